@@ -1,0 +1,35 @@
+"""Honest error bars for a network that is already trained."""
+
+from .artifact import load
+from .data import Rows
+from .executors import Threads
+from .fit import fit
+from .gating import Division
+from .likelihoods import Regression
+from .math.evidence import FactorisationError
+from .model import UncertaintyModel
+from .patchwork import Patchwork
+from .prediction import Prediction
+from .safefile import ArtifactError
+from .tangents import JacobianRows, LayerFactors
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022  grouped by what they are for
+    # fit and use
+    "fit",
+    "load",
+    "UncertaintyModel",
+    "Prediction",
+    # what to choose
+    "Regression",
+    "LayerFactors",
+    "JacobianRows",
+    "Patchwork",
+    "Division",
+    "Threads",
+    # data and errors
+    "Rows",
+    "ArtifactError",
+    "FactorisationError",
+]

@@ -1,0 +1,208 @@
+"""What the user hands over, read once into aligned rows.
+
+`train`, `validation` and new rows may be a pair of tensors, a `Dataset` or a `DataLoader`. Whatever it
+was, inputs and targets are read together in one pass, so a loader that shuffles cannot misalign them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+
+Inputs = Any
+"""A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
+
+CHUNK_ROWS = 1024
+ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Aligned inputs and targets.
+
+    Args:
+        inputs: Leaves of shape [n, ...].
+        targets: Shape [n, C].
+        ordered: Whether the rows stand in the order in which the user keeps them.
+    """
+
+    inputs: Inputs
+    targets: Tensor
+    ordered: bool = True
+
+    def __len__(self) -> int:
+        return self.targets.shape[0]
+
+    def take(self, indices: Tensor) -> Inputs:
+        """The inputs of the rows `indices`, leaves of shape [len(indices), ...]."""
+        return take(self.inputs, indices)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """`function` of every tensor in `inputs`, the structure kept."""
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    if isinstance(inputs, dict):
+        return {key: map_tensors(function, value) for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(map_tensors(function, value) for value in inputs)
+    raise TypeError(f"inputs hold a {type(inputs).__name__}; pass a tensor, or a tuple or dict of tensors.")
+
+
+def leaves(inputs: Inputs) -> list[Tensor]:
+    """The tensors in `inputs`, in a fixed order."""
+    found: list[Tensor] = []
+    map_tensors(lambda leaf: found.append(leaf) or leaf, inputs)
+    return found
+
+
+def structure(inputs: Inputs) -> str:
+    """The nesting of `inputs` as text: "tensor", "(tensor,tensor)", "{a:tensor}"."""
+    if isinstance(inputs, dict):
+        return "{" + ",".join(f"{key}:{structure(inputs[key])}" for key in sorted(inputs)) + "}"
+    if isinstance(inputs, (tuple, list)):
+        return "(" + ",".join(structure(value) for value in inputs) + ")"
+    return "tensor"
+
+
+def count(inputs: Inputs) -> int:
+    """The number of rows n, the same for every leaf."""
+    tensors = leaves(inputs)
+    if not tensors or any(leaf.ndim == 0 for leaf in tensors):
+        raise ValueError("inputs hold no rows; every tensor needs the rows as its first dimension.")
+    sizes = {leaf.shape[0] for leaf in tensors}
+    if len(sizes) > 1:
+        raise ValueError(f"inputs disagree on the number of rows: {sorted(sizes)}.")
+    return sizes.pop()
+
+
+def take(inputs: Inputs, indices: Tensor) -> Inputs:
+    """Rows `indices` of every leaf."""
+    return map_tensors(lambda leaf: leaf[indices.to(leaf.device)], inputs)
+
+
+def to_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """`inputs` with every leaf on `device`."""
+    return map_tensors(lambda leaf: leaf.to(device), inputs)
+
+
+def concatenate(parts: Sequence[Inputs]) -> Inputs:
+    """Parts of the same structure, one after another."""
+    first = parts[0]
+    if isinstance(first, dict):
+        return {key: concatenate([part[key] for part in parts]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(concatenate(group) for group in zip(*parts, strict=True))
+    return torch.cat(list(parts))
+
+
+def chunks(n: int, size: int = CHUNK_ROWS) -> Iterator[Tensor]:
+    """Index ranges that cover 0..n-1 in order, at most `size` long."""
+    for start in range(0, n, size):
+        yield torch.arange(start, min(start + size, n))
+
+
+def finite_rows(inputs: Inputs) -> Tensor:
+    """Which rows hold no NaN and no infinity, shape [n] bool."""
+    tensors = leaves(inputs)
+    finite = torch.ones(tensors[0].shape[0], dtype=torch.bool, device=tensors[0].device)
+    for leaf in tensors:
+        if leaf.is_floating_point():
+            good = torch.isfinite(leaf).reshape(leaf.shape[0], -1).all(dim=1)
+            finite &= good.to(finite.device)
+    return finite
+
+
+def require_finite(tensors: Inputs, what: str) -> None:
+    """Raise a ValueError with the count and the first row when anything is NaN or infinite."""
+    bad = (~finite_rows(tensors)).nonzero().flatten()
+    if len(bad):
+        raise ValueError(
+            f"{what} are NaN or infinite in {len(bad)} of {count(tensors)} rows, first in row "
+            f"{int(bad[0])}; drop or repair these rows."
+        )
+
+
+def as_inputs(inputs: Inputs) -> Inputs:
+    """`inputs` with NumPy arrays taken as tensors."""
+    if isinstance(inputs, dict):
+        return {key: as_inputs(value) for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(as_inputs(value) for value in inputs)
+    if isinstance(inputs, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(inputs))
+    return map_tensors(lambda leaf: leaf.detach(), inputs)
+
+
+def read_rows(source: Any, *, name: str) -> Rows:
+    """Read `source` once into aligned rows, and check that they are whole and finite.
+
+    Args:
+        source: `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` of batches of them.
+        name: What to call it in error messages.
+    """
+    if isinstance(source, Rows):
+        return source
+    if isinstance(source, (DataLoader, Dataset)):
+        pairs, ordered = _read_batches(source, name)
+    else:
+        pairs, ordered = _as_pair(source, name), True
+    inputs, targets = as_inputs(pairs[0]), as_inputs(pairs[1])
+    if not isinstance(targets, Tensor) or targets.ndim not in (1, 2):
+        found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        raise ValueError(f"{name} targets have shape {found}; [n] or [n, C] is needed.")
+    if count(inputs) != targets.shape[0]:
+        raise ValueError(f"{name} has {count(inputs)} inputs but {targets.shape[0]} targets.")
+    if targets.shape[0] == 0:
+        raise ValueError(f"{name} holds no rows.")
+    require_finite(inputs, f"{name} inputs")
+    require_finite(targets, f"{name} targets")
+    return Rows(inputs, targets.reshape(targets.shape[0], -1), ordered)
+
+
+def _as_pair(source: Any, name: str) -> tuple[Any, Any]:
+    if not isinstance(source, (tuple, list)) or len(source) != 2:
+        raise TypeError(
+            f"{name} is a {type(source).__name__}; pass (inputs, targets), a Dataset or a DataLoader."
+        )
+    return source[0], source[1]
+
+
+def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
+    """One pass over a loader; says whether the rows came in the dataset's own order."""
+    if isinstance(source, DataLoader):
+        loader, ordered = source, isinstance(source.sampler, SequentialSampler)
+        if source.batch_size is None and not isinstance(source.sampler, RandomSampler):
+            ordered = True
+    else:
+        loader, ordered = DataLoader(source, batch_size=CHUNK_ROWS), True
+    batches = [_as_pair(batch, f"a batch of {name}") for batch in loader]
+    if not batches:
+        raise ValueError(f"{name} holds no rows.")
+    inputs = concatenate([as_inputs(batch[0]) for batch in batches])
+    targets = concatenate([as_inputs(batch[1]) for batch in batches])
+    return (inputs, targets), ordered
+
+
+def looks_like_time_series(rows: Rows, generator: torch.Generator) -> bool:
+    """Whether neighbouring rows are far more alike than random ones, inputs and targets both."""
+    n = len(rows)
+    if n < 50 or not rows.ordered:
+        return False
+    first = torch.randint(0, n - 1, (min(n, 2000),), generator=generator)
+    other = torch.randint(0, n, first.shape, generator=generator)
+    floats = [leaf for leaf in leaves(rows.inputs) if leaf.is_floating_point()]
+    for tensor in [*floats, rows.targets]:
+        values = tensor.detach().cpu().reshape(n, -1)[:, :256].double()
+        values = values / values.std(dim=0).clamp_min(1e-300)
+        beside = (values[first] - values[first + 1]).square().mean()
+        apart = (values[first] - values[other]).square().mean()
+        if not beside < ALIKE * apart:
+            return False
+    return bool(floats)

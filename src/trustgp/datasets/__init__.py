@@ -1,0 +1,31 @@
+"""Data for the studies: the simulated arm, a 1-D toy, the real recordings, splits and scaling."""
+
+from trustgp.datasets.arm import arm_model, friction_torque, inverse_dynamics, simulate
+from trustgp.datasets.recordings import NAMES, Recording, load, merge_in_time, verify
+from trustgp.datasets.splits import Split, block_labels, recorded_split, split_blocks, split_random
+from trustgp.datasets.standardise import Standardiser, standardise
+from trustgp.datasets.toy import snelson_like, truth
+
+__all__ = [  # noqa: RUF022 - grouped, not sorted
+    # made here
+    "arm_model",
+    "friction_torque",
+    "inverse_dynamics",
+    "simulate",
+    "snelson_like",
+    "truth",
+    # recorded
+    "NAMES",
+    "Recording",
+    "load",
+    "merge_in_time",
+    "verify",
+    # split and scaled
+    "Split",
+    "Standardiser",
+    "block_labels",
+    "recorded_split",
+    "split_blocks",
+    "split_random",
+    "standardise",
+]

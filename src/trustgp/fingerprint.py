@@ -1,0 +1,45 @@
+"""Fingerprints: is this the same network, the same data?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .data import Rows, leaves, structure
+
+
+def network_fingerprint(network: nn.Module) -> str:
+    """SHA-256 over the classes of the modules and every parameter and buffer that is saved."""
+    digest = hashlib.sha256()
+    for name, module in network.named_modules():
+        digest.update(f"{name}:{type(module).__name__};".encode())
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            update(digest, value)
+    return digest.hexdigest()
+
+
+def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
+    """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
+    digest = hashlib.sha256(structure(rows.inputs).encode())
+    for tensor in [*leaves(rows.inputs), rows.targets, *([] if extra is None else [extra])]:
+        update(digest, tensor)
+    return digest.hexdigest()
+
+
+def settings_fingerprint(settings: Mapping[str, Any]) -> str:
+    """SHA-256 over plain values."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def update(digest: Any, tensor: Tensor) -> None:
+    """Add a tensor's dtype, shape and bytes to a digest."""
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    plain = tensor.detach().cpu().contiguous()
+    digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")

@@ -1,0 +1,151 @@
+"""The division: kernel PCA on a random subset, k-means, and every row to its nearest centroid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from .math.kernel_pca import principal_components
+from .tangents.base import Features
+
+OVERSIZE = 2.0  # an expert above so many times the target is split: it would dominate time and memory
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the rows are divided among the experts.
+
+    Args:
+        components: q, the kernel principal components in which distances are measured.
+        subset: Rows of the kernel PCA and the k-means; None: 512, and at least 8 per expert.
+    """
+
+    components: int = 8
+    subset: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.components < 1:
+            raise ValueError(f"components={self.components}; at least 1 is needed.")
+        if self.subset is not None and self.subset < 2:
+            raise ValueError(f"subset={self.subset}; at least 2 rows are needed.")
+
+    def subset_size(self, n: int, num_experts: int) -> int:
+        wanted = max(512, 8 * num_experts) if self.subset is None else self.subset
+        return min(n, max(wanted, min(n, num_experts)))
+
+
+@dataclass(frozen=True)
+class GramProjection:
+    """Components from a Gram matrix against the subset: z = k(x, S) A - o."""
+
+    features: Features
+    coefficients: Tensor  # A [m, q]
+    offset: Tensor  # o [q]
+
+    def __call__(self, features: Features) -> Tensor:
+        return features.gram(self.features) @ self.coefficients - self.offset
+
+
+@dataclass(frozen=True)
+class SpanProjection:
+    """The same for explicit features, contracted once: z = phi (Phi_S^T A) - o."""
+
+    directions: Tensor  # Phi_S^T A [d, q]
+    offset: Tensor  # o [q]
+
+    def __call__(self, features: Features) -> Tensor:
+        phi = features.explicit()
+        assert phi is not None
+        return phi.double() @ self.directions - self.offset
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Sends a row to the expert with the nearest centroid.
+
+    Args:
+        projection: From features to components; None with a single expert.
+        centroids: Shape [M, q].
+    """
+
+    projection: GramProjection | SpanProjection | None
+    centroids: Tensor
+
+    @property
+    def num_experts(self) -> int:
+        return len(self.centroids)
+
+    def embed(self, features: Features) -> Tensor:
+        """Components z of some rows, shape [n, q]."""
+        if self.projection is None:
+            return torch.zeros(len(features), 0, dtype=torch.float64, device=self.centroids.device)
+        return self.projection(features)
+
+
+def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """Nearest and second-nearest centroid of each point, each of shape [n]; ties go to the first.
+
+    With a single centroid the second is the first.
+    """
+    # written out: the direct difference keeps equal points at equal distances, cdist's expansion may not
+    distances = torch.stack([(points - c).square().sum(dim=1) for c in centroids], dim=1)
+    nearest = distances.argmin(dim=1)
+    if len(centroids) == 1:
+        return nearest, nearest.clone()
+    distances.scatter_(1, nearest[:, None], torch.inf)
+    return nearest, distances.argmin(dim=1)
+
+
+def make_projection(features: Features, components: int) -> GramProjection | SpanProjection:
+    """Kernel PCA of the subset's features."""
+    coefficients, offset = principal_components(features.gram(features), components)
+    phi = features.explicit()
+    if phi is None:
+        return GramProjection(features, coefficients, offset)
+    return SpanProjection(phi.double().T @ coefficients, offset)
+
+
+def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: int) -> Tensor:
+    """Centroids such that no expert is empty and none is far above the target of n / M rows.
+
+    Args:
+        subset: Components of the subset, shape [m, q]: k-means runs on these.
+        points: Components of all rows, shape [n, q].
+        num_experts: M; up to 2 M come back when oversized experts are split, fewer when the rows have
+            fewer distinct places.
+        seed: Of the k-means.
+    """
+    centroids = _kmeans(subset, num_experts, seed)
+    target = math.ceil(len(points) / num_experts)
+    for _ in range(4 * num_experts):
+        labels = nearest_two(points, centroids)[0]
+        sizes = torch.bincount(labels, minlength=len(centroids))
+        if int(sizes.min()) == 0:
+            centroids = centroids[sizes > 0]
+            continue
+        largest = int(sizes.argmax())
+        enough = len(centroids) >= num_experts and int(sizes[largest]) <= OVERSIZE * target
+        if enough or len(centroids) >= 2 * num_experts:
+            break
+        halves = _kmeans(points[labels == largest], 2, seed)
+        if len(halves) < 2:  # all its rows lie in one place
+            break
+        centroids = torch.cat([centroids[:largest], centroids[largest + 1 :], halves])
+    return centroids
+
+
+def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
+    """scikit-learn's k-means on one thread, so that the sums do not depend on the machine's cores."""
+    values = points.cpu().numpy()
+    distinct = len(np.unique(values, axis=0))
+    clusters = min(clusters, distinct)
+    with threadpool_limits(limits=1):
+        found = KMeans(clusters, n_init=3, random_state=seed)  # pyright: ignore[reportArgumentType]
+        found.fit(values)
+    return torch.from_numpy(found.cluster_centers_).to(points)

@@ -1,0 +1,7 @@
+"""What the targets are: one file per likelihood."""
+
+from .regression import Regression
+
+KINDS = {"Regression": Regression}
+
+__all__ = ["KINDS", "Regression"]

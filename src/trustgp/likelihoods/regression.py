@@ -1,0 +1,85 @@
+"""Regression: real targets, squared error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..math.calibration import Calibration, HeldOut, fit_calibration
+from ..mixture import Raw
+from ..prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Targets are real numbers, one for each output of the network."""
+
+    def settings(self) -> dict:
+        return {}
+
+    def check(self, outputs: Tensor, targets: Tensor, *, name: str) -> None:
+        """Raise unless the targets can be compared with the outputs [n, C]."""
+        if targets.is_complex() or targets.dtype == torch.bool:
+            raise ValueError(f"{name} targets are {targets.dtype}; regression needs real numbers.")
+        if outputs.shape[1] != targets.shape[1]:
+            raise ValueError(
+                f"the network has {outputs.shape[1]} outputs but {name} has {targets.shape[1]} targets "
+                "a row; they must agree."
+            )
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
+        return targets.double() - outputs.double()
+
+    def calibrate(self, rows: HeldOut | None, num_outputs: int) -> tuple[Calibration, Calibration]:
+        """The scales of the distribution about the network's output, and about the corrected mean."""
+        if rows is None:
+            default = Calibration.default
+            return default(num_outputs, shift=0.0), default(num_outputs, shift=1.0)
+        own, corrected = (
+            fit_calibration(rows, num_outputs, corrected=corrected) for corrected in (False, True)
+        )
+        return own, corrected
+
+    def prediction(
+        self, outputs: Tensor, raw: Raw, calibrations: tuple[Calibration, Calibration]
+    ) -> Prediction:
+        """The answer to the user.
+
+        Args:
+            outputs: Of the network, shape [n] or [n, C].
+            raw: What the experts say, all finite, for the C outputs.
+            calibrations: About the network's output, and about the corrected mean.
+        """
+        own, corrected = (self._about(outputs, raw, c) for c in calibrations)
+        paper = self._about(outputs, raw, _plain(calibrations[0]))
+        return replace(own, _corrected=corrected, _plain=paper)
+
+    def _about(self, outputs: Tensor, raw: Raw, calibration: Calibration) -> Prediction:
+        c = calibration.to(raw.epistemic.device)
+        scale = c.scale(raw.novelty, raw.log_kappa, c.level)
+        rest = 1.0 - c.shift
+        # v = 0 leaves the network's output untouched, to the bit
+        mean = outputs if float(c.shift) == 0.0 else outputs + _like(c.shift * raw.shift, outputs)
+        return Prediction(
+            mean=mean,
+            epistemic=_like(scale * raw.epistemic, outputs),
+            aleatoric=_like(scale * raw.noise, outputs),
+            excess=_like(c.excess * rest.square() * raw.shift.square(), outputs),
+            novelty=raw.novelty.mean(dim=1).to(outputs.dtype),
+            expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
+            valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
+        )
+
+
+def _plain(calibration: Calibration) -> Calibration:
+    """No fading scale, no excess: what the evidence alone says."""
+    zero, one = torch.zeros(()).double(), torch.ones(()).double()
+    return Calibration(zero, one, torch.ones_like(calibration.level), zero, zero)
+
+
+def _like(values: Tensor, outputs: Tensor) -> Tensor:
+    """[n, C] float64 in the shape and precision of the network's outputs."""
+    return values.reshape(outputs.shape).to(outputs.dtype)

@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: the formulas, without files, devices, loggers or settings."""

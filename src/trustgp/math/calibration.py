@@ -1,0 +1,174 @@
+r"""How large the error bar must be: leave-out errors, and the three numbers of the scale.
+
+The scale at a row of novelty :math:`\nu \in [0, 1]` is :math:`c \, \kappa^{a (1 - \nu^b)}`: near the data
+the leave-out scale kappa, far away the evidence's own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+STEADY = 20.0  # rows' worth of the experts' average in each expert's leave-one-out scale
+SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
+
+
+@dataclass(frozen=True)
+class Calibration:
+    r"""The distribution about :math:`f + v m`, with variance
+
+    .. math:: c \, \kappa^{a (1 - \nu^b)} (\mathrm{epistemic} + \sigma^2) + w (1 - v)^2 m^2 .
+
+    Args:
+        fade: a, a scalar.
+        onset: b, a scalar.
+        level: c of each output, shape [C].
+        excess: w, the weight of the residual mean's square, a scalar.
+        shift: v, the share of the residual mean that is added to the network's output, a scalar.
+    """
+
+    fade: Tensor
+    onset: Tensor
+    level: Tensor
+    excess: Tensor
+    shift: Tensor
+
+    @classmethod
+    def default(cls, num_outputs: int, *, shift: float) -> Calibration:
+        """a = b = c = w = 1."""
+        one = torch.ones((), dtype=torch.float64)
+        level = torch.ones(num_outputs, dtype=torch.float64)
+        return cls(one, one, level, one, torch.tensor(shift, dtype=torch.float64))
+
+    def scale(self, novelty: Tensor, log_kappa: Tensor, level: Tensor) -> Tensor:
+        """c kappa^(a (1 - nu^b)), elementwise."""
+        return level * torch.exp(self.fade * (1.0 - novelty**self.onset) * log_kappa)
+
+    def to(self, device: torch.device) -> Calibration:
+        return Calibration(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows that a prediction has not seen, one entry per row and output, each of shape [L].
+
+    Args:
+        residual: y - f(x).
+        shift: Residual mean m(x).
+        epistemic: Before calibration.
+        noise: sigma^2, before calibration.
+        novelty: nu(x).
+        log_kappa: Of the expert that answers.
+        output: Which output the entry belongs to, int64.
+    """
+
+    residual: Tensor
+    shift: Tensor
+    epistemic: Tensor
+    noise: Tensor
+    novelty: Tensor
+    log_kappa: Tensor
+    output: Tensor
+
+    @classmethod
+    def cat(cls, parts: list[HeldOut]) -> HeldOut:
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
+
+    def __len__(self) -> int:
+        return len(self.residual)
+
+
+def leave_one_out(inverse: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Errors and unit variances when each row in turn is predicted from the others.
+
+    .. math:: e_i = (Q r)_i / Q_{ii}, \qquad \mathrm{var}_i = s / Q_{ii}
+
+    Args:
+        inverse: Q = (K + tau I)^-1, shape [m, m].
+        residual: r, shape [m, C].
+
+    Returns:
+        Errors [m, C] and variances over s [m], noise included.
+    """
+    diagonal = inverse.diagonal()
+    return inverse @ residual / diagonal[:, None], 1.0 / diagonal
+
+
+def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The same with whole groups left out together.
+
+    .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1}
+
+    Args:
+        inverse: Q, shape [m, m].
+        residual: r, shape [m, C].
+        groups: Group of each row, shape [m].
+    """
+    weights = inverse @ residual
+    errors, variances = torch.empty_like(residual), torch.empty_like(inverse[:, 0])
+    for group in groups.unique():
+        rows = (groups == group).nonzero().flatten()
+        covariance = torch.linalg.inv(inverse[rows][:, rows])
+        errors[rows] = covariance @ weights[rows]
+        variances[rows] = covariance.diagonal()
+    return errors, variances
+
+
+def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
+    r"""Leave-one-out scales pulled towards the experts' average, as if it came with `STEADY` rows.
+
+    .. math:: (n_e \log\kappa_e + n_0 \overline{\log\kappa}) / (n_e + n_0)
+
+    Args:
+        log_kappa: Shape [M, B].
+        rows: Own rows n_e of each expert, shape [M]; 0 takes the average.
+    """
+    weight = rows.to(log_kappa)[:, None]
+    average = (weight * log_kappa).sum(dim=0) / weight.sum(dim=0)
+    return (weight * log_kappa + STEADY * average) / (weight + STEADY)
+
+
+def held_out_loss(calibration: Calibration, rows: HeldOut) -> Tensor:
+    """Mean negative log likelihood of held-out rows."""
+    level = calibration.level[rows.output]
+    scale = calibration.scale(rows.novelty, rows.log_kappa, level)
+    rest = 1.0 - calibration.shift
+    variance = scale * (rows.epistemic + rows.noise)
+    variance = variance + calibration.excess * rest.square() * rows.shift.square()
+    error = rows.residual - calibration.shift * rows.shift
+    return 0.5 * (torch.log(2 * math.pi * variance) + error.square() / variance).mean()
+
+
+def fit_calibration(rows: HeldOut, num_outputs: int, *, corrected: bool) -> Calibration:
+    """a, b, c, w (and v for the corrected mean) by maximum likelihood on held-out rows.
+
+    Each logarithm is pulled towards its default with a fixed strength, which counts for little as soon as
+    there are a few hundred rows and keeps the numbers sane when there are few.
+    """
+    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0)
+    free = torch.zeros(num_outputs + 4, dtype=torch.float64, requires_grad=True)
+
+    def current() -> Calibration:
+        positive = free[: num_outputs + 3].exp()
+        shift = start.shift + free[-1] if corrected else start.shift
+        return Calibration(positive[0], positive[1], positive[3:], positive[2], shift)
+
+    optimiser = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        penalty = 0.5 * (free / SPREAD).square().sum() / len(rows)
+        loss = held_out_loss(current(), rows) + penalty
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimiser.step(closure)
+    if not bool(torch.isfinite(free).all()):
+        return start
+    found = current()
+    return Calibration(*(getattr(found, field.name).detach() for field in fields(found)))

@@ -1,0 +1,125 @@
+r"""Hyperparameters by the profile marginal likelihood: one number to search.
+
+With the noise ratio tau fixed, the prior scale of each output has the closed form
+
+.. math:: s_c = \tfrac1m \sum_i (u_i^\top t_c)^2 / (\lambda_i + \tau)
+              = \tfrac1m t_c^\top (K + \tau I)^{-1} t_c,
+
+so that minus the log marginal likelihood is, up to constants, the profile
+
+.. math:: \tfrac12 \big( m \sum_c \log s_c + C \log\det(K + \tau I) \big).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# tau is searched between these multiples of the kernel's mean diagonal. Below the lower end float64
+# could no longer take the variance as a difference; above the upper end the data say nothing.
+LOWEST, HIGHEST = 1e-8, 1e2
+GRID, REFINE = 11, 9
+
+
+class FactorisationError(ValueError):
+    """A Gram matrix that no allowed jitter makes positive definite."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The maximum of the profile marginal likelihood.
+
+    Args:
+        tau: Noise ratio sigma^2 / s, a scalar.
+        scale: Prior scale s of each output, shape [C].
+        factor: Lower Cholesky factor of K + (tau + jitter) I, shape [m, m].
+        jitter: What had to be added to the diagonal besides tau, a scalar; 0 as a rule.
+    """
+
+    tau: Tensor
+    scale: Tensor
+    factor: Tensor
+    jitter: Tensor
+
+
+def factorise(gram: Tensor, tau: float) -> tuple[Tensor, float]:
+    """Cholesky factor of K + tau I, and the jitter it took (0 unless rounding made K indefinite)."""
+    level = float(gram.diagonal().mean())
+    if not math.isfinite(level):
+        raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
+    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    for jitter in (0.0, *(level * 10.0**power for power in range(-12, -5))):
+        factor, info = torch.linalg.cholesky_ex(gram + (tau + jitter) * eye)
+        if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
+            return factor, jitter
+    raise FactorisationError("the kernel is not positive definite even with jitter 1e-6 of its diagonal.")
+
+
+def profile_scale(factor: Tensor, targets: Tensor) -> Tensor:
+    """The best scale s_c for a given factor of K + tau I, shape [C].
+
+    An output whose targets are all zero has no scale: it gets a millionth of a millionth of the others'.
+    """
+    white = torch.linalg.solve_triangular(factor, targets, upper=False)
+    scale = white.square().mean(dim=0)
+    floor = 1e-12 * scale.mean() + torch.finfo(scale.dtype).tiny
+    return torch.maximum(scale, floor)
+
+
+def profile_loss(factor: Tensor, targets: Tensor) -> float:
+    """Minus the profile log marginal likelihood, up to constants."""
+    m, outputs = targets.shape
+    log_determinant = 2.0 * factor.diagonal().log().sum()
+    log_scales = profile_scale(factor, targets).log().sum()
+    return float(0.5 * (m * log_scales + outputs * log_determinant))
+
+
+def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
+    """Search log tau on a grid, then by golden section around the best grid point.
+
+    Args:
+        gram: Kernel K on the expert's rows, shape [m, m], float64.
+        targets: Pseudo-targets t, shape [m, C], float64.
+    """
+    level = float(gram.diagonal().mean())
+    if level == 0.0:  # no gradient at all: only the noise is left
+        level = 1.0
+
+    def loss(log_tau: float) -> float:
+        return profile_loss(factorise(gram, math.exp(log_tau))[0], targets)
+
+    low, high = math.log(LOWEST * level), math.log(HIGHEST * level)
+    step = (high - low) / (GRID - 1)
+    losses = [loss(low + i * step) for i in range(GRID)]
+    best = min(range(GRID), key=losses.__getitem__)
+    left, right = low + max(best - 1, 0) * step, low + min(best + 1, GRID - 1) * step
+    log_tau = _golden_section(loss, left, right, low + best * step, losses[best])
+    tau = math.exp(log_tau)
+    factor, jitter = factorise(gram, tau)
+    return Evidence(
+        tau=torch.tensor(tau, dtype=gram.dtype, device=gram.device),
+        scale=profile_scale(factor, targets),
+        factor=factor,
+        jitter=torch.tensor(jitter, dtype=gram.dtype, device=gram.device),
+    )
+
+
+def _golden_section(loss, left: float, right: float, best: float, best_loss: float) -> float:
+    """The smallest loss seen while shrinking [left, right]; never worse than `best`."""
+    ratio = (math.sqrt(5.0) - 1.0) / 2.0
+    inner = [right - ratio * (right - left), left + ratio * (right - left)]
+    values = [loss(inner[0]), loss(inner[1])]
+    for _ in range(REFINE - 2):
+        if values[0] <= values[1]:
+            right, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = right - ratio * (right - left)
+            values[0] = loss(inner[0])
+        else:
+            left, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = left + ratio * (right - left)
+            values[1] = loss(inner[1])
+    winner = 0 if values[0] <= values[1] else 1
+    return inner[winner] if values[winner] < best_loss else best

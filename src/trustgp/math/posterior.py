@@ -1,0 +1,66 @@
+r"""The posterior of one expert, in the two forms an expert may keep.
+
+Both give, per row and before the prior scale s, the unit variance
+
+.. math:: |\text{part of } J(x) \text{ outside the rows' span}|^2
+          + \sum_i \tfrac{\tau}{\lambda_i + \tau} (v_i^\top J(x))^2 .
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gram_variance(prior: Tensor, cross: Tensor, factor: Tensor) -> Tensor:
+    r"""Unit variance from a Gram matrix, as the difference :math:`k(x,x) - |L^{-1} k(x)|^2`.
+
+    Equal to the sum of squares above, but only exact to rounding of k(x, x): float64 is required, and
+    the caller must not hide what falls below zero.
+
+    Args:
+        prior: k(x, x) / s, shape [n].
+        cross: k(x, rows) / s, shape [n, m].
+        factor: Lower Cholesky factor L of K + tau I, shape [m, m].
+
+    Returns:
+        Shape [n].
+    """
+    if cross.dtype != torch.float64:
+        raise TypeError(f"the difference needs float64, not {cross.dtype}.")
+    white = torch.linalg.solve_triangular(factor, cross.T, upper=False)  # [m, n]
+    return prior - white.square().sum(dim=0)
+
+
+def span_variance(phi: Tensor, basis: Tensor, shrink: Tensor) -> Tensor:
+    r"""Unit variance from explicit features: a sum of squares, so never negative in any precision.
+
+    Args:
+        phi: Feature rows, shape [n, d].
+        basis: Orthonormal columns V, shape [d, r].
+        shrink: tau / (lambda + tau), shape [r].
+
+    Returns:
+        Shape [n].
+    """
+    inside = phi @ basis  # [n, r]
+    outside = phi - inside @ basis.T  # [n, d]
+    return outside.square().sum(dim=1) + (shrink * inside.square()).sum(dim=1)
+
+
+def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Basis and shrinkage of the rows' span, from :math:`\Phi \Phi^\top = U \Lambda U^\top`.
+
+    Directions whose eigenvalue is lost in rounding are left out: they count as outside the span.
+
+    Args:
+        phi: Feature rows of the expert, shape [m, d].
+        tau: Noise ratio, a scalar.
+
+    Returns:
+        basis V of shape [d, r] and shrink tau / (lambda + tau) of shape [r].
+    """
+    _, singular, right = torch.linalg.svd(phi, full_matrices=False)
+    keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
+    eigenvalues = singular[keep].square()
+    return right[keep].T.contiguous(), tau / (eigenvalues + tau)

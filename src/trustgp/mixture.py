@@ -1,0 +1,140 @@
+"""A gate and its experts, for one kernel: inputs in, raw answers out."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .data import Inputs, chunks, count, take
+from .experts import Expert, chunk_rows
+from .gating import Gate, nearest_two
+from .math.calibration import HeldOut, steady_log_kappa
+from .tangents.base import Features, TangentMap
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Answers for n rows and the B outputs of a mixture, before calibration, all float64.
+
+    Args:
+        epistemic, noise, log_kappa, shift: Shape [n, B].
+        novelty: Epistemic over prior variance, shape [n, B].
+        expert: Which expert of each gate answered, shape [n, G], int64.
+    """
+
+    epistemic: Tensor
+    noise: Tensor
+    log_kappa: Tensor
+    shift: Tensor
+    novelty: Tensor
+    expert: Tensor
+
+    @classmethod
+    def cat(cls, parts: list[Raw]) -> Raw:
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+    @classmethod
+    def join(cls, parts: list[Raw]) -> Raw:
+        """The same rows, the outputs of several mixtures side by side."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(p, name) for p in parts], dim=1) for name in names})
+
+    def spread(self, rows: Tensor) -> Raw:
+        """These answers at the True places of `rows` [n]; elsewhere: nothing known, infinite variance."""
+        blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
+        spread = {}
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            full = value.new_full((len(rows), value.shape[1]), blank.get(name, 0.0))
+            full[rows] = value
+            spread[name] = full
+        return Raw(**spread)
+
+    def held_out(self, residual: Tensor, outputs: Tensor) -> HeldOut:
+        """These rows as held-out rows, one entry per row and output."""
+        size = residual.shape
+        return HeldOut(
+            residual=residual.flatten(),
+            shift=self.shift.flatten(),
+            epistemic=self.epistemic.flatten(),
+            noise=self.noise.flatten(),
+            novelty=self.novelty.flatten(),
+            log_kappa=self.log_kappa.flatten(),
+            output=outputs.to(residual.device).expand(size).flatten(),
+        )
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """One kernel's gate and experts.
+
+    Args:
+        tangents: Makes features.
+        gate: Sends a row to an expert.
+        experts: M of them.
+        outputs: Which outputs of the network they serve, shape [B].
+        neighbours: Of each expert.
+        bound: Share of squared kernel mass between experts, a scalar.
+    """
+
+    tangents: TangentMap
+    gate: Gate
+    experts: tuple[Expert, ...]
+    outputs: Tensor
+    neighbours: tuple[tuple[int, ...], ...]
+    bound: Tensor
+
+    @cached_property
+    def log_kappa(self) -> Tensor:
+        """Leave-one-out scales of the experts, steadied where an expert has few rows, shape [M, B]."""
+        kappa = torch.stack([expert.kappa for expert in self.experts])
+        own = torch.stack([expert.own for expert in self.experts])
+        return steady_log_kappa(kappa.log(), own.to(kappa.device))
+
+    @torch.no_grad()
+    def raw(self, inputs: Inputs) -> Raw:
+        """Answers of the experts that the gate chooses, chunk by chunk."""
+        parts = [
+            self._chunk(self.tangents(take(inputs, index)))
+            for index in chunks(count(inputs), chunk_rows(self.tangents))
+        ]
+        return parts[0] if len(parts) == 1 else Raw.cat(parts)
+
+    def _chunk(self, features: Features) -> Raw:
+        labels = nearest_two(self.gate.embed(features), self.gate.centroids)[0]
+        order = labels.argsort(stable=True)
+        parts = []
+        for expert in labels.unique().tolist():
+            rows = order[labels[order] == expert]
+            parts.append(self._answer(expert, features.take(rows)))
+        joined = Raw.cat(parts)
+        back = order.argsort()
+        return Raw(**{field.name: getattr(joined, field.name)[back] for field in fields(Raw)})
+
+    def _answer(self, index: int, features: Features) -> Raw:
+        expert = self.experts[index]
+        answer = expert.posterior(features)
+        unit = answer.unit
+        if bool((unit < 0).any()):
+            warnings.warn(
+                f"expert {index}: {int((unit < 0).sum())} of {len(unit)} variances fell below zero by "
+                f"rounding (lowest {float((unit / answer.prior).min()):.1e} of the prior) and were set to 0.",
+                stacklevel=2,
+            )
+            unit = unit.clamp_min(0.0)
+        known = answer.prior > 0
+        novelty = torch.where(known, unit / torch.where(known, answer.prior, 1.0), 1.0)
+        size = answer.shift.shape
+        return Raw(
+            epistemic=unit[:, None] * expert.scale,
+            noise=expert.noise.expand(size),
+            log_kappa=self.log_kappa[index].expand(size),
+            shift=answer.shift,
+            novelty=novelty.clamp_max(1.0)[:, None].expand(size),
+            expert=torch.full_like(unit, index, dtype=torch.int64)[:, None],
+        )

@@ -1,0 +1,237 @@
+"""The fitted model: a network and its error bar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from .data import Inputs, as_inputs, count, finite_rows, structure, take, to_device
+from .likelihoods.regression import Regression
+from .math.calibration import Calibration, HeldOut
+from .mixture import Mixture, Raw
+from .prediction import Prediction
+from .tangents.base import Tangents
+from .tangents.network import as_matrix, call
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from: plain values that are saved with it.
+
+    Args:
+        network: Fingerprint of the network.
+        data: Fingerprint of the training rows.
+        rows: How many there were.
+        structure: Of the inputs.
+        outputs: "shared", "separate" or "pseudo".
+        tangents: The representation, with its settings.
+        names: The chosen parameters.
+        likelihood: What the targets are.
+        cap, lend: The most own rows of an expert, and the rows from each neighbour, per kernel.
+        seed: Of the fit.
+    """
+
+    network: str
+    data: str
+    rows: int
+    structure: str
+    outputs: str
+    tangents: Tangents
+    names: tuple[str, ...]
+    likelihood: Regression
+    cap: tuple[int, ...]
+    lend: tuple[int, ...]
+    seed: int
+
+
+class UncertaintyModel(nn.Module):
+    """A trained network with an honest error bar. Made by `trustgp.fit` or `trustgp.load`.
+
+    Args:
+        network: A private copy of the user's network.
+        mixtures: One per kernel.
+        calibrations: About the network's output, and about the corrected mean.
+        origin: Where it comes from.
+        memory: What `update` needs; None after loading.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        mixtures: tuple[Mixture, ...],
+        calibrations: tuple[Calibration, Calibration],
+        origin: Origin,
+        memory: Any = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.mixtures = mixtures
+        self.calibrations = calibrations
+        self.origin = origin
+        self.memory = memory
+        self.training = network.training
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of all kernels together."""
+        return sum(len(mixture.experts) for mixture in self.mixtures)
+
+    @property
+    def nbytes(self) -> int:
+        """What the error bar holds in memory, the network itself not counted."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(self.mixtures))
+
+    @property
+    def bound(self) -> Tensor:
+        """Share of squared kernel mass that falls between experts, the mean over kernels."""
+        return torch.stack([mixture.bound for mixture in self.mixtures]).mean()
+
+    @property
+    def failed(self) -> list[tuple[int, int]]:
+        """Experts that could not be solved and answer with the prior, as (kernel, expert)."""
+        return [
+            (k, e)
+            for k, mixture in enumerate(self.mixtures)
+            for e, expert in enumerate(mixture.experts)
+            if expert.failed
+        ]
+
+    def forward(self, inputs: Inputs) -> Prediction:
+        """The same as `predict`."""
+        return self.predict(inputs)
+
+    @torch.no_grad()
+    def predict(self, inputs: Inputs) -> Prediction:
+        """The network's own output, with its error bar.
+
+        Args:
+            inputs: A tensor, tuple or dict as the network takes them, or a Dataset or DataLoader of
+                inputs or of (inputs, targets).
+        """
+        if isinstance(inputs, (DataLoader, Dataset)):
+            loader = inputs if isinstance(inputs, DataLoader) else DataLoader(inputs, batch_size=1024)
+            parts = [self._predict(self._inputs_of(batch)) for batch in loader]
+            if not parts:
+                raise ValueError("the loader holds no rows.")
+            return Prediction.cat(parts)
+        return self._predict(self._inputs_of(inputs))
+
+    def novelty(self, inputs: Inputs) -> Tensor:
+        """How far from the training rows, in [0, 1], shape [n]."""
+        return self.predict(inputs).novelty
+
+    def update(self, new_rows: Any, *, groups: Any = None, train: Any = None, **options) -> list[int]:
+        """Add rows; only the experts concerned are solved again. See `trustgp.updating.update`."""
+        from .updating import update
+
+        return update(self, new_rows, groups=groups, train=train, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write the error bar to one file, whole or not at all; the network is not in it."""
+        from .artifact import save
+
+        save(self, path)
+
+    def raw(self, inputs: Inputs) -> Raw:
+        """What the experts say before calibration, for finite inputs on any device."""
+        return Raw.join([mixture.raw(inputs) for mixture in self.mixtures])
+
+    def held_out(self, inputs: Inputs, targets: Tensor) -> HeldOut:
+        """Rows with known targets, as the calibration wants them."""
+        outputs = as_matrix(call(self.network, to_device(inputs, self.device)))
+        residual = self.origin.likelihood.residual(outputs, targets.to(outputs.device))
+        return self.raw(inputs).held_out(residual, torch.arange(residual.shape[1]))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def _predict(self, inputs: Inputs) -> Prediction:
+        inputs = to_device(inputs, self.device)
+        good = finite_rows(inputs)
+        outputs = call(self.network, inputs)
+        if not bool(good.all()):
+            # Rows that are whole must come out as if the others were not there, to the bit.
+            rows = good.nonzero().flatten()
+            if len(rows):
+                outputs = outputs.clone()
+                outputs[rows] = call(self.network, take(inputs, rows))
+        good = good & torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1)
+        return replace(self._finish(inputs, outputs, good), valid=good)
+
+    def _finish(self, inputs: Inputs, outputs: Tensor, good: Tensor) -> Prediction:
+        if bool(good.all()):
+            raw = self.raw(inputs)
+        elif bool(good.any()):
+            raw = self.raw(take(inputs, good.nonzero().flatten())).spread(good)
+        else:
+            raw = _nothing_known(as_matrix(outputs), len(self.mixtures))
+        prediction = self.origin.likelihood.prediction(outputs, raw, self.calibrations)
+        inner = {
+            name: replace(value, valid=good)
+            for name in ("_corrected", "_plain")
+            if (value := getattr(prediction, name)) is not None
+        }
+        return replace(prediction, **inner)
+
+    def _inputs_of(self, batch: Any) -> Inputs:
+        """The inputs in what the user passed: themselves, or the first of a pair with targets."""
+        inputs = as_inputs(batch)
+        wanted = self.origin.structure
+        if structure(inputs) != wanted:
+            pair = isinstance(inputs, (tuple, list)) and len(inputs) == 2
+            if not (pair and structure(inputs[0]) == wanted):
+                raise ValueError(
+                    f"inputs have the structure {structure(inputs)}; the model was fitted on {wanted}."
+                )
+            inputs = inputs[0]
+        if count(inputs) == 0:
+            raise ValueError("inputs hold no rows.")
+        return inputs
+
+    def train(self, mode: bool = True) -> UncertaintyModel:
+        """Does nothing: the network stays in the mode in which it was fitted."""
+        return self
+
+    def _apply(self, fn, recurse: bool = True) -> UncertaintyModel:
+        """Move to another device; the precision stays as it was fitted."""
+        if fn(torch.empty(0, dtype=torch.float64)).dtype != torch.float64:
+            raise TypeError("a fitted model keeps its precision; move it with .to(device) only.")
+        super()._apply(fn, recurse)
+        self.mixtures = moved(self.mixtures, fn)
+        return self
+
+
+def state_tensors(state: Any) -> list[Tensor]:
+    """Every tensor in nested frozen dataclasses, tuples and lists."""
+    if isinstance(state, Tensor):
+        return [state]
+    if isinstance(state, (tuple, list)):
+        return [tensor for item in state for tensor in state_tensors(item)]
+    if is_dataclass(state) and not isinstance(state, type):
+        return [t for field in fields(state) for t in state_tensors(getattr(state, field.name))]
+    return []
+
+
+def moved(state: Any, fn) -> Any:
+    """The same state with every tensor passed through `fn`."""
+    if isinstance(state, Tensor):
+        return fn(state)
+    if isinstance(state, tuple):
+        return tuple(moved(item, fn) for item in state)
+    if is_dataclass(state) and not isinstance(state, type):
+        return replace(state, **{f.name: moved(getattr(state, f.name), fn) for f in fields(state)})
+    return state
+
+
+def _nothing_known(outputs: Tensor, gates: int) -> Raw:
+    """For a batch without a single finite row."""
+    blank = outputs.new_zeros(0, outputs.shape[1], dtype=torch.float64)
+    expert = torch.zeros(0, gates, dtype=torch.int64, device=outputs.device)
+    rows = torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
+    return Raw(blank, blank, blank, blank, blank, expert).spread(rows)

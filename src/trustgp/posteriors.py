@@ -1,0 +1,111 @@
+"""What an expert keeps to answer with: one of three states, one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .math import posterior
+from .math.evidence import Evidence
+from .tangents.base import Features
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an expert says about n rows, before scales and calibration.
+
+    Args:
+        unit: Posterior variance over s, shape [n].
+        prior: k(x, x) / s, shape [n].
+        shift: Residual mean m(x), shape [n, B].
+    """
+
+    unit: Tensor
+    prior: Tensor
+    shift: Tensor
+
+
+@dataclass(frozen=True)
+class GramPosterior:
+    """Keeps the rows' features and a factor: for features whose rows are never written out.
+
+    Args:
+        features: Of the m rows.
+        factor: L with L L^T = K + tau I, shape [m, m], float64.
+        weights: (K + tau I)^-1 r, shape [m, B], float64.
+    """
+
+    features: Features
+    factor: Tensor
+    weights: Tensor
+
+    def __call__(self, features: Features) -> Answer:
+        cross, prior = features.gram(self.features), features.diag()
+        unit = posterior.gram_variance(prior, cross, self.factor)
+        return Answer(unit, prior, cross @ self.weights)
+
+
+@dataclass(frozen=True)
+class SpanPosterior:
+    """Keeps a basis of the rows' span: for explicit features.
+
+    Args:
+        columns: The feature columns it keeps; empty: all.
+        basis: V, shape [d, r], in the network's precision.
+        shrink: tau / (lambda + tau), shape [r].
+        weights: Phi^T (K + tau I)^-1 r, shape [d, B].
+    """
+
+    columns: Tensor
+    basis: Tensor
+    shrink: Tensor
+    weights: Tensor
+
+    def __call__(self, features: Features) -> Answer:
+        phi = _explicit(features.select(self.columns))
+        unit = posterior.span_variance(phi, self.basis.double(), self.shrink)
+        return Answer(unit, phi.square().sum(dim=1), phi @ self.weights)
+
+
+@dataclass(frozen=True)
+class PriorPosterior:
+    """Of an expert that could not be solved: it knows nothing, and says so.
+
+    Args:
+        weights: Of no row, shape [0, B].
+    """
+
+    weights: Tensor
+
+    def __call__(self, features: Features) -> Answer:
+        prior = features.diag()
+        return Answer(prior, prior, prior.new_zeros(len(features), self.weights.shape[1]))
+
+
+def make_posterior(
+    features: Features, columns: Tensor, evidence: Evidence, weights: Tensor
+) -> GramPosterior | SpanPosterior:
+    """The state that suits the features.
+
+    Args:
+        features: Of the expert's rows, its columns selected.
+        columns: Those columns; empty: all.
+        evidence: Gives tau and the factor.
+        weights: (K + tau I)^-1 r, shape [m, B].
+    """
+    if features.explicit() is None:
+        return GramPosterior(features, evidence.factor, weights)
+    phi = _explicit(features)
+    basis, shrink = posterior.span(phi, evidence.tau + evidence.jitter)
+    stored = features.explicit()
+    assert stored is not None
+    return SpanPosterior(columns, basis.to(stored.dtype), shrink, phi.T @ weights)
+
+
+def _explicit(features: Features) -> Tensor:
+    phi = features.explicit()
+    if phi is None:
+        raise TypeError("this expert was made from explicit features and is asked about others.")
+    return phi.to(torch.float64)

@@ -1,0 +1,233 @@
+"""The stages between a kernel and its mixture: divide, hand out rows, solve."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .data import Rows, chunks
+from .executors.base import Executor
+from .experts import Problem, Solved, Task, chunk_rows, features_of, prior_expert, solve_expert
+from .gating import Division, Gate, find_centroids, make_projection, nearest_two
+from .math.evidence import FactorisationError
+from .math.kernel_pca import mass_between
+from .patchwork import Patchwork, border_rows, neighbour_lists
+from .progress import Reporter
+from .tangents.base import TangentMap
+
+NO_COLUMNS = torch.empty(0, dtype=torch.int64)
+EXACT_BOUND = 2048  # rows up to which the bound of the division is computed exactly
+CANDIDATES = 2  # border rows offered for each row that is lent
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which expert each training row belongs to.
+
+    Args:
+        gate: Made the partition.
+        nearest: Expert of each row, shape [n].
+        second: Next expert of each row, shape [n].
+        margin: How much farther the next centroid is, shape [n]: small near a border.
+        neighbours: Of each expert.
+    """
+
+    gate: Gate
+    nearest: Tensor
+    second: Tensor
+    margin: Tensor
+    neighbours: tuple[tuple[int, ...], ...]
+
+    def extend(self, points: Tensor) -> Partition:
+        """The partition with further rows, whose components are given; the experts stay as they are."""
+        nearest, second, margin = assign(points, self.gate.centroids)
+        return replace(
+            self,
+            nearest=torch.cat([self.nearest, nearest]),
+            second=torch.cat([self.second, second]),
+            margin=torch.cat([self.margin, margin]),
+        )
+
+
+@dataclass(frozen=True)
+class Handout:
+    """How many rows an expert may hold.
+
+    Args:
+        cap: Of its own.
+        lend: From each neighbour.
+    """
+
+    cap: int
+    lend: int
+
+
+def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Nearest and second-nearest expert of each row and the margin between them, on the CPU."""
+    nearest, second = nearest_two(points, centroids)
+    first = (points - centroids[nearest]).square().sum(dim=1).sqrt()
+    other = (points - centroids[second]).square().sum(dim=1).sqrt()
+    return nearest.cpu(), second.cpu(), (other - first).cpu()
+
+
+def embed_rows(tangents: TangentMap, gate: Gate, rows: Rows, executor: Executor, report: Reporter) -> Tensor:
+    """Components of all rows, shape [n, q], chunk by chunk."""
+    parts = list(chunks(len(rows), chunk_rows(tangents)))
+
+    @torch.no_grad()
+    def embed(index: Tensor) -> Tensor:
+        return gate.embed(tangents(rows.take(index)))
+
+    results = report.track(executor.run(embed, parts), stage="dividing the rows", total=len(parts))
+    found = dict(results)
+    return torch.cat([found[i] for i in range(len(parts))])
+
+
+def divide(
+    tangents: TangentMap,
+    rows: Rows,
+    num_experts: int,
+    *,
+    division: Division,
+    patchwork: Patchwork,
+    seed: int,
+    executor: Executor,
+    report: Reporter,
+) -> tuple[Partition, Tensor]:
+    """The partition of the rows, and the bound of the approximation it brings."""
+    generator = torch.Generator().manual_seed(seed)
+    size = division.subset_size(len(rows), num_experts)
+    subset = torch.randperm(len(rows), generator=generator)[:size].sort().values
+    device = tangents.network.device
+    single = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
+    if num_experts == 1:
+        zeros = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
+        return _partition(single, zeros, patchwork), torch.zeros((), dtype=torch.float64)
+
+    @torch.no_grad()
+    def project(index: Tensor):
+        features = features_of(tangents, rows.take(index), NO_COLUMNS)
+        projection = make_projection(features, division.components)
+        return projection, projection(features)
+
+    ((_, (projection, subset_points)),) = executor.run(project, [subset])
+    gate = Gate(projection, single.centroids)
+    points = embed_rows(tangents, gate, rows, executor, report)
+    centroids = find_centroids(subset_points, points, num_experts, seed=seed)
+    partition = _partition(Gate(projection, centroids), points, patchwork)
+    return partition, _bound(tangents, rows, partition.nearest, generator, executor)
+
+
+def _partition(gate: Gate, points: Tensor, patchwork: Patchwork) -> Partition:
+    nearest, second, margin = assign(points, gate.centroids)
+    lists = neighbour_lists(nearest, second, gate.num_experts, patchwork.neighbours)
+    return Partition(gate, nearest, second, margin, tuple(map(tuple, lists)))
+
+
+def _bound(
+    tangents: TangentMap,
+    rows: Rows,
+    labels: Tensor,
+    generator: torch.Generator,
+    executor: Executor,
+) -> Tensor:
+    """Share of squared kernel mass between experts: exact for few rows, else on a random subset."""
+    limit = EXACT_BOUND if len(rows) <= EXACT_BOUND else 512
+    sample = torch.randperm(len(rows), generator=generator)[:limit].sort().values
+
+    @torch.no_grad()
+    def measure(index: Tensor) -> Tensor:
+        features = features_of(tangents, rows.take(index), NO_COLUMNS)
+        gram = features.gram(features)
+        return mass_between(gram, labels[index].to(gram.device)).cpu()
+
+    ((_, bound),) = executor.run(measure, [sample])
+    return bound
+
+
+def make_tasks(partition: Partition, handout: Handout) -> list[Task]:
+    """The rows of each expert: its own, and its neighbours' nearest to the border."""
+    tasks = []
+    for expert, neighbours in enumerate(partition.neighbours):
+        offered = [NO_COLUMNS]
+        for neighbour in neighbours:
+            border = border_rows(expert, neighbour, partition.nearest, partition.second)
+            closest = partition.margin[border].argsort(stable=True)[: CANDIDATES * handout.lend]
+            offered.append(border[closest].sort().values)
+        own = (partition.nearest == expert).nonzero().flatten()
+        lend = handout.lend * len(neighbours)
+        tasks.append(Task(own, torch.cat(offered), handout.cap, lend))
+    return tasks
+
+
+def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:
+    """Rows from each neighbour: a share of an average expert."""
+    return math.ceil(patchwork.fraction * n / num_experts) if patchwork.neighbours else 0
+
+
+def solve_tasks(
+    problem: Problem,
+    tasks: list[Task],
+    *,
+    executor: Executor,
+    report: Reporter,
+    finished: dict[int, Solved],
+    on_solved: Callable[[int, Solved], None],
+    strict: bool,
+) -> list[Solved]:
+    """Solve every task that is not yet finished; one that cannot be solved answers with the prior.
+
+    Args:
+        finished: Results that are already there, by position.
+        on_solved: Called with each new result as it comes.
+        strict: Raise on the first expert that cannot be solved.
+    """
+    todo = [i for i in range(len(tasks)) if i not in finished]
+    found: dict[int, Solved | FactorisationError] = dict(finished)
+    solve = partial(_solve_or_explain, problem)
+    results = executor.run(solve, [tasks[i] for i in todo])
+    for position, result in report.track(results, stage="solving the experts", total=len(todo)):
+        found[todo[position]] = result
+        if isinstance(result, FactorisationError):
+            if strict:
+                raise FactorisationError(f"expert {todo[position]}: {result}") from result
+        else:
+            on_solved(todo[position], result)
+    return _with_priors(tasks, found)
+
+
+def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:
+    try:
+        return solve_expert(problem, task)
+    except (FactorisationError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
+        return FactorisationError(str(error))
+
+
+def _with_priors(tasks: list[Task], found: dict[int, Solved | FactorisationError]) -> list[Solved]:
+    """Replace what could not be solved by experts that answer with the prior variance."""
+    in_order = [found[i] for i in sorted(found)]  # they come as they finish; sums must not depend on it
+    siblings = [r.expert for r in in_order if isinstance(r, Solved) and not r.expert.failed]
+    failed = {i: r for i, r in sorted(found.items()) if isinstance(r, FactorisationError)}
+    if failed and not siblings:
+        first = next(iter(failed.values()))
+        raise FactorisationError(f"no expert could be solved: {first}") from first
+    if failed:
+        names = ", ".join(map(str, failed))
+        warnings.warn(
+            f"experts {names} could not be solved and answer with the prior variance "
+            f"({next(iter(failed.values()))}). strict=True raises instead.",
+            stacklevel=2,
+        )
+    solved = []
+    for i, task in enumerate(tasks):
+        result = found[i]
+        solved.append(
+            Solved(prior_expert(task, siblings), None) if isinstance(result, FactorisationError) else result
+        )
+    return solved

@@ -1,0 +1,189 @@
+"""Mixtures as tables of tensors, and back. A field of all experts is one tensor, laid end to end."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .experts import Expert
+from .gating import Gate, GramProjection, SpanProjection
+from .mixture import Mixture
+from .posteriors import GramPosterior, PriorPosterior, SpanPosterior
+from .safefile import ArtifactError, Reader
+from .tangents.base import Features, TangentMap
+
+INT, REAL = torch.int64, torch.float64
+
+
+def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
+    """The state of a mixture; the network and the settings of the tangents are not in it."""
+    width = max((len(near) for near in mixture.neighbours), default=0)
+    padded = [[*near, *[-1] * (width - len(near))] for near in mixture.neighbours]
+    table = {f"tangents.{name}": value for name, value in mixture.tangents.state().items()}
+    table |= {"outputs": mixture.outputs, "bound": mixture.bound}
+    table["neighbours"] = torch.tensor(padded, dtype=INT).reshape(len(padded), width)
+    table |= {f"gate.{name}": value for name, value in _gate_tensors(mixture.gate).items()}
+    return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
+
+
+def read_mixture(reader: Reader, prefix: str, tangents: TangentMap) -> Mixture:
+    """The mixture whose tensors these are, each checked.
+
+    Args:
+        reader: Holds the tensors.
+        prefix: Of their names.
+        tangents: The map, already restored.
+    """
+    outputs = reader.take(f"{prefix}outputs", INT, None)
+    num_outputs = tangents.mix.shape[1]
+    if len(outputs) == 0 or int(outputs.min()) < 0 or int(outputs.max()) >= num_outputs:
+        raise reader.fail(f"{prefix}outputs", f"names outputs beyond 0..{num_outputs - 1}")
+    bound = reader.take(f"{prefix}bound", REAL)
+    gate = _read_gate(reader, f"{prefix}gate.", tangents)
+    experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs))
+    if len(experts) != gate.num_experts:
+        raise reader.fail(f"{prefix}gate.centroids", f"has not one row for each of {len(experts)} experts")
+    table = reader.take(f"{prefix}neighbours", INT, len(experts), None)
+    if table.numel() and (int(table.min()) < -1 or int(table.max()) >= len(experts)):
+        raise reader.fail(f"{prefix}neighbours", "names experts that do not exist")
+    neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
+    return Mixture(tangents, gate, experts, outputs, neighbours, bound)
+
+
+def _gate_tensors(gate: Gate) -> dict[str, Tensor]:
+    table = {"centroids": gate.centroids}
+    projection = gate.projection
+    if isinstance(projection, GramProjection):
+        table |= {"coefficients": projection.coefficients, "offset": projection.offset}
+        table |= {f"features.{k}": v for k, v in projection.features.tensors().items()}
+    elif isinstance(projection, SpanProjection):
+        table |= {"directions": projection.directions, "offset": projection.offset}
+    return table
+
+
+def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
+    centroids = reader.take(f"{prefix}centroids", REAL, None, None)
+    components = centroids.shape[1]
+    if components == 0:
+        return Gate(None, centroids)
+    offset = reader.take(f"{prefix}offset", REAL, components)
+    width = tangents.width(expert=False)
+    if width is not None:
+        directions = reader.take(f"{prefix}directions", REAL, width, components)
+        return Gate(SpanProjection(directions, offset), centroids)
+    coefficients = reader.take(f"{prefix}coefficients", REAL, None, components)
+    features = _read_features(reader, f"{prefix}features.", tangents, len(coefficients))
+    return Gate(GramProjection(features, coefficients, offset), centroids)
+
+
+def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
+    names = reader.matching(prefix)
+    dtype = tangents.network.dtype
+    features = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
+    try:
+        return tangents.kind.from_tensors(features)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ArtifactError(f"features '{prefix}' are incomplete: {error}") from error
+
+
+def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
+    """The state of some experts."""
+    table = {
+        "sizes": torch.tensor([len(e.rows) for e in experts], dtype=INT),
+        "own": torch.stack([e.own for e in experts]).cpu(),
+        "failed": torch.tensor([e.failed for e in experts]),
+        "rows": torch.cat([e.rows.cpu() for e in experts]),
+    }
+    for name in ("scale", "noise", "kappa", "jitter"):
+        table[name] = torch.stack([getattr(e, name) for e in experts])
+    solved = [e.posterior for e in experts if not e.failed]
+    grams = [p for p in solved if isinstance(p, GramPosterior)]
+    spans = [p for p in solved if isinstance(p, SpanPosterior)]
+    return table | (_gram_tensors(grams) if grams else _span_tensors(spans))
+
+
+def _gram_tensors(posteriors: list[GramPosterior]) -> dict[str, Tensor]:
+    triangles = [p.factor[torch.ones_like(p.factor, dtype=torch.bool).tril()] for p in posteriors]
+    tables = [p.features.tensors() for p in posteriors]
+    features = {f"features.{k}": torch.cat([t[k] for t in tables]) for k in tables[0]}
+    weights = torch.cat([p.weights for p in posteriors])
+    return {"factor": torch.cat(triangles), "weights": weights, **features}
+
+
+def _span_tensors(posteriors: list[SpanPosterior]) -> dict[str, Tensor]:
+    return {
+        "ranks": torch.tensor([len(p.shrink) for p in posteriors], dtype=INT),
+        "columns": torch.cat([p.columns.cpu() for p in posteriors]),
+        "basis": torch.cat([p.basis.flatten() for p in posteriors]),
+        "shrink": torch.cat([p.shrink for p in posteriors]),
+        "weights": torch.cat([p.weights for p in posteriors]),
+    }
+
+
+def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs: int) -> tuple[Expert, ...]:
+    """The experts whose tensors these are, each checked."""
+    sizes = reader.take(f"{prefix}sizes", INT, None)
+    count = len(sizes)
+    own = reader.take(f"{prefix}own", INT, count)
+    failed = reader.take(f"{prefix}failed", torch.bool, count)
+    if count == 0 or int(sizes.min()) < 0 or bool((own > sizes).any()) or bool((own < 0).any()):
+        raise reader.fail(f"{prefix}sizes", "and 'own' do not describe experts")
+    rows = reader.take(f"{prefix}rows", INT, int(sizes.sum())).split(sizes.tolist())
+    numbers = {n: reader.take(f"{prefix}{n}", REAL, count, num_outputs) for n in ("scale", "noise", "kappa")}
+    for name, value in numbers.items():
+        if not bool((value > 0).all()):
+            raise reader.fail(f"{prefix}{name}", "must be positive")
+    jitter = reader.take(f"{prefix}jitter", REAL, count)
+    solved = sizes[~failed].tolist()
+    explicit = tangents.width(expert=True) is not None
+    read = _read_spans if explicit else _read_grams
+    posteriors = iter(read(reader, prefix, tangents, solved, num_outputs))
+    return tuple(
+        Expert(
+            rows=rows[i],
+            own=own[i],
+            posterior=PriorPosterior(numbers["scale"].new_empty(0, num_outputs))
+            if failed[i]
+            else next(posteriors),
+            **{name: value[i] for name, value in numbers.items()},
+            jitter=jitter[i],
+        )
+        for i in range(count)
+    )
+
+
+def _read_grams(reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int):
+    total = sum(sizes)
+    flat = reader.take(f"{prefix}factor", REAL, sum(m * (m + 1) // 2 for m in sizes))
+    weights = reader.take(f"{prefix}weights", REAL, total, num_outputs).split(sizes)
+    features = _read_features(reader, f"{prefix}features.", tangents, total)
+    places = torch.arange(total).split(sizes)
+    triangles = flat.split([m * (m + 1) // 2 for m in sizes])
+    for m, triangle, weight, place in zip(sizes, triangles, weights, places, strict=True):
+        factor = torch.zeros(m, m, dtype=REAL)
+        factor[torch.ones(m, m, dtype=torch.bool).tril()] = triangle
+        if not bool((factor.diagonal() > 0).all()):
+            raise reader.fail(f"{prefix}factor", "is not a positive definite factor")
+        yield GramPosterior(features.take(place), factor, weight)
+
+
+def _read_spans(reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int):
+    width = tangents.width(expert=True)
+    full = tangents.width(expert=False)
+    assert width is not None
+    assert full is not None
+    ranks = reader.take(f"{prefix}ranks", INT, len(sizes))
+    if len(ranks) and (int(ranks.min()) < 0 or int(ranks.max()) > width):
+        raise reader.fail(f"{prefix}ranks", f"lie beyond 0..{width}")
+    per_expert = width if full != width else 0
+    columns = reader.take(f"{prefix}columns", INT, per_expert * len(sizes)).split(per_expert or 1)
+    if per_expert and (int(min(c.min() for c in columns)) < 0 or int(max(c.max() for c in columns)) >= full):
+        raise reader.fail(f"{prefix}columns", "name features that do not exist")
+    total = int(ranks.sum())
+    shrink = reader.take(f"{prefix}shrink", REAL, total).split(ranks.tolist())
+    basis = reader.take(f"{prefix}basis", tangents.network.dtype, width * total)
+    bases = basis.split([width * r for r in ranks.tolist()])
+    weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)
+    for i, rank in enumerate(ranks.tolist()):
+        chosen = columns[i] if per_expert else torch.empty(0, dtype=INT)
+        yield SpanPosterior(chosen, bases[i].view(width, rank), shrink[i], weights[i])

@@ -1,0 +1,257 @@
+r"""Exact tangent features without gradients: layer inputs and back-propagated signals.
+
+For a Linear layer the gradient of an output is an outer product :math:`g a^\top`, so its share of the
+kernel is :math:`(a \cdot a' + 1)(g \cdot g')` and a row needs the layer's widths instead of its weights.
+A normalisation layer in eval mode is an elementwise product: its share is a plain dot product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Inputs, take, to_device
+from .network import Choice, TangentNetwork, as_matrix, call, call_with, choose_parameters
+from .recorder import Recorder
+
+ALTERNATIVE = "Use tangents=trustgp.JacobianRows(...), which differentiates any module."
+
+
+@dataclass(frozen=True)
+class LayerFactors:
+    """Exact kernel from layer factors, for networks of Linear (and normalisation) layers on vectors.
+
+    Args:
+        parameters: "all", "last", or names of parameters.
+    """
+
+    parameters: Choice = "all"
+
+    def choose(self, network: nn.Module) -> list[str]:
+        names = choose_parameters(network, self.parameters)
+        _layers(network, names)
+        return names
+
+    def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> FactorMap:
+        pair = take(sample, torch.tensor([0, -1]))
+        _check_calls(network, pair)
+        tangents = FactorMap(network, mix, row_bytes=0)
+        features = tangents(pair)
+        _check_kernel(network, mix, pair, features)
+        row_bytes = sum(v[0].numel() * v.element_size() for v in features.tensors().values())
+        return FactorMap(network, mix, row_bytes)
+
+    def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> FactorMap:
+        return FactorMap(network, state["mix"], int(state["row_bytes"]))
+
+    def settings(self) -> dict:
+        return {"parameters": _plain(self.parameters)}
+
+
+@dataclass(frozen=True)
+class FactorFeatures:
+    """Factors of some rows.
+
+    Args:
+        activations: Per Linear layer the inputs a, with a 1 appended where there is a bias, [n, d].
+        signals: Per Linear layer the back-propagated g of every mixed output, [n, K * d'].
+        products: Per normalisation layer the gradient itself, [n, d''].
+    """
+
+    activations: tuple[Tensor, ...]
+    signals: tuple[Tensor, ...]
+    products: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len((self.activations + self.products)[0])
+
+    def gram(self, other: Self) -> Tensor:
+        first = (self.activations + self.products)[0]
+        total = torch.zeros(len(self), len(other), dtype=torch.float64, device=first.device)
+        mine = zip(self.activations, self.signals, strict=True)
+        theirs = zip(other.activations, other.signals, strict=True)
+        for (a, g), (a2, g2) in zip(mine, theirs, strict=True):
+            total.addcmul_(a.double() @ a2.double().T, g.double() @ g2.double().T)
+        for p, p2 in zip(self.products, other.products, strict=True):
+            total.addmm_(p.double(), p2.double().T)
+        return total
+
+    def diag(self) -> Tensor:
+        total: Any = 0.0
+        for a, g in zip(self.activations, self.signals, strict=True):
+            total = total + a.double().square().sum(1) * g.double().square().sum(1)
+        for p in self.products:
+            total = total + p.double().square().sum(1)
+        return total
+
+    def take(self, rows: Tensor) -> Self:
+        return self._map(lambda tensor: tensor[rows])
+
+    def select(self, columns: Tensor) -> Self:
+        if columns.numel():
+            raise ValueError("layer factors have no columns to select.")
+        return self
+
+    def explicit(self) -> None:
+        return None
+
+    def tensors(self) -> dict[str, Tensor]:
+        named = {f"activations.{i}": value for i, value in enumerate(self.activations)}
+        named |= {f"signals.{i}": value for i, value in enumerate(self.signals)}
+        return named | {f"products.{i}": value for i, value in enumerate(self.products)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
+        def group(kind: str) -> tuple[Tensor, ...]:
+            named = {int(k.split(".")[1]): v for k, v in tensors.items() if k.startswith(kind + ".")}
+            return tuple(named[i] for i in sorted(named))
+
+        return cls(group("activations"), group("signals"), group("products"))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        def join(field: str) -> tuple[Tensor, ...]:
+            return tuple(torch.cat(lot) for lot in zip(*(getattr(p, field) for p in parts), strict=True))
+
+        return cls(join("activations"), join("signals"), join("products"))
+
+    def _map(self, function) -> Self:
+        return type(self)(
+            tuple(map(function, self.activations)),
+            tuple(map(function, self.signals)),
+            tuple(map(function, self.products)),
+        )
+
+
+class FactorMap:
+    """Makes factors: one forward pass that notes the layers' inputs, one backward pass per mixed output."""
+
+    kind = FactorFeatures
+
+    def __init__(self, network: TangentNetwork, mix: Tensor, row_bytes: int) -> None:
+        self.network = network
+        self.mix = mix
+        self._row_bytes = row_bytes
+
+    def __call__(self, inputs: Inputs) -> FactorFeatures:
+        inputs = to_device(inputs, self.network.device)
+        recorder = Recorder(self.network)
+        with torch.enable_grad(), recorder:
+            outputs = as_matrix(call(self.network.module, inputs))
+        calls = recorder.calls
+        mix = self.mix.to(outputs)
+        signals = []  # per mixed output, per layer: [n, d']
+        for row in mix:
+            gradients = torch.autograd.grad(
+                outputs,
+                [call.probe for call in calls],
+                row.expand_as(outputs),
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            signals.append(gradients)
+        per_layer = [torch.stack(lot, dim=1) for lot in zip(*signals, strict=True)]  # [n, K, d']
+        linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if not c.elementwise]
+        elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.elementwise]
+        return FactorFeatures(
+            activations=tuple(c.extended() for c, _ in linear),
+            signals=tuple(g.flatten(1) for _, g in linear),
+            products=tuple(c.products(g) for c, g in elementwise),
+        )
+
+    def columns(self, inputs: Inputs) -> Tensor:
+        return torch.empty(0, dtype=torch.int64)
+
+    def direction(self, columns: Tensor) -> dict[str, Tensor]:
+        return self.network.parameters
+
+    def row_bytes(self) -> int:
+        return self._row_bytes
+
+    def width(self, *, expert: bool) -> None:
+        return None
+
+    def working_bytes(self) -> int:
+        # forward activations, probes and gradients of one pass, beside the features themselves
+        return 4 * self._row_bytes
+
+    def state(self) -> dict[str, Tensor]:
+        return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
+
+
+def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
+    """Raise unless every chosen layer is applied once, to vectors."""
+    recorder = Recorder(network)
+    with torch.no_grad(), recorder:
+        call(network.module, to_device(inputs, network.device))
+    seen: dict[str, int] = dict.fromkeys(recorder.layers.values(), 0)
+    for entry in recorder.calls:
+        seen[entry.layer] += 1
+        if entry.input.ndim != 2:
+            raise ValueError(
+                f"layer '{entry.layer}' is applied to a tensor of shape {tuple(entry.input.shape)}; "
+                f"LayerFactors is exact for vectors [n, d] only. {ALTERNATIVE}"
+            )
+    for layer, times in seen.items():
+        if times != 1:
+            raise ValueError(
+                f"layer '{layer}' is applied {times} times in one pass; LayerFactors needs exactly "
+                f"once. {ALTERNATIVE}"
+            )
+
+
+def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features: FactorFeatures) -> None:
+    """Refuse rather than return a wrong kernel: compare with dense gradients on two rows."""
+    dense = _dense_rows(network, mix, inputs)
+    factored, exact = features.gram(features), dense @ dense.T
+    tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
+    if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
+        raise ValueError(
+            "LayerFactors would give a wrong kernel for this network: some chosen parameter also acts "
+            f"outside its layer (tied or reparametrised weights?). {ALTERNATIVE}"
+        )
+
+
+def _layers(network: nn.Module, names: Sequence[str]) -> None:
+    """Raise unless every named parameter belongs to a layer whose gradient factorises."""
+    kinds = (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
+    for name in names:
+        owner, _, leaf = name.rpartition(".")
+        module = network.get_submodule(owner)
+        if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
+            raise ValueError(
+                f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
+                f"BatchNorm and LayerNorm. {ALTERNATIVE}"
+            )
+
+
+def _dense_rows(network: TangentNetwork, mix: Tensor, inputs: Inputs) -> Tensor:
+    """Mixed Jacobian rows by plain reverse mode, one row at a time, [n, K * P], float64."""
+    inputs = to_device(inputs, network.device)
+    parameters = {k: v.clone().requires_grad_(True) for k, v in network.parameters.items()}
+    with torch.enable_grad():
+        outputs = as_matrix(call_with(network.clone(), parameters, inputs)).double()
+        mixed = outputs @ mix.to(outputs).T  # [n, K]
+        rows = []
+        for row in mixed:
+            gradients = [
+                torch.autograd.grad(
+                    value,
+                    list(parameters.values()),
+                    retain_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+                for value in row
+            ]
+            rows.append(torch.cat([g.double().flatten() for lot in gradients for g in lot]))
+    return torch.stack(rows)
+
+
+def _plain(choice: Choice) -> str | list[str]:
+    return choice if isinstance(choice, str) else list(choice)

@@ -1,0 +1,190 @@
+"""Tangent features as per-sample gradient rows: any module that torch.func can differentiate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import jacrev, vmap
+
+from ..data import Inputs, chunks, count, map_tensors, take, to_device
+from .network import Choice, TangentNetwork, as_matrix, call_with, choose_parameters
+from .prune import keep_mask
+
+WORKING_SET = 256 * 2**20  # bytes of gradients that one chunk may take while rows are made
+
+
+@dataclass(frozen=True)
+class JacobianRows:
+    """Per-sample gradient rows, with the paper's two-stage compression.
+
+    Args:
+        parameters: "all", "last", or names of parameters.
+        keep: Stage (i): how many parameters to keep for all experts; None keeps every one.
+        rank: How stage (i) ranks them: "magnitude" or "taylor".
+        keep_per_expert: Stage (ii): how many columns an expert keeps, those with the largest
+            |sum over its rows of J|; None keeps every one.
+    """
+
+    parameters: Choice = "all"
+    keep: int | None = None
+    rank: str = "magnitude"
+    keep_per_expert: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "keep_per_expert"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}; at least 1 is needed, or None to keep all.")
+
+    def choose(self, network: nn.Module) -> list[str]:
+        return choose_parameters(network, self.parameters)
+
+    def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> RowMap:
+        kept = torch.arange(network.num_parameters, device=network.device)
+        if self.keep is not None:
+            sample = to_device(sample, network.device)
+            masks = keep_mask(network, self.rank, self.keep, sample, targets)
+            kept = kept[torch.cat([mask.flatten() for mask in masks.values()])]
+        return RowMap(network, mix, kept, self.keep_per_expert)
+
+    def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> RowMap:
+        return RowMap(network, state["mix"], state["kept"].to(network.device), self.keep_per_expert)
+
+    def settings(self) -> dict:
+        choice = self.parameters if isinstance(self.parameters, str) else list(self.parameters)
+        return {
+            "parameters": choice,
+            "keep": self.keep,
+            "rank": self.rank,
+            "keep_per_expert": self.keep_per_expert,
+        }
+
+
+@dataclass(frozen=True)
+class RowFeatures:
+    """Gradient rows, shape [n, d]."""
+
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gram(self, other: Self) -> Tensor:
+        # in column blocks: the float64 copies of a wide matrix need not stand side by side
+        total = torch.zeros(len(self), len(other), dtype=torch.float64, device=self.rows.device)
+        for a, b in zip(self.rows.split(8192, dim=1), other.rows.split(8192, dim=1), strict=True):
+            total.addmm_(a.double(), b.double().T)
+        return total
+
+    def diag(self) -> Tensor:
+        return self.rows.double().square().sum(dim=1)
+
+    def take(self, rows: Tensor) -> Self:
+        return type(self)(self.rows[rows])
+
+    def select(self, columns: Tensor) -> Self:
+        return type(self)(self.rows[:, columns.to(self.rows.device)]) if columns.numel() else self
+
+    def explicit(self) -> Tensor:
+        return self.rows
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"rows": self.rows}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
+        return cls(tensors["rows"])
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        return cls(torch.cat([part.rows for part in parts]))
+
+
+class RowMap:
+    """Makes gradient rows in chunks, and keeps the chosen columns of each chunk at once.
+
+    A row holds, for each of the K mixed outputs in turn, the kept parameters: d = K * |kept|.
+    """
+
+    kind = RowFeatures
+
+    def __init__(
+        self, network: TangentNetwork, mix: Tensor, kept: Tensor, keep_per_expert: int | None
+    ) -> None:
+        self.network = network
+        self.mix = mix
+        self.kept = kept
+        self.keep_per_expert = keep_per_expert
+        if keep_per_expert is not None and keep_per_expert > len(kept):
+            raise ValueError(
+                f"keep_per_expert={keep_per_expert} exceeds the {len(kept)} parameters kept for all."
+            )
+
+    def __call__(self, inputs: Inputs) -> RowFeatures:
+        size = max(1, WORKING_SET // self.working_bytes())
+        return RowFeatures(
+            torch.cat([self._chunk(take(inputs, index)) for index in chunks(count(inputs), size)])
+        )
+
+    def columns(self, inputs: Inputs) -> Tensor:
+        """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""
+        if self.keep_per_expert is None:
+            return torch.empty(0, dtype=torch.int64)
+        size = max(1, WORKING_SET // self.working_bytes())
+        total = torch.zeros(len(self.mix), len(self.kept), dtype=torch.float64)
+        for index in chunks(count(inputs), size):
+            sums = self._chunk(take(inputs, index)).double().sum(dim=0)
+            total += sums.view_as(total).to(total.device)
+        score = total.abs().sum(dim=0)
+        best = score.argsort(descending=True, stable=True)[: self.keep_per_expert].sort().values
+        offsets = torch.arange(len(self.mix))[:, None] * len(self.kept)
+        return (offsets + best).flatten()
+
+    def direction(self, columns: Tensor) -> dict[str, Tensor]:
+        flat = torch.cat([value.flatten() for value in self.network.parameters.values()])
+        kept = self.kept
+        if columns.numel():
+            kept = kept[columns[: columns.numel() // len(self.mix)].to(kept.device)]
+        masked = torch.zeros_like(flat)
+        masked[kept] = flat[kept]
+        sizes = [value.numel() for value in self.network.parameters.values()]
+        return {
+            name: part.view_as(value)
+            for (name, value), part in zip(self.network.parameters.items(), masked.split(sizes), strict=True)
+        }
+
+    def row_bytes(self) -> int:
+        return self.width(expert=False) * self.network.dtype.itemsize
+
+    def width(self, *, expert: bool) -> int:
+        kept = len(self.kept)
+        if expert and self.keep_per_expert is not None:
+            kept = self.keep_per_expert
+        return len(self.mix) * kept
+
+    def working_bytes(self) -> int:
+        # gradients of all chosen parameters, twice: as they come, and as one row
+        return 2 * len(self.mix) * self.network.num_parameters * self.network.dtype.itemsize
+
+    def state(self) -> dict[str, Tensor]:
+        return {"mix": self.mix, "kept": self.kept}
+
+    def _chunk(self, inputs: Inputs) -> Tensor:
+        """Rows of a chunk, shape [n, K * |kept|]."""
+        module = self.network.clone()
+        inputs = to_device(inputs, self.network.device)
+        mix = self.mix.to(device=self.network.device, dtype=self.network.dtype)
+
+        def mixed(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
+            single = map_tensors(lambda leaf: leaf[None], row)
+            return mix @ as_matrix(call_with(module, parameters, single))[0]
+
+        gradients = vmap(jacrev(mixed), in_dims=(None, 0))(self.network.parameters, inputs)
+        flat = torch.cat([value.flatten(2) for value in gradients.values()], dim=2)  # [n, K, P]
+        if len(self.kept) < flat.shape[2]:
+            flat = flat[:, :, self.kept]
+        return flat.flatten(1)

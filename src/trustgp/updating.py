@@ -1,0 +1,139 @@
+"""New rows for a fitted model: only the experts concerned are solved again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .data import Rows, chunks, concatenate, read_rows, require_finite, structure
+from .executors import Executor, Threads
+from .experts import Problem, Solved, Task
+from .fingerprint import rows_fingerprint
+from .fit import Training, calibrated, check_groups
+from .mixture import Mixture
+from .model import UncertaintyModel
+from .progress import Reporter, reporting
+from .solving import Handout, Partition, assign, embed_rows, make_tasks, solve_tasks
+
+
+def update(
+    model: UncertaintyModel,
+    new_rows: Any,
+    *,
+    groups: Any = None,
+    train: Any = None,
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> list[int]:
+    """Add rows to a model; the gate, the neighbours and the sizes of the experts stay as they are.
+
+    The result equals a fit with the same partition on all rows.
+
+    Args:
+        model: Changed in place.
+        new_rows: (inputs, targets), a Dataset or a DataLoader.
+        groups: Trajectory of each new row, where the model was fitted with groups.
+        train: The rows the model was fitted on; needed after loading, as a file does not hold them.
+        executor: Where experts are solved; None: as in `fit`.
+        progress: Whether to show bars in a terminal.
+
+    Returns:
+        Which experts were solved again, counted through all kernels.
+    """
+    added = read_rows(new_rows, name="new_rows")
+    if structure(added.inputs) != model.origin.structure:
+        raise ValueError(
+            f"new_rows have the structure {structure(added.inputs)}; the model was fitted on "
+            f"{model.origin.structure}."
+        )
+    executor = executor or Threads(1 if model.device.type == "cuda" else None)
+    with reporting(enabled=progress) as report:
+        memory = _recall(model, train, executor, report)
+        labels = _join_groups(memory.groups, check_groups(groups, added))
+        inputs = concatenate([memory.rows.inputs, added.inputs])
+        targets = torch.cat([memory.rows.targets, added.targets.to(memory.rows.targets)])
+        rows = Rows(inputs, targets, memory.rows.ordered and added.ordered)
+        residual = _residual(model, rows)
+        mixtures, partitions, solved, touched = [], [], [], []
+        for k, mixture in enumerate(model.mixtures):
+            handout = Handout(model.origin.cap[k], model.origin.lend[k])
+            points = embed_rows(mixture.tangents, mixture.gate, added, executor, report)
+            partition = memory.partitions[k].extend(points)
+            problem = Problem(rows, mixture.tangents, mixture.outputs, residual, labels)
+            before, after = (
+                make_tasks(memory.partitions[k], handout),
+                make_tasks(partition, handout),
+            )
+            same = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if _equal(a, b)]
+            results = solve_tasks(
+                problem,
+                after,
+                executor=executor,
+                report=report,
+                finished={i: memory.solved[k][i] for i in same},
+                on_solved=lambda position, result: None,
+                strict=False,
+            )
+            offset = sum(len(m.experts) for m in model.mixtures[:k])
+            touched += [offset + i for i in range(len(after)) if i not in same]
+            mixtures.append(_with_experts(mixture, results))
+            partitions.append(partition)
+            solved.append(tuple(results))
+        origin = replace(model.origin, data=rows_fingerprint(rows, labels), rows=len(rows))
+        training = Training(rows, labels, memory.validation, tuple(partitions), tuple(solved))
+        refitted = calibrated(model.network, tuple(mixtures), origin, training)
+        if memory.validation is None and labels is None:
+            refitted.calibrations = model.calibrations  # nothing new is known about them
+    model.mixtures, model.origin = refitted.mixtures, refitted.origin
+    model.calibrations, model.memory = refitted.calibrations, refitted.memory
+    return touched
+
+
+def _recall(model: UncertaintyModel, train: Any, executor: Executor, report: Reporter) -> Training:
+    """What was there before: from memory, or made again from the training rows."""
+    if model.memory is not None:
+        return model.memory
+    if train is None:
+        raise ValueError(
+            "this model was loaded from a file, which does not hold its training rows; pass them: "
+            "model.update(new_rows, train=(inputs, targets))."
+        )
+    rows = read_rows(train, name="train")
+    if rows_fingerprint(rows, None) != model.origin.data:
+        raise ValueError("train holds other rows than those the model was fitted on (or had groups).")
+    partitions = []
+    for mixture in model.mixtures:
+        points = embed_rows(mixture.tangents, mixture.gate, rows, executor, report)
+        nearest, second, margin = assign(points, mixture.gate.centroids)
+        partitions.append(Partition(mixture.gate, nearest, second, margin, mixture.neighbours))
+    solved = tuple(tuple(Solved(e, None) for e in mixture.experts) for mixture in model.mixtures)
+    return Training(rows, None, None, tuple(partitions), solved)
+
+
+def _residual(model: UncertaintyModel, rows: Rows) -> Tensor:
+    network, likelihood = model.mixtures[0].tangents.network, model.origin.likelihood
+    with torch.no_grad():
+        outputs = torch.cat([network.matrix(rows.take(i)).cpu() for i in chunks(len(rows))])
+    likelihood.check(outputs, rows.targets, name="new_rows")
+    require_finite(outputs, "the network's outputs on the rows")
+    return likelihood.residual(outputs, rows.targets.cpu())
+
+
+def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """Labels of all rows; new rows are new trajectories."""
+    if (old is None) != (new is None):
+        raise ValueError("pass groups for the new rows exactly when the model was fitted with groups.")
+    if old is None or new is None:
+        return None
+    return torch.cat([old, new + int(old.max()) + 1])
+
+
+def _equal(a: Task, b: Task) -> bool:
+    return torch.equal(a.own, b.own) and torch.equal(a.candidates, b.candidates)
+
+
+def _with_experts(mixture: Mixture, solved: list[Solved]) -> Mixture:
+    return replace(mixture, experts=tuple(result.expert for result in solved))

@@ -1,0 +1,231 @@
+import hashlib
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from trustgp.datasets import recordings
+from trustgp.datasets.recordings import load, merge_in_time, verify
+from trustgp.datasets.standardise import standardise
+
+needs_data = pytest.mark.skipif(
+    "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no real recordings here"
+)
+
+
+def made_up(n, *, columns=28):
+    """Distinct rows whose first column is the time."""
+    rows = np.random.default_rng(0).normal(size=(n, columns))
+    rows[:, 0] = np.arange(n)
+    return rows
+
+
+def write_parts(root, name, train, test):
+    folder = root / "ias_inverse_dynamics"
+    folder.mkdir(exist_ok=True)
+    parts = {"train": train, "test": test}
+    arrays = {f"X_{part}": rows[:, :21] for part, rows in parts.items()}
+    arrays |= {f"Y_{part}": rows[:, 21:] for part, rows in parts.items()}
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+# --- on made-up files ------------------------------------------------------------------------
+
+
+def sarcos_parts(rows):
+    """Thinned as the makers of `sarcos` did: test is every third row, train lacks 3 mod 6."""
+    number = np.arange(len(rows))
+    return rows[number % 6 != 3], rows[number % 3 == 0]
+
+
+def sarcos_sim_parts(rows):
+    """Train lacks every tenth row; only one in three of those is a test row, the rest is lost."""
+    number = np.arange(len(rows))
+    return rows[number % 10 != 0], rows[number % 3 == 0]
+
+
+def barrett_parts(rows):
+    """Test is every fifth row, train the others."""
+    number = np.arange(len(rows))
+    return rows[number % 5 != 0], rows[number % 5 == 0]
+
+
+@pytest.mark.parametrize("parts", [sarcos_parts, sarcos_sim_parts, barrett_parts])
+def test_merged_rows_are_distinct_and_in_the_order_of_time(parts):
+    train, test = parts(made_up(300))
+    merged, _ = merge_in_time(train, test)
+    assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
+    assert (np.diff(merged[:, 0]) > 0).all()
+
+
+def test_the_parts_of_sarcos_are_merged_without_duplicates(tmp_path):
+    rows = made_up(60)
+    write_parts(tmp_path, "sarcos_real", *sarcos_parts(rows))
+    recording = load("sarcos", root=tmp_path)
+    assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
+    assert torch.equal(recording.targets, torch.from_numpy(rows[:, 21:]))
+    assert recording.recorded_test is None
+
+
+def test_the_split_of_barrett_is_kept(tmp_path):
+    rows = made_up(50)
+    write_parts(tmp_path, "barrett_real", *barrett_parts(rows))
+    recording = load("barrett", root=tmp_path)
+    assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
+    assert recording.recorded_test.nonzero()[:, 0].tolist() == list(range(0, 50, 5))
+
+
+def test_a_repeated_row_inside_one_part_is_kept_once():
+    rows = made_up(10)
+    merged, test_only = merge_in_time(rows[[0, 1, 1, 2]], rows[[5, 5]])
+    assert sorted(merged[:, 0]) == [0, 1, 2, 5]
+    assert test_only.sum() == 1
+
+
+def test_negative_zero_equals_zero():
+    row = np.ones((1, 3))
+    row[0, 0] = 0.0
+    assert len(merge_in_time(row, row * [-1, 1, 1])[0]) == 1
+
+
+def test_the_runs_of_the_kuka_are_numbered(tmp_path):
+    folder = tmp_path / "kuka_lwr4_flobaroid"
+    folder.mkdir()
+    keys = ("positions", "velocities", "accelerations", "torques")
+    for run in (1, 2, 3):
+        arrays = {key: np.full((run, 7), 10.0 * run + at) for at, key in enumerate(keys)}
+        np.savez(folder / f"HW_{run}.npz", **arrays)
+    recording = load("kuka", root=tmp_path)
+    assert recording.groups.tolist() == [1, 2, 2, 3, 3, 3]
+    assert recording.inputs[0].tolist() == [10.0] * 7 + [11.0] * 7 + [12.0] * 7
+    assert recording.targets[-1].tolist() == [33.0] * 7
+
+
+def test_the_environment_variable_names_the_folder(tmp_path, monkeypatch):
+    write_parts(tmp_path, "sarcos_sl_sim", *sarcos_sim_parts(made_up(60)))
+    monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
+    assert load("sarcos_sim").inputs.shape == (56, 21)
+
+
+def test_a_missing_file_is_named_with_the_variable_and_the_source(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"barrett_real\.npz.*TRUSTGP_DATA.*hanyas/mimo"):
+        load("barrett", root=tmp_path)
+    monkeypatch.delenv("TRUSTGP_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"HW_1\.npz.*TRUSTGP_DATA is not set.*FloBaRoID"):
+        load("kuka")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'puma'.*sarcos.*snelson"):
+        load("puma")
+
+
+def test_verify_accepts_the_right_sum_and_names_the_wrong_one(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"rows")
+    verify(path, hashlib.sha256(b"rows").hexdigest().upper())
+    with pytest.raises(ValueError, match=r"data\.bin has SHA-256"):
+        verify(path, "0" * 64)
+
+
+# --- on the real files -----------------------------------------------------------------------
+
+
+def time_steps(recording):
+    """The step that explains each move: dt = dq . v / v . v, v the mean of both velocities."""
+    q, v = recording.inputs[:, :7], recording.inputs[:, 7:14]
+    mean = (v[1:] + v[:-1]) / 2
+    return ((q[1:] - q[:-1]) * mean).sum(1) / mean.square().sum(1).clamp_min(1e-12)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("sarcos", 16_706),
+        ("sarcos_sim", 15_456),
+        ("barrett", 15_000),
+        ("barrett_sim", 15_000),
+        ("kuka", 15_081),
+        ("kuka_sim", 50_223),
+    ],
+)
+def test_every_recording_has_its_rows_as_float64(name, rows):
+    recording = load(name)
+    assert recording.inputs.shape == (rows, 21)
+    assert recording.targets.shape == (rows, 7)
+    assert recording.inputs.dtype == recording.targets.dtype == torch.float64
+    assert recording.inputs.isfinite().all()
+    assert recording.targets.isfinite().all()
+
+
+@needs_data
+def test_sarcos_has_no_row_twice():
+    recording = load("sarcos")
+    both = torch.cat([recording.inputs, recording.targets], dim=1)
+    assert len(both.unique(dim=0)) == len(both) == 16_706
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("sarcos", (1 / 480, 1 / 240)),  # a test-only row stands half-way between its neighbours
+        ("sarcos_sim", (0.021, 0.042)),  # two rows in thirty are in neither part
+        ("barrett", (0.02,)),
+        ("barrett_sim", (0.02,)),
+    ],
+)
+def test_merged_recordings_are_in_the_order_of_time(name, steps):
+    found = time_steps(load(name))
+    nearest = torch.stack([(found / step - 1).abs() for step in steps]).amin(0)
+    # The rest: rows at rest, joins between motions, and filtered velocities.
+    assert (nearest < 0.25).double().mean() > 0.98
+    assert (found > 0).double().mean() > 0.995
+
+
+@needs_data
+def test_barretts_own_test_rows_are_every_fifth():
+    assert load("barrett").recorded_test.nonzero()[:, 0].tolist() == list(range(0, 15_000, 5))
+
+
+@needs_data
+def test_many_sarcos_rows_lie_exactly_between_their_neighbours():
+    """Why a random split of sarcos is too easy: its makers interpolated linearly."""
+
+    def share(name):
+        recording = load(name)
+        rows = torch.cat([recording.inputs, recording.targets], dim=1)
+        rows = rows / rows.std(0)
+        span, step = rows[2:] - rows[:-2], rows[1:-1] - rows[:-2]
+        along = (step * span).sum(1, keepdim=True) / span.square().sum(1, keepdim=True)
+        return ((step - along * span).norm(dim=1) < 1e-8).double().mean().item()
+
+    assert share("sarcos") == pytest.approx(0.306, abs=0.005)
+    assert share("barrett") == 0
+
+
+@needs_data
+def test_kuka_groups_are_the_runs():
+    assert load("kuka").groups.bincount().tolist() == [0, 5027, 5027, 5027]
+    assert load("kuka_sim").groups.max() == 16
+
+
+@needs_data
+def test_snelson_is_one_input_and_one_output():
+    recording = load("snelson")
+    assert recording.inputs.shape == recording.targets.shape == (200, 1)
+
+
+@needs_data
+def test_the_other_arm_is_far_away_in_units_of_the_training_arm():
+    sarcos, barrett = load("sarcos"), load("barrett")
+    scaler = standardise(sarcos.inputs, sarcos.targets)
+    assert scaler.inputs(barrett.inputs).square().mean() > 3
+
+
+def test_the_names_are_those_that_load_knows():
+    assert set(recordings.NAMES) == {
+        *("sarcos", "sarcos_sim", "barrett", "barrett_sim", "kuka", "kuka_sim", "snelson")
+    }
