@@ -2,52 +2,171 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 
-def dense_jacobian(network: nn.Module, inputs: Tensor, names: list[str] | None = None) -> Tensor:
-    """Gradient of every output with respect to the named parameters, by a loop, shape [n, C, P]."""
-    network = network.double()
+def dense_jacobian(network: nn.Module, inputs: Any, names: list[str] | None = None) -> Tensor:
+    """Gradient of every output with respect to the named parameters, by a loop, shape [n, C, P].
+
+    Works on a float64 copy, in which every parameter may be differentiated. `inputs` may be a tensor, a
+    tuple or a dict of tensors.
+    """
+    network = copy.deepcopy(network).double().requires_grad_(True)
     chosen = dict(network.named_parameters())
     parameters = [chosen[name] for name in (names or chosen)]
     rows = []
-    for row in inputs.double():
-        outputs = network(row[None]).reshape(-1)
-        rows.append(
-            torch.stack(
-                [
-                    torch.cat(
-                        [
-                            (torch.zeros_like(p) if g is None else g).flatten()
-                            for p, g in zip(
-                                parameters,
-                                torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True),
-                                strict=True,
-                            )
-                        ]
-                    )
-                    for value in outputs
-                ]
-            )
-        )
+    for i in range(_count(inputs)):
+        outputs = _call(network, _row(inputs, i)).reshape(-1)
+        rows.append(torch.stack([_gradient(value, parameters) for value in outputs]))
     return torch.stack(rows).detach()
+
+
+def _gradient(value: Tensor, parameters: list[Tensor]) -> Tensor:
+    gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    pairs = zip(parameters, gradients, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs])
+
+
+def _count(inputs: Any) -> int:
+    if isinstance(inputs, dict):
+        return _count(next(iter(inputs.values())))
+    return _count(inputs[0]) if isinstance(inputs, (tuple, list)) else len(inputs)
+
+
+def _row(inputs: Any, i: int) -> Any:
+    if isinstance(inputs, dict):
+        return {key: _row(value, i) for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(_row(value, i) for value in inputs)
+    return inputs[i : i + 1].double() if inputs.is_floating_point() else inputs[i : i + 1]
+
+
+def _call(network: nn.Module, inputs: Any) -> Tensor:
+    if isinstance(inputs, dict):
+        return network(**inputs)
+    return network(*inputs) if isinstance(inputs, tuple) else network(inputs)
+
+
+def flat_parameters(network: nn.Module, names: list[str] | None = None) -> Tensor:
+    """theta as one float64 vector, shape [P]."""
+    chosen = dict(network.named_parameters())
+    return torch.cat([chosen[name].detach().double().flatten() for name in (names or chosen)])
+
+
+def dense_rows(jacobian: Tensor, mix: Tensor) -> Tensor:
+    """Explicit features of a mix: for each mixed output in turn its P gradients, shape [n, K * P]."""
+    return torch.einsum("kc,ncp->nkp", mix, jacobian).flatten(1)
 
 
 def dense_gram(jacobian: Tensor, mix: Tensor, other: Tensor | None = None) -> Tensor:
     """Kernel of mixed outputs: sum over k of (W J)(x) . (W J)(x'), shape [n, n']."""
-    left = torch.einsum("kc,ncp->nkp", mix, jacobian).flatten(1)
-    right = left if other is None else torch.einsum("kc,ncp->nkp", mix, other).flatten(1)
-    return left @ right.T
+    left = dense_rows(jacobian, mix)
+    return left @ (left if other is None else dense_rows(other, mix)).T
+
+
+def largest_columns(rows: Tensor, count: int, outputs: int) -> Tensor:
+    """Stage (ii) by loops: parameters of largest sum over outputs of |sum over rows of J|, ascending.
+
+    Args:
+        rows: Gradient rows, shape [n, K * P].
+        count: How many parameters to keep.
+        outputs: K.
+    """
+    per_output = rows.reshape(len(rows), outputs, -1)
+    score = [
+        sum(abs(sum(float(row[k, p]) for row in per_output)) for k in range(outputs))
+        for p in range(per_output.shape[2])
+    ]
+    return torch.tensor(sorted(sorted(range(len(score)), key=lambda p: -score[p])[:count]))
+
+
+def inverse_of(gram: Tensor, tau: float) -> Tensor:
+    """(K + tau I)^-1, explicitly."""
+    return torch.linalg.inv(gram + tau * torch.eye(len(gram), dtype=gram.dtype))
 
 
 def posterior_variance(gram: Tensor, cross: Tensor, prior: Tensor, tau: float) -> Tensor:
     """k(x,x) - k(x)^T (K + tau I)^-1 k(x) by an explicit inverse, shape [n]."""
-    inverse = torch.linalg.inv(gram + tau * torch.eye(len(gram), dtype=gram.dtype))
-    return prior - torch.einsum("ni,ij,nj->n", cross, inverse, cross)
+    return prior - torch.einsum("ni,ij,nj->n", cross, inverse_of(gram, tau), cross)
+
+
+def posterior_mean(gram: Tensor, cross: Tensor, residual: Tensor, tau: float) -> Tensor:
+    """k(x)^T (K + tau I)^-1 r by an explicit inverse, shape [n, C]."""
+    return cross @ inverse_of(gram, tau) @ residual
 
 
 def log_marginal_likelihood(gram: Tensor, target: Tensor, scale: float, tau: float) -> Tensor:
     """Of one output under N(0, s (K + tau I)), by torch.distributions."""
     covariance = scale * (gram + tau * torch.eye(len(gram), dtype=gram.dtype))
     return torch.distributions.MultivariateNormal(torch.zeros_like(target), covariance).log_prob(target)
+
+
+def scale_from_eigenpairs(gram: Tensor, targets: Tensor, tau: float) -> Tensor:
+    """s_c = mean over eigenpairs of (u_i . t_c)^2 / (lambda_i + tau), DESIGN 1.6, shape [C]."""
+    values, vectors = torch.linalg.eigh(gram)
+    return ((vectors.T @ targets).square() / (values + tau)[:, None]).mean(dim=0)
+
+
+def profile_likelihood(gram: Tensor, targets: Tensor, tau: float) -> float:
+    """Log marginal likelihood of all outputs, each at its best scale for this tau."""
+    scales = scale_from_eigenpairs(gram, targets, tau)
+    pairs = zip(targets.T, scales, strict=True)
+    return sum(float(log_marginal_likelihood(gram, t, float(s), tau)) for t, s in pairs)
+
+
+def leave_out(gram: Tensor, residual: Tensor, groups: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Really leave each group out and solve again: errors [m, C] and variances with noise over s [m]."""
+    errors, variances = torch.empty_like(residual), torch.empty_like(gram[:, 0])
+    for group in groups.unique():
+        out, rest = groups == group, groups != group
+        inner, cross = gram[rest][:, rest], gram[out][:, rest]
+        errors[out] = residual[out] - posterior_mean(inner, cross, residual[rest], tau)
+        variances[out] = posterior_variance(inner, cross, gram.diagonal()[out], tau) + tau
+    return errors, variances
+
+
+def greedy_by_refit(gram: Tensor, count: int, noise: float, candidates: Tensor, given: Tensor) -> list[int]:
+    """Most uncertain candidate first, each choice by a whole new GP on everything chosen so far.
+
+    Args:
+        gram: Kernel on all rows, shape [n, n].
+        candidates, given: Rows to choose from, and rows that are already there, by index.
+    """
+    there, left, chosen = given.tolist(), candidates.tolist(), []
+    for _ in range(min(count, len(left))):
+        inner, cross = gram[there][:, there], gram[left][:, there]
+        variance = posterior_variance(inner, cross, gram.diagonal()[left], noise)
+        best = left[int(variance.argmax())]
+        chosen.append(best)
+        there.append(best)
+        left.remove(best)
+    return chosen
+
+
+def mass_between_by_loops(gram: Tensor, labels: Tensor) -> float:
+    """Share of squared kernel mass between experts."""
+    between = total = 0.0
+    for i in range(len(gram)):
+        for j in range(len(gram)):
+            square = float(gram[i, j]) ** 2
+            total += square
+            between += square if labels[i] != labels[j] else 0.0
+    return between / total
+
+
+def calibrated_scale(fade, onset, level, novelty: float, kappa: float, reach: float = 1.0) -> float:
+    """(c * kappa ** a) ** ((1 - nu ** b) * min(1, nu_0 / nu)) in plain Python."""
+    strength = (1.0 - novelty**onset) * (1.0 if novelty <= reach else reach / novelty)
+    return (level * kappa**fade) ** strength
+
+
+def gaussian_nll(mean: Tensor, variance: Tensor, targets: Tensor) -> float:
+    """Mean negative log likelihood per entry."""
+    return float(
+        (0.5 * torch.log(2 * math.pi * variance) + 0.5 * (targets - mean).square() / variance).mean()
+    )

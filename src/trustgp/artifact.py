@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .safefile import ArtifactError, Reader, read, write
 from .state import mixture_tensors, read_mixture
-from .tangents.network import TangentNetwork
+from .tangents.network import TangentNetwork, _check_mode
 
 KIND = "trustgp-model"
 
@@ -50,6 +51,7 @@ def load(
             f"{path}: was fitted to another network; classes, names or weights differ. Load it with the "
             "network it was fitted to, or fit again."
         )
+    _check_mode(network)
     module = copy.deepcopy(network).requires_grad_(False)
     known = dict(module.named_parameters())
     if not origin.names or any(name not in known for name in origin.names):
@@ -58,6 +60,11 @@ def load(
     reader = Reader(table, where=str(path))
     mixtures = tuple(_read_one(reader, k, origin, prepared) for k in range(count))
     outputs = mixtures[0].tangents.mix.shape[1]
+    for k, mixture in enumerate(mixtures):
+        if mixture.tangents.mix.shape[1] != outputs:
+            raise reader.fail(f"mixture.{k}.tangents.mix", f"does not mix {outputs} outputs")
+        if any(int(expert.rows.max()) >= origin.rows for expert in mixture.experts if len(expert.rows)):
+            raise reader.fail(f"mixture.{k}.experts.rows", f"names rows beyond 0..{origin.rows - 1}")
     served = torch.cat([mixture.outputs for mixture in mixtures])
     if not torch.equal(served, torch.arange(outputs)):
         raise reader.fail("mixture.*.outputs", f"do not serve each of {outputs} outputs once")
@@ -68,7 +75,7 @@ def load(
     return model.to(target)
 
 
-def describe(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def describe(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The saved text and tensors, without a network: for `trustgp inspect`."""
     return read(Path(path), kind=KIND)
 
@@ -95,7 +102,8 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
         for name in ("names", "cap", "lend"):
             plain[name] = tuple(plain[name])
         origin = Origin(**plain)
-        sane = isinstance(count, int) and len(origin.cap) == len(origin.lend) == count > 0
+        sane = type(count) is int and len(origin.cap) == len(origin.lend) == count > 0
+        sane = sane and _plain_values(origin)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
     if not sane:
@@ -103,19 +111,54 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
     return origin, count
 
 
+def _plain_values(origin: Origin) -> bool:
+    """Whether each value is of the type it must have."""
+    texts = (origin.network, origin.data, origin.structure, *origin.names)
+    numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(number) is int for number in numbers)
+        and origin.outputs in ("shared", "separate", "pseudo")
+        and len(set(origin.names)) == len(origin.names)
+        and min(origin.rows, *origin.cap) > 0
+        and min(origin.lend) >= 0
+    )
+
+
 def _read_one(reader: Reader, index: int, origin: Origin, network: TangentNetwork) -> Mixture:
     prefix = f"mixture.{index}."
     mix = reader.take(f"{prefix}tangents.mix", torch.float64, None, None)
+    if 0 in mix.shape:
+        raise reader.fail(f"{prefix}tangents.mix", "mixes nothing")
     names = reader.matching(f"{prefix}tangents.")
     state = {"mix": mix}
     for name in names:
-        shape = () if name == "row_bytes" else (None,)
-        state[name] = reader.take(f"{prefix}tangents.{name}", torch.int64, *shape)
+        state[name] = _read_tangents(reader, prefix, name, network)
     try:
         tangent_map = origin.tangents.restore(network, state)
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise reader.fail(f"{prefix}tangents", f"cannot be restored: {error}") from error
+    except KeyError as error:
+        raise reader.fail(f"{prefix}tangents.{error.args[0]}", "is missing") from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise reader.fail(f"{prefix}tangents.*", f"cannot be restored: {error}") from error
+    unknown = sorted(state.keys() - tangent_map.state().keys())
+    if unknown:
+        raise reader.fail(f"{prefix}tangents.{unknown[0]}", "is unknown")
     return read_mixture(reader, prefix, tangent_map)
+
+
+def _read_tangents(reader: Reader, prefix: str, name: str, network: TangentNetwork) -> Tensor:
+    """One tensor of a tangent map: a size, or places in the vector of the chosen parameters."""
+    full = f"{prefix}tangents.{name}"
+    if name == "row_bytes":
+        value = reader.take(full, torch.int64)
+        if int(value) < 1:
+            raise reader.fail(full, f"is {int(value)}; a row takes memory")
+        return value
+    value = reader.take(full, torch.int64, None)
+    last = network.num_parameters - 1
+    if len(value) == 0 or int(value.min()) < 0 or int(value.max()) > last:
+        raise reader.fail(full, f"names parameters beyond 0..{last}")
+    return value
 
 
 def _read_calibration(reader: Reader, index: int, outputs: int) -> Calibration:
@@ -124,7 +167,11 @@ def _read_calibration(reader: Reader, index: int, outputs: int) -> Calibration:
         field.name: reader.take(prefix + field.name, real, *((outputs,) if field.name == "level" else ()))
         for field in fields(Calibration)
     }
-    for name in ("fade", "onset", "level", "excess"):
+    for name in ("fade", "onset", "excess"):
         if not bool((values[name] >= 0).all()):
             raise reader.fail(prefix + name, "must not be negative")
+    if not 0 < float(values["reach"]) <= 1:
+        raise reader.fail(prefix + "reach", "must lie between 0 and 1")
+    if not bool((values["level"] > 0).all()):
+        raise reader.fail(prefix + "level", "must be positive")
     return Calibration(**values)

@@ -13,7 +13,7 @@ from torch import Tensor
 from .experts import Solved, Task
 from .fingerprint import settings_fingerprint
 from .math.calibration import HeldOut
-from .safefile import ArtifactError, Reader, read, write
+from .safefile import PART, ArtifactError, Reader, read, write
 from .state import expert_tensors, read_experts
 from .tangents.base import TangentMap
 
@@ -35,23 +35,27 @@ class Checkpoint:
     @classmethod
     def open(cls, folder: Path, settings: Mapping[str, Any]) -> Checkpoint:
         """Take up the folder, or begin it; one that belongs to another fit is refused."""
-        fingerprint = settings_fingerprint({**settings, "torch": str(torch.__version__)})
+        from . import __version__
+
+        settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
+        fingerprint = settings_fingerprint(settings)
         folder.mkdir(parents=True, exist_ok=True)
+        for part in folder.glob(f".*{PART}"):  # what a killed fit was writing
+            part.unlink(missing_ok=True)
         note = folder / "fit.trustgp"
         if note.exists():
             try:
                 text, _ = read(note, kind="trustgp-checkpoint")
             except ArtifactError as error:
                 raise ArtifactError(f"{error} Remove the folder {folder} to begin anew.") from error
-            known = text.get("settings")
             if text.get("fingerprint") != fingerprint:
-                changed = _differences(known, settings)
+                changed = _differences(text.get("settings"), settings)
                 raise ArtifactError(
                     f"{folder} holds a checkpoint of another fit; different: {changed}. Use another folder, "
                     "or remove this one to begin anew."
                 )
         else:
-            text = {"fingerprint": fingerprint, "settings": dict(settings)}
+            text = {"fingerprint": fingerprint, "settings": settings}
             write(note, kind="trustgp-checkpoint", text=text, tensors={"none": torch.zeros(1)})
         return cls(folder, fingerprint)
 
@@ -61,38 +65,43 @@ class Checkpoint:
         if solved.held_out is not None:
             for field in fields(HeldOut):
                 table[f"held.{field.name}"] = getattr(solved.held_out, field.name)
-        text = {"fingerprint": self.fingerprint, "mixture": mixture, "expert": expert}
-        write(self._path(mixture, expert), kind=KIND, text=text, tensors=table)
+        write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
 
     def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
-        """The experts that are already there; a damaged file counts as not there."""
+        """The experts that are already there; a damaged file, or one of other rows, counts as not there."""
         found = {}
-        for expert in range(len(tasks)):
+        for expert, task in enumerate(tasks):
             path = self._path(mixture, expert)
             if path.exists():
                 try:
-                    found[expert] = self._read(path, tangents)
+                    solved = self._read(path, mixture, expert, tangents)
                 except ArtifactError:
                     path.unlink()
+                    continue
+                if _belongs(solved.expert.rows.cpu(), int(solved.expert.own), task):
+                    found[expert] = solved
         return found
 
-    def _read(self, path: Path, tangents: TangentMap) -> Solved:
+    def _read(self, path: Path, mixture: int, expert: int, tangents: TangentMap) -> Solved:
         text, table = read(path, kind=KIND)
-        if text.get("fingerprint") != self.fingerprint:
-            raise ArtifactError(f"{path}: of another fit.")
+        if text != self._text(mixture, expert):
+            raise ArtifactError(f"{path}: of another fit, or another expert.")
         reader = Reader(table, where=str(path))
-        outputs = table["expert.scale"].shape[1] if "expert.scale" in table else 0
-        expert = read_experts(reader, "expert.", tangents, outputs)[0]
+        outputs = table["expert.scale"].shape[-1] if "expert.scale" in table else 0
+        (read_back, *_) = read_experts(reader, "expert.", tangents, outputs)
         held: dict[str, Tensor] = {}
-        for name in reader.matching("held."):
+        for name in [field.name for field in fields(HeldOut)] if reader.matching("held.") else []:
             dtype = torch.int64 if name == "output" else torch.float64
             held[name] = reader.take(f"held.{name}", dtype, None)
         reader.finish()
         from .model import moved
 
         device = tangents.network.device
-        expert = moved(expert, lambda tensor: tensor.to(device))
-        return Solved(expert, HeldOut(**held) if held else None)
+        read_back = moved(read_back, lambda tensor: tensor.to(device))
+        return Solved(read_back, HeldOut(**held) if held else None)
+
+    def _text(self, mixture: int, expert: int) -> dict[str, Any]:
+        return {"fingerprint": self.fingerprint, "mixture": mixture, "expert": expert}
 
     def _path(self, mixture: int, expert: int) -> Path:
         return self.folder / f"expert-{mixture:03d}-{expert:05d}.trustgp"
@@ -102,4 +111,14 @@ def _differences(known: Any, settings: Mapping[str, Any]) -> str:
     if not isinstance(known, dict):
         return "unknown"
     names = [name for name in settings if known.get(name) != settings[name]]
-    return ", ".join(names) or "the version of torch"
+    return ", ".join(names) or "unknown"
+
+
+def _belongs(rows: Tensor, own: int, task: Task) -> bool:
+    """Whether an expert holds rows that this task would have given it.
+
+    The same settings on another machine may divide the rows a little differently.
+    """
+    complete = own == min(len(task.own), task.cap)
+    mine, lent = bool(torch.isin(rows[:own], task.own).all()), torch.isin(rows[own:], task.candidates)
+    return complete and mine and bool(lent.all())

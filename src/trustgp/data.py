@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 Inputs = Any
 """A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
@@ -87,6 +87,11 @@ def take(inputs: Inputs, indices: Tensor) -> Inputs:
     return map_tensors(lambda leaf: leaf[indices.to(leaf.device)], inputs)
 
 
+def copied(inputs: Inputs) -> Inputs:
+    """`inputs` anew: a network that works in place must not change the user's tensors."""
+    return map_tensors(torch.clone, inputs)
+
+
 def to_device(inputs: Inputs, device: torch.device) -> Inputs:
     """`inputs` with every leaf on `device`."""
     return map_tensors(lambda leaf: leaf.to(device), inputs)
@@ -148,8 +153,8 @@ def read_rows(source: Any, *, name: str) -> Rows:
         name: What to call it in error messages.
     """
     if isinstance(source, Rows):
-        return source
-    if isinstance(source, (DataLoader, Dataset)):
+        pairs, ordered = (source.inputs, source.targets), source.ordered
+    elif isinstance(source, (DataLoader, Dataset)):
         pairs, ordered = _read_batches(source, name)
     else:
         pairs, ordered = _as_pair(source, name), True
@@ -177,9 +182,10 @@ def _as_pair(source: Any, name: str) -> tuple[Any, Any]:
 def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
     """One pass over a loader; says whether the rows came in the dataset's own order."""
     if isinstance(source, DataLoader):
-        loader, ordered = source, isinstance(source.sampler, SequentialSampler)
-        if source.batch_size is None and not isinstance(source.sampler, RandomSampler):
-            ordered = True
+        # with a batch sampler of the user's own, the order is decided there and not by `sampler`
+        sampler = source.sampler if source.batch_sampler is None else source.batch_sampler
+        sampler = getattr(sampler, "sampler", sampler)
+        loader, ordered = source, isinstance(sampler, SequentialSampler)
     else:
         loader, ordered = DataLoader(source, batch_size=CHUNK_ROWS), True
     batches = [_as_pair(batch, f"a batch of {name}") for batch in loader]

@@ -16,6 +16,8 @@ from .tangents.base import Features, TangentMap
 
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
 SELECTION_NOISE = 1e-4
+# A network that meets every target exactly would otherwise claim to be certain everywhere.
+LEAST_KAPPA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         features, gram, lent = _borrow(features, gram, border, task.lend)
         rows = torch.cat([rows, task.candidates[lent]])
     residual = problem.residual[rows][:, problem.outputs].to(device)
-    targets = _pseudo_targets(problem, rows, columns) + residual
-    evidence = maximise_evidence(gram, targets)
-    return _finish(problem, rows, len(kept), features, columns, gram, evidence, residual)
+    targets = _linear_part(problem, rows, columns) + residual
+    return _solve(problem, _System(rows, len(kept), features, columns, gram, targets, residual))
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
@@ -164,56 +165,71 @@ def _borrow(own: Features, gram: Tensor, border: Features, lend: int) -> tuple[F
     return type(own).cat([own, border.take(lent)]), torch.cat([top, bottom]), lent.cpu()
 
 
-def _pseudo_targets(problem: Problem, rows: Tensor, columns: Tensor) -> Tensor:
-    """J theta over the kept columns, shape [m, B], float64; the residual still to be added."""
+def _linear_part(problem: Problem, rows: Tensor, columns: Tensor) -> Tensor:
+    """J theta over the kept columns, shape [m, B], float64: pseudo-targets without the residual."""
     network, direction = problem.tangents.network, problem.tangents.direction(columns)
     parts = [network.directional(problem.rows.take(rows[index]), direction) for index in chunks(len(rows))]
     return torch.cat(parts).double()[:, problem.outputs]
 
 
-def _finish(
-    problem: Problem,
-    rows: Tensor,
-    own: int,
-    features: Features,
-    columns: Tensor,
-    gram: Tensor,
-    evidence: Evidence,
-    residual: Tensor,
-) -> Solved:
-    """Posterior and leave-out figures from the evidence."""
+@dataclass(frozen=True)
+class _System:
+    """The equations of one expert: m rows, the first `own` of them its own."""
+
+    rows: Tensor
+    own: int
+    features: Features
+    columns: Tensor
+    gram: Tensor  # K [m, m]
+    targets: Tensor  # t [m, B]
+    residual: Tensor  # r [m, B]
+
+
+def _solve(problem: Problem, system: _System) -> Solved:
+    """Evidence, posterior and leave-out figures."""
+    evidence = maximise_evidence(system.gram, system.targets)
     inverse = torch.cholesky_inverse(evidence.factor)
-    errors, variances = leave_one_out(inverse, residual)
+    errors, variances = leave_one_out(inverse, system.residual)
     ratios = errors.square() / (variances[:, None] * evidence.scale)
+    weights = inverse @ system.residual
     expert = Expert(
-        rows=rows,
-        own=torch.tensor(own),
-        posterior=make_posterior(features, columns, evidence, inverse @ residual),
+        rows=system.rows,
+        own=torch.tensor(system.own),
+        posterior=make_posterior(system.features, system.columns, evidence, weights),
         scale=evidence.scale,
         noise=evidence.tau * evidence.scale,
-        kappa=ratios[:own].mean(dim=0).clamp_min(torch.finfo(torch.float64).tiny),
+        kappa=ratios[: system.own].mean(dim=0).clamp_min(LEAST_KAPPA),
         jitter=evidence.jitter,
     )
     if problem.groups is None:
         return Solved(expert, None)
-    errors, variances = leave_groups_out(inverse, residual, problem.groups[rows].to(inverse.device))
-    prior = gram.diagonal()[:own]
-    unit = (variances[:own] - evidence.tau).clamp_min(0.0)  # float64 rounding only: 1/Q_ii >= tau
-    return Solved(expert, _left_out(problem, expert, residual[:own], errors[:own], unit, prior))
+    labels = problem.groups[system.rows].to(inverse.device)
+    return Solved(expert, _left_out(problem, system, expert, evidence, inverse, labels))
 
 
 def _left_out(
-    problem: Problem, expert: Expert, residual: Tensor, errors: Tensor, unit: Tensor, prior: Tensor
+    problem: Problem, system: _System, expert: Expert, evidence: Evidence, inverse: Tensor, labels: Tensor
 ) -> HeldOut:
-    """Own rows as if they had not been seen, one entry per row and output."""
-    size = residual.shape
+    """Own rows with their whole group left out, one entry per row and output.
+
+    The network has been trained on every group, so its residuals say little about new ones. What is left
+    out here is the group's share in the weights themselves: the pseudo-targets t are predicted from the
+    other groups, as if the linearised network had been trained without this one.
+    """
+    both = torch.cat([system.targets, system.residual], dim=1)
+    errors, variances = leave_groups_out(inverse, both, labels)
+    retrained, corrected = errors[: system.own].chunk(2, dim=1)
+    shift = system.residual[: system.own] - corrected
+    prior = system.gram.diagonal()[: system.own]
+    unit = (variances[: system.own] - evidence.tau).clamp_min(0.0)  # 1 / Q_ii >= tau but for rounding
     novelty = torch.where(prior > 0, unit / prior, torch.ones_like(prior)).clamp_max(1.0)
+    size = shift.shape
     return HeldOut(
-        residual=residual.flatten(),
-        shift=(residual - errors).flatten(),
+        residual=(retrained + shift).flatten(),
+        shift=shift.flatten(),
         epistemic=(unit[:, None] * expert.scale).flatten(),
         noise=expert.noise.expand(size).flatten(),
         novelty=novelty[:, None].expand(size).flatten(),
         log_kappa=expert.kappa.log().expand(size).flatten(),
-        output=problem.outputs.to(residual.device).expand(size).flatten(),
+        output=problem.outputs.to(shift.device).expand(size).flatten(),
     )

@@ -14,10 +14,13 @@ from .data import Rows, leaves, structure
 
 
 def network_fingerprint(network: nn.Module) -> str:
-    """SHA-256 over the classes of the modules and every parameter and buffer that is saved."""
+    """SHA-256 over the modules' classes and printed settings and every parameter and buffer that is saved.
+
+    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU.
+    """
     digest = hashlib.sha256()
     for name, module in network.named_modules():
-        digest.update(f"{name}:{type(module).__name__};".encode())
+        digest.update(f"{name}:{type(module).__name__}({module.extra_repr()});".encode())
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
@@ -42,4 +45,5 @@ def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
     digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     plain = tensor.detach().cpu().contiguous()
-    digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    if plain.numel():
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy())  # as it lies: no second copy of the data

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +41,7 @@ from .plan import (
     size_text,
 )
 from .progress import Reporter, reporting
-from .solving import Handout, Partition, divide, lend_rows, make_tasks, solve_tasks
+from .solving import NO_CAP, Handout, Partition, divide, lend_rows, make_tasks, solve_tasks
 from .tangents import JacobianRows, LayerFactors, Tangents, output_mixes
 from .tangents.base import TangentMap
 from .tangents.network import TangentNetwork, as_matrix, check_network, prepare
@@ -189,10 +190,20 @@ def calibrated(
     if training.validation is not None:
         held_out = model_held_out(model, training.validation)
     elif training.groups is not None:
-        parts = [s.held_out for solved in training.solved for s in solved if s.held_out is not None]
-        held_out = HeldOut.cat(parts)
+        held_out = HeldOut.cat(_left_out(mixtures, training))
     model.calibrations = origin.likelihood.calibrate(held_out, num_outputs)
     return model
+
+
+def _left_out(mixtures: tuple[Mixture, ...], training: Training) -> list[HeldOut]:
+    """The left-out groups of all experts, with the steadied scales that predictions use."""
+    parts = []
+    for mixture, solved in zip(mixtures, training.solved, strict=True):
+        for log_kappa, result in zip(mixture.log_kappa, solved, strict=True):
+            if result.held_out is not None:
+                rows = len(result.held_out) // len(log_kappa)
+                parts.append(replace(result.held_out, log_kappa=log_kappa.repeat(rows)))
+    return parts
 
 
 def model_held_out(model: UncertaintyModel, rows: Rows) -> HeldOut:
@@ -320,16 +331,18 @@ def _handout(
     sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
     lend = lend_rows(patchwork, len(partition.nearest), plan.num_experts)
     if room is None:
-        return Handout(cap=len(partition.nearest), lend=lend)
+        return Handout(cap=NO_CAP, lend=lend)
     gate = gate_bytes(tangents, plan.subset, division.components, len(sizes))
     near = [len(neighbours) for neighbours in partition.neighbours]
     return handout_for_budget(tangents, sizes, near, lend, room - gate - OVERHEAD, num_outputs)
 
 
 def check_groups(groups: Any, rows: Rows) -> Tensor | None:
+    """Labels as 0, 1, 2, ...; any kind of label will do, one for each row, in the rows' order."""
     if groups is None:
         return None
-    labels = torch.as_tensor(groups).cpu()
+    given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
     if labels.shape != (len(rows),):
         raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
     if not rows.ordered:
@@ -337,7 +350,7 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
             "groups are given but the train loader shuffles: labels and rows would not match. "
             "Pass a loader with shuffle=False, or the dataset itself."
         )
-    return torch.unique(labels, return_inverse=True)[1]
+    return labels
 
 
 def _warn_time_series(rows: Rows, seed: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from .data import Inputs, as_inputs, count, finite_rows, structure, take, to_device
+from .data import Inputs, as_inputs, copied, count, finite_rows, structure, take, to_device
 from .likelihoods.regression import Regression
 from .math.calibration import Calibration, HeldOut
 from .mixture import Mixture, Raw
@@ -84,7 +84,8 @@ class UncertaintyModel(nn.Module):
     @property
     def nbytes(self) -> int:
         """What the error bar holds in memory, the network itself not counted."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(self.mixtures))
+        maps = [tuple(mixture.tangents.state().values()) for mixture in self.mixtures]
+        return sum(t.numel() * t.element_size() for t in state_tensors((self.mixtures, maps)))
 
     @property
     def bound(self) -> Tensor:
@@ -143,7 +144,7 @@ class UncertaintyModel(nn.Module):
 
     def held_out(self, inputs: Inputs, targets: Tensor) -> HeldOut:
         """Rows with known targets, as the calibration wants them."""
-        outputs = as_matrix(call(self.network, to_device(inputs, self.device)))
+        outputs = as_matrix(call(self.network, copied(to_device(inputs, self.device))))
         residual = self.origin.likelihood.residual(outputs, targets.to(outputs.device))
         return self.raw(inputs).held_out(residual, torch.arange(residual.shape[1]))
 
@@ -154,7 +155,7 @@ class UncertaintyModel(nn.Module):
     def _predict(self, inputs: Inputs) -> Prediction:
         inputs = to_device(inputs, self.device)
         good = finite_rows(inputs)
-        outputs = call(self.network, inputs)
+        outputs = call(self.network, copied(inputs))
         if not bool(good.all()):
             # Rows that are whole must come out as if the others were not there, to the bit.
             rows = good.nonzero().flatten()
@@ -184,7 +185,7 @@ class UncertaintyModel(nn.Module):
         inputs = as_inputs(batch)
         wanted = self.origin.structure
         if structure(inputs) != wanted:
-            pair = isinstance(inputs, (tuple, list)) and len(inputs) == 2
+            pair = isinstance(inputs, (tuple, list)) and len(inputs) in (1, 2)
             if not (pair and structure(inputs[0]) == wanted):
                 raise ValueError(
                     f"inputs have the structure {structure(inputs)}; the model was fitted on {wanted}."

@@ -29,27 +29,57 @@ class Patchwork:
             raise ValueError(f"fraction={self.fraction}; it must lie between 0 and 1.")
 
 
-def neighbour_lists(nearest: Tensor, second: Tensor, num_experts: int, neighbours: int) -> list[list[int]]:
-    """Neighbours of each expert, by votes of the rows on their border, most votes first.
+def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbours: int) -> list[list[int]]:
+    """Neighbours of each expert: by votes of the rows on their border, then across gaps in the data.
 
     Experts i and j are neighbours when they are the nearest and second-nearest centroid of enough rows;
-    this needs no geometry and works in any dimension.
+    this works in any dimension. A border inside a gap has no rows to vote, so places that are left go to
+    experts with no third one between: the midpoint of the two centroids has just these two as its nearest.
 
     Args:
         nearest: Nearest expert of each row, shape [n].
         second: Second-nearest expert of each row, shape [n].
-        num_experts: M.
+        centroids: Shape [M, q].
         neighbours: How many to keep for each expert.
     """
-    if num_experts < 2 or neighbours == 0:
-        return [[] for _ in range(num_experts)]
-    votes = torch.bincount(nearest * num_experts + second, minlength=num_experts**2)
-    votes = votes.view(num_experts, num_experts)
+    count = len(centroids)
+    if count < 2 or neighbours == 0:
+        return [[] for _ in range(count)]
+    votes = torch.bincount(nearest * count + second, minlength=count**2).view(count, count)
     votes = votes + votes.T
-    order = votes.argsort(dim=1, descending=True, stable=True)[:, :neighbours]
-    return [[int(j) for j in row if j != i and votes[i, j] >= FEWEST_VOTES] for i, row in enumerate(order)]
+    lists = []
+    for i in range(count):
+        voted = [
+            int(j) for j in votes[i].argsort(descending=True, stable=True) if votes[i, j] >= FEWEST_VOTES
+        ]
+        voted = [j for j in voted if j != i][:neighbours]
+        across = [j for j in _facing(i, centroids) if j not in voted]
+        lists.append(voted + across[: neighbours - len(voted)])
+    return lists
 
 
-def border_rows(expert: int, neighbour: int, nearest: Tensor, second: Tensor) -> Tensor:
-    """Rows of `neighbour` that would go to `expert` next: the candidates to be lent."""
-    return ((nearest == neighbour) & (second == expert)).nonzero().flatten()
+def _facing(expert: int, centroids: Tensor) -> list[int]:
+    """Experts with no third one between, the closest first."""
+    own = centroids[expert]
+    distance = (centroids - own).square().sum(dim=1)
+    facing = []
+    for j in distance.argsort(stable=True).tolist():
+        middle = (own + centroids[j]) / 2
+        nearer = (centroids - middle).square().sum(dim=1) < distance[j] / 4 * (1 - 1e-9)
+        if j != expert and not bool(nearer.any()):
+            facing.append(j)
+    return facing
+
+
+def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor, count: int) -> Tensor:
+    """The `count` rows of a neighbour that lie nearest to the border: the candidates to be lent.
+
+    Args:
+        rows: The neighbour's rows, shape [k].
+        points: Components of all rows, shape [n, q].
+        expert, neighbour: The two centroids, shape [q].
+        count: How many.
+    """
+    places = points[rows]
+    excess = (places - expert).square().sum(dim=1).sqrt() - (places - neighbour).square().sum(dim=1).sqrt()
+    return rows[excess.argsort(stable=True)[:count]].sort().values

@@ -7,18 +7,23 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from .data import Inputs, count
+from .data import Inputs, count, leaves
 from .gating import OVERSIZE, Division
 from .patchwork import Patchwork
-from .solving import CANDIDATES, Handout, lend_rows
+from .solving import CANDIDATES, EXACT_BOUND, Handout, lend_rows
 from .tangents.base import TangentMap
+from .tangents.rows import WORKING_SET
 
 ROWS_PER_EXPERT = 1000
 FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
+CHUNK = 96 * 2**20  # bytes that a chunk of rows takes while its features are made
+COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
+SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -44,7 +49,7 @@ class Plan:
 def parse_bytes(value: int | str, *, name: str) -> int:
     """Bytes from a number or a text like "64 MiB"."""
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]+)\s*", value)
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", value)
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError(f'{name}="{value}"; write bytes, or a text like "64 MiB" or "2 GB".')
         value = int(float(match[1]) * _UNITS[match[2].lower()])
@@ -65,22 +70,24 @@ def size_text(size: float) -> str:
 def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int) -> int:
     """What an expert of so many rows holds."""
     width = tangents.width(expert=True)
+    numbers = 8 * (3 * num_outputs + 4)  # scales, noise, kappa, jitter, sizes
     if width is None:
-        return rows * (tangents.row_bytes() + 8 * rows + 8 * num_outputs + 8)
+        return numbers + rows * (tangents.row_bytes() + 8 * rows + 8 * num_outputs + 8)
     rank = min(rows, width)
     basis = width * (rank * tangents.network.dtype.itemsize + 8 * num_outputs + 8)
-    return basis + 8 * rank + 8 * rows
+    return numbers + basis + 8 * rank + 8 * rows
 
 
 def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: int) -> int:
-    """What a gate holds."""
+    """What a gate holds, with what the kernel itself needs: the mix, and which parameters are kept."""
+    kernel = sum(value.numel() * value.element_size() for value in tangents.state().values())
     if num_experts == 1:
-        return 8
+        return kernel + 8
     width = tangents.width(expert=False)
     projection = subset * (tangents.row_bytes() + 8 * components)
     if width is not None:
         projection = 8 * width * components
-    return projection + 8 * components * (num_experts + 1)
+    return kernel + projection + 8 * components * (num_experts + 1)
 
 
 def smallest_subset(division: Division, n: int, num_experts: int) -> int:
@@ -123,21 +130,22 @@ def handout_for_budget(
         lend: Rows wanted from each neighbour.
         room: Bytes for the experts.
     """
+    most = max(sizes)
+
+    def share(cap: int) -> int:  # neighbours lend as much less as there is less to hold
+        return lend * cap // most
 
     def total(cap: int) -> int:
-        share = min(lend, cap // 10)
         return sum(
-            expert_bytes(tangents, min(own, cap) + share * near, num_outputs)
+            expert_bytes(tangents, min(own, cap) + share(cap) * near, num_outputs)
             for own, near in zip(sizes, neighbours, strict=True)
         )
 
-    low, high = 1, max(sizes)
-    if total(high) <= room and lend <= high // 10:
-        return Handout(high, lend)
+    low, high = 1, most
     while low < high:  # the largest cap that fits
         middle = (low + high + 1) // 2
         low, high = (middle, high) if total(middle) <= room else (low, middle - 1)
-    return Handout(low, min(lend, low // 10))
+    return Handout(low, share(low))
 
 
 def make_plan(
@@ -170,27 +178,130 @@ def make_plan(
             )
         share = budget // len(tangents)
         subset = subset_for_budget(tangents[0], n, experts, division, share)
-    target, lend = math.ceil(n / experts), lend_rows(patchwork, n, experts)
-    rows = target + lend * min(patchwork.neighbours, experts - 1)
-    state = len(tangents) * (
-        gate_bytes(tangents[0], subset, division.components, experts)
-        + int(1.3 * experts * expert_bytes(tangents[0], rows, served))  # sizes are uneven
+    subset = max(2, subset)  # `Division` asks for two, also where there is a single row
+    shape = _Shape(n, experts, num_outputs, division, patchwork, subset)
+    one = gate_bytes(tangents[0], subset, division.components, experts)
+    one += int(1.3 * experts * expert_bytes(tangents[0], shape.rows, served))  # sizes are uneven
+    state = len(tangents) * one if budget is None else min(len(tangents) * one, budget)
+    room = None if budget is None else budget // len(tangents)
+    held = _held_rows(tangents[0], shape, room, served)
+    peak = max(
+        _series_bytes(sample, n),
+        _division_bytes(tangents[0], shape),
+        state + _solving_bytes(tangents[0], shape, held, workers),
     )
-    state = state if budget is None else min(state, budget)
-    largest = min(n, math.ceil(OVERSIZE * target) if experts > 1 else n)
-    offered = CANDIDATES * lend * min(patchwork.neighbours, experts - 1)
-    peak = state + workers * working_bytes(tangents[0], largest, min(offered, n - largest))
-    peak += working_bytes(tangents[0], subset, 0) + 8 * n * (3 * num_outputs + division.components + 4)
-    seconds = len(tangents) * _seconds(tangents[0], sample, n, experts, rows, offered, subset, workers)
+    peak += 8 * n * (3 * num_outputs + division.components + 4) + SLACK
+    seconds = len(tangents) * _seconds(tangents[0], sample, shape, workers)
     return Plan(experts, subset, state, int(peak), seconds)
 
 
-def working_bytes(tangents: TangentMap, own: int, offered: int) -> int:
-    """What solving one expert needs beside its state, at most."""
-    rows = own + offered
-    features = 2 * rows * tangents.row_bytes()  # chunks and their concatenation
-    doubled = 2 * rows * tangents.row_bytes()  # float64 copies of the widest layer, at most all
-    return features + doubled + 6 * 8 * rows * rows + 96 * 2**20
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of the experts before there are any."""
+
+    n: int
+    experts: int
+    num_outputs: int
+    division: Division
+    patchwork: Patchwork
+    subset: int
+
+    @property
+    def most(self) -> int:
+        """Experts when every one of them has been split."""
+        return 2 * self.experts if self.experts > 1 else 1
+
+    @property
+    def neighbours(self) -> int:
+        return min(self.patchwork.neighbours, self.experts - 1)
+
+    @property
+    def lend(self) -> int:
+        """Rows from each neighbour."""
+        return lend_rows(self.patchwork, self.n, self.experts)
+
+    @property
+    def rows(self) -> int:
+        """Of an average expert, its neighbours' rows among them."""
+        return math.ceil(self.n / self.experts) + self.lend * self.neighbours
+
+    @property
+    def largest(self) -> int:
+        """Own rows of the largest expert."""
+        target = math.ceil(self.n / self.experts)
+        return min(self.n, math.ceil(OVERSIZE * target)) if self.experts > 1 else self.n
+
+    @property
+    def offered(self) -> int:
+        """Rows of neighbours among which the largest expert may choose."""
+        return min(CANDIDATES * self.lend * self.neighbours, self.n - self.largest)
+
+
+def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None, num_outputs: int) -> int:
+    """Own rows that the largest expert keeps: all, or what a budget leaves it."""
+    if room is None:
+        return shape.largest
+    room -= OVERHEAD + gate_bytes(tangents, shape.subset, shape.division.components, shape.experts)
+    sizes, near = [shape.largest] * shape.experts, [shape.neighbours] * shape.experts
+    cap = handout_for_budget(tangents, sizes, near, shape.lend, room, num_outputs).cap
+    return min(shape.largest, 2 * cap)  # smaller experts leave the larger ones more
+
+
+def _features_bytes(tangents: TangentMap, rows: int, *, expert: bool) -> int:
+    """Features of so many rows while a kernel is made of them: chunks, the whole, float64 copies."""
+    size, width = tangents.network.dtype.itemsize, tangents.width(expert=expert)
+    if width is None:
+        double = 0 if size == 8 else 8 // size  # of the widest layer, at most all
+        return rows * tangents.row_bytes() * (2 + double)
+    return rows * (2 * width * size + 2 * 8 * min(width, COLUMN_BLOCK))
+
+
+def _series_bytes(sample: Inputs, n: int) -> int:
+    """Whether the rows are a time series is seen on float64 copies, one leaf after another."""
+    widths = [min(256, leaf[0].numel()) for leaf in leaves(sample) if leaf.is_floating_point()]
+    return 3 * 8 * n * max(widths, default=0)
+
+
+def _division_bytes(tangents: TangentMap, shape: _Shape) -> int:
+    """Kernel PCA of the subset, the bound on a sample, and the distances to all centroids."""
+    if shape.experts == 1:
+        return 0
+    rows = max(shape.subset, shape.n if shape.n <= EXACT_BOUND else 512)
+    kernel = _features_bytes(tangents, rows, expert=False) + 6 * 8 * rows * rows
+    kernel += 8 * rows * (tangents.width(expert=False) or 0)
+    distances = 8 * shape.n * (2 * shape.most + 3 * shape.division.components)
+    return max(kernel, distances)
+
+
+def _solving_bytes(tangents: TangentMap, shape: _Shape, held: int, workers: int) -> int:
+    """What the workers need beside the state: each the largest expert, while there are rows for it."""
+    total, left = 0, shape.n
+    for _ in range(min(workers, shape.most)):
+        own = min(shape.largest, left)
+        left -= own
+        total += _expert_peak(tangents, own, min(held, own), shape) if own else CHUNK
+    return total
+
+
+def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> int:
+    """What solving one expert needs, at the worst of its three stages.
+
+    Args:
+        own: Its rows.
+        held: Those of them that a budget lets it keep.
+    """
+    offered, width = shape.offered, tangents.width(expert=True)
+    rows = held + min(offered, shape.lend * shape.neighbours)
+    making = min(own * tangents.working_bytes(), CHUNK)
+    if width != tangents.width(expert=False):  # columns are chosen on larger chunks
+        making = 2 * min(own * tangents.working_bytes(), WORKING_SET)
+    kept = 2 * held * own if held < own else 0
+    choosing = _features_bytes(tangents, own, expert=True) + 8 * (3 * own**2 + kept)
+    given = 6 * held**2 + 4 * held * offered + 3 * offered**2  # candidates, given the rows held
+    borrowing = _features_bytes(tangents, held + offered, expert=True) + 8 * given
+    spectrum = 5 * rows * (width or 0)  # singular vectors of explicit features
+    solving = _features_bytes(tangents, rows, expert=True) + 8 * (6 * rows**2 + spectrum)
+    return making + max(choosing, borrowing, solving)
 
 
 def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
@@ -205,24 +316,38 @@ def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
 
 
 def _available(device: torch.device) -> int | None:
+    """Bytes that this process may still take; None where that is not known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    known = [size for size in (_free_memory(), _free_in_container()) if size is not None]
+    return min(known, default=None)
+
+
+def _free_memory() -> int | None:
+    """Of the machine, with what the file cache would give back."""
     try:
+        table = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(table["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:  # without the cache: less than there is
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # not known on this system
         return None
 
 
-def _seconds(
-    tangents: TangentMap,
-    sample: Inputs,
-    n: int,
-    experts: int,
-    rows: int,
-    offered: int,
-    subset: int,
-    workers: int,
-) -> float:
+def _free_in_container() -> int | None:
+    """What the control group that we run in leaves; None outside of one."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
+        table = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return int(most) - int(used) + int(table["inactive_file"])
+    except (OSError, KeyError, ValueError):  # no such group, or no limit ("max")
+        return None
+
+
+def _seconds(tangents: TangentMap, sample: Inputs, shape: _Shape, workers: int) -> float:
     """Rough time of a fit, from a small probe of this machine."""
     with torch.no_grad():
         tangents(sample)
@@ -237,6 +362,7 @@ def _seconds(
         for _ in range(3):
             torch.linalg.cholesky(probe)
         flop = (time.perf_counter() - start) / 3 / (256**3 / 3)
-    division = n * (per_row + subset * per_pair)
-    one = (rows + offered) * per_row + (rows + offered) ** 2 * per_pair + 30 * flop * rows**3 / 3
-    return (division + experts * one) / workers
+    division = shape.n * (per_row + shape.subset * per_pair)
+    rows = shape.rows + shape.offered
+    one = rows * per_row + rows**2 * per_pair + 30 * flop * shape.rows**3 / 3
+    return (division + shape.experts * one) / workers

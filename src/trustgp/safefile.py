@@ -3,6 +3,9 @@
 The file is a plain safetensors file. Its metadata hold the format, a version, a JSON text, and a SHA-256
 over every byte of the file (with the checksum's own digits taken as zeros). The checksum finds damage, not
 attackers: whoever can write the file can write a matching checksum.
+
+The header is written here and not by `safetensors.save_file`, which puts the metadata in another order each
+time: the same state must give the same bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import re
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +22,20 @@ from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 VERSION = 1
-LONGEST_HEADER = 2**20  # bytes; a model has a few dozen tensors however many experts it has
+LONGEST_HEADER = 2**19  # bytes; a kernel has a few dozen tensors however many experts it has
+PART = ".part"  # ends the name of a file that is being written
 _ZEROS = "0" * 64
+_CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
 
 
 class ArtifactError(ValueError):
@@ -33,42 +45,66 @@ class ArtifactError(ValueError):
 def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a file whole or not at all: a temporary file beside it, fsync, rename."""
     path = Path(path)
-    metadata = {
-        "format": kind,
-        "version": str(VERSION),
-        "sha256": _ZEROS,
-        "text": json.dumps(text, sort_keys=True),
-    }
-    # clones: safetensors refuses tensors that share memory, as small ones here often do
-    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    # wide numbers first, so that each tensor is aligned to its own element size
+    order = sorted(plain, key=lambda name: (-plain[name].element_size(), name))
+    header = _make_header(kind, text, {name: plain[name] for name in order})
+    if len(header) > LONGEST_HEADER:
+        raise ValueError(
+            f"{path}: {len(tensors)} tensors need a header of {len(header)} bytes, more than the "
+            f"{LONGEST_HEADER} that are read back; outputs='shared' or 'pseudo' need fewer tensors."
+        )
+    digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
     with _temporary_beside(path) as temporary:
-        save_file(plain, temporary, metadata)
         with open(temporary, "r+b") as file:
-            header = _read_header(file, temporary)
-            digest = _digest(file, header)
+            file.write(len(header).to_bytes(8, "little") + header)
+            for name in order:
+                block = plain[name].reshape(-1).view(torch.uint8).numpy().data
+                digest.update(block)
+                file.write(block)
             file.seek(8 + header.index(_ZEROS.encode()))
-            file.write(digest.encode())
+            file.write(digest.hexdigest().encode())
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     _sync_folder(path.parent)
 
 
-def read(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """The safetensors header, a checksum of zeros in it; `tensors` in the order in which they lie."""
+    metadata = {
+        "sha256": _ZEROS,  # first: `write` looks for the zeros
+        "format": kind,
+        "version": str(VERSION),
+        "text": json.dumps(text, sort_keys=True),
+    }
+    table: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, value in tensors.items():
+        start, end = end, end + value.numel() * value.element_size()
+        table[name] = {
+            "dtype": _CODES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [start, end],
+        }
+    header = json.dumps(table, separators=(",", ":")).encode()
+    return header + b" " * (-len(header) % 8)
+
+
+def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Text and tensors of a file, after every check that needs no knowledge of what they mean."""
     path = Path(path)
     with open(path, "rb") as file:
         header = _read_header(file, path)
         metadata = _metadata(header, path, kind)
         expected = metadata["sha256"]
-        if len(expected) != 64 or header.count(expected.encode()) != 1:
+        if not re.fullmatch("[0-9a-f]{64}", expected) or header.count(expected.encode()) != 1:
             raise ArtifactError(f"{path}: the checksum is missing or stands twice.")
         if _digest(file, header.replace(expected.encode(), _ZEROS.encode())) != expected:
             raise ArtifactError(f"{path}: the checksum does not match; the file is damaged.")
     try:
         text = json.loads(metadata["text"], object_pairs_hook=_unique)
-        with safe_open(path, "pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        tensors = _Stored(path)
     except (SafetensorError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path}: {error}") from error
     if not isinstance(text, dict):
@@ -76,18 +112,44 @@ def read(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return text, tensors
 
 
+class _Stored(Mapping[str, Tensor]):
+    """The tensors of a file, each read when it is asked for: forged ones by the thousand cost nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: Any = safe_open(path, "pt")
+        self._names = dict.fromkeys(self._opened.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            # a copy: what safetensors gives is the file itself, and changes when that is overwritten
+            return self._opened.get_tensor(name).clone()
+        except SafetensorError as error:
+            raise ArtifactError(f"{self._path}: tensor '{name}' cannot be read: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Reader:
     """Takes tensors out of a table one by one, and checks each; what is left over is an error."""
 
-    def __init__(self, tensors: dict[str, Tensor], *, where: str) -> None:
-        self._tensors = dict(tensors)
+    def __init__(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
+        self._tensors = tensors
+        self._left = set(tensors)
         self._where = where
 
     def take(self, name: str, dtype: torch.dtype | None, *shape: int | None) -> Tensor:
         """The tensor `name`, of this dtype (None: floating) and shape (None: any size)."""
-        if name not in self._tensors:
+        if name not in self._left:
             raise ArtifactError(f"{self._where}: tensor '{name}' is missing.")
-        value = self._tensors.pop(name)
+        self._left.remove(name)
+        value = self._tensors[name]
         wrong = value.dtype != dtype if dtype is not None else not value.is_floating_point()
         if wrong:
             raise ArtifactError(f"{self._where}: tensor '{name}' is {value.dtype}, not {dtype or 'float'}.")
@@ -104,15 +166,15 @@ class Reader:
 
     def matching(self, prefix: str) -> list[str]:
         """Names not yet taken that begin with `prefix`, without it."""
-        return sorted(name[len(prefix) :] for name in self._tensors if name.startswith(prefix))
+        return sorted(name[len(prefix) :] for name in self._left if name.startswith(prefix))
 
     def fail(self, name: str, what: str) -> ArtifactError:
         return ArtifactError(f"{self._where}: tensor '{name}' {what}.")
 
     def finish(self) -> None:
         """Raise if anything was not taken."""
-        if self._tensors:
-            raise ArtifactError(f"{self._where}: unknown tensors {sorted(self._tensors)[:3]}.")
+        if self._left:
+            raise ArtifactError(f"{self._where}: unknown tensors {sorted(self._left)[:3]}.")
 
 
 def _read_header(file: BinaryIO, path: Path) -> bytes:
@@ -138,6 +200,8 @@ def _metadata(header: bytes, path: Path, kind: str) -> dict[str, str]:
         raise ArtifactError(f"{path}: not a trustgp file, or damaged ({error}).") from error
     if found != kind:
         raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
+    if version < 1:
+        raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
     if version > VERSION:
         raise ArtifactError(
             f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
@@ -147,10 +211,12 @@ def _metadata(header: bytes, path: Path, kind: str) -> dict[str, str]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key '{next(n for n in names if names.count(n) > 1)}' stands twice")
+    """The table of some JSON pairs; a key that stands twice is an error, not the last one wins."""
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"key '{name}' stands twice")
+        table[name] = value
     return table
 
 
@@ -165,18 +231,25 @@ def _digest(file: BinaryIO, header: bytes) -> str:
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[Path]:
-    """A temporary file in the same folder, gone afterwards whatever happens."""
+    """An empty temporary file in the same folder, gone afterwards whatever happens."""
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{PART}"
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        # not `tempfile`, whose files nobody but the owner may read
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        raise OSError(f"cannot write in the folder of {path}: {error}") from error
-    os.close(handle)
+        raise _explained(error, f"cannot write in the folder of {path}") from error
     try:
-        yield Path(name)
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"{path} was not written ({error}); what stood there before is intact.") from error
+        yield temporary
+    except OSError as error:
+        raise _explained(error, f"{path} was not written; what stood there before is intact") from error
     finally:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+
+
+def _explained(error: OSError, what: str) -> OSError:
+    """An error of the same kind (`PermissionError` and so on) that says what it means."""
+    reason = error.strerror or str(error)
+    return OSError(error.errno, f"{what}: {reason}") if error.errno else OSError(f"{what}: {reason}")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ from .patchwork import Patchwork, border_rows, neighbour_lists
 from .progress import Reporter
 from .tangents.base import TangentMap
 
+NO_CAP = 2**62  # own rows of an expert without a budget
 NO_COLUMNS = torch.empty(0, dtype=torch.int64)
 EXACT_BOUND = 2048  # rows up to which the bound of the division is computed exactly
 CANDIDATES = 2  # border rows offered for each row that is lent
@@ -32,26 +33,21 @@ class Partition:
 
     Args:
         gate: Made the partition.
+        points: Components of each row, shape [n, q], on the CPU.
         nearest: Expert of each row, shape [n].
-        second: Next expert of each row, shape [n].
-        margin: How much farther the next centroid is, shape [n]: small near a border.
         neighbours: Of each expert.
     """
 
     gate: Gate
+    points: Tensor
     nearest: Tensor
-    second: Tensor
-    margin: Tensor
     neighbours: tuple[tuple[int, ...], ...]
 
     def extend(self, points: Tensor) -> Partition:
         """The partition with further rows, whose components are given; the experts stay as they are."""
-        nearest, second, margin = assign(points, self.gate.centroids)
+        nearest = nearest_two(points, self.gate.centroids)[0].cpu()
         return replace(
-            self,
-            nearest=torch.cat([self.nearest, nearest]),
-            second=torch.cat([self.second, second]),
-            margin=torch.cat([self.margin, margin]),
+            self, points=torch.cat([self.points, points.cpu()]), nearest=torch.cat([self.nearest, nearest])
         )
 
 
@@ -66,14 +62,6 @@ class Handout:
 
     cap: int
     lend: int
-
-
-def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Nearest and second-nearest expert of each row and the margin between them, on the CPU."""
-    nearest, second = nearest_two(points, centroids)
-    first = (points - centroids[nearest]).square().sum(dim=1).sqrt()
-    other = (points - centroids[second]).square().sum(dim=1).sqrt()
-    return nearest.cpu(), second.cpu(), (other - first).cpu()
 
 
 def embed_rows(tangents: TangentMap, gate: Gate, rows: Rows, executor: Executor, report: Reporter) -> Tensor:
@@ -125,9 +113,9 @@ def divide(
 
 
 def _partition(gate: Gate, points: Tensor, patchwork: Patchwork) -> Partition:
-    nearest, second, margin = assign(points, gate.centroids)
-    lists = neighbour_lists(nearest, second, gate.num_experts, patchwork.neighbours)
-    return Partition(gate, nearest, second, margin, tuple(map(tuple, lists)))
+    nearest, second = (labels.cpu() for labels in nearest_two(points, gate.centroids))
+    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), patchwork.neighbours)
+    return Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
 
 
 def _bound(
@@ -153,16 +141,16 @@ def _bound(
 
 def make_tasks(partition: Partition, handout: Handout) -> list[Task]:
     """The rows of each expert: its own, and its neighbours' nearest to the border."""
+    centroids = partition.gate.centroids.cpu()
+    own = [(partition.nearest == expert).nonzero().flatten() for expert in range(len(centroids))]
     tasks = []
     for expert, neighbours in enumerate(partition.neighbours):
-        offered = [NO_COLUMNS]
-        for neighbour in neighbours:
-            border = border_rows(expert, neighbour, partition.nearest, partition.second)
-            closest = partition.margin[border].argsort(stable=True)[: CANDIDATES * handout.lend]
-            offered.append(border[closest].sort().values)
-        own = (partition.nearest == expert).nonzero().flatten()
-        lend = handout.lend * len(neighbours)
-        tasks.append(Task(own, torch.cat(offered), handout.cap, lend))
+        offered = [
+            border_rows(own[j], partition.points, centroids[expert], centroids[j], CANDIDATES * handout.lend)
+            for j in neighbours
+        ]
+        candidates = torch.cat([NO_COLUMNS, *offered])
+        tasks.append(Task(own[expert], candidates, handout.cap, handout.lend * len(neighbours)))
     return tasks
 
 

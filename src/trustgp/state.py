@@ -9,7 +9,7 @@ from .experts import Expert
 from .gating import Gate, GramProjection, SpanProjection
 from .mixture import Mixture
 from .posteriors import GramPosterior, PriorPosterior, SpanPosterior
-from .safefile import ArtifactError, Reader
+from .safefile import Reader
 from .tangents.base import Features, TangentMap
 
 INT, REAL = torch.int64, torch.float64
@@ -39,8 +39,12 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap) -> Mixture:
     if len(outputs) == 0 or int(outputs.min()) < 0 or int(outputs.max()) >= num_outputs:
         raise reader.fail(f"{prefix}outputs", f"names outputs beyond 0..{num_outputs - 1}")
     bound = reader.take(f"{prefix}bound", REAL)
+    if not 0.0 <= float(bound) <= 1.0:
+        raise reader.fail(f"{prefix}bound", f"is {float(bound)}, beyond 0..1")
     gate = _read_gate(reader, f"{prefix}gate.", tangents)
     experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs))
+    if not any(int(expert.own) for expert in experts):
+        raise reader.fail(f"{prefix}experts.own", "leaves no expert a row of its own")
     if len(experts) != gate.num_experts:
         raise reader.fail(f"{prefix}gate.centroids", f"has not one row for each of {len(experts)} experts")
     table = reader.take(f"{prefix}neighbours", INT, len(experts), None)
@@ -52,7 +56,7 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap) -> Mixture:
 
 def _gate_tensors(gate: Gate) -> dict[str, Tensor]:
     table = {"centroids": gate.centroids}
-    projection = gate.projection
+    projection = gate.projection if gate.centroids.shape[1] else None
     if isinstance(projection, GramProjection):
         table |= {"coefficients": projection.coefficients, "offset": projection.offset}
         table |= {f"features.{k}": v for k, v in projection.features.tensors().items()}
@@ -65,6 +69,8 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     components = centroids.shape[1]
     if components == 0:
+        if len(centroids) != 1:
+            raise reader.fail(f"{prefix}centroids", "has no components to tell the experts apart")
         return Gate(None, centroids)
     offset = reader.take(f"{prefix}offset", REAL, components)
     width = tangents.width(expert=False)
@@ -77,13 +83,35 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
 
 
 def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
+    """Features of so many rows; they must be whole, and as wide as the tangents say."""
     names = reader.matching(prefix)
+    _check_pairs(reader, prefix, names)
     dtype = tangents.network.dtype
-    features = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
+    table = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
     try:
-        return tangents.kind.from_tensors(features)
+        features = tangents.kind.from_tensors(table)
+        known = features.tensors().keys()
     except (KeyError, IndexError, ValueError) as error:
-        raise ArtifactError(f"features '{prefix}' are incomplete: {error}") from error
+        raise reader.fail(f"{prefix}*", f"cannot be features: {error}") from error
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise reader.fail(
+            f"{prefix}{unknown[0]}", "is not a feature this kind knows, or one before is missing"
+        )
+    wide = sum(value.shape[1] * value.element_size() for value in table.values())
+    if wide != tangents.row_bytes():
+        raise reader.fail(
+            f"{prefix}*", f"take {wide} bytes a row, not {tangents.row_bytes()}: some are missing or cut"
+        )
+    return features
+
+
+def _check_pairs(reader: Reader, prefix: str, names: list[str]) -> None:
+    """Every layer's activations need its signals, and the other way round."""
+    for name in names:
+        for here, there in (("activations.", "signals."), ("signals.", "activations.")):
+            if name.startswith(here) and (partner := there + name.removeprefix(here)) not in names:
+                raise reader.fail(prefix + partner, "is missing")
 
 
 def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
@@ -128,12 +156,20 @@ def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs:
     failed = reader.take(f"{prefix}failed", torch.bool, count)
     if count == 0 or int(sizes.min()) < 0 or bool((own > sizes).any()) or bool((own < 0).any()):
         raise reader.fail(f"{prefix}sizes", "and 'own' do not describe experts")
-    rows = reader.take(f"{prefix}rows", INT, int(sizes.sum())).split(sizes.tolist())
+    if bool(failed.all()):
+        raise reader.fail(f"{prefix}failed", "marks every expert")
+    # summed as Python integers, which cannot overflow
+    held = reader.take(f"{prefix}rows", INT, sum(sizes.tolist()))
+    if bool((held < 0).any()):
+        raise reader.fail(f"{prefix}rows", "names rows below 0")
+    rows = held.split(sizes.tolist())
     numbers = {n: reader.take(f"{prefix}{n}", REAL, count, num_outputs) for n in ("scale", "noise", "kappa")}
     for name, value in numbers.items():
         if not bool((value > 0).all()):
             raise reader.fail(f"{prefix}{name}", "must be positive")
     jitter = reader.take(f"{prefix}jitter", REAL, count)
+    if not bool((jitter >= 0).all()):
+        raise reader.fail(f"{prefix}jitter", "must not be negative")
     solved = sizes[~failed].tolist()
     explicit = tangents.width(expert=True) is not None
     read = _read_spans if explicit else _read_grams
@@ -180,7 +216,10 @@ def _read_spans(reader: Reader, prefix: str, tangents: TangentMap, sizes: list[i
     if per_expert and (int(min(c.min() for c in columns)) < 0 or int(max(c.max() for c in columns)) >= full):
         raise reader.fail(f"{prefix}columns", "name features that do not exist")
     total = int(ranks.sum())
-    shrink = reader.take(f"{prefix}shrink", REAL, total).split(ranks.tolist())
+    flat = reader.take(f"{prefix}shrink", REAL, total)
+    if not bool(((flat >= 0) & (flat <= 1)).all()):
+        raise reader.fail(f"{prefix}shrink", "lies beyond 0..1")
+    shrink = flat.split(ranks.tolist())
     basis = reader.take(f"{prefix}basis", tangents.network.dtype, width * total)
     bases = basis.split([width * r for r in ranks.tolist()])
     weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)

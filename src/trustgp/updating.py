@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .data import Rows, chunks, concatenate, read_rows, require_finite, structure
+from .data import Rows, chunks, concatenate, leaves, read_rows, require_finite, structure
 from .executors import Executor, Threads
 from .experts import Problem, Solved, Task
 from .fingerprint import rows_fingerprint
 from .fit import Training, calibrated, check_groups
+from .gating import nearest_two
 from .mixture import Mixture
 from .model import UncertaintyModel
 from .progress import Reporter, reporting
-from .solving import Handout, Partition, assign, embed_rows, make_tasks, solve_tasks
+from .solving import Handout, Partition, embed_rows, make_tasks, solve_tasks
 
 
 def update(
@@ -52,6 +53,7 @@ def update(
     executor = executor or Threads(1 if model.device.type == "cuda" else None)
     with reporting(enabled=progress) as report:
         memory = _recall(model, train, executor, report)
+        _check_alike(memory.rows, added)
         labels = _join_groups(memory.groups, check_groups(groups, added))
         inputs = concatenate([memory.rows.inputs, added.inputs])
         targets = torch.cat([memory.rows.targets, added.targets.to(memory.rows.targets)])
@@ -107,10 +109,21 @@ def _recall(model: UncertaintyModel, train: Any, executor: Executor, report: Rep
     partitions = []
     for mixture in model.mixtures:
         points = embed_rows(mixture.tangents, mixture.gate, rows, executor, report)
-        nearest, second, margin = assign(points, mixture.gate.centroids)
-        partitions.append(Partition(mixture.gate, nearest, second, margin, mixture.neighbours))
+        nearest = nearest_two(points, mixture.gate.centroids)[0].cpu()
+        partitions.append(Partition(mixture.gate, points.cpu(), nearest, mixture.neighbours))
     solved = tuple(tuple(Solved(e, None) for e in mixture.experts) for mixture in model.mixtures)
     return Training(rows, None, None, tuple(partitions), solved)
+
+
+def _check_alike(rows: Rows, added: Rows) -> None:
+    """New rows must have the shape of the old ones."""
+    pairs = zip([*leaves(rows.inputs), rows.targets], [*leaves(added.inputs), added.targets], strict=True)
+    for old, new in pairs:
+        if old.shape[1:] != new.shape[1:]:
+            raise ValueError(
+                f"new_rows hold {tuple(new.shape[1:])} numbers a row where the model was fitted on "
+                f"{tuple(old.shape[1:])}."
+            )
 
 
 def _residual(model: UncertaintyModel, rows: Rows) -> Tensor:

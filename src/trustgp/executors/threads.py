@@ -48,4 +48,5 @@ class Threads:
 
 
 def _single_blas_thread() -> None:
+    torch.get_num_threads()  # a thread takes up the process's number at its first call: before, not after
     torch.set_num_threads(1)

@@ -77,7 +77,7 @@ class Regression:
 def _plain(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
     zero, one = torch.zeros(()).double(), torch.ones(()).double()
-    return Calibration(zero, one, torch.ones_like(calibration.level), zero, zero)
+    return Calibration(zero, one, torch.ones_like(calibration.level), zero, one, zero)
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:

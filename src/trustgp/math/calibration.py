@@ -1,7 +1,11 @@
 r"""How large the error bar must be: leave-out errors, and the three numbers of the scale.
 
-The scale at a row of novelty :math:`\nu \in [0, 1]` is :math:`c \, \kappa^{a (1 - \nu^b)}`: near the data
-the leave-out scale kappa, far away the evidence's own.
+The scale at a row of novelty :math:`\nu \in [0, 1]` is
+
+.. math:: (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} :
+
+near the data what leaving-out says, far away the evidence's own. Held-out rows say nothing about rows more
+novel than themselves, so what is fitted to them fades beyond the novelty :math:`\nu_0` that they reach.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import torch
 from torch import Tensor
 
 STEADY = 20.0  # rows' worth of the experts' average in each expert's leave-one-out scale
+REACH, LEAST_REACH = 0.95, 1e-6  # the quantile of held-out novelty up to which held-out rows speak
 SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
 
 
@@ -20,13 +25,15 @@ SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarith
 class Calibration:
     r"""The distribution about :math:`f + v m`, with variance
 
-    .. math:: c \, \kappa^{a (1 - \nu^b)} (\mathrm{epistemic} + \sigma^2) + w (1 - v)^2 m^2 .
+    .. math:: (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} (\mathrm{epistemic} + \sigma^2)
+              + w (1 - v)^2 m^2 .
 
     Args:
         fade: a, a scalar.
         onset: b, a scalar.
         level: c of each output, shape [C].
         excess: w, the weight of the residual mean's square, a scalar.
+        reach: nu_0, the novelty up to which held-out rows speak, a scalar; 1 without them.
         shift: v, the share of the residual mean that is added to the network's output, a scalar.
     """
 
@@ -34,6 +41,7 @@ class Calibration:
     onset: Tensor
     level: Tensor
     excess: Tensor
+    reach: Tensor
     shift: Tensor
 
     @classmethod
@@ -41,11 +49,13 @@ class Calibration:
         """a = b = c = w = 1."""
         one = torch.ones((), dtype=torch.float64)
         level = torch.ones(num_outputs, dtype=torch.float64)
-        return cls(one, one, level, one, torch.tensor(shift, dtype=torch.float64))
+        return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64))
 
     def scale(self, novelty: Tensor, log_kappa: Tensor, level: Tensor) -> Tensor:
-        """c kappa^(a (1 - nu^b)), elementwise."""
-        return level * torch.exp(self.fade * (1.0 - novelty**self.onset) * log_kappa)
+        """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise."""
+        known = (self.reach / novelty.clamp_min(torch.finfo(novelty.dtype).tiny)).clamp_max(1.0)
+        strength = (1.0 - novelty**self.onset) * known
+        return torch.exp(strength * (level.log() + self.fade * log_kappa))
 
     def to(self, device: torch.device) -> Calibration:
         return Calibration(*(getattr(self, field.name).to(device) for field in fields(self)))
@@ -150,12 +160,14 @@ def fit_calibration(rows: HeldOut, num_outputs: int, *, corrected: bool) -> Cali
     there are a few hundred rows and keeps the numbers sane when there are few.
     """
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0)
+    ordered = rows.novelty.sort().values
+    reach = ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
     free = torch.zeros(num_outputs + 4, dtype=torch.float64, requires_grad=True)
 
     def current() -> Calibration:
         positive = free[: num_outputs + 3].exp()
         shift = start.shift + free[-1] if corrected else start.shift
-        return Calibration(positive[0], positive[1], positive[3:], positive[2], shift)
+        return Calibration(positive[0], positive[1], positive[3:], positive[2], reach, shift)
 
     optimiser = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
 

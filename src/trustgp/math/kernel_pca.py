@@ -23,7 +23,8 @@ def principal_components(gram: Tensor, components: int) -> tuple[Tensor, Tensor]
     centred = gram - column_mean - column_mean[:, None] + gram.mean()
     values, vectors = torch.linalg.eigh(centred)
     values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]
-    keep = values > values[:1] * len(gram) * torch.finfo(gram.dtype).eps
+    # against the kernel itself: the centred kernel of identical rows is nothing but rounding
+    keep = values > gram.diagonal().max() * len(gram) * torch.finfo(gram.dtype).eps
     vectors = vectors[:, keep]
     # The sign of an eigenvector is arbitrary: fix it, so that the same kernel gives the same gate.
     top = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)) if keep.any() else vectors[:1]

@@ -14,8 +14,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..data import Inputs, take, to_device
-from .network import Choice, TangentNetwork, as_matrix, call, call_with, choose_parameters
+from ..data import Inputs, copied, count, take, to_device
+from .dense import dense_rows
+from .network import Choice, TangentNetwork, as_matrix, call, choose_parameters
 from .recorder import Recorder
 
 ALTERNATIVE = "Use tangents=trustgp.JacobianRows(...), which differentiates any module."
@@ -141,7 +142,7 @@ class FactorMap:
         inputs = to_device(inputs, self.network.device)
         recorder = Recorder(self.network)
         with torch.enable_grad(), recorder:
-            outputs = as_matrix(call(self.network.module, inputs))
+            outputs = as_matrix(call(self.network.module, copied(inputs)))
         calls = recorder.calls
         mix = self.mix.to(outputs)
         signals = []  # per mixed output, per layer: [n, d']
@@ -188,14 +189,19 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
     """Raise unless every chosen layer is applied once, to vectors."""
     recorder = Recorder(network)
     with torch.no_grad(), recorder:
-        call(network.module, to_device(inputs, network.device))
+        call(network.module, copied(to_device(inputs, network.device)))
+    if recorder.strays:
+        raise ValueError(
+            f"a parameter of layer '{recorder.strays[0]}' is also used outside the layer (tied or "
+            f"reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
+        )
     seen: dict[str, int] = dict.fromkeys(recorder.layers.values(), 0)
     for entry in recorder.calls:
         seen[entry.layer] += 1
-        if entry.input.ndim != 2:
+        if entry.input.ndim != 2 or len(entry.input) != count(inputs):
             raise ValueError(
                 f"layer '{entry.layer}' is applied to a tensor of shape {tuple(entry.input.shape)}; "
-                f"LayerFactors is exact for vectors [n, d] only. {ALTERNATIVE}"
+                f"LayerFactors is exact for one vector a row, [n, d], only. {ALTERNATIVE}"
             )
     for layer, times in seen.items():
         if times != 1:
@@ -207,7 +213,7 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
 
 def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features: FactorFeatures) -> None:
     """Refuse rather than return a wrong kernel: compare with dense gradients on two rows."""
-    dense = _dense_rows(network, mix, inputs)
+    dense = dense_rows(network, mix, inputs)
     factored, exact = features.gram(features), dense @ dense.T
     tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
     if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
@@ -228,29 +234,6 @@ def _layers(network: nn.Module, names: Sequence[str]) -> None:
                 f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
                 f"BatchNorm and LayerNorm. {ALTERNATIVE}"
             )
-
-
-def _dense_rows(network: TangentNetwork, mix: Tensor, inputs: Inputs) -> Tensor:
-    """Mixed Jacobian rows by plain reverse mode, one row at a time, [n, K * P], float64."""
-    inputs = to_device(inputs, network.device)
-    parameters = {k: v.clone().requires_grad_(True) for k, v in network.parameters.items()}
-    with torch.enable_grad():
-        outputs = as_matrix(call_with(network.clone(), parameters, inputs)).double()
-        mixed = outputs @ mix.to(outputs).T  # [n, K]
-        rows = []
-        for row in mixed:
-            gradients = [
-                torch.autograd.grad(
-                    value,
-                    list(parameters.values()),
-                    retain_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-                for value in row
-            ]
-            rows.append(torch.cat([g.double().flatten() for lot in gradients for g in lot]))
-    return torch.stack(rows)
 
 
 def _plain(choice: Choice) -> str | list[str]:

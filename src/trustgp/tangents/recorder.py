@@ -52,6 +52,7 @@ class Recorder(TorchFunctionMode):
         tensors = dict(network.module.named_parameters())
         self.layers = {id(tensors[name]): name.rpartition(".")[0] for name in network.names}
         self.calls: list[LayerCall] = []
+        self.strays: list[str] = []  # layers whose parameters are used in some other way
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -76,7 +77,10 @@ class Recorder(TorchFunctionMode):
             given = _arguments(names, args, kwargs)
             plain = {**given, "weight": None, "bias": None}
             return self._note(func, args, kwargs, given, plain, elementwise=True)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if isinstance(result, Tensor):  # a shape or a dtype is no use of the values
+            self.strays += [self.layers[id(x)] for x in (*args, *kwargs.values()) if id(x) in self.layers]
+        return result
 
     def _note(self, func, args, kwargs, given, before, elementwise=False):
         output = func(*args, **kwargs)

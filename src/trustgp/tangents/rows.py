@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 from ..data import Inputs, chunks, count, map_tensors, take, to_device
+from .dense import dense_rows
 from .network import Choice, TangentNetwork, as_matrix, call_with, choose_parameters
 from .prune import keep_mask
 
@@ -49,7 +50,9 @@ class JacobianRows:
             sample = to_device(sample, network.device)
             masks = keep_mask(network, self.rank, self.keep, sample, targets)
             kept = kept[torch.cat([mask.flatten() for mask in masks.values()])]
-        return RowMap(network, mix, kept, self.keep_per_expert)
+        rows = RowMap(network, mix, kept, self.keep_per_expert)
+        _check_rows(rows, sample)
+        return rows
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> RowMap:
         return RowMap(network, state["mix"], state["kept"].to(network.device), self.keep_per_expert)
@@ -180,7 +183,7 @@ class RowMap:
         mix = self.mix.to(device=self.network.device, dtype=self.network.dtype)
 
         def mixed(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
-            single = map_tensors(lambda leaf: leaf[None], row)
+            single = map_tensors(lambda leaf: leaf[None].clone(), row)
             return mix @ as_matrix(call_with(module, parameters, single))[0]
 
         gradients = vmap(jacrev(mixed), in_dims=(None, 0))(self.network.parameters, inputs)
@@ -188,3 +191,24 @@ class RowMap:
         if len(self.kept) < flat.shape[2]:
             flat = flat[:, :, self.kept]
         return flat.flatten(1)
+
+
+def _check_rows(rows: RowMap, sample: Inputs) -> None:
+    """Refuse what torch.func cannot differentiate, or differentiates wrongly, before any long work."""
+    # not as many rows as mixed outputs: a batching rule that mixes the two up must not go unnoticed
+    few = take(sample, torch.arange(min(2 if len(rows.mix) == 3 else 3, count(sample))))
+    try:
+        found = rows(few).rows.double()
+    except (RuntimeError, NotImplementedError) as error:
+        raise ValueError(
+            f"torch.func cannot differentiate this network row by row: {error}. Choose the parameters of "
+            "layers that it can, for example parameters='last'."
+        ) from error
+    exact = dense_rows(rows.network, rows.mix, few).unflatten(1, (len(rows.mix), -1))
+    exact = exact[:, :, rows.kept].flatten(1)
+    tolerance = 1e-8 if rows.network.dtype == torch.float64 else 1e-3
+    if not torch.allclose(found, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
+        raise ValueError(
+            "torch.func differentiates this network wrongly row by row; its kernel would be wrong. Choose "
+            "the parameters of other layers, for example parameters='last'."
+        )

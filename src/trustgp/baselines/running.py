@@ -1,0 +1,58 @@
+"""Running the peers' networks, and filling a `Prediction` from what they say."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Inputs, Rows, as_inputs, chunks, count, finite_rows, take, to_device
+from ..prediction import Prediction
+from ..tangents.network import as_matrix, call
+
+
+@torch.no_grad()
+def run_network(network: nn.Module, inputs: Inputs) -> Tensor:
+    """The network's outputs as they are, shape [n] or [n, C], chunk by chunk on its own device."""
+    place = next(network.parameters()).device
+    inputs = to_device(as_inputs(inputs), place)
+    return torch.cat([call(network, take(inputs, index)) for index in chunks(count(inputs), 8192)])
+
+
+def errors(outputs: Tensor, rows: Rows) -> Tensor:
+    """y - f(x), float64, shape [n, C].
+
+    Args:
+        outputs: Of a network or of several on average, shape [n] or [n, C].
+        rows: The targets.
+    """
+    found = as_matrix(outputs)
+    if found.shape != rows.targets.shape:
+        raise ValueError(
+            f"the network gives {tuple(found.shape)} but the validation targets are "
+            f"{tuple(rows.targets.shape)}; they must agree."
+        )
+    return rows.targets.to(found.device).double() - found.double()
+
+
+def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Prediction:
+    """A prediction without experts: no excess, and no novelty.
+
+    Args:
+        inputs: Of n rows.
+        mean: Shape [n] or [n, C].
+        epistemic: The shape of `mean`.
+        noise: Variance of the noise of each output, shape [C].
+    """
+    valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
+    shape = (-1,) + (1,) * (mean.ndim - 1)
+    unknown = torch.full_like(mean, torch.inf)
+    blank = mean.new_zeros(len(mean))
+    return Prediction(
+        mean=mean,
+        epistemic=torch.where(valid.reshape(shape), epistemic, unknown),
+        aleatoric=noise.to(mean).expand(as_matrix(mean).shape).reshape(mean.shape),
+        excess=torch.zeros_like(mean),
+        novelty=blank,
+        expert=blank.long(),
+        valid=valid,
+    )

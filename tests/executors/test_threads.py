@@ -1,0 +1,80 @@
+import threading
+import time
+
+import pytest
+import torch
+
+from trustgp.executors import Threads
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_task_is_run_once_and_carries_its_position(count):
+    results = dict(Threads(count).run(lambda task: task**2, [3, 1, 4, 1, 5]))
+    assert results == {0: 9, 1: 1, 2: 16, 3: 1, 4: 25}
+
+
+def test_no_tasks_give_no_results():
+    assert list(Threads(2).run(lambda task: task, [])) == []
+
+
+def test_each_worker_has_a_single_blas_thread_and_the_caller_keeps_its_own():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        inside = [result for _, result in Threads(2).run(lambda _: torch.get_num_threads(), range(6))]
+        assert inside == [1] * 6
+        assert torch.get_num_threads() == 2
+        later = []
+        thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert later == [2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_worker_that_begins_late_has_a_single_blas_thread_too():
+    before = torch.get_num_threads()
+
+    def late(_):
+        time.sleep(0.1)  # the caller gives its number of threads back meanwhile
+        return torch.get_num_threads()
+
+    try:
+        torch.set_num_threads(2)
+        assert [result for _, result in Threads(2).run(late, range(2))] == [1, 1]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_error_in_a_task_is_raised_and_the_rest_is_dropped():
+    begun = []
+
+    def work(task):
+        begun.append(task)
+        if task == 1:
+            raise KeyError("task 1")
+        time.sleep(0.02)
+        return task
+
+    with pytest.raises(KeyError, match="task 1"):
+        list(Threads(1).run(work, range(50)))
+    assert len(begun) < 50
+
+
+def test_a_caller_that_stops_early_leaves_no_threads_running():
+    before = threading.active_count()
+    results = Threads(2).run(lambda task: task, range(20))
+    next(results)
+    results.close()
+    assert threading.active_count() == before
+
+
+def test_workers_are_the_cores_unless_told():
+    assert Threads().workers >= 1
+    assert Threads(3).workers == 3
+
+
+def test_no_workers_are_refused():
+    with pytest.raises(ValueError, match="count=0"):
+        Threads(0)

@@ -1,0 +1,125 @@
+import pytest
+import torch
+from reference import calibrated_scale
+
+from trustgp.likelihoods import KINDS, Regression
+from trustgp.math.calibration import Calibration
+from trustgp.mixture import Raw
+
+SEED = torch.Generator().manual_seed(0)
+
+
+def uniform(*shape):
+    return torch.rand(shape, generator=SEED, dtype=torch.float64) + 0.1
+
+
+OUTPUTS = uniform(4, 2)
+RAW = Raw(
+    uniform(4, 2), uniform(4, 2), uniform(4, 2), uniform(4, 2), uniform(4, 2) / 2, torch.arange(4)[:, None]
+)
+
+
+def calibration(fade, onset, level, excess, shift, reach=0.3):
+    values = (fade, onset, level, excess, reach, shift)
+    return Calibration(*(torch.tensor(v, dtype=torch.float64) for v in values))
+
+
+OWN, CORRECTED = (
+    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0),
+    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75),
+)
+PREDICTION = Regression().prediction(OUTPUTS, RAW, (OWN, CORRECTED))
+
+
+def scales(c: Calibration) -> torch.Tensor:
+    return torch.tensor(
+        [
+            [
+                calibrated_scale(
+                    float(c.fade),
+                    float(c.onset),
+                    float(c.level[j]),
+                    float(RAW.novelty[i, j]),
+                    float(RAW.log_kappa[i, j].exp()),
+                    float(c.reach),
+                )
+                for j in range(2)
+            ]
+            for i in range(4)
+        ],
+        dtype=torch.float64,
+    )
+
+
+@pytest.mark.parametrize("about", ["own", "corrected"])
+def test_every_part_of_the_variance_is_its_formula(about):
+    p, c = (PREDICTION, OWN) if about == "own" else (PREDICTION.corrected, CORRECTED)
+    torch.testing.assert_close(p.epistemic, scales(c) * RAW.epistemic, rtol=1e-10, atol=0)
+    torch.testing.assert_close(p.aleatoric, scales(c) * RAW.noise, rtol=1e-10, atol=0)
+    rest = (1 - float(c.shift)) ** 2
+    torch.testing.assert_close(p.excess, float(c.excess) * rest * RAW.shift**2, rtol=1e-10, atol=0)
+    torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * RAW.shift, rtol=1e-10, atol=0)
+
+
+def test_the_mean_is_the_networks_output_to_the_bit():
+    assert torch.equal(PREDICTION.mean, OUTPUTS)
+    assert torch.equal(PREDICTION.plain.mean, OUTPUTS)
+
+
+def test_the_plain_variance_is_what_the_evidence_says():
+    plain = PREDICTION.plain
+    assert torch.equal(plain.epistemic, RAW.epistemic)
+    assert torch.equal(plain.aleatoric, RAW.noise)
+    assert torch.equal(plain.excess, torch.zeros(4, 2, dtype=torch.float64))
+
+
+def test_shape_and_precision_are_those_of_the_outputs():
+    raw = Raw(*(value[:, :1] for value in vars(RAW).values()))
+    one = calibration(1.0, 1.0, [1.0], 1.0, 0.0)
+    p = Regression().prediction(OUTPUTS[:, 0].float(), raw, (one, one))
+    for name in ("mean", "variance", "std", "epistemic", "aleatoric", "excess"):
+        assert getattr(p, name).shape == (4,)
+        assert getattr(p, name).dtype == torch.float32
+    assert p.novelty.shape == p.expert.shape == (4,)
+
+
+def test_one_gate_gives_one_expert_a_row_and_several_give_one_each():
+    assert PREDICTION.expert.tolist() == [0, 1, 2, 3]
+    several = Raw(*list(vars(RAW).values())[:-1], torch.arange(8).reshape(4, 2))
+    assert Regression().prediction(OUTPUTS, several, (OWN, CORRECTED)).expert.shape == (4, 2)
+
+
+def test_the_residual_is_target_minus_output_in_float64():
+    residual = Regression().residual(torch.ones(2, 1), torch.full((2, 1), 3.0))
+    assert residual.dtype == torch.float64
+    assert residual.tolist() == [[2.0], [2.0]]
+
+
+def test_whole_numbers_are_targets():
+    Regression().check(torch.zeros(3, 1), torch.arange(3)[:, None], name="train")
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.zeros(3, 2, dtype=torch.complex64), "real numbers"),
+        (torch.zeros(3, 2, dtype=torch.bool), "real numbers"),
+        (torch.zeros(3, 3), "2 outputs but train has 3 targets"),
+    ],
+)
+def test_targets_that_cannot_be_compared_are_refused(targets, message):
+    with pytest.raises(ValueError, match=message):
+        Regression().check(torch.zeros(3, 2), targets, name="train")
+
+
+def test_without_held_out_rows_the_calibrations_are_the_defaults():
+    own, corrected = Regression().calibrate(None, 3)
+    assert (float(own.shift), float(corrected.shift)) == (0.0, 1.0)
+    for c in (own, corrected):
+        assert [float(c.fade), float(c.onset), float(c.excess)] == [1.0, 1.0, 1.0]
+        assert c.level.tolist() == [1.0] * 3
+
+
+def test_every_likelihood_is_made_again_from_its_settings():
+    for kind in KINDS.values():
+        assert kind(**kind().settings()) == kind()

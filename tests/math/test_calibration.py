@@ -1,0 +1,208 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import calibrated_scale, inverse_of, leave_out
+
+from trustgp.math.calibration import (
+    STEADY,
+    Calibration,
+    HeldOut,
+    fit_calibration,
+    held_out_loss,
+    leave_groups_out,
+    leave_one_out,
+    steady_log_kappa,
+)
+
+
+def problem(rows=18, width=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    return phi @ phi.T, torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+
+
+def calibration(fade=1.0, onset=1.0, level=(1.0, 1.0), excess=1.0, shift=0.0, reach=1.0) -> Calibration:
+    values = (fade, onset, level, excess, reach, shift)
+    return Calibration(*(torch.tensor(value, dtype=torch.float64) for value in values))
+
+
+def generated(truth: Calibration, rows: int, seed: int = 0) -> HeldOut:
+    """Held-out rows whose errors have exactly the distribution that `truth` describes."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(low: float, high: float) -> torch.Tensor:
+        return low + (high - low) * torch.rand(rows, generator=generator, dtype=torch.float64)
+
+    output = torch.randint(0, 2, (rows,), generator=generator)
+    novelty, log_kappa = uniform(0, 1), uniform(-3, 3)
+    epistemic, noise = uniform(0.1, 2), uniform(0.1, 0.5)
+    shift = torch.randn(rows, generator=generator, dtype=torch.float64)
+    variance = truth.scale(novelty, log_kappa, truth.level[output]) * (epistemic + noise)
+    variance = variance + truth.excess * (1 - truth.shift) ** 2 * shift.square()
+    residual = truth.shift * shift + variance.sqrt() * torch.randn(rows, generator=generator).double()
+    return HeldOut(residual, shift, epistemic, noise, novelty, log_kappa, output)
+
+
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+def test_leave_one_out_equals_leaving_each_row_out(tau):
+    gram, residual = problem()
+    found = leave_one_out(inverse_of(gram, tau), residual)
+    expected = leave_out(gram, residual, torch.arange(len(gram)), tau)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+def test_leave_groups_out_equals_leaving_each_group_out(tau):
+    gram, residual = problem()
+    groups = torch.tensor([3, 0, 0, 7, 3, 7, 7, 0, 1, 1, 1, 3, 5, 5, 5, 5, 0, 9])
+    found = leave_groups_out(inverse_of(gram, tau), residual, groups)
+    expected = leave_out(gram, residual, groups, tau)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_groups_of_one_row_are_leave_one_out():
+    gram, residual = problem()
+    inverse = inverse_of(gram, 0.1)
+    pairs = zip(
+        leave_groups_out(inverse, residual, torch.arange(18)), leave_one_out(inverse, residual), strict=True
+    )
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_one_group_of_all_rows_is_the_prior():
+    gram, residual = problem()
+    errors, variances = leave_groups_out(inverse_of(gram, 0.5), residual, torch.zeros(18))
+    torch.testing.assert_close(errors, residual, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(variances, gram.diagonal() + 0.5, rtol=1e-10, atol=0)
+
+
+@given(
+    st.floats(0.1, 3),
+    st.floats(0.1, 3),
+    st.floats(0.1, 5),
+    st.floats(0, 1),
+    st.floats(0.01, 100),
+    st.floats(0.01, 1),
+)
+def test_scale_is_the_formula(fade, onset, level, novelty, kappa, reach):
+    found = calibration(fade, onset, reach=reach).scale(
+        torch.tensor(novelty, dtype=torch.float64),
+        torch.tensor(math.log(kappa), dtype=torch.float64),
+        torch.tensor(level, dtype=torch.float64),
+    )
+    assert float(found) == pytest.approx(
+        calibrated_scale(fade, onset, level, novelty, kappa, reach), rel=1e-10
+    )
+
+
+def test_scale_is_kappa_on_the_data_and_one_far_away():
+    novelty = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    found = calibration().scale(novelty, torch.tensor(math.log(0.2), dtype=torch.float64), torch.ones(()))
+    expected = torch.tensor([0.2, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
+
+
+def test_defaults_are_all_one():
+    default = Calibration.default(3, shift=1.0)
+    assert [float(v) for v in (default.fade, default.onset, default.excess, default.shift)] == [1.0] * 4
+    assert default.level.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_held_out_loss_is_the_gaussian_likelihood():
+    truth = calibration(0.7, 1.5, (0.5, 2.0), 0.8, 0.3)
+    rows = generated(truth, 40)
+    total = 0.0
+    for i in range(40):
+        scale = calibrated_scale(
+            0.7, 1.5, float(truth.level[rows.output[i]]), float(rows.novelty[i]), math.exp(rows.log_kappa[i])
+        )
+        variance = scale * float(rows.epistemic[i] + rows.noise[i]) + 0.8 * 0.49 * float(rows.shift[i]) ** 2
+        normal = torch.distributions.Normal(0.3 * rows.shift[i], variance**0.5)
+        total -= float(normal.log_prob(rows.residual[i]))
+    assert float(held_out_loss(truth, rows)) == pytest.approx(total / 40, rel=1e-10)
+
+
+def test_fit_recovers_the_numbers_that_generated_the_rows():
+    truth = calibration(0.6, 2.0, (0.5, 3.0), 0.4, 0.0, reach=0.95)
+    found = fit_calibration(generated(truth, 10_000), 2, corrected=False)
+    # Statistical: 10,000 rows fix each number to a few per cent.
+    for name in ("fade", "onset", "level", "excess"):
+        torch.testing.assert_close(getattr(found, name), getattr(truth, name), rtol=0.1, atol=0)
+    assert float(found.shift) == 0.0
+
+
+def test_held_out_rows_speak_up_to_the_novelty_of_most_of_them():
+    rows = generated(calibration(), 1000)
+    familiar = replace(rows, novelty=0.1 * rows.novelty)
+    found = fit_calibration(familiar, 2, corrected=False)
+    assert float(found.reach) == pytest.approx(float(familiar.novelty.quantile(0.95)), rel=1e-2)
+
+
+def test_what_was_fitted_near_the_data_fades_far_away():
+    small = calibration(level=(0.01, 0.01), reach=0.05)
+    zero, level = torch.zeros((), dtype=torch.float64), torch.tensor(0.01, dtype=torch.float64)
+    near, far = (float(small.scale(torch.tensor(nu, dtype=torch.float64), zero, level)) for nu in (0.01, 0.5))
+    assert near < 0.015
+    assert far > 0.7
+
+
+def test_fit_recovers_the_weight_of_the_residual_mean():
+    truth = calibration(0.6, 2.0, (0.5, 3.0), 1.0, 0.4)
+    found = fit_calibration(generated(truth, 10_000), 2, corrected=True)
+    # Statistical, as above.
+    assert float(found.shift) == pytest.approx(0.4, abs=0.05)
+
+
+def test_fit_is_pulled_to_the_defaults_when_rows_are_few():
+    truth = calibration(0.3, 3.0, (0.2, 5.0), 0.2, 0.0)
+
+    def distance(rows: int) -> float:
+        found = fit_calibration(generated(truth, rows), 2, corrected=False)
+        logs = torch.cat([found.fade.log()[None], found.onset.log()[None], found.level.log()])
+        return float(logs.abs().max())
+
+    assert distance(1) < 1.0 < distance(4000)
+
+
+def test_fit_never_makes_the_penalised_likelihood_worse_than_the_defaults():
+    rows = generated(calibration(2.0, 0.5, (4.0, 0.1), 3.0, 0.0), 500)
+    found = fit_calibration(rows, 2, corrected=False)
+    default = Calibration.default(2, shift=0.0)
+    assert float(held_out_loss(found, rows)) < float(held_out_loss(default, rows))
+
+
+def test_fit_keeps_the_defaults_when_the_rows_are_useless():
+    rows = generated(calibration(), 10)
+    useless = replace(rows, residual=torch.full_like(rows.residual, torch.nan))
+    found = fit_calibration(useless, 2, corrected=False)
+    assert float(found.fade) == float(found.onset) == 1.0
+
+
+def test_steady_kappa_is_the_weighted_average_of_the_logarithms():
+    log_kappa = torch.tensor([[0.0, 1.0], [2.0, -1.0], [5.0, 5.0]], dtype=torch.float64)
+    rows = torch.tensor([10, 30, 0])
+    average = (10 * log_kappa[0] + 30 * log_kappa[1]) / 40
+    expected = torch.stack(
+        [
+            (10 * log_kappa[0] + STEADY * average) / (10 + STEADY),
+            (30 * log_kappa[1] + STEADY * average) / (30 + STEADY),
+            average,
+        ]
+    )
+    torch.testing.assert_close(steady_log_kappa(log_kappa, rows), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_held_out_parts_are_laid_end_to_end():
+    rows = generated(calibration(), 10)
+    first = HeldOut(**{name: value[:4] for name, value in vars(rows).items()})
+    rest = HeldOut(**{name: value[4:] for name, value in vars(rows).items()})
+    joined = HeldOut.cat([first, rest])
+    assert len(joined) == 10
+    assert all(torch.equal(getattr(joined, name), value) for name, value in vars(rows).items())

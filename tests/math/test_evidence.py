@@ -1,0 +1,153 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import log_marginal_likelihood, profile_likelihood, scale_from_eigenpairs
+
+from trustgp.math import evidence
+from trustgp.math.evidence import (
+    FactorisationError,
+    factorise,
+    maximise_evidence,
+    profile_loss,
+    profile_scale,
+)
+
+
+def kernel(rows: int, width: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features, their Gram matrix, and two noisy targets that lie near the features' span."""
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    weights = torch.randn(width, 2, generator=generator, dtype=torch.float64)
+    noise = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+    return phi, phi @ phi.T, phi @ weights * torch.tensor([1.0, 3.0]) + noise
+
+
+@pytest.mark.parametrize("tau", [1e-3, 0.1, 10.0])
+def test_profile_scale_is_the_eigenvalue_form(tau):
+    _, gram, targets = kernel(15, 6)
+    factor, _ = factorise(gram, tau)
+    expected = scale_from_eigenpairs(gram, targets, tau)
+    torch.testing.assert_close(profile_scale(factor, targets), expected, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 0.1, 10.0])
+def test_profile_scale_maximises_the_marginal_likelihood(tau):
+    _, gram, targets = kernel(15, 6)
+    scale = profile_scale(factorise(gram, tau)[0], targets)
+    for c in range(2):
+        best = log_marginal_likelihood(gram, targets[:, c], float(scale[c]), tau)
+        for factor in (0.9, 0.999, 1.001, 1.1):
+            other = log_marginal_likelihood(gram, targets[:, c], factor * float(scale[c]), tau)
+            assert float(other) < float(best)
+
+
+def test_profile_loss_differs_from_the_log_marginal_likelihood_by_a_constant():
+    _, gram, targets = kernel(12, 5)
+    sums = [
+        profile_loss(factorise(gram, tau)[0], targets) + profile_likelihood(gram, targets, tau)
+        for tau in (1e-2, 0.3, 2.0, 50.0)
+    ]
+    assert max(sums) - min(sums) < 1e-10 * abs(sums[0])
+
+
+@pytest.mark.parametrize(("rows", "width", "seed"), [(20, 5, 0), (20, 40, 1), (30, 3, 2)])
+def test_found_tau_is_at_least_as_likely_as_a_fine_grid(rows, width, seed):
+    _, gram, targets = kernel(rows, width, seed)
+    found = maximise_evidence(gram, targets)
+    level = float(gram.diagonal().mean())
+    grid = level * torch.logspace(-8, 2, 101, dtype=torch.float64)
+    best = max(profile_likelihood(gram, targets, float(tau)) for tau in grid)
+    # Nine golden-section steps stop about 0.04 short in log tau at worst, where the likelihood is flat.
+    assert profile_likelihood(gram, targets, float(found.tau)) >= best - 0.01
+
+
+def test_evidence_holds_the_factor_and_scale_of_its_own_tau():
+    _, gram, targets = kernel(14, 6)
+    found = maximise_evidence(gram, targets)
+    regular = gram + (found.tau + found.jitter) * torch.eye(14, dtype=torch.float64)
+    torch.testing.assert_close(found.factor @ found.factor.T, regular, rtol=1e-10, atol=1e-10)
+    expected = scale_from_eigenpairs(gram, targets, float(found.tau + found.jitter))
+    torch.testing.assert_close(found.scale, expected, rtol=1e-10, atol=0)
+    assert float(found.jitter) == 0.0
+
+
+def test_tau_recovers_a_known_noise_ratio():
+    generator = torch.Generator().manual_seed(0)
+    phi = torch.randn(400, 5, generator=generator, dtype=torch.float64)
+    clean = phi @ torch.randn(5, 8, generator=generator, dtype=torch.float64) * 2.0
+    targets = clean + 0.5 * torch.randn(400, 8, generator=generator, dtype=torch.float64)
+    found = maximise_evidence(phi @ phi.T, targets)
+    # sigma^2 = tau s is identified by 3,200 numbers: within a tenth of 0.25.
+    torch.testing.assert_close(
+        (found.tau * found.scale).mean(), torch.tensor(0.25, dtype=torch.float64), rtol=0.1, atol=0
+    )
+
+
+def test_tau_stays_within_its_limits():
+    _, gram, _ = kernel(12, 30)
+    level = float(gram.diagonal().mean())
+    exact = gram @ torch.ones(12, 1, dtype=torch.float64)  # no noise at all
+    low = float(maximise_evidence(gram, exact).tau) / level
+    assert evidence.LOWEST * (1 - 1e-9) <= low <= evidence.HIGHEST
+
+
+def test_an_output_without_targets_gets_a_tiny_positive_scale():
+    _, gram, targets = kernel(10, 4)
+    targets[:, 1] = 0.0
+    found = maximise_evidence(gram, targets)
+    assert 0 < float(found.scale[1]) < 1e-9 * float(found.scale[0])
+
+
+def test_a_kernel_of_zeros_leaves_only_noise():
+    targets = torch.randn(9, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = maximise_evidence(torch.zeros(9, 9, dtype=torch.float64), targets)
+    noise = found.tau * found.scale
+    torch.testing.assert_close(noise, targets.square().mean(dim=0), rtol=1e-10, atol=0)
+
+
+def test_duplicated_rows_are_factorised():
+    phi, _, _ = kernel(6, 3)
+    twice = torch.cat([phi, phi, phi])
+    factor, _ = factorise(twice @ twice.T, 1e-8)
+    assert torch.isfinite(factor).all()
+
+
+def test_rounding_is_mended_by_the_smallest_jitter_that_does():
+    gram = torch.eye(4, dtype=torch.float64)
+    gram[0, 1] = gram[1, 0] = 1.0 + 1e-9  # indefinite by 1e-9 of the diagonal
+    factor, jitter = factorise(gram, 0.0)
+    assert jitter == pytest.approx(1e-8)
+    assert torch.isfinite(factor).all()
+
+
+def test_a_kernel_that_no_jitter_mends_is_refused():
+    gram = torch.eye(3, dtype=torch.float64)
+    gram[0, 1] = gram[1, 0] = 2.0
+    with pytest.raises(FactorisationError, match="not positive definite"):
+        factorise(gram, 0.0)
+
+
+def test_a_kernel_that_is_not_finite_is_refused():
+    gram = torch.eye(3, dtype=torch.float64)
+    gram[1, 1] = torch.inf
+    with pytest.raises(FactorisationError, match="not finite"):
+        factorise(gram, 1.0)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 12), st.integers(1, 12))
+def test_scales_and_tau_are_positive_whatever_the_kernel(seed, rows, width):
+    _, gram, targets = kernel(rows, width, seed)
+    found = maximise_evidence(gram, targets)
+    assert float(found.tau) > 0
+    assert bool((found.scale > 0).all())
+
+
+@pytest.mark.parametrize("power", [-12, -3.3, 0.7, 3, 12])
+def test_evidence_is_equivariant_under_the_units_of_kernel_and_targets(power):
+    _, gram, targets = kernel(10, 4)
+    factor = 10.0**power
+    one, other = maximise_evidence(gram, targets), maximise_evidence(factor * gram, factor * targets)
+    # The search takes the same steps; its end points carry the rounding of a logarithm.
+    torch.testing.assert_close(other.tau, factor * one.tau, rtol=1e-8, atol=0)
+    torch.testing.assert_close(other.scale, factor * one.scale, rtol=1e-8, atol=0)

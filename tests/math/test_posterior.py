@@ -1,0 +1,86 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import posterior_variance
+
+from trustgp.math.evidence import factorise
+from trustgp.math.posterior import gram_variance, span, span_variance
+
+
+def features(rows: int, width: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+
+def both_variances(train, test, tau):
+    factor, jitter = factorise(train @ train.T, tau)
+    assert jitter == 0.0
+    from_gram = gram_variance(test.square().sum(1), test @ train.T, factor)
+    return from_gram, span_variance(test, *span(train, torch.tensor(tau, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("tau", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize(("rows", "width"), [(8, 20), (20, 8), (12, 12)])
+def test_both_forms_equal_the_explicit_inverse(rows, width, tau):
+    train, test = features(rows, width, 0), features(9, width, 1)
+    expected = posterior_variance(train @ train.T, test @ train.T, test.square().sum(1), tau)
+    for found in both_variances(train, test, tau):
+        torch.testing.assert_close(
+            found, expected, rtol=1e-10, atol=1e-10 * float(test.square().sum(1).max())
+        )
+
+
+@pytest.mark.parametrize(("rows", "width"), [(8, 20), (20, 8)])
+def test_span_is_orthonormal_and_holds_the_rows(rows, width):
+    train = features(rows, width, 0)
+    basis, _ = span(train, torch.tensor(0.1, dtype=torch.float64))
+    assert basis.shape == (width, min(rows, width))
+    torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1]).double(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(train @ basis @ basis.T, train, rtol=0, atol=1e-10)
+
+
+def test_shrinkage_is_the_noise_share_of_each_eigenvalue():
+    train, tau = features(6, 10, 0), 0.7
+    _, shrink = span(train, torch.tensor(tau, dtype=torch.float64))
+    eigenvalues = torch.linalg.eigvalsh(train @ train.T).flip(0)
+    torch.testing.assert_close(shrink, tau / (eigenvalues + tau), rtol=1e-10, atol=0)
+
+
+def test_repeated_rows_do_not_widen_the_span():
+    train = features(4, 10, 0)
+    basis, _ = span(torch.cat([train, train, 2 * train]), torch.tensor(0.1, dtype=torch.float64))
+    assert basis.shape == (10, 4)
+
+
+def test_a_difference_in_float32_is_refused():
+    train, test = features(4, 6, 0).float(), features(3, 6, 1).float()
+    with pytest.raises(TypeError, match="float64"):
+        gram_variance(test.square().sum(1), test @ train.T, torch.eye(4))
+
+
+def test_float32_span_variance_is_never_negative():
+    train = features(30, 8, 0).float()
+    basis, shrink = span(train, torch.tensor(1e-8))
+    assert bool((span_variance(train, basis, shrink) >= 0).all())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 15), st.integers(1, 15), st.floats(-7, 2))
+def test_variance_lies_between_zero_and_the_prior(seed, rows, width, power):
+    train, test = features(rows, width, seed), features(7, width, seed + 1)
+    level = float(train.square().sum(1).mean())
+    prior = test.square().sum(1)
+    from_gram, from_span = both_variances(train, test, level * 10.0**power)
+    assert bool((from_span >= 0).all())
+    assert bool((from_span <= prior * (1 + 1e-10)).all())
+    # A difference: rounding of k(x, x), amplified by the condition of K + tau I.
+    slack = 1e-15 * prior.max() * 10.0 ** max(0.0, -power)
+    assert bool((from_gram >= -100 * slack).all())
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10), st.integers(1, 10))
+def test_more_rows_never_raise_the_variance(seed, rows, more):
+    train, test = features(rows + more, 6, seed), features(5, 6, seed + 1)
+    few = span_variance(test, *span(train[:rows], torch.tensor(0.1, dtype=torch.float64)))
+    many = span_variance(test, *span(train, torch.tensor(0.1, dtype=torch.float64)))
+    assert bool((many <= few + 1e-10 * test.square().sum(1)).all())

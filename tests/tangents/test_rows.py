@@ -1,0 +1,240 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import dense_gram, dense_jacobian, dense_rows, flat_parameters, largest_columns
+from torch import nn
+
+from trustgp.tangents import JacobianRows, output_mixes, rows
+from trustgp.tangents.network import prepare
+from trustgp.tangents.rows import RowFeatures
+
+EVERY = torch.empty(0, dtype=torch.int64)
+
+
+class Convolutional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3, padding=1)
+        self.norm = nn.BatchNorm2d(2)
+        self.pool = nn.MaxPool2d(2)
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(self.pool(torch.relu_(self.norm(self.conv(x)))).flatten(1))
+
+
+class Words(nn.Module):
+    """Embedding of a word beside a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(7, 3)
+        self.last = nn.Linear(5, 2)
+
+    def forward(self, word, vector):
+        return self.last(torch.tanh(torch.cat([self.words(word), vector], dim=1)))
+
+
+def seeded(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+word = torch.tensor([0, 3, 3, 6, 1, 2])
+CASES = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)), seeded(6, 3)),
+    "in place": (lambda: nn.Sequential(nn.Linear(3, 5), nn.ReLU(True), nn.Linear(5, 2)), seeded(6, 3)),
+    "conv": (Convolutional, seeded(6, 1, 4, 4)),
+    "tuple": (Words, (word, seeded(6, 2))),
+    "dict": (Words, {"vector": seeded(6, 2), "word": word}),
+    "one number": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.SiLU(), nn.Linear(4, 1), nn.Flatten(0)),
+        seeded(6, 3),
+    ),
+}
+
+
+def make(name):
+    build, inputs = CASES[name]
+    torch.manual_seed(0)
+    return build().double().eval(), inputs
+
+
+def bound(network, inputs, tangents=None, outputs="shared", targets=None):
+    tangents = tangents or JacobianRows()
+    prepared = prepare(network, tangents.choose(network), None)
+    num_outputs = prepared.matrix(inputs).shape[1]
+    mix, _ = output_mixes(outputs, num_outputs, torch.Generator().manual_seed(3))[-1]
+    targets = torch.zeros(6, num_outputs) if targets is None else targets
+    return tangents.bind(prepared, mix, inputs, targets), mix
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+@pytest.mark.parametrize("name", CASES)
+def test_rows_equal_the_dense_jacobian(name, outputs):
+    network, inputs = make(name)
+    tangents, mix = bound(network, inputs, outputs=outputs)
+    jacobian = dense_jacobian(network, inputs)
+    features = tangents(inputs)
+    torch.testing.assert_close(features.rows, dense_rows(jacobian, mix), rtol=1e-10, atol=1e-10)
+    expected = dense_gram(jacobian, mix)
+    torch.testing.assert_close(features.gram(features), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(features.diag(), expected.diagonal(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("choice", ["last", ["0.weight"], ["2.bias", "0.bias"]])
+def test_rows_of_chosen_parameters_equal_the_dense_jacobian(choice):
+    network, inputs = make("mlp")
+    tangents, mix = bound(network, inputs, JacobianRows(choice))
+    expected = dense_rows(dense_jacobian(network, inputs, list(tangents.network.names)), mix)
+    torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_small_chunks_give_the_same_rows(monkeypatch):
+    network, inputs = make("conv")
+    tangents, _ = bound(network, inputs, JacobianRows(keep_per_expert=5))
+    whole, columns = tangents(inputs).rows, tangents.columns(inputs)
+    monkeypatch.setattr(rows, "WORKING_SET", 2 * tangents.working_bytes())
+    torch.testing.assert_close(tangents(inputs).rows, whole, rtol=1e-10, atol=1e-12)
+    assert torch.equal(tangents.columns(inputs), columns)
+
+
+def test_wide_rows_are_multiplied_in_column_blocks():
+    wide = RowFeatures(seeded(3, 20_000))
+    torch.testing.assert_close(wide.gram(wide), wide.rows @ wide.rows.T, rtol=1e-10, atol=1e-10)
+
+
+def test_take_cat_select_and_tensors_keep_the_rows():
+    features = RowFeatures(seeded(6, 9))
+    index = torch.tensor([4, 0, 0])
+    assert torch.equal(features.take(index).rows, features.rows[index])
+    assert torch.equal(features.select(torch.tensor([8, 2])).rows, features.rows[:, [8, 2]])
+    assert features.select(EVERY) is features
+    assert torch.equal(RowFeatures.from_tensors(features.tensors()).rows, features.rows)
+    parts = [features.take(torch.arange(2)), features.take(torch.arange(2, 6))]
+    assert torch.equal(RowFeatures.cat(parts).rows, features.rows)
+    assert features.explicit() is features.rows
+
+
+# Stage (i): which parameters are kept for all experts.
+
+
+def test_magnitude_keeps_the_largest_parameters_of_all_layers():
+    network, inputs = make("mlp")
+    tangents, mix = bound(network, inputs, JacobianRows(keep=11))
+    expected = flat_parameters(network).abs().argsort(descending=True)[:11].sort().values
+    assert torch.equal(tangents.kept, expected)
+    dense = torch.einsum("kc,ncp->nkp", mix, dense_jacobian(network, inputs))[:, :, expected].flatten(1)
+    torch.testing.assert_close(tangents(inputs).rows, dense, rtol=1e-10, atol=1e-10)
+
+
+def test_taylor_keeps_the_parameters_whose_removal_changes_the_error_most():
+    network, inputs = make("mlp")
+    targets = seeded(6, 2)
+    tangents, _ = bound(network, inputs, JacobianRows(keep=11, rank="taylor"), targets=targets)
+    with torch.no_grad():
+        error = network(inputs) - targets  # [n, C]
+    # d/dtheta of mean_n 0.5 |f - y|^2 is mean_n (f - y) . J
+    gradient = torch.einsum("nc,ncp->p", error, dense_jacobian(network, inputs)) / len(inputs)
+    score = (flat_parameters(network) * gradient).abs()
+    assert torch.equal(tangents.kept, score.argsort(descending=True)[:11].sort().values)
+
+
+def test_taylor_differs_from_magnitude():
+    network, inputs = make("mlp")
+    taylor, _ = bound(network, inputs, JacobianRows(keep=11, rank="taylor"), targets=seeded(6, 2))
+    magnitude, _ = bound(network, inputs, JacobianRows(keep=11))
+    assert not torch.equal(taylor.kept, magnitude.kept)
+
+
+def test_keeping_every_parameter_keeps_the_kernel():
+    network, inputs = make("mlp")
+    tangents, mix = bound(network, inputs, JacobianRows(keep=32))
+    expected = dense_gram(dense_jacobian(network, inputs), mix)
+    features = tangents(inputs)
+    torch.testing.assert_close(features.gram(features), expected, rtol=1e-10, atol=1e-10)
+
+
+# Stage (ii): which columns an expert keeps.
+
+
+@pytest.mark.parametrize("outputs", ["shared", "pseudo"])
+@pytest.mark.parametrize("keep", [None, 20])
+def test_an_expert_keeps_the_columns_of_largest_summed_gradient(outputs, keep):
+    network, inputs = make("mlp")
+    tangents, mix = bound(network, inputs, JacobianRows(keep=keep, keep_per_expert=7), outputs)
+    dense = torch.einsum("kc,ncp->nkp", mix, dense_jacobian(network, inputs))[:, :, tangents.kept]
+    best = largest_columns(dense.flatten(1), 7, len(mix))
+    width = len(tangents.kept)
+    expected = torch.cat([best + k * width for k in range(len(mix))])
+    assert torch.equal(tangents.columns(inputs), expected)
+
+
+@pytest.mark.parametrize("tangents", [JacobianRows(), JacobianRows(keep=14), JacobianRows(keep_per_expert=7)])
+def test_pseudo_targets_come_from_the_kept_columns(tangents):
+    network, inputs = make("mlp")
+    bound_map, mix = bound(network, inputs, tangents)
+    columns = bound_map.columns(inputs)
+    kept = bound_map.kept
+    if columns.numel():
+        kept = kept[columns[: len(columns) // len(mix)]]
+    jacobian, theta = dense_jacobian(network, inputs), flat_parameters(network)
+    expected = jacobian[:, :, kept] @ theta[kept]
+    found = bound_map.network.directional(inputs, bound_map.direction(columns))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_kernel_and_pseudo_targets_agree_on_the_columns():
+    network, inputs = make("mlp")
+    tangents, mix = bound(network, inputs, JacobianRows(keep=20, keep_per_expert=6))
+    columns = tangents.columns(inputs)
+    theta = torch.cat([value.flatten() for value in tangents.direction(columns).values()])
+    kept = tangents.kept[columns[: len(columns) // len(mix)]]
+    assert torch.equal(theta.nonzero().flatten(), kept)
+    features = tangents(inputs).select(columns).rows.reshape(6, len(mix), -1)
+    found = torch.einsum("nkp,p->nk", features, theta[kept])
+    expected = tangents.network.directional(inputs, tangents.direction(columns)) @ mix.T
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_widths_and_bytes_are_what_the_rows_take():
+    network, inputs = make("mlp")
+    tangents, _ = bound(network, inputs, JacobianRows(keep=20, keep_per_expert=6))
+    made = tangents(inputs).rows
+    assert tangents.width(expert=False) == made.shape[1]
+    assert tangents.row_bytes() * 6 == made.numel() * made.element_size()
+    assert tangents.width(expert=True) == len(tangents.columns(inputs))
+
+
+def test_a_restored_map_gives_the_same_rows():
+    network, inputs = make("mlp")
+    settings = JacobianRows(keep=20, keep_per_expert=6)
+    tangents, _ = bound(network, inputs, settings)
+    again = JacobianRows(**settings.settings()).restore(tangents.network, tangents.state())
+    assert torch.equal(again(inputs).rows, tangents(inputs).rows)
+    assert torch.equal(again.columns(inputs), tangents.columns(inputs))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": 0}, "keep=0"),
+        ({"keep_per_expert": -1}, "keep_per_expert=-1"),
+        ({"keep": 99}, "between 1 and 32"),
+        ({"keep": 5, "rank": "beauty"}, "magnitude"),
+        ({"keep": 5, "keep_per_expert": 6}, "exceeds the 5"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message):
+    network, inputs = make("mlp")
+    with pytest.raises(ValueError, match=message):
+        bound(network, inputs, JacobianRows(**options))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 8))
+def test_the_kernel_is_positive_semidefinite(seed, n, width):
+    generator = torch.Generator().manual_seed(seed)
+    features = RowFeatures(torch.randn(n, width, generator=generator, dtype=torch.float32))
+    gram = features.gram(features)
+    assert torch.equal(gram, gram.T)
+    assert float(torch.linalg.eigvalsh(gram).min()) >= -1e-12 * float(gram.diagonal().max())

@@ -1,0 +1,170 @@
+"""What the paper's public code gets wrong, and this one must not."""
+
+import copy
+import math
+
+import pytest
+import torch
+from reference import dense_gram, dense_jacobian, gaussian_nll, posterior_variance
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import trustgp
+from trustgp import LayerFactors, Patchwork
+from trustgp.experts import SELECTION_NOISE
+
+# Rows of an expert carry its label.
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+def test_an_experts_own_rows_are_those_that_the_gate_sends_to_it(fit_case, case, outputs):
+    model = fit_case(num_experts=6, outputs=outputs)
+    labels = model.predict(case.inputs).expert.reshape(160, -1)
+    for k, mixture in enumerate(model.mixtures):
+        for index, expert in enumerate(mixture.experts):
+            own = expert.rows[: int(expert.own)]
+            assert labels[own, k].tolist() == [index] * len(own)
+            assert set(own.tolist()) == set((labels[:, k] == index).nonzero().flatten().tolist())
+
+
+def test_borrowed_rows_carry_the_label_of_a_neighbour(fit_case, case):
+    model = fit_case(num_experts=6)
+    mixture = model.mixtures[0]
+    labels = model.predict(case.inputs).expert
+    borrowed = 0
+    for index, expert in enumerate(mixture.experts):
+        for row in expert.rows[int(expert.own) :].tolist():
+            assert int(labels[row]) in mixture.neighbours[index]
+            borrowed += 1
+    assert borrowed > 0
+
+
+# Selection takes the most uncertain rows and never repeats one.
+
+
+def test_no_expert_holds_a_row_twice(fit_case):
+    for budget in (None, "150 KiB"):
+        for expert in fit_case(num_experts=4, budget=budget).mixtures[0].experts:
+            assert len(set(expert.rows.tolist())) == len(expert.rows)
+
+
+def test_under_a_budget_each_row_kept_is_the_most_uncertain_at_its_turn(fit_case, case):
+    model = fit_case(num_experts=1, budget="90 KiB")
+    (expert,) = model.mixtures[0].experts
+    rows = expert.rows.tolist()
+    assert 8 <= len(rows) < 160
+    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
+    noise = SELECTION_NOISE * float(gram.diagonal().mean())
+    for step in range(len(rows)):
+        there, left = rows[:step], [i for i in range(160) if i not in rows[:step]]
+        variance = posterior_variance(
+            gram[there][:, there], gram[left][:, there], gram.diagonal()[left], noise
+        )
+        assert left[int(variance.argmax())] == rows[step]
+
+
+# Every row is scored.
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+def test_as_many_rows_come_back_as_were_asked_for_in_order(fitted, toy, batch):
+    inputs, targets = toy(101, seed=50)
+    whole = fitted.predict(inputs)
+    p = fitted.predict(DataLoader(TensorDataset(inputs, targets), batch_size=batch))
+    assert len(p) == len(p.corrected) == len(p.plain) == 101
+    for name in ("mean", "variance", "novelty", "expert"):
+        # another batch size may add in another order
+        torch.testing.assert_close(getattr(p, name), getattr(whole, name), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate"])
+def test_permuting_the_inputs_permutes_the_outputs(fit_case, toy, outputs):
+    model = fit_case(outputs=outputs)
+    inputs = toy(101, seed=50)[0]
+    order = torch.randperm(101, generator=torch.Generator().manual_seed(0))
+    straight, mixed = model.predict(inputs), model.predict(inputs[order])
+    for name in ("mean", "variance", "novelty", "expert", "epistemic", "aleatoric", "excess"):
+        torch.testing.assert_close(
+            getattr(mixed, name), getattr(straight, name)[order], rtol=1e-9, atol=1e-12
+        )
+
+
+def test_a_row_alone_is_answered_as_among_others(fitted, toy):
+    inputs = toy(20, seed=50)[0]
+    whole = fitted.predict(inputs)
+    for i in range(20):
+        alone = fitted.predict(inputs[i : i + 1])
+        torch.testing.assert_close(alone.variance[0], whole.variance[i], rtol=1e-9, atol=1e-12)
+
+
+# The likelihood does not depend on the units of the targets.
+
+
+class InUnits(nn.Module):
+    """The same network, its outputs in other units."""
+
+    def __init__(self, network, factor):
+        super().__init__()
+        self.network, self.factor = network, factor
+
+    def forward(self, x):
+        return self.network(x) * self.factor
+
+
+def scaled_last_layer(network, factor):
+    network = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in network[4].parameters():
+            parameter.mul_(factor)
+    return network
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e-3])
+@pytest.mark.parametrize("way", ["outputs in other units", "last layer"])
+@pytest.mark.parametrize("held", [False, True])
+def test_other_units_shift_the_likelihood_by_the_logarithm_of_the_factor(case, toy, factor, way, held):
+    if way == "last layer":
+        # With all parameters this is another kernel, since only the earlier layers' gradients grow; with
+        # those of the last layer it is the same function in other units.
+        build, tangents = scaled_last_layer, LayerFactors("last")
+    else:
+        build, tangents = InUnits, LayerFactors()
+    inputs, targets = toy(80, seed=60)
+    validation = toy(60, seed=61)
+    found = {}
+    for unit in (1.0, factor):
+        model = trustgp.fit(
+            build(case.network, unit),
+            (case.inputs, case.targets * unit),
+            validation=(validation[0], validation[1] * unit) if held else None,
+            num_experts=4,
+            tangents=tangents,
+            progress=False,
+        )
+        p = model.predict(inputs)
+        found[unit] = [
+            (q, gaussian_nll(q.mean, q.variance, targets * unit)) for q in (p, p.corrected, p.plain)
+        ]
+    for (one, nll), (other, other_nll) in zip(found[1.0], found[factor], strict=True):
+        # tau is found by a search whose end carries the rounding of its logarithm, and the calibration by
+        # an optimiser that stops at a small gradient.
+        tolerance = 1e-4 if held else 1e-6
+        torch.testing.assert_close(other.std, factor * one.std, rtol=tolerance, atol=0)
+        assert other_nll - nll == pytest.approx(math.log(factor), abs=tolerance)
+        torch.testing.assert_close(other.novelty, one.novelty, rtol=1e-6, atol=1e-9)
+
+
+def test_outputs_in_unlike_units_keep_their_own_scale(case, toy):
+    units = torch.tensor([1e3, 1e-3], dtype=torch.float64)
+    inputs = toy(40, seed=60)[0]
+    options = {"num_experts": 4, "outputs": "separate", "progress": False}
+    one = trustgp.fit(case.network, (case.inputs, case.targets), **options).predict(inputs)
+    network = InUnits(case.network, units)
+    other = trustgp.fit(network, (case.inputs, case.targets * units), **options).predict(inputs)
+    torch.testing.assert_close(other.std, units * one.std, rtol=1e-6, atol=0)  # as above
+
+
+def test_independent_experts_are_a_strict_partition(fit_case):
+    model = fit_case(num_experts=6, patchwork=Patchwork(neighbours=0))
+    rows = torch.cat([expert.rows for expert in model.mixtures[0].experts])
+    assert sorted(rows.tolist()) == list(range(160))

@@ -1,0 +1,126 @@
+import pytest
+import torch
+
+from trustgp import ArtifactError, JacobianRows, Threads
+
+
+class Interrupted(Threads):
+    """Runs everything, but dies after `survive` experts have been handed back."""
+
+    survive = 10**6
+    solved = 0
+
+    def run(self, function, tasks):
+        experts = bool(tasks) and type(tasks[0]).__name__ == "Task"
+        for position, result in super().run(function, tasks):
+            if experts:
+                if Interrupted.solved >= Interrupted.survive:
+                    raise KeyboardInterrupt
+                Interrupted.solved += 1
+            yield position, result
+
+
+@pytest.fixture
+def fit_until(fit_case, tmp_path):
+    """Fit with a checkpoint; returns the model, or None when killed after `survive` experts."""
+
+    def fit(survive=10**6, **options):
+        Interrupted.survive, Interrupted.solved = survive, 0
+        options = {"num_experts": 6, "checkpoint": tmp_path / "point", "executor": Interrupted(2), **options}
+        try:
+            return fit_case(**options)
+        except KeyboardInterrupt:
+            return None
+
+    return fit
+
+
+def files(tmp_path):
+    return sorted((tmp_path / "point").glob("expert-*.trustgp"))
+
+
+OPTIONS = [
+    {},
+    {"outputs": "separate"},
+    {"groups": torch.arange(160) // 10},
+    {"tangents": JacobianRows(keep=60, keep_per_expert=15)},
+    {"budget": "200 KiB"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_killed_fit_goes_on_and_ends_the_same_to_the_bit(
+    fit_case, fit_until, tmp_path, assert_same_state, options
+):
+    whole = fit_case(num_experts=6, **options)
+    assert fit_until(survive=3, **options) is None
+    # an expert whose result was handed over just before the end may or may not be on disk
+    kept = len(files(tmp_path))
+    assert kept == 3
+    resumed = fit_until(**options)
+    assert Interrupted.solved == whole.num_experts - kept
+    assert_same_state(resumed, whole)
+
+
+def test_a_finished_checkpoint_solves_nothing_again(fit_until, assert_same_state):
+    first = fit_until()
+    assert Interrupted.solved == first.num_experts
+    second = fit_until()
+    assert Interrupted.solved == 0
+    assert_same_state(first, second)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
+def test_a_damaged_expert_is_solved_again(fit_until, tmp_path, assert_same_state, damage):
+    first = fit_until()
+    path = files(tmp_path)[2]
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    if damage == "flipped":
+        content[-20] ^= 1
+    if damage == "empty":
+        content = bytearray()
+    if damage == "foreign":
+        content = bytearray(b"not a file of ours at all" * 20)
+    path.write_bytes(bytes(content))
+    second = fit_until()
+    assert Interrupted.solved == 1
+    assert_same_state(first, second)
+
+
+def test_an_expert_of_another_place_is_not_taken(fit_until, tmp_path, assert_same_state):
+    first = fit_until()
+    one, other = files(tmp_path)[:2]
+    one.write_bytes(other.read_bytes())
+    second = fit_until()
+    assert Interrupted.solved == 1
+    assert_same_state(first, second)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"num_experts": 5}, "experts"),
+        ({"budget": "1 MiB"}, "budget"),
+        ({"groups": torch.zeros(160)}, "data"),
+        ({"outputs": "pseudo"}, "outputs"),
+    ],
+)
+def test_a_checkpoint_of_another_fit_is_refused_and_named(fit_until, options, name):
+    fit_until(survive=2)
+    with pytest.raises(ArtifactError, match=f"different: .*{name}"):
+        fit_until(**options)
+
+
+def test_a_checkpoint_of_another_network_is_refused(fit_until, own_network):
+    fit_until(survive=2)
+    with torch.no_grad():
+        own_network[0].bias[0] += 1e-6
+    with pytest.raises(ArtifactError, match=r"different: .*network"):
+        fit_until(network=own_network)
+
+
+def test_a_checkpoint_does_not_change_the_model(fit_case, fit_until, assert_same_state):
+    assert_same_state(fit_until(), fit_case(num_experts=6))

@@ -1,0 +1,125 @@
+"""The command line: what it prints, and how it fails."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import trustgp
+from trustgp.baselines import mlp
+from trustgp.cli import main
+from trustgp.inspecting import expert_table, summarise
+
+
+@pytest.fixture(scope="module")
+def model():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(120, 2, generator=generator)
+    rows = inputs, torch.stack([inputs.sum(1).sin(), inputs.prod(1)], dim=1)
+    return trustgp.fit(mlp([2, 8, 2]).eval(), rows, num_experts=4, progress=False)
+
+
+@pytest.fixture
+def saved(model, tmp_path):
+    path = tmp_path / "arm.trustgp"
+    model.save(path)
+    return path
+
+
+def test_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"trustgp {trustgp.__version__}\n"
+
+
+def test_the_installed_module_runs():
+    command = [sys.executable, "-m", "trustgp.cli", "--version"]
+    assert trustgp.__version__ in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_inspect_shows_every_expert_and_where_the_model_comes_from(model, saved, capsys):
+    assert main(["inspect", str(saved)]) == 0
+    shown = capsys.readouterr().out
+    for text in ("LayerFactors(parameters='all')", "Regression()", trustgp.__version__, "120", "2, shared"):
+        assert text in shown
+    assert f"{float(model.bound):.3f}" in shown
+    for expert in model.mixtures[0].experts:
+        assert f"{int(expert.own)}" in shown
+        assert f"{float(expert.scale.log().mean().exp()):.3g}" in shown
+
+
+def test_the_lines_of_the_experts_are_their_own_numbers(model, saved):
+    table = expert_table(summarise(saved))
+    columns = {str(column.header): list(column.cells) for column in table.columns}
+    mixture = model.mixtures[0]
+    assert columns["own rows"] == [str(int(e.own)) for e in mixture.experts]
+    assert columns["lent rows"] == [str(len(e.rows) - int(e.own)) for e in mixture.experts]
+    assert columns["neighbours"] == [" ".join(map(str, near)) or "-" for near in mixture.neighbours]
+    assert columns["kappa"] == [f"{float(e.kappa.log().mean().exp()):.3g}" for e in mixture.experts]
+    assert columns["state"] == ["ok"] * len(mixture.experts)
+
+
+def test_only_the_largest_experts_are_shown_where_there_are_many(model, saved):
+    table = expert_table(summarise(saved), most=2)
+    sizes = sorted((int(e.own) + len(e.rows) - int(e.own) for e in model.mixtures[0].experts), reverse=True)
+    columns = {str(column.header): list(column.cells) for column in table.columns}
+    shown = [int(a) + int(b) for a, b in zip(columns["own rows"], columns["lent rows"], strict=True)]
+    assert sorted(shown, reverse=True) == sizes[:2]
+    assert "--all" in str(table.title)
+    assert expert_table(summarise(saved), most=None).row_count == len(sizes)
+
+
+def test_inspect_of_separate_outputs_names_kernel_and_expert(tmp_path, capsys):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(40, 2, generator=generator), torch.randn(40, 2, generator=generator)
+    fitted = trustgp.fit(mlp([2, 4, 2]).eval(), rows, num_experts=2, outputs="separate", progress=False)
+    fitted.save(tmp_path / "a.trustgp")
+    assert main(["inspect", str(tmp_path / "a.trustgp"), "--all"]) == 0
+    assert "1.0" in capsys.readouterr().out
+
+
+def failing(arguments, capsys) -> str:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("trustgp: ")
+    return captured.err
+
+
+def test_a_missing_file_is_one_line(tmp_path, capsys):
+    assert "No such file" in failing(["inspect", str(tmp_path / "none.trustgp")], capsys)
+
+
+def test_a_folder_is_one_line(tmp_path, capsys):
+    assert "directory" in failing(["inspect", str(tmp_path)], capsys)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign", "empty"])
+def test_a_damaged_file_is_one_line(saved, damage, capsys):
+    whole = saved.read_bytes()
+    middle = len(whole) - 100
+    saved.write_bytes(
+        {
+            "cut": whole[: len(whole) // 2],
+            "flipped": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "foreign": b"not a model at all, but long enough to be read",
+            "empty": b"",
+        }[damage]
+    )
+    assert saved.name in failing(["inspect", str(saved)], capsys)
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["demo", "--part", "legs"], ["demo", "--seed", "x"]])
+def test_wrong_arguments_are_explained_with_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "trustgp" in capsys.readouterr().err
+
+
+def test_an_out_folder_that_is_a_file_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert "file" in failing(["demo", "--out", str(tmp_path / "file")], capsys)

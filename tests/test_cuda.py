@@ -1,0 +1,65 @@
+"""The same model on a GPU: fit there, move, save and load across devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import trustgp
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(400, 3, generator=generator)
+    targets = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
+    targets = targets + 0.1 * torch.randn(targets.shape, generator=generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 2)).double()
+    return network.eval(), inputs.double(), targets.double()
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+@pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.JacobianRows(keep=100)])
+def test_a_fit_on_cuda_equals_one_on_the_cpu(outputs, tangents):
+    network, inputs, targets = problem()
+    options = {"num_experts": 3, "outputs": outputs, "tangents": tangents, "progress": False}
+    here = trustgp.fit(network, (inputs, targets), **options).predict(inputs[:50])
+    there = trustgp.fit(network, (inputs, targets), device="cuda", **options).predict(inputs[:50])
+    assert there.mean.device.type == "cuda"
+    torch.testing.assert_close(there.mean.cpu(), here.mean)
+    # rounding of other BLAS libraries, enlarged by the search over tau
+    torch.testing.assert_close(there.variance.cpu(), here.variance, rtol=1e-3, atol=0)
+
+
+def test_predictions_survive_a_move_and_a_file_across_devices(tmp_path):
+    network, inputs, targets = problem()
+    model = trustgp.fit(network, (inputs, targets), num_experts=3, device="cuda", progress=False)
+    before = model.predict(inputs[:50])
+    model.save(tmp_path / "arm.trustgp")
+    loaded = trustgp.load(tmp_path / "arm.trustgp", network)
+    assert loaded.device.type == "cpu"
+    for other in (loaded, loaded.to("cuda"), model.to("cpu")):
+        after = other.predict(inputs[:50])
+        # 1e-6: the two devices round differently, and the variance is a difference near the data
+        torch.testing.assert_close(after.variance.cpu(), before.variance.cpu(), rtol=1e-6, atol=1e-12)
+
+
+def test_the_users_network_stays_on_its_device():
+    network, inputs, targets = problem()
+    trustgp.fit(network, (inputs, targets), num_experts=2, device="cuda", progress=False)
+    assert {p.device.type for p in network.parameters()} == {"cpu"}
+
+
+def test_a_network_on_cuda_takes_rows_from_the_cpu_and_updates():
+    network, inputs, targets = problem()
+    network = network.cuda()
+    model = trustgp.fit(network, (inputs[:300], targets[:300]), num_experts=3, progress=False)
+    touched = model.update((inputs[300:], targets[300:]))
+    assert touched
+    prediction = model.predict(inputs[:50])
+    assert torch.equal(prediction.mean, network(inputs[:50].cuda()).detach())
+    assert bool((prediction.variance > 0).all())
