@@ -44,6 +44,14 @@ class Raw:
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.cat([getattr(p, name) for p in parts], dim=1) for name in names})
 
+    def finite(self) -> Tensor:
+        """Which rows have a finite answer, shape [n]."""
+        return torch.isfinite(self.epistemic).all(dim=1) & torch.isfinite(self.shift).all(dim=1)
+
+    def take(self, rows: Tensor) -> Raw:
+        """The answers for some of the rows."""
+        return Raw(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
     def spread(self, rows: Tensor) -> Raw:
         """These answers at the True places of `rows` [n]; elsewhere: nothing known, infinite variance."""
         blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
@@ -114,12 +122,12 @@ class Mixture:
             parts.append(self._answer(expert, features.take(rows)))
         joined = Raw.cat(parts)
         back = order.argsort()
-        return Raw(**{field.name: getattr(joined, field.name)[back] for field in fields(Raw)})
+        return joined.take(back)
 
     def _answer(self, index: int, features: Features) -> Raw:
         expert = self.experts[index]
         answer = expert.posterior(features)
-        unit = answer.unit
+        unit = torch.where(torch.isfinite(answer.unit), answer.unit, torch.nan)  # an overflow is no answer
         if bool((unit < 0).any()):
             warnings.warn(
                 f"expert {index}: {int((unit < 0).sum())} of {len(unit)} variances fell below zero by "

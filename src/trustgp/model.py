@@ -154,31 +154,33 @@ class UncertaintyModel(nn.Module):
 
     def _predict(self, inputs: Inputs) -> Prediction:
         inputs = to_device(inputs, self.device)
-        good = finite_rows(inputs)
         outputs = call(self.network, copied(inputs))
-        if not bool(good.all()):
+        good = finite_rows(inputs) & finite_rows(outputs)
+        if not bool(good.all()) and bool(good.any()):
             # Rows that are whole must come out as if the others were not there, to the bit.
-            rows = good.nonzero().flatten()
-            if len(rows):
-                outputs = outputs.clone()
-                outputs[rows] = call(self.network, take(inputs, rows))
-        good = good & torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1)
-        return replace(self._finish(inputs, outputs, good), valid=good)
-
-    def _finish(self, inputs: Inputs, outputs: Tensor, good: Tensor) -> Prediction:
-        if bool(good.all()):
-            raw = self.raw(inputs)
-        elif bool(good.any()):
-            raw = self.raw(take(inputs, good.nonzero().flatten())).spread(good)
-        else:
-            raw = _nothing_known(as_matrix(outputs), len(self.mixtures))
+            outputs = outputs.clone()
+            outputs[good] = call(self.network, take(inputs, good.nonzero().flatten()))
+        raw, known = self._known(inputs, outputs, good)
         prediction = self.origin.likelihood.prediction(outputs, raw, self.calibrations)
         inner = {
-            name: replace(value, valid=good)
+            name: replace(value, valid=known)
             for name in ("_corrected", "_plain")
             if (value := getattr(prediction, name)) is not None
         }
-        return replace(prediction, **inner)
+        return replace(prediction, valid=known, **inner)
+
+    def _known(self, inputs: Inputs, outputs: Tensor, good: Tensor) -> tuple[Raw, Tensor]:
+        """What the experts say of the good rows, and for which rows it is finite, shape [n]."""
+        if not bool(good.any()):
+            return _nothing_known(as_matrix(outputs), len(self.mixtures)), good
+        whole = bool(good.all())
+        raw = self.raw(inputs if whole else take(inputs, good.nonzero().flatten()))
+        sound = raw.finite()  # a gradient may overflow where input and output are finite
+        known = good.clone()
+        known[good] = sound
+        if bool(sound.all()):
+            return (raw if whole else raw.spread(known)), known
+        return raw.take(sound).spread(known), known
 
     def _inputs_of(self, batch: Any) -> Inputs:
         """The inputs in what the user passed: themselves, or the first of a pair with targets."""

@@ -94,22 +94,40 @@ def divide(
     subset = torch.randperm(len(rows), generator=generator)[:size].sort().values
     device = tangents.network.device
     single = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
-    if num_experts == 1:
+
+    def alone() -> tuple[Partition, Tensor]:
         zeros = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
         return _partition(single, zeros, patchwork), torch.zeros((), dtype=torch.float64)
+
+    if num_experts == 1:
+        return alone()
 
     @torch.no_grad()
     def project(index: Tensor):
         features = features_of(tangents, rows.take(index), NO_COLUMNS)
+        _require_finite_gradients(features.diag(), index)
         projection = make_projection(features, division.components)
         return projection, projection(features)
 
     ((_, (projection, subset_points)),) = executor.run(project, [subset])
+    if subset_points.shape[1] == 0:  # the rows do not differ: there is nothing to divide them by
+        return alone()
     gate = Gate(projection, single.centroids)
     points = embed_rows(tangents, gate, rows, executor, report)
+    _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
     centroids = find_centroids(subset_points, points, num_experts, seed=seed)
     partition = _partition(Gate(projection, centroids), points, patchwork)
     return partition, _bound(tangents, rows, partition.nearest, generator, executor)
+
+
+def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
+    """Raise where a row's kernel is NaN or infinite: it could not be assigned to any expert."""
+    bad = rows[~torch.isfinite(values).cpu()]
+    if len(bad):
+        raise FactorisationError(
+            f"the network's gradients overflow in {len(bad)} of {len(rows)} training rows, "
+            f"first in row {int(bad[0])}; scale the inputs, or drop these rows."
+        )
 
 
 def _partition(gate: Gate, points: Tensor, patchwork: Patchwork) -> Partition:

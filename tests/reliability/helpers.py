@@ -1,0 +1,217 @@
+"""Tiny trained networks, forged files with a correct checksum, and runs in a process of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import trustgp
+from trustgp import Prediction
+
+TESTS = Path(__file__).parents[1]
+ZEROS = "0" * 64
+OUTPUTS = ("shared", "separate", "pseudo")
+
+
+def mlp(inputs: int, width: int, outputs: int, *, dtype=torch.float64, seed: int = 0) -> nn.Sequential:
+    """An MLP with one hidden layer and seeded weights, in eval mode."""
+    network = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, outputs))
+    return seeded(network, seed).to(dtype).eval()
+
+
+def seeded(network: nn.Module, seed: int) -> nn.Module:
+    """The same network with weights that depend on the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5)
+    return network
+
+
+def rows(n: int, inputs: int = 2, outputs: int = 2, *, dtype=torch.float64, seed: int = 0):
+    """n rows of smooth functions with a little noise, in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, inputs, generator=generator, dtype=torch.float64) * 4 - 2
+    frequencies = torch.randn(inputs, outputs, generator=generator, dtype=torch.float64)
+    noise = torch.randn(n, outputs, generator=generator, dtype=torch.float64)
+    return x.to(dtype), ((x @ frequencies).sin() + 0.05 * noise).to(dtype)
+
+
+def train(network: nn.Module, x: Tensor, y: Tensor, steps: int = 60) -> nn.Module:
+    """A few full-batch steps of Adam."""
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.03)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        (network(x).reshape_as(y) - y).square().mean().backward()
+        optimiser.step()
+    for parameter in network.parameters():
+        parameter.grad = None
+    return network
+
+
+def trained(n: int, inputs: int = 2, width: int = 3, outputs: int = 2, *, dtype=torch.float64, seed: int = 0):
+    """A trained network, its inputs and its targets."""
+    x, y = rows(n, inputs, outputs, dtype=dtype, seed=seed)
+    return train(mlp(inputs, width, outputs, dtype=dtype, seed=seed), x, y), x, y
+
+
+def quiet_fit(network: nn.Module, train: Any, **options) -> trustgp.UncertaintyModel:
+    """`trustgp.fit` without bars."""
+    return trustgp.fit(network, train, progress=False, **options)
+
+
+def raw_bytes(tensor: Tensor) -> bytes:
+    """The bits of a tensor, so that NaN equals NaN and 0 differs from -0."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def prediction_fields(prediction: Prediction, pick: Tensor | slice = slice(None)) -> dict[str, Tensor]:
+    """Every public tensor of a prediction and of its two siblings, some rows of it."""
+    table = {}
+    for view in ("", "corrected", "plain"):
+        one = getattr(prediction, view) if view else prediction
+        names = [field.name for field in fields(one) if not field.name.startswith("_")]
+        table |= {f"{view}.{name}": getattr(one, name)[pick] for name in (*names, "variance", "std")}
+    return table
+
+
+def different_fields(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    """Names on which two tables do not agree to the bit."""
+    assert one.keys() == other.keys()
+    return [name for name in one if raw_bytes(one[name]) != raw_bytes(other[name])]
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+def split_file(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Header table and payload of a safetensors file."""
+    data = Path(path).read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def seal(path: Path, header: bytes, payload: bytes) -> Path:
+    """Write a file whose checksum is right; `header` holds 64 zeros where the checksum goes."""
+    header += b" " * (-len(header) % 8)
+    digest = hashlib.sha256(len(header).to_bytes(8, "little") + header + payload).hexdigest()
+    header = header.replace(ZEROS.encode(), digest.encode(), 1)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + payload)
+    return path
+
+
+def forge_header(
+    source: Path, target: Path, change: Callable[[dict[str, Any]], None], payload: bytes | None = None
+) -> Path:
+    """A copy of `source` whose header table went through `change`, with a matching checksum."""
+    table, original = split_file(source)
+    table["__metadata__"]["sha256"] = ZEROS
+    change(table)
+    return seal(target, json.dumps(table).encode(), original if payload is None else payload)
+
+
+def forge_text(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The same for the description inside the metadata."""
+
+    def inner(table: dict[str, Any]) -> None:
+        text = json.loads(table["__metadata__"]["text"])
+        change(text)
+        table["__metadata__"]["text"] = json.dumps(text)
+
+    return forge_header(source, target, inner)
+
+
+def forge_tensors(source: Path, target: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
+    """The same for the tensors; offsets and shapes are written anew."""
+    tensors = load_file(source)
+    change(tensors)
+    codes = {
+        "float64": "F64",
+        "float32": "F32",
+        "float16": "F16",
+        "int64": "I64",
+        "int32": "I32",
+        "bool": "BOOL",
+    }
+    metadata = split_file(source)[0]["__metadata__"] | {"sha256": ZEROS}
+    table: dict[str, Any] = {"__metadata__": metadata}
+    payload = b""
+    for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
+        value = tensors[name]
+        block = raw_bytes(value)
+        table[name] = {
+            "dtype": codes[str(value.dtype).removeprefix("torch.")],
+            "shape": list(value.shape),
+            "data_offsets": [len(payload), len(payload) + len(block)],
+        }
+        payload += block
+    return seal(target, json.dumps(table).encode(), payload)
+
+
+# -- processes --------------------------------------------------------------------------------------
+
+
+def python(code: str, *arguments: Any) -> str:
+    """Run code in a process of its own, wait for it, and return what it printed."""
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def in_a_fork(work: Callable[[], Any]) -> int:
+    """Begin work in a fork of this process, and return its id. Only before torch has started threads."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def killed_when(work: Callable[[], Any], ripe: Callable[[], bool], delay: float) -> None:
+    """Begin work in a fork of this process; kill it (-9) a little after `ripe` has become true."""
+    child = in_a_fork(work)
+    while not ripe() and os.waitpid(child, os.WNOHANG) == (0, 0):
+        time.sleep(0.001)
+    time.sleep(delay)
+    with suppress(ProcessLookupError, ChildProcessError):  # it may have ended by itself
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def finished(work: Callable[[], Any]) -> float:
+    """Do work in a fork of this process; how long it took."""
+    began = time.perf_counter()
+    _, status = os.waitpid(in_a_fork(work), 0)
+    if status:
+        raise SystemExit(f"a fork ended with status {status}")
+    return time.perf_counter() - began
+
+
+def listing(folder: Path) -> list[str]:
+    """Names in a folder, hidden ones too."""
+    return sorted(entry.name for entry in folder.iterdir())

@@ -1,0 +1,150 @@
+"""Promise 5: nothing in a file is ever executed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import trustgp
+from trustgp.artifact import describe
+
+SOURCE = Path(trustgp.__file__).parent
+MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+CALLS = {"eval", "exec", "compile", "__import__"}
+ATTRIBUTES = {
+    "torch.load",
+    "torch.jit.load",
+    "torch.package",
+    "torch.hub.load",
+    "torch.hub.load_state_dict_from_url",
+    "joblib.load",
+    "numpy.load",
+    "np.load",
+    "pandas.read_pickle",
+    "pd.read_pickle",
+    "builtins.eval",
+    "builtins.exec",
+}
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def forbidden(source: str) -> list[str]:
+    """What in a source text could execute a file's contents."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            found += [name for name in names if name.split(".")[0] in MODULES]
+        elif isinstance(node, ast.ImportFrom):
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += full if (node.module or "").split(".")[0] in MODULES else []
+            found += [name for name in full if name in ATTRIBUTES]
+        elif isinstance(node, ast.Name) and node.id in CALLS:
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute) and _dotted(node) in ATTRIBUTES:
+            if not (_dotted(node).endswith("np.load") or _dotted(node) == "numpy.load"):
+                found.append(_dotted(node))
+        elif isinstance(node, ast.Call) and _dotted(node.func) in ("np.load", "numpy.load"):
+            allowed = [k.value for k in node.keywords if k.arg == "allow_pickle"]
+            if allowed and not (isinstance(allowed[0], ast.Constant) and allowed[0].value is False):
+                found.append("np.load(allow_pickle=...)")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_source_file_can_execute_what_it_reads(path):
+    assert forbidden(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import joblib",
+        "def f():\n    import dill.source",
+        "import torch\ntorch.load('x')",
+        "from torch import load",
+        "torch.jit.load('x')",
+        "eval('1')",
+        "call = exec",
+        "np.load('x', allow_pickle=True)",
+    ],
+)
+def test_the_search_itself_finds(code):
+    assert forbidden(code)
+
+
+class Canary:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self):
+        return (os.system, (f"touch '{self.trace}'",))
+
+
+def _payload(kind: str, trace: Path, path: Path) -> None:
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(Canary(trace)))
+    elif kind == "old-pickle":
+        path.write_bytes(pickle.dumps(Canary(trace), protocol=0))
+    elif kind == "torch":
+        torch.save({"weights": torch.ones(3), "more": Canary(trace)}, path)
+    elif kind == "old-torch":
+        torch.save(Canary(trace), path, _use_new_zipfile_serialization=False)
+    elif kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps(Canary(trace)))
+            archive.writestr("__main__.py", f"open({str(trace)!r}, 'w')")
+    else:  # a small safetensors length, then a pickle where the header should be
+        pickled = pickle.dumps(Canary(trace))
+        path.write_bytes(len(pickled).to_bytes(8, "little") + pickled)
+
+
+KINDS = ["pickle", "old-pickle", "torch", "old-torch", "zip", "hidden"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["a.trustgp", "a.pt", "a.pth", "a.pkl", "a.joblib", "a.safetensors", "a"])
+def test_a_payload_is_never_executed(gram_file, tmp_path, kind, name):
+    path, trace = tmp_path / name, tmp_path / "executed"
+    _payload(kind, trace, path)
+    with pytest.raises(trustgp.ArtifactError):
+        trustgp.load(path, gram_file.network)
+    with pytest.raises(trustgp.ArtifactError):
+        describe(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_payload_in_a_checkpoint_is_never_executed(gram_file, tmp_path, kind):
+    folder, trace = tmp_path / "checkpoint", tmp_path / "executed"
+    folder.mkdir()
+    _payload(kind, trace, folder / "fit.trustgp")
+    data = (gram_file.inputs, torch.zeros(24, 2))
+    with pytest.raises(trustgp.ArtifactError, match="begin anew"):
+        trustgp.fit(gram_file.network, data, progress=False, checkpoint=folder)
+    (folder / "fit.trustgp").unlink()
+    _payload(kind, trace, folder / "expert-000-00000.trustgp")
+    trustgp.fit(gram_file.network, data, progress=False, num_experts=2, checkpoint=folder)
+    assert not trace.exists()
+
+
+def test_the_canary_works(tmp_path):
+    """Otherwise the tests above prove nothing."""
+    trace = tmp_path / "executed"
+    pickle.loads(pickle.dumps(Canary(trace)))
+    assert trace.exists()

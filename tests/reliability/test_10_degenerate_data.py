@@ -1,0 +1,338 @@
+"""Promise 10: degenerate data give finite variances within 5 % of a float64 oracle, never cut silently."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from reliability.helpers import OUTPUTS, mlp, quiet_fit, rows, seeded, train
+from torch import Tensor, nn
+
+import trustgp
+from trustgp.math.evidence import LOWEST, maximise_evidence
+
+FACTORS, ROWS = trustgp.LayerFactors(), trustgp.JacobianRows()
+both_kinds = pytest.mark.parametrize("tangents", [FACTORS, ROWS], ids=["factors", "rows"])
+both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+
+
+# -- the oracle: dense Jacobians by a loop, everything in float64 -------------------------------------
+
+
+def jacobian(network: nn.Module, inputs: Tensor) -> Tensor:
+    """Shape [n, C, P]."""
+    network = copy.deepcopy(network).double().requires_grad_(True)
+    parameters = list(network.parameters())
+    found = []
+    for row in inputs.double():
+        outputs = network(row[None]).reshape(-1)
+        lots = [torch.autograd.grad(value, parameters, retain_graph=True) for value in outputs]
+        found.append(torch.stack([torch.cat([g.flatten() for g in lot]) for lot in lots]))
+    return torch.stack(found)
+
+
+def unit_variance(phi: Tensor, at: Tensor, tau: float) -> Tensor:
+    """Sum of squares over the singular vectors of the expert's rows, shape [n]."""
+    _, singular, right = torch.linalg.svd(phi, full_matrices=False)
+    inside = at @ right.T
+    outside = at - inside @ right
+    return outside.square().sum(1) + (tau / (singular.square() + tau) * inside.square()).sum(1)
+
+
+def oracle(model, network: nn.Module, x: Tensor, y: Tensor, at: Tensor, experts: Tensor) -> dict[str, Tensor]:
+    """Variance and epistemic part at some rows, from the experts' rows, tau, s and kappa alone."""
+    dense, asked = jacobian(network, x), jacobian(network, at)
+    double = copy.deepcopy(network).double()
+    with torch.no_grad():
+        residual = y.double().reshape(len(y), -1) - double(x.double()).reshape(len(x), -1)
+    variance = torch.zeros(len(at), residual.shape[1], dtype=torch.float64)
+    epistemic = torch.zeros_like(variance)
+    for k, mixture in enumerate(model.mixtures):
+        phi, phi_at = (
+            torch.einsum("kc,ncp->nkp", mixture.tangents.mix, j).flatten(1) for j in (dense, asked)
+        )
+        chosen = experts.reshape(len(at), -1)[:, k]
+        for index in chosen.unique().tolist():
+            expert, asking = mixture.experts[index], (chosen == index).nonzero().flatten()
+            own, there = phi[expert.rows], phi_at[asking]
+            tau = float(expert.noise[0] / expert.scale[0]) + float(expert.jitter)
+            unit, prior = unit_variance(own, there, tau)[:, None], there.square().sum(1, keepdim=True)
+            novelty = torch.where(prior > 0, unit / prior, 1.0)
+            system = own @ own.T + tau * torch.eye(len(own), dtype=torch.float64)
+            shift = there @ own.T @ torch.linalg.solve(system, residual[expert.rows][:, mixture.outputs])
+            scale = torch.exp((1.0 - novelty) * mixture.log_kappa[index])
+            place = (asking[:, None], mixture.outputs[None])
+            epistemic[place] = unit * expert.scale
+            variance[place] = scale * (unit * expert.scale + expert.noise) + shift.square()
+    return {"variance": variance, "epistemic": epistemic}
+
+
+def check(network: nn.Module, x: Tensor, y: Tensor, **options) -> trustgp.UncertaintyModel:
+    """Fit, predict on and off the data, and compare with the oracle. Any warning of ours is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=UserWarning)
+        model = quiet_fit(network, (x, y), **options)
+        off = x + 0.3 * x.abs().max() * torch.randn(x.shape, generator=torch.Generator().manual_seed(9)).to(x)
+        at = torch.cat([x[:12], off[:12], 10 * x[:3]])
+        prediction = model.predict(at)
+    assert model.failed == []
+    assert [float(e.jitter) for mixture in model.mixtures for e in mixture.experts] == [
+        0.0
+    ] * model.num_experts
+    for one in (prediction, prediction.corrected, prediction.plain):
+        for name in ("mean", "epistemic", "aleatoric", "excess", "variance", "std", "novelty"):
+            assert bool(torch.isfinite(getattr(one, name)).all()), name
+        assert bool((one.epistemic >= 0).all())
+        assert bool((one.variance > 0).all())
+    truth = oracle(model, network, x, y, at, prediction.expert)
+    shape = prediction.variance.shape
+    _assert_within(prediction.variance, truth["variance"].reshape(shape))
+    total = prediction.plain.epistemic.double() + prediction.plain.aleatoric.double()
+    noise = total - prediction.plain.epistemic.double()
+    _assert_within(total, truth["epistemic"].reshape(shape) + noise)
+    return model
+
+
+def _assert_within(found: Tensor, expected: Tensor, share: float = 0.05) -> None:
+    error = (found.double() / expected - 1.0).abs().max()
+    assert float(error) <= share, f"off by {100 * float(error):.1f} %"
+
+
+# -- the cases ----------------------------------------------------------------------------------------
+
+
+@both_precisions
+@both_kinds
+def test_duplicate_rows(dtype, tangents):
+    x, y = rows(20, dtype=dtype)
+    x, y = x.repeat(3, 1), y.repeat(3, 1)
+    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents, num_experts=3)
+
+
+@both_precisions
+@both_kinds
+def test_duplicate_rows_with_different_targets(dtype, tangents):
+    x, _ = rows(20, dtype=dtype)
+    y = rows(60, dtype=dtype, seed=3)[1]
+    x = x.repeat(3, 1)
+    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents, num_experts=3)
+
+
+@both_precisions
+@both_kinds
+def test_all_rows_the_same(dtype, tangents):
+    x = rows(1, dtype=dtype)[0].repeat(30, 1)
+    y = rows(30, dtype=dtype)[1]
+    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents)
+
+
+@both_kinds
+def test_all_rows_the_same_for_several_experts(tangents, tmp_path):
+    """The centred kernel is zero, exactly: there is nothing by which to divide the rows."""
+    network = seeded(nn.Linear(2, 1), 0).double()
+    x, y = torch.zeros(32, 2, dtype=torch.float64), rows(32, outputs=1)[1]
+    model = check(network, x, y, tangents=tangents, num_experts=3)
+    model.save(tmp_path / "m")
+    assert trustgp.load(tmp_path / "m", network).num_experts == model.num_experts == 1
+
+
+@both_precisions
+@pytest.mark.parametrize("level", [0.0, 3.0])
+@pytest.mark.parametrize("mode", OUTPUTS)
+def test_constant_targets(dtype, level, mode):
+    x, y = rows(60, dtype=dtype)
+    y = torch.full_like(y, level)
+    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, outputs=mode, num_experts=3)
+
+
+@pytest.mark.parametrize("mode", OUTPUTS)
+def test_one_constant_output_beside_a_lively_one(mode):
+    x, y = rows(60)
+    y[:, 1] = 0.0
+    network = train(mlp(2, 6, 2), x, y)
+    with torch.no_grad():  # the network gives exactly zero there: no residual, no gradient towards a scale
+        network[2].weight[1] = 0.0
+        network[2].bias[1] = 0.0
+    check(network, x, y, outputs=mode, num_experts=3)
+
+
+@both_precisions
+@both_kinds
+@pytest.mark.parametrize("size", [1e8, 1e-8])
+@pytest.mark.parametrize("mode", OUTPUTS)
+def test_targets_of_any_size(dtype, tangents, size, mode):
+    x, y = rows(60, dtype=dtype)
+    network = train(mlp(2, 6, 2, dtype=dtype), x, y)
+    with torch.no_grad():
+        network[2].weight *= size
+        network[2].bias *= size
+    check(network, x, size * y, tangents=tangents, outputs=mode, num_experts=3)
+
+
+@both_precisions
+@both_kinds
+@pytest.mark.parametrize("size", [1e6, 1e-6])
+def test_inputs_of_any_size(dtype, tangents, size):
+    x, y = rows(60, dtype=dtype)
+    network = train(mlp(2, 6, 2, dtype=dtype), x, y)
+    with torch.no_grad():
+        network[0].weight /= size
+    check(network, size * x, y, tangents=tangents, num_experts=3)
+
+
+@both_kinds
+def test_a_single_row(tangents):
+    x, y = rows(1)
+    model = check(mlp(2, 6, 2), x, y, tangents=tangents)
+    assert [len(expert.rows) for expert in model.mixtures[0].experts] == [1]
+
+
+@both_precisions
+@both_kinds
+def test_a_one_row_expert(dtype, tangents):
+    x, y = rows(40, dtype=dtype)
+    x[7] = torch.tensor([40.0, -40.0])
+    network = seeded(nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2)), 0).to(dtype).eval()
+    model = check(network, x, y, tangents=tangents, num_experts=2, patchwork=trustgp.Patchwork(neighbours=0))
+    assert 1 in [len(expert.rows) for expert in model.mixtures[0].experts]
+
+
+@both_kinds
+def test_an_expert_for_every_row(tangents):
+    x, y = rows(12)
+    check(train(mlp(2, 6, 2), x, y), x, y, tangents=tangents, num_experts=12)
+
+
+@both_kinds
+def test_more_experts_than_places_leaves_none_empty(tangents, tmp_path):
+    """k-means finds at most as many clusters as there are distinct rows; the rest would be empty."""
+    x, y = rows(4)
+    x, y = x.repeat(6, 1), y.repeat(6, 1)
+    network = train(mlp(2, 6, 2), x, y)
+    model = check(network, x, y, tangents=tangents, num_experts=9)
+    assert 1 <= model.num_experts <= 4
+    assert all(int(expert.own) > 0 for expert in model.mixtures[0].experts)
+    model.save(tmp_path / "m")
+    trustgp.load(tmp_path / "m", network)
+
+
+def test_a_cluster_that_no_row_belongs_to_is_dropped():
+    """A centroid of the subset need not be anybody's nearest among all rows."""
+    from trustgp.gating import find_centroids
+
+    points = torch.tensor([[0.0], [0.1], [0.2], [10.0], [10.1], [10.2]], dtype=torch.float64)
+    subset = torch.tensor([[0.1], [10.1], [500.0]], dtype=torch.float64)
+    centroids = find_centroids(subset, points, 3, seed=0)
+    nearest = (points - centroids.T).abs().argmin(dim=1)
+    assert sorted(nearest.unique().tolist()) == list(range(len(centroids)))
+
+
+@both_precisions
+@both_kinds
+@pytest.mark.parametrize("bias", [False, True], ids=["rank-1", "rank-2"])
+def test_a_jacobian_of_low_rank(dtype, tangents, bias):
+    """A linear network of one input: every gradient is a multiple of (x), or lies in the plane of (x, 1)."""
+    x, _ = rows(40, inputs=1, outputs=1, dtype=dtype)
+    y = 2 * x + 0.1 * rows(40, outputs=1, dtype=dtype, seed=2)[1]
+    network = seeded(nn.Linear(1, 1, bias=bias), 0).to(dtype)
+    check(train(network, x, y), x, y, tangents=tangents, num_experts=2)
+
+
+@both_precisions
+@both_kinds
+def test_a_direction_without_width(dtype, tangents):
+    """An input that is always zero and a copied input: columns of zeros, and columns that are the same."""
+    x, y = rows(50, inputs=4, dtype=dtype)
+    x[:, 2], x[:, 3] = 0.0, x[:, 0]
+    check(train(mlp(4, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents, num_experts=3)
+
+
+@both_precisions
+def test_more_rows_than_parameters(dtype):
+    x, y = rows(150, dtype=dtype)
+    check(train(mlp(2, 2, 2, dtype=dtype), x, y), x, y, num_experts=2)
+
+
+def test_no_gradient_at_all_leaves_the_noise():
+    """Zero inputs to a linear network without bias: the kernel is zero, and nothing is known beforehand."""
+    network = seeded(nn.Linear(2, 1, bias=False), 0).double()
+    x, y = torch.zeros(20, 2, dtype=torch.float64), rows(20, outputs=1)[1]
+    model = quiet_fit(network, (x, y))
+    prediction = model.predict(x)
+    assert bool((prediction.epistemic == 0).all())
+    _assert_within(prediction.variance, y.square().mean().expand(20, 1), 0.2)
+
+
+# -- clamping and jitter ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tangents", [FACTORS, ROWS], ids=["factors", "rows"])
+def test_without_a_warning_no_variance_is_negative_before_the_clamp(tangents):
+    """float32 features of rows that repeat, in other batches than at fit: the hardest for a difference."""
+    x, y = rows(30, dtype=torch.float32)
+    x = torch.cat([x, x + 1e-6, x])
+    y = y.repeat(3, 1)
+    network = train(mlp(2, 6, 2, dtype=torch.float32), x, y)
+    with torch.no_grad():
+        y = network(x) * (1 + 1e-7)  # hardly any noise: tau runs to its lower bound
+    model = quiet_fit(network, (x, y), tangents=tangents, num_experts=2)
+    for at in (x, x[:7], x[3:4]):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            prediction = model.predict(at)
+        mixture = model.mixtures[0]
+        features = mixture.tangents(at)
+        lowest = min(
+            float(mixture.experts[int(e)].posterior(features.take(torch.tensor([i]))).unit)
+            for i, e in enumerate(prediction.expert)
+        )
+        said = any("below zero" in str(one.message) for one in caught)
+        assert lowest >= 0 or said
+        assert bool((prediction.variance > 0).all())
+
+
+def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
+    """The warning itself: it names the expert and how many rows."""
+    from trustgp import posteriors
+
+    x, y = rows(30)
+    model = quiet_fit(train(mlp(2, 6, 2), x, y), (x, y))
+
+    def spoiled(prior, cross, factor):
+        unit = 0.5 * prior
+        unit[:2] = -1e-12
+        return unit
+
+    monkeypatch.setattr(posteriors.posterior, "gram_variance", spoiled)
+    with pytest.warns(UserWarning, match=r"expert 0: 2 of 10 variances fell below zero"):
+        prediction = model.predict(x[:10])
+    assert bool((prediction.epistemic[:2] == 0).all())
+    assert bool((prediction.variance > 0).all())
+
+
+def test_jitter_is_recorded_for_each_expert(monkeypatch, tmp_path):
+    """Rounding that makes a Gram matrix indefinite costs jitter, and the expert says how much."""
+    from trustgp import experts
+
+    x, y = rows(60)
+    network = train(mlp(2, 2, 2), x, y)
+    damaged = []
+
+    def indefinite(gram, targets):
+        level = float(gram.diagonal().mean())
+        if not damaged:  # the first expert only
+            damaged.append(level)
+            gram = gram - 2e-7 * level * torch.eye(len(gram), dtype=gram.dtype)
+            targets = gram @ targets  # no noise: tau goes to its lower bound
+        return maximise_evidence(gram, targets)
+
+    monkeypatch.setattr(experts, "maximise_evidence", indefinite)
+    model = quiet_fit(network, (x, y), num_experts=3, executor=trustgp.Threads(1))
+    jitter = [float(expert.jitter) for expert in model.mixtures[0].experts]
+    assert 0.9 * LOWEST * damaged[0] < jitter[0] <= 1e-6 * damaged[0]
+    assert jitter[1:] == [0.0] * (len(jitter) - 1)
+    model.save(tmp_path / "m")
+    loaded = trustgp.load(tmp_path / "m", network)
+    assert [float(expert.jitter) for expert in loaded.mixtures[0].experts] == jitter

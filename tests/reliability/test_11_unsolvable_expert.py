@@ -1,0 +1,202 @@
+"""Promise 11: an expert that cannot be factorised does not take the others down, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+from reliability.helpers import OUTPUTS, quiet_fit, raw_bytes, rows, seeded, trained
+from torch import nn
+
+import trustgp
+from trustgp import solving
+from trustgp.model import state_tensors
+
+VICTIM = 1
+KINDS = {"factors": trustgp.LayerFactors(), "rows": trustgp.JacobianRows()}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return trained(90, width=6)
+
+
+@pytest.fixture
+def break_one(monkeypatch):
+    """Makes one expert of every kernel unsolvable, by the rows that are its own."""
+    original = solving.solve_expert
+    real_make_tasks = solving.make_tasks
+
+    def breaking(error: Exception, victims=(VICTIM,)):
+        doomed = []
+
+        def make_tasks(partition, handout):
+            tasks = real_make_tasks(partition, handout)
+            doomed.extend(tasks[i].own for i in victims)
+            return tasks
+
+        def solve(problem, task):
+            if any(task.own is own for own in doomed):
+                raise error
+            return original(problem, task)
+
+        from importlib import import_module
+
+        monkeypatch.setattr(import_module("trustgp.fit"), "make_tasks", make_tasks)
+        monkeypatch.setattr(solving, "solve_expert", solve)
+
+    return breaking
+
+
+def failing_fit(data, **options):
+    network, x, y = data
+    with pytest.warns(UserWarning, match="could not be solved") as caught:
+        model = quiet_fit(network, (x, y), num_experts=4, **options)
+    return model, [str(one.message) for one in caught if "could not be solved" in str(one.message)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", OUTPUTS)
+def test_the_others_are_what_they_would_be_otherwise(data, break_one, kind, mode):
+    network, x, y = data
+    options = {"outputs": mode, "tangents": KINDS[kind]}
+    whole = quiet_fit(network, (x, y), num_experts=4, **options)
+    break_one(trustgp.FactorisationError("made to fail"))
+    model, said = failing_fit(data, **options)
+    assert model.failed == [(k, VICTIM) for k in range(len(model.mixtures))]
+    assert len(said) == len(model.mixtures)
+    assert all(
+        f"experts {VICTIM} " in text and "made to fail" in text and "strict=True" in text for text in said
+    )
+    for ours, theirs in zip(model.mixtures, whole.mixtures, strict=True):
+        for index, (one, other) in enumerate(zip(ours.experts, theirs.experts, strict=True)):
+            same = list(map(raw_bytes, state_tensors(one))) == list(map(raw_bytes, state_tensors(other)))
+            assert same == (index != VICTIM)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_answers_with_the_prior_variance(data, break_one, kind):
+    break_one(trustgp.FactorisationError("made to fail"))
+    model, _ = failing_fit(data, tangents=KINDS[kind])
+    network, x, _ = data
+    prediction = model.predict(x)
+    there = prediction.expert == VICTIM
+    assert 0 < int(there.sum()) < len(x)
+    mixture = model.mixtures[0]
+    expert = mixture.experts[VICTIM]
+    prior = mixture.tangents(x[there]).diag()[:, None] * expert.scale
+    torch.testing.assert_close(prediction.plain.epistemic[there], prior)
+    torch.testing.assert_close(prediction.epistemic[there], prior)  # novelty 1: the calibration fades out
+    assert bool((prediction.novelty[there] == 1.0).all())
+    assert bool((prediction.novelty[~there] < 1.0).all())
+    assert bool((prediction.excess[there] == 0.0).all())
+    assert bool(torch.equal(prediction.corrected.mean[there], network(x)[there]))
+    assert bool(prediction.valid.all())
+
+
+def test_its_scale_is_typical_of_the_others(data, break_one):
+    break_one(trustgp.FactorisationError("made to fail"))
+    model, _ = failing_fit(data)
+    experts = model.mixtures[0].experts
+    for name in ("scale", "noise"):
+        others = torch.stack([getattr(e, name) for e in experts if not e.failed])
+        value = getattr(experts[VICTIM], name)
+        assert bool((value >= others.min(0).values).all())
+        assert bool((value <= others.max(0).values).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_survives_a_save(data, break_one, kind, tmp_path):
+    break_one(trustgp.FactorisationError("made to fail"))
+    model, _ = failing_fit(data, tangents=KINDS[kind])
+    model.save(tmp_path / "m.trustgp")
+    loaded = trustgp.load(tmp_path / "m.trustgp", data[0])
+    assert loaded.failed == model.failed
+    one, two = model.predict(data[1]), loaded.predict(data[1])
+    assert raw_bytes(one.variance) == raw_bytes(two.variance)
+    assert raw_bytes(one.novelty) == raw_bytes(two.novelty)
+
+
+@pytest.mark.parametrize("victims", [(0,), (0, 1, 2), (3,)])
+def test_any_expert_but_not_all_may_fail(data, break_one, victims, tmp_path):
+    break_one(trustgp.FactorisationError("made to fail"), victims)
+    model, said = failing_fit(data)
+    assert model.failed == [(0, victim) for victim in victims]
+    assert f"experts {', '.join(map(str, victims))} " in said[0]
+    assert bool(torch.isfinite(model.predict(data[1]).variance).all())
+    model.save(tmp_path / "m.trustgp")
+    assert trustgp.load(tmp_path / "m.trustgp", data[0]).failed == model.failed
+
+
+def test_strict_raises_and_names_the_expert(data, break_one):
+    break_one(trustgp.FactorisationError("made to fail"))
+    with pytest.raises(trustgp.FactorisationError, match=f"expert {VICTIM}: made to fail"):
+        quiet_fit(data[0], data[1:], num_experts=4, strict=True)
+
+
+def test_a_linear_algebra_error_counts_too(data, break_one):
+    break_one(torch.linalg.LinAlgError("did not converge"))
+    model, said = failing_fit(data)
+    assert model.failed == [(0, VICTIM)]
+    assert "did not converge" in said[0]
+
+
+def test_any_other_error_is_raised(data, break_one):
+    """A mistake in the code is not a numerical accident."""
+    break_one(KeyError("a mistake"))
+    with pytest.raises(KeyError, match="a mistake"):
+        quiet_fit(data[0], data[1:], num_experts=4)
+
+
+def test_when_all_fail_the_fit_fails(data, break_one):
+    break_one(trustgp.FactorisationError("made to fail"), range(4))
+    with pytest.raises(trustgp.FactorisationError, match=r"no expert could be solved: made to fail"):
+        quiet_fit(data[0], data[1:], num_experts=4)
+
+
+def test_a_failed_expert_is_not_kept_as_finished(data, break_one, tmp_path, monkeypatch):
+    """With a checkpoint, the next call tries it again."""
+    network, x, y = data
+    break_one(trustgp.FactorisationError("made to fail"))
+    failing_fit(data, checkpoint=tmp_path / "c")
+    monkeypatch.undo()
+    again = quiet_fit(network, (x, y), num_experts=4, checkpoint=tmp_path / "c")
+    whole = quiet_fit(network, (x, y), num_experts=4)
+    assert again.failed == []
+    again.save(tmp_path / "again")
+    whole.save(tmp_path / "whole")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+class Steep(nn.Module):
+    """A network whose gradient is enormous beyond a limit, though its output is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x):
+        inner = self.layer(x)
+        jump = inner - inner.detach()
+        return inner + torch.where(x[:, :1] > 1.0, 1e200 * jump, 0.0)
+
+
+@pytest.mark.parametrize("num_experts", [1, 2])
+def test_rows_whose_kernel_overflows_are_refused_by_name(num_experts):
+    """Not made to fail but failing: gradients of 1e200, whose squares no float64 can hold."""
+    x, y = rows(80, outputs=1)
+    x[:, 0] = torch.where(x[:, 0] > 0, x[:, 0] + 5.0, x[:, 0] - 5.0)
+    network = seeded(Steep(), 0).double()
+    with pytest.raises(trustgp.FactorisationError, match="overflow"):
+        quiet_fit(network, (x, y), num_experts=num_experts, tangents=trustgp.JacobianRows())
+
+
+def test_experts_have_no_field_that_a_prior_expert_lacks(data, break_one):
+    break_one(trustgp.FactorisationError("made to fail"))
+    model, _ = failing_fit(data)
+    whole, failed = model.mixtures[0].experts[0], model.mixtures[0].experts[VICTIM]
+    for field in fields(whole):
+        if field.name not in ("rows", "posterior"):
+            assert getattr(whole, field.name).shape == getattr(failed, field.name).shape
+            assert getattr(whole, field.name).dtype == getattr(failed, field.name).dtype

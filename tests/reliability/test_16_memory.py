@@ -1,0 +1,198 @@
+"""Promise 16: a budget or a memory that is too small is refused before allocating; the estimate holds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+
+import pytest
+import torch
+from reliability.helpers import OUTPUTS, mlp, python, quiet_fit, rows
+
+import trustgp
+from trustgp import plan, solving
+
+fitting = importlib.import_module("trustgp.fit")
+KINDS = {
+    "factors": trustgp.LayerFactors(),
+    "rows": trustgp.JacobianRows(keep=40),
+    "columns": trustgp.JacobianRows(keep_per_expert=15),
+}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return mlp(3, 12, 2), *rows(300, inputs=3)
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Any of the costly stages would fail the test."""
+
+    def never(*arguments, **options):
+        raise AssertionError("memory was taken before the check")
+
+    monkeypatch.setattr(fitting, "divide", never)
+    monkeypatch.setattr(solving, "solve_expert", never)
+
+
+def smallest(data, **options) -> int:
+    """The budget that the error names."""
+    with pytest.raises(ValueError, match="is too small for 4 experts; the smallest that works is") as caught:
+        quiet_fit(data[0], data[1:], num_experts=4, budget=1, **options)
+    found = re.search(r"works is (\d+) bytes", str(caught.value))
+    assert found is not None
+    return int(found[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", OUTPUTS)
+def test_a_budget_too_small_is_refused_before_any_work(data, no_work, kind, mode):
+    options = {"outputs": mode, "tangents": KINDS[kind]}
+    least = smallest(data, **options)
+    with pytest.raises(ValueError, match=f"the smallest that works is {least} bytes"):
+        quiet_fit(data[0], data[1:], num_experts=4, budget=least - 1, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", OUTPUTS)
+def test_the_smallest_budget_does_work(data, kind, mode, tmp_path):
+    options = {"outputs": mode, "tangents": KINDS[kind]}
+    least = smallest(data, **options)
+    for budget in (least, 2 * least, 10 * least):
+        model = quiet_fit(data[0], data[1:], num_experts=4, budget=budget, **options)
+        assert model.nbytes <= budget
+        assert bool(torch.isfinite(model.predict(data[1]).variance).all())
+    model.save(tmp_path / "m")
+    assert (tmp_path / "m").stat().st_size <= budget
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_budget_is_used(data, kind):
+    """Up to the model that needs no limit."""
+    least = smallest(data, tangents=KINDS[kind])
+    for fraction in (0.1, 0.4):
+        options = {
+            "tangents": KINDS[kind],
+            "patchwork": trustgp.Patchwork(fraction=fraction),
+            "num_experts": 4,
+        }
+        free = quiet_fit(data[0], data[1:], **options)
+        sizes = [
+            quiet_fit(data[0], data[1:], budget=budget, **options).nbytes
+            for budget in (least, 3 * least, 10**9)
+        ]
+        assert sizes == sorted(sizes)
+        assert sizes[-1] == free.nbytes
+
+
+@pytest.mark.parametrize("value", ["1 KB", "0.5 kib", "700 b", 700, " 1kB "])
+def test_sizes_may_be_written_in_units(data, no_work, value):
+    with pytest.raises(ValueError, match="too small"):
+        quiet_fit(data[0], data[1:], budget=value)
+
+
+@pytest.mark.parametrize("value", ["", "many", "1.2.3 MB", "-1 MB", "1 parsec", "MB", "1e3 MB", 0, -5])
+@pytest.mark.parametrize("name", ["budget", "memory"])
+def test_a_size_that_cannot_be_read_is_refused(data, no_work, name, value):
+    with pytest.raises(ValueError, match=f"{name}="):
+        quiet_fit(data[0], data[1:], **{name: value})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_little_memory_is_refused_with_the_estimate(data, no_work, monkeypatch, kind):
+    plans = _noted_plans(monkeypatch)
+    with pytest.raises(MemoryError) as caught:
+        quiet_fit(data[0], data[1:], memory="1 MiB", tangents=KINDS[kind])
+    need = plan.size_text(plans[0].peak_bytes)
+    assert f"would need up to {need}, more than memory (1.0 MiB)" in str(caught.value)
+    with pytest.raises(MemoryError):
+        quiet_fit(data[0], data[1:], memory=plans[0].peak_bytes - 1, tangents=KINDS[kind])
+    with pytest.raises(AssertionError, match="memory was taken"):  # it goes on to work
+        quiet_fit(data[0], data[1:], memory=plans[0].peak_bytes, tangents=KINDS[kind])
+
+
+def test_more_than_the_machine_has_is_refused(data, no_work, monkeypatch):
+    monkeypatch.setattr(plan, "_available", lambda device: 1000)
+    with pytest.raises(MemoryError, match=r"more than the memory that is free \(1000 B\)"):
+        quiet_fit(data[0], data[1:])
+
+
+def test_what_is_free_counts_the_cache_of_files():
+    """Memory that the system would give back at once is free, however little lies idle."""
+    free = plan._available(torch.device("cpu"))
+    assert free is not None
+    assert free > 0
+
+
+def _noted_plans(monkeypatch) -> list[plan.Plan]:
+    plans, real = [], fitting.make_plan
+
+    def noted(*arguments, **options):
+        plans.append(real(*arguments, **options))
+        return plans[-1]
+
+    monkeypatch.setattr(fitting, "make_plan", noted)
+    return plans
+
+
+MEASURED = """
+import ctypes, gc, importlib, json, sys
+from pathlib import Path
+import torch
+from torch import nn
+import trustgp
+from reliability.helpers import quiet_fit, rows, seeded
+
+fitting, real, plans = importlib.import_module("trustgp.fit"), None, []
+real = fitting.make_plan
+
+def noted(*arguments, **options):
+    plans.append(real(*arguments, **options))
+    return plans[-1]
+
+fitting.make_plan = noted
+
+def deep(*widths):
+    layers = []
+    for first, second in zip(widths[:-1], widths[1:]):
+        layers += [nn.Linear(first, second), nn.ReLU()]
+    return seeded(nn.Sequential(*layers[:-1]), 0).eval()
+
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+def measure(network, n, targets, **options):
+    x, y = rows(n, inputs=21, outputs=targets, dtype=torch.float32)
+    small = {**options, "num_experts": 2, "budget": None}
+    quiet_fit(network, (x[:40], y[:40]), **small)  # what is loaded at the first call
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = status("VmRSS")
+    model = quiet_fit(network, (x, y), **options)
+    return [plans[-1].peak_bytes, status("VmHWM") - before, plans[-1].state_bytes, model.nbytes]
+
+wide, narrow = deep(21, 128, 128, 128, 7), deep(21, 64, 64, 7)
+print(json.dumps({
+    "shared": measure(wide, 2400, 7, num_experts=3),
+    "one-expert": measure(wide, 1200, 7, num_experts=1, outputs="pseudo"),
+    "budget": measure(wide, 3000, 7, num_experts=4, budget="30 MiB"),
+    "many-experts": measure(deep(21, 16, 2), 8000, 2, num_experts=40),
+    "rows": measure(narrow, 900, 7, num_experts=3, tangents=trustgp.JacobianRows(keep=500)),
+    "columns": measure(
+        narrow, 1200, 7, num_experts=3, tangents=trustgp.JacobianRows(keep=2000, keep_per_expert=200)
+    ),
+}))
+"""
+
+
+def test_the_peak_of_a_fit_stays_below_its_estimate():
+    """Nor is it a small part of it: an estimate far too high would refuse what fits."""
+    for case, (estimate, peak, state, held) in json.loads(python(MEASURED)).items():
+        assert peak <= 1.2 * estimate, f"{case}: {peak / estimate:.2f} of the estimate"
+        assert peak >= estimate / 5, f"{case}: only {peak / estimate:.2f} of the estimate"
+        assert held <= 1.2 * state, f"{case}: the model holds {held / state:.2f} of the estimate"
+        assert held >= state / 3, f"{case}: the model holds only {held / state:.2f} of the estimate"
