@@ -39,7 +39,7 @@ ROOMS = [
     ],
     ["model"],
     ["state", "checkpoint", "artifact"],
-    ["fit", "updating"],
+    ["preparing", "calibrating", "fit", "updating"],
     ["metrics", "plots", "inspecting", "export", ""],
     ["datasets", "baselines", "studies"],
     ["demo", "cli", "__main__"],

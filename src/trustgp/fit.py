@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
-from .data import (
-    Rows,
-    chunks,
-    looks_like_time_series,
-    read_rows,
-    require_finite,
-    structure,
-    to_device,
-)
+from .data import Rows, read_rows, structure
 from .executors import Executor, Threads
 from .experts import Problem, Solved
 from .fingerprint import network_fingerprint, rows_fingerprint
 from .gating import Division
 from .likelihoods import Regression
-from .math.calibration import HeldOut
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .patchwork import Patchwork
@@ -40,25 +30,11 @@ from .plan import (
     parse_bytes,
     size_text,
 )
+from .preparing import PROBE_ROWS, Prepared, check_groups, prepare_network, residual_of, warn_time_series
 from .progress import Reporter, reporting
 from .solving import NO_CAP, Handout, Partition, divide, lend_rows, make_tasks, solve_tasks
-from .tangents import JacobianRows, LayerFactors, Tangents, output_mixes
+from .tangents import Tangents
 from .tangents.base import TangentMap
-from .tangents.network import TangentNetwork, as_matrix, check_network, prepare
-
-PROBE_ROWS = 64
-DEFAULT_KEEP = 8192  # parameters kept by default where the kernel needs gradient rows
-
-
-@dataclass(frozen=True)
-class Training:
-    """What `update` needs beside the model: the rows, and the experts' left-out groups."""
-
-    rows: Rows
-    groups: Tensor | None
-    validation: Rows | None
-    partitions: tuple[Partition, ...]
-    solved: tuple[tuple[Solved, ...], ...]
 
 
 def fit(
@@ -106,18 +82,19 @@ def fit(
     """
     likelihood = likelihood or Regression()
     patchwork, division = patchwork or Patchwork(), division or Division()
+    limit = None if budget is None else parse_bytes(budget, name="budget")
+    most = None if memory is None else parse_bytes(memory, name="memory")
     rows = read_rows(train, name="train")
     held = None if validation is None else read_rows(validation, name="validation")
     labels = check_groups(groups, rows)
-    tangent_network, maps, tangents, chosen = _prepare(network, rows, tangents, outputs, device, seed)
-    executor = executor or Threads(1 if tangent_network.device.type == "cuda" else None)
+    ready = prepare_network(network, rows, tangents=tangents, outputs=outputs, device=device, seed=seed)
+    executor = executor or Threads(1 if ready.network.device.type == "cuda" else None)
     with reporting(enabled=progress) as report:
-        residual = _residual(tangent_network, likelihood, rows, executor, report, name="train")
+        residual = residual_of(ready.network, likelihood, rows, executor, report, name="train")
         if held is not None:
-            _residual(tangent_network, likelihood, held, executor, report, name="validation")
-        limit = None if budget is None else parse_bytes(budget, name="budget")
+            residual_of(ready.network, likelihood, held, executor, report, name="validation")
         plan = make_plan(
-            [tangent_map for tangent_map, _ in maps],
+            [tangent_map for tangent_map, _ in ready.maps],
             rows.take(torch.arange(min(PROBE_ROWS, len(rows)))),
             len(rows),
             num_experts,
@@ -127,240 +104,108 @@ def fit(
             budget=limit,
             workers=executor.workers,
         )
-        bytes_limit = None if memory is None else parse_bytes(memory, name="memory")
-        check_memory(plan, bytes_limit, tangent_network.device)
-        _say(report, plan, rows, chosen)
+        check_memory(plan, most, ready.network.device)
+        _say(report, plan, rows, ready)
         if held is None and labels is None:
-            _warn_time_series(rows, seed)
-        origin = Origin(
-            network=network_fingerprint(tangent_network.module),
-            data=rows_fingerprint(rows, labels),
-            rows=len(rows),
-            structure=structure(rows.inputs),
-            outputs=outputs,
-            tangents=tangents,
-            names=tangent_network.names,
-            likelihood=likelihood,
-            cap=(),
-            lend=(),
-            seed=seed,
-        )
+            warn_time_series(rows, seed)
+        origin = _origin(ready, rows, labels, outputs, likelihood, seed)
         settings = _settings(origin, plan, patchwork, division, limit)
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
+        room = None if limit is None else limit // len(ready.maps)
+        run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict)
         fitted = [
-            _fit_mixture(
-                index,
-                Problem(rows, tangent_map, served, residual, labels),
-                plan,
-                patchwork=patchwork,
-                division=division,
-                room=None if limit is None else limit // len(maps),
-                seed=seed,
-                executor=executor,
-                report=report,
-                store=store,
-                strict=strict,
-            )
-            for index, (tangent_map, served) in enumerate(maps)
+            _fit_mixture(index, Problem(rows, tangent_map, served, residual, labels), run)
+            for index, (tangent_map, served) in enumerate(ready.maps)
         ]
-        origin = replace(
-            origin,
-            cap=tuple(handout.cap for _, _, _, handout in fitted),
-            lend=tuple(handout.lend for _, _, _, handout in fitted),
-        )
-        training = Training(
-            rows,
-            labels,
-            held,
-            tuple(partition for _, partition, _, _ in fitted),
-            tuple(tuple(solved) for _, _, solved, _ in fitted),
-        )
-        mixtures = tuple(mixture for mixture, _, _, _ in fitted)
-        return calibrated(tangent_network.module, mixtures, origin, training)
+        handouts = [one.handout for one in fitted]
+        origin = replace(origin, cap=tuple(h.cap for h in handouts), lend=tuple(h.lend for h in handouts))
+        partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
+        training = Training(rows, labels, held, partitions, solved)
+        return calibrated(ready.network.module, tuple(one.mixture for one in fitted), origin, training)
 
 
-def calibrated(
-    module: nn.Module, mixtures: tuple[Mixture, ...], origin: Origin, training: Training
-) -> UncertaintyModel:
-    """The model, its scale fitted to the validation rows, else to the groups, else left at the defaults."""
-    num_outputs = sum(len(mixture.outputs) for mixture in mixtures)
-    calibrations = origin.likelihood.calibrate(None, num_outputs)
-    model = UncertaintyModel(module, mixtures, calibrations, origin, training)
-    held_out: HeldOut | None = None
-    if training.validation is not None:
-        held_out = model_held_out(model, training.validation)
-    elif training.groups is not None:
-        held_out = HeldOut.cat(_left_out(mixtures, training))
-    model.calibrations = origin.likelihood.calibrate(held_out, num_outputs)
-    return model
+@dataclass(frozen=True)
+class _Run:
+    """What holds for all kernels of one fit."""
+
+    plan: Plan
+    patchwork: Patchwork
+    division: Division
+    room: int | None  # bytes for each kernel
+    seed: int
+    executor: Executor
+    report: Reporter
+    store: Checkpoint | None
+    strict: bool
 
 
-def _left_out(mixtures: tuple[Mixture, ...], training: Training) -> list[HeldOut]:
-    """The left-out groups of all experts, with the steadied scales that predictions use."""
-    parts = []
-    for mixture, solved in zip(mixtures, training.solved, strict=True):
-        for log_kappa, result in zip(mixture.log_kappa, solved, strict=True):
-            if result.held_out is not None:
-                rows = len(result.held_out) // len(log_kappa)
-                parts.append(replace(result.held_out, log_kappa=log_kappa.repeat(rows)))
-    return parts
+@dataclass(frozen=True)
+class _Fitted:
+    """One kernel, solved."""
+
+    mixture: Mixture
+    partition: Partition
+    solved: tuple[Solved, ...]
+    handout: Handout
 
 
-def model_held_out(model: UncertaintyModel, rows: Rows) -> HeldOut:
-    """Validation rows, chunk by chunk."""
-    with torch.no_grad():
-        parts = [model.held_out(rows.take(i), rows.targets[i]) for i in chunks(len(rows))]
-    return HeldOut.cat(parts)
-
-
-def choose_tangents(network: nn.Module, rows: Rows, device: torch.device | None) -> tuple[Tangents, str]:
-    """The exact factors where they are exact; else gradient rows of the largest parameters."""
-    sample = rows.take(torch.arange(min(2, len(rows))))
-    try:
-        tangents = LayerFactors()
-        tangents.choose(network)
-        prepared = prepare(network, tangents.parameters, device)
-        mix = torch.eye(as_matrix(prepared.outputs(sample)).shape[1], dtype=torch.float64)[:1]
-        tangents.bind(prepared, mix, sample, rows.targets[:2])
-        return (
-            tangents,
-            "LayerFactors: every parameter belongs to a layer whose gradient factorises",
-        )
-    except ValueError as reason:
-        total = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        keep = None if total <= DEFAULT_KEEP else DEFAULT_KEEP
-        return JacobianRows(keep=keep), f"JacobianRows(keep={keep}), since {reason}"
-
-
-def _prepare(network, rows: Rows, tangents, outputs: str, device, seed: int):
-    """The private copy of the network and its tangent maps, after every probe has passed."""
-    target = torch.device(device) if device is not None else None
-    sample = rows.take(torch.arange(min(PROBE_ROWS, len(rows))))
-    place = next(network.parameters(), torch.empty(0)).device if isinstance(network, nn.Module) else "cpu"
-    probed = as_matrix(check_network(network, to_device(sample, torch.device(place))))
-    mixes = output_mixes(outputs, probed.shape[1], torch.Generator().manual_seed(seed))
-    if tangents is None:
-        tangents, chosen = choose_tangents(network, rows, target)
-    else:
-        chosen = f"{tangents}, as asked for"
-    names = tangents.choose(network)
-    prepared = prepare(network, names, target)
-    targets = rows.targets[: len(probed)]
-    maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
-    return prepared, maps, tangents, chosen
-
-
-def _residual(
-    network: TangentNetwork,
-    likelihood: Regression,
-    rows: Rows,
-    executor: Executor,
-    report: Reporter,
-    *,
-    name: str,
-) -> Tensor:
-    """-H^-1 R of all rows, shape [n, C], after checking outputs and targets."""
-    parts = list(chunks(len(rows)))
-
-    @torch.no_grad()
-    def outputs_of(index: Tensor) -> Tensor:
-        return network.matrix(rows.take(index)).cpu()
-
-    results = dict(
-        report.track(executor.run(outputs_of, parts), stage="running the network", total=len(parts))
-    )
-    outputs = torch.cat([results[i] for i in range(len(parts))])
-    likelihood.check(outputs, rows.targets, name=name)
-    require_finite(outputs, f"the network's outputs on the {name} rows")
-    return likelihood.residual(outputs, rows.targets.cpu())
-
-
-def _fit_mixture(
-    index: int,
-    problem: Problem,
-    plan: Plan,
-    *,
-    patchwork: Patchwork,
-    division: Division,
-    room: int | None,
-    seed: int,
-    executor: Executor,
-    report: Reporter,
-    store: Checkpoint | None,
-    strict: bool,
-) -> tuple[Mixture, Partition, list[Solved], Handout]:
+def _fit_mixture(index: int, problem: Problem, run: _Run) -> _Fitted:
     """Divide, hand out the rows, solve."""
-    tangents = problem.tangents
+    tangents, store = problem.tangents, run.store
     partition, bound = divide(
         tangents,
         problem.rows,
-        plan.num_experts,
-        division=replace(division, subset=plan.subset),
-        patchwork=patchwork,
-        seed=seed,
-        executor=executor,
-        report=report,
+        run.plan.num_experts,
+        division=replace(run.division, subset=run.plan.subset),
+        patchwork=run.patchwork,
+        seed=run.seed,
+        executor=run.executor,
+        report=run.report,
     )
-    handout = _handout(tangents, partition, patchwork, division, plan, room, len(problem.outputs))
+    handout = _handout(tangents, partition, run, len(problem.outputs))
     tasks = make_tasks(partition, handout)
-    finished = {} if store is None else store.finished(index, tasks, tangents)
     solved = solve_tasks(
         problem,
         tasks,
-        executor=executor,
-        report=report,
-        finished=finished,
+        executor=run.executor,
+        report=run.report,
+        finished={} if store is None else store.finished(index, tasks, tangents),
         on_solved=lambda i, result: None if store is None else store.keep(index, i, result),
-        strict=strict,
+        strict=run.strict,
     )
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
-    return mixture, partition, solved, handout
+    return _Fitted(mixture, partition, tuple(solved), handout)
 
 
-def _handout(
-    tangents: TangentMap,
-    partition: Partition,
-    patchwork: Patchwork,
-    division: Division,
-    plan: Plan,
-    room: int | None,
-    num_outputs: int,
-) -> Handout:
+def _handout(tangents: TangentMap, partition: Partition, run: _Run, num_outputs: int) -> Handout:
     """How many rows an expert may hold: all of them, or what the budget leaves."""
     sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
-    lend = lend_rows(patchwork, len(partition.nearest), plan.num_experts)
-    if room is None:
+    lend = lend_rows(run.patchwork, len(partition.nearest), run.plan.num_experts)
+    if run.room is None:
         return Handout(cap=NO_CAP, lend=lend)
-    gate = gate_bytes(tangents, plan.subset, division.components, len(sizes))
+    gate = gate_bytes(tangents, run.plan.subset, run.division.components, len(sizes))
     near = [len(neighbours) for neighbours in partition.neighbours]
-    return handout_for_budget(tangents, sizes, near, lend, room - gate - OVERHEAD, num_outputs)
+    return handout_for_budget(tangents, sizes, near, lend, run.room - gate - OVERHEAD, num_outputs)
 
 
-def check_groups(groups: Any, rows: Rows) -> Tensor | None:
-    """Labels as 0, 1, 2, ...; any kind of label will do, one for each row, in the rows' order."""
-    if groups is None:
-        return None
-    given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
-    labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
-    if labels.shape != (len(rows),):
-        raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
-    if not rows.ordered:
-        raise ValueError(
-            "groups are given but the train loader shuffles: labels and rows would not match. "
-            "Pass a loader with shuffle=False, or the dataset itself."
-        )
-    return labels
-
-
-def _warn_time_series(rows: Rows, seed: int) -> None:
-    if looks_like_time_series(rows, torch.Generator().manual_seed(seed)):
-        warnings.warn(
-            "the rows look like a time series: neighbouring rows are far more alike than random ones. "
-            "Without validation rows the error bar is then too small for new motions; pass `groups=` "
-            "(trajectory labels) or `validation=` (rows from other trajectories).",
-            stacklevel=3,
-        )
+def _origin(
+    ready: Prepared, rows: Rows, labels: Tensor | None, outputs: str, likelihood: Regression, seed: int
+) -> Origin:
+    """Where the model comes from; what the experts may hold is not known yet."""
+    return Origin(
+        network=network_fingerprint(ready.network.module),
+        data=rows_fingerprint(rows, labels),
+        rows=len(rows),
+        structure=structure(rows.inputs),
+        outputs=outputs,
+        tangents=ready.tangents,
+        names=ready.network.names,
+        likelihood=likelihood,
+        cap=(),
+        lend=(),
+        seed=seed,
+    )
 
 
 def _settings(
@@ -383,8 +228,8 @@ def _settings(
     }
 
 
-def _say(report: Reporter, plan: Plan, rows: Rows, chosen: str) -> None:
-    report.say(f"tangents: {chosen}")
+def _say(report: Reporter, plan: Plan, rows: Rows, ready: Prepared) -> None:
+    report.say(f"tangents: {ready.tangents}, {ready.reason}")
     report.say(
         f"{len(rows)} rows, {plan.num_experts} experts: the model will hold about "
         f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} "

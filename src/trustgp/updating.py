@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .data import Rows, chunks, concatenate, leaves, read_rows, require_finite, structure
+from .calibrating import Training, calibrated
+from .data import Rows, concatenate, leaves, read_rows, structure
 from .executors import Executor, Threads
 from .experts import Problem, Solved, Task
 from .fingerprint import rows_fingerprint
-from .fit import Training, calibrated, check_groups
 from .gating import nearest_two
-from .mixture import Mixture
 from .model import UncertaintyModel
+from .preparing import check_groups, residual_of
 from .progress import Reporter, reporting
 from .solving import Handout, Partition, embed_rows, make_tasks, solve_tasks
 
@@ -58,30 +58,28 @@ def update(
         inputs = concatenate([memory.rows.inputs, added.inputs])
         targets = torch.cat([memory.rows.targets, added.targets.to(memory.rows.targets)])
         rows = Rows(inputs, targets, memory.rows.ordered and added.ordered)
-        residual = _residual(model, rows)
+        network = model.mixtures[0].tangents.network
+        residual = residual_of(network, model.origin.likelihood, rows, executor, report, name="new_rows")
         mixtures, partitions, solved, touched = [], [], [], []
         for k, mixture in enumerate(model.mixtures):
-            handout = Handout(model.origin.cap[k], model.origin.lend[k])
+            problem = Problem(rows, mixture.tangents, mixture.outputs, residual, labels)
             points = embed_rows(mixture.tangents, mixture.gate, added, executor, report)
             partition = memory.partitions[k].extend(points)
-            problem = Problem(rows, mixture.tangents, mixture.outputs, residual, labels)
-            before, after = (
-                make_tasks(memory.partitions[k], handout),
-                make_tasks(partition, handout),
-            )
-            same = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if _equal(a, b)]
+            handout = Handout(model.origin.cap[k], model.origin.lend[k])
+            before, after = make_tasks(memory.partitions[k], handout), make_tasks(partition, handout)
+            same = {i: memory.solved[k][i] for i in range(len(after)) if _equal(before[i], after[i])}
             results = solve_tasks(
                 problem,
                 after,
                 executor=executor,
                 report=report,
-                finished={i: memory.solved[k][i] for i in same},
+                finished=same,
                 on_solved=lambda position, result: None,
                 strict=False,
             )
             offset = sum(len(m.experts) for m in model.mixtures[:k])
             touched += [offset + i for i in range(len(after)) if i not in same]
-            mixtures.append(_with_experts(mixture, results))
+            mixtures.append(replace(mixture, experts=tuple(result.expert for result in results)))
             partitions.append(partition)
             solved.append(tuple(results))
         origin = replace(model.origin, data=rows_fingerprint(rows, labels), rows=len(rows))
@@ -126,15 +124,6 @@ def _check_alike(rows: Rows, added: Rows) -> None:
             )
 
 
-def _residual(model: UncertaintyModel, rows: Rows) -> Tensor:
-    network, likelihood = model.mixtures[0].tangents.network, model.origin.likelihood
-    with torch.no_grad():
-        outputs = torch.cat([network.matrix(rows.take(i)).cpu() for i in chunks(len(rows))])
-    likelihood.check(outputs, rows.targets, name="new_rows")
-    require_finite(outputs, "the network's outputs on the rows")
-    return likelihood.residual(outputs, rows.targets.cpu())
-
-
 def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
     """Labels of all rows; new rows are new trajectories."""
     if (old is None) != (new is None):
@@ -146,7 +135,3 @@ def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
 
 def _equal(a: Task, b: Task) -> bool:
     return torch.equal(a.own, b.own) and torch.equal(a.candidates, b.candidates)
-
-
-def _with_experts(mixture: Mixture, solved: list[Solved]) -> Mixture:
-    return replace(mixture, experts=tuple(result.expert for result in solved))

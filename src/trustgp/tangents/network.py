@@ -143,6 +143,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
         raise TypeError(f"network is a {type(network).__name__}; a torch.nn.Module is needed.")
     _check_mode(network)
     n = count(inputs)
+    inputs = to_device(inputs, next(network.parameters(), torch.empty(0)).device)
     with torch.no_grad():
         try:
             outputs = call(network, copied(inputs))

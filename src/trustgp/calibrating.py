@@ -1,0 +1,60 @@
+"""The last stage: what a model learns from rows that its experts have not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from .data import Rows, chunks
+from .experts import Solved
+from .math.calibration import HeldOut
+from .mixture import Mixture
+from .model import Origin, UncertaintyModel
+from .solving import Partition
+
+
+@dataclass(frozen=True)
+class Training:
+    """What `update` needs beside the model: the rows, and the experts' left-out groups."""
+
+    rows: Rows
+    groups: Tensor | None
+    validation: Rows | None
+    partitions: tuple[Partition, ...]
+    solved: tuple[tuple[Solved, ...], ...]
+
+
+def calibrated(
+    module: nn.Module, mixtures: tuple[Mixture, ...], origin: Origin, training: Training
+) -> UncertaintyModel:
+    """The model, its scale fitted to the validation rows, else to the groups, else left at the defaults."""
+    num_outputs = sum(len(mixture.outputs) for mixture in mixtures)
+    calibrations = origin.likelihood.calibrate(None, num_outputs)
+    model = UncertaintyModel(module, mixtures, calibrations, origin, training)
+    held_out: HeldOut | None = None
+    if training.validation is not None:
+        held_out = model_held_out(model, training.validation)
+    elif training.groups is not None:
+        held_out = HeldOut.cat(_left_out(mixtures, training))
+    model.calibrations = origin.likelihood.calibrate(held_out, num_outputs)
+    return model
+
+
+def model_held_out(model: UncertaintyModel, rows: Rows) -> HeldOut:
+    """Validation rows, chunk by chunk."""
+    with torch.no_grad():
+        parts = [model.held_out(rows.take(i), rows.targets[i]) for i in chunks(len(rows))]
+    return HeldOut.cat(parts)
+
+
+def _left_out(mixtures: tuple[Mixture, ...], training: Training) -> list[HeldOut]:
+    """The left-out groups of all experts, with the steadied scales that predictions use."""
+    parts = []
+    for mixture, solved in zip(mixtures, training.solved, strict=True):
+        for log_kappa, result in zip(mixture.log_kappa, solved, strict=True):
+            if result.held_out is not None:
+                rows = len(result.held_out) // len(log_kappa)
+                parts.append(replace(result.held_out, log_kappa=log_kappa.repeat(rows)))
+    return parts
