@@ -1,22 +1,20 @@
 import pytest
 import torch
 
-from trustgp.executors import Threads
-from trustgp.gating import Division
-from trustgp.patchwork import Patchwork
-from trustgp.plan import (
+from trustgp.budget import (
     FEWEST_ROWS,
-    Plan,
-    check_memory,
     expert_bytes,
     gate_bytes,
     handout_for_budget,
-    make_plan,
     parse_bytes,
     size_text,
     smallest_subset,
     subset_for_budget,
 )
+from trustgp.executors import Threads
+from trustgp.gating import Division
+from trustgp.patchwork import Patchwork
+from trustgp.plan import Plan, check_memory, make_plan
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
 

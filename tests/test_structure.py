@@ -29,7 +29,7 @@ ROOMS = [
         "tangents",
     ],
     ["executors.base", "executors.threads", "executors.processes", "executors.ray", "executors"],
-    ["gating", "patchwork", "posteriors", "experts", "mixture", "solving", "plan"],
+    ["gating", "patchwork", "posteriors", "experts", "mixture", "solving", "budget", "plan"],
     [
         "prediction",
         "likelihoods.regression",

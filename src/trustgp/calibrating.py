@@ -12,6 +12,7 @@ from .experts import Solved
 from .math.calibration import HeldOut
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
+from .progress import Reporter
 from .solving import Partition
 
 
@@ -27,7 +28,11 @@ class Training:
 
 
 def calibrated(
-    module: nn.Module, mixtures: tuple[Mixture, ...], origin: Origin, training: Training
+    module: nn.Module,
+    mixtures: tuple[Mixture, ...],
+    origin: Origin,
+    training: Training,
+    report: Reporter,
 ) -> UncertaintyModel:
     """The model, its scale fitted to the validation rows, else to the groups, else left at the defaults."""
     num_outputs = sum(len(mixture.outputs) for mixture in mixtures)
@@ -35,18 +40,23 @@ def calibrated(
     model = UncertaintyModel(module, mixtures, calibrations, origin, training)
     held_out: HeldOut | None = None
     if training.validation is not None:
-        held_out = model_held_out(model, training.validation)
+        held_out = _validated(model, training.validation, report)
     elif training.groups is not None:
         held_out = HeldOut.cat(_left_out(mixtures, training))
     model.calibrations = origin.likelihood.calibrate(held_out, num_outputs)
     return model
 
 
-def model_held_out(model: UncertaintyModel, rows: Rows) -> HeldOut:
+def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> HeldOut:
     """Validation rows, chunk by chunk."""
+    parts = list(chunks(len(rows)))
     with torch.no_grad():
-        parts = [model.held_out(rows.take(i), rows.targets[i]) for i in chunks(len(rows))]
-    return HeldOut.cat(parts)
+        return HeldOut.cat(
+            [
+                model.held_out(rows.take(index), rows.targets[index])
+                for index in report.track(parts, stage="calibrating", total=len(parts))
+            ]
+        )
 
 
 def _left_out(mixtures: tuple[Mixture, ...], training: Training) -> list[HeldOut]:

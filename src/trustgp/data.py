@@ -205,10 +205,13 @@ def looks_like_time_series(rows: Rows, generator: torch.Generator) -> bool:
     other = torch.randint(0, n, first.shape, generator=generator)
     floats = [leaf for leaf in leaves(rows.inputs) if leaf.is_floating_point()]
     for tensor in [*floats, rows.targets]:
-        values = tensor.detach().cpu().reshape(n, -1)[:, :256].double()
-        values = values / values.std(dim=0).clamp_min(1e-300)
-        beside = (values[first] - values[first + 1]).square().mean()
-        apart = (values[first] - values[other]).square().mean()
-        if not beside < ALIKE * apart:
+        place = tensor.device
+        here, beside, apart = (
+            tensor[index.to(place)].detach().cpu().flatten(1)[:, :256].double()
+            for index in (first, first + 1, other)
+        )
+        spread = here.std(dim=0).clamp_min(1e-300)
+        near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
+        if not near < ALIKE * far:
             return False
     return bool(floats)

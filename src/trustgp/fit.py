@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_bytes, size_text
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
@@ -20,16 +21,7 @@ from .likelihoods import Regression
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .patchwork import Patchwork
-from .plan import (
-    OVERHEAD,
-    Plan,
-    check_memory,
-    gate_bytes,
-    handout_for_budget,
-    make_plan,
-    parse_bytes,
-    size_text,
-)
+from .plan import Plan, check_memory, make_plan
 from .preparing import PROBE_ROWS, Prepared, check_groups, prepare_network, residual_of, warn_time_series
 from .progress import Reporter, reporting
 from .solving import NO_CAP, Handout, Partition, divide, lend_rows, make_tasks, solve_tasks
@@ -93,17 +85,7 @@ def fit(
         residual = residual_of(ready.network, likelihood, rows, executor, report, name="train")
         if held is not None:
             residual_of(ready.network, likelihood, held, executor, report, name="validation")
-        plan = make_plan(
-            [tangent_map for tangent_map, _ in ready.maps],
-            rows.take(torch.arange(min(PROBE_ROWS, len(rows)))),
-            len(rows),
-            num_experts,
-            division=division,
-            patchwork=patchwork,
-            num_outputs=residual.shape[1],
-            budget=limit,
-            workers=executor.workers,
-        )
+        plan = _plan(ready, rows, num_experts, division, patchwork, limit, executor.workers)
         check_memory(plan, most, ready.network.device)
         _say(report, plan, rows, ready)
         if held is None and labels is None:
@@ -117,11 +99,7 @@ def fit(
             _fit_mixture(index, Problem(rows, tangent_map, served, residual, labels), run)
             for index, (tangent_map, served) in enumerate(ready.maps)
         ]
-        handouts = [one.handout for one in fitted]
-        origin = replace(origin, cap=tuple(h.cap for h in handouts), lend=tuple(h.lend for h in handouts))
-        partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
-        training = Training(rows, labels, held, partitions, solved)
-        return calibrated(ready.network.module, tuple(one.mixture for one in fitted), origin, training)
+        return _assembled(ready.network.module, origin, fitted, rows, labels, held, report)
 
 
 @dataclass(frozen=True)
@@ -176,6 +154,46 @@ def _fit_mixture(index: int, problem: Problem, run: _Run) -> _Fitted:
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
     return _Fitted(mixture, partition, tuple(solved), handout)
+
+
+def _assembled(
+    module: nn.Module,
+    origin: Origin,
+    fitted: list[_Fitted],
+    rows: Rows,
+    labels: Tensor | None,
+    held: Rows | None,
+    report: Reporter,
+) -> UncertaintyModel:
+    """The kernels together, calibrated."""
+    cap, lend = (tuple(getattr(one.handout, name) for one in fitted) for name in ("cap", "lend"))
+    partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
+    training = Training(rows, labels, held, partitions, solved)
+    mixtures = tuple(one.mixture for one in fitted)
+    return calibrated(module, mixtures, replace(origin, cap=cap, lend=lend), training, report)
+
+
+def _plan(
+    ready: Prepared,
+    rows: Rows,
+    num_experts: int | None,
+    division: Division,
+    patchwork: Patchwork,
+    budget: int | None,
+    workers: int,
+) -> Plan:
+    """What the fit will do, from a probe on the first rows."""
+    return make_plan(
+        [tangent_map for tangent_map, _ in ready.maps],
+        rows.take(torch.arange(min(PROBE_ROWS, len(rows)))),
+        len(rows),
+        num_experts,
+        division=division,
+        patchwork=patchwork,
+        num_outputs=sum(len(served) for _, served in ready.maps),
+        budget=budget,
+        workers=workers,
+    )
 
 
 def _handout(tangents: TangentMap, partition: Partition, run: _Run, num_outputs: int) -> Handout:

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from .artifact import describe
-from .plan import size_text
+from .budget import size_text
 from .safefile import ArtifactError
 
 PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts

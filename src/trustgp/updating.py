@@ -84,7 +84,7 @@ def update(
             solved.append(tuple(results))
         origin = replace(model.origin, data=rows_fingerprint(rows, labels), rows=len(rows))
         training = Training(rows, labels, memory.validation, tuple(partitions), tuple(solved))
-        refitted = calibrated(model.network, tuple(mixtures), origin, training)
+        refitted = calibrated(model.network, tuple(mixtures), origin, training, report)
         if memory.validation is None and labels is None:
             refitted.calibrations = model.calibrations  # nothing new is known about them
     model.mixtures, model.origin = refitted.mixtures, refitted.origin

@@ -97,7 +97,9 @@ def test_frozen_parameters_stay_frozen():
 
 def test_a_batch_larger_than_the_data_is_one_batch():
     inputs, targets = rows(n=5)
-    train(mlp([2, 8, 2]), inputs, targets, epochs=2, batch_size=100)
+    large, exact = (train(mlp([2, 8, 2]), inputs, targets, epochs=2, batch_size=b) for b in (100, 5))
+    same_weights(large, exact, rtol=0, atol=0)
+    assert not torch.equal(large[0].weight, mlp([2, 8, 2])[0].weight)  # pyright: ignore[reportIndexIssue]
 
 
 def test_options_that_cannot_be_are_refused():
