@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# They name torchvision, which nothing here needs and which may bring another torch: so without dependencies.
+ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch
 
 .PHONY: demo test lint format clean
 
@@ -24,7 +27,8 @@ format: $(READY)
 # Installed once, and again only when what is installed has changed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) --editable ".[dev]"
+	$(INSTALL) --no-deps $(ALONE)
 	touch $(READY)
 
 clean:

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 import trustgp
 from trustgp.progress import reporting
 from trustgp.state import mixture_tensors
+from trustgp.witness import WitnessState
+from trustgp.witness_state import witness_tensors
+from trustgp.witnessing import Court, find_witness
 
 # A first call into torch may take longer than hypothesis' deadline, and examples must not vary in CI.
 settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
@@ -129,6 +132,18 @@ def fitted(fit_case) -> trustgp.UncertaintyModel:
 
 
 @pytest.fixture(scope="session")
+def find():
+    """A function that finds a witness of (inputs, targets) on this CPU, quietly."""
+
+    def found(inputs, targets, *, room=None, seed=0, workers=2, **setting) -> WitnessState | None:
+        with reporting(enabled=False) as reporter:
+            court = Court(torch.device("cpu"), seed, trustgp.Threads(workers), reporter)
+            return find_witness(trustgp.Rows(inputs, targets), trustgp.Witness(**setting), court, room)
+
+    return found
+
+
+@pytest.fixture(scope="session")
 def state_of():
     """Every tensor of a model, by name: what two equal models agree on to the bit."""
 
@@ -138,6 +153,8 @@ def state_of():
             table |= {f"{k}.{name}": value for name, value in mixture_tensors(mixture).items()}
         for k, calibration in enumerate(model.calibrations):
             table |= {f"calibration.{k}.{name}": value for name, value in vars(calibration).items()}
+        if model.witness is not None:
+            table |= {f"witness.{name}": value for name, value in witness_tensors(model.witness).items()}
         return table
 
     return state

@@ -130,6 +130,32 @@ def leave_out(gram: Tensor, residual: Tensor, groups: Tensor, tau: float) -> tup
     return errors, variances
 
 
+def stationary_gram(first: Tensor, second: Tensor, length: float) -> Tensor:
+    """exp(-|x - x'|^2 / (2 l^2)), entry by entry, shape [n, m]."""
+    gram = torch.empty(len(first), len(second), dtype=torch.float64)
+    for i, x in enumerate(first.tolist()):
+        for j, z in enumerate(second.tolist()):
+            gram[i, j] = math.exp(-(math.dist(x, z) ** 2) / (2 * length**2))
+    return gram
+
+
+def local_process(
+    inputs: Tensor, targets: Tensor, at: Tensor, *, length: float, tau: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A GP about the targets' mean: mean [n, C], variance over the prior's [n], and the best scale [C]."""
+    gram, cross = stationary_gram(inputs, inputs, length), stationary_gram(at, inputs, length)
+    centre = targets.mean(dim=0)
+    mean = centre + posterior_mean(gram, cross, targets - centre, tau)
+    unit = posterior_variance(gram, cross, torch.ones(len(at), dtype=torch.float64), tau)
+    return mean, unit, scale_from_eigenpairs(gram, targets - centre, tau)
+
+
+def how_much_it_counts(novelty: float, reach: float, variance: float) -> float:
+    """Precision of a witness: (1 - nu) min(1, nu_0 / nu) / variance."""
+    known = 1.0 if novelty <= reach else reach / novelty
+    return (1.0 - novelty) * known / variance
+
+
 def greedy_by_refit(gram: Tensor, count: int, noise: float, candidates: Tensor, given: Tensor) -> list[int]:
     """Most uncertain candidate first, each choice by a whole new GP on everything chosen so far.
 
@@ -163,6 +189,20 @@ def calibrated_scale(fade, onset, level, novelty: float, kappa: float, reach: fl
     """(c * kappa ** a) ** ((1 - nu ** b) * min(1, nu_0 / nu)) in plain Python."""
     strength = (1.0 - novelty**onset) * (1.0 if novelty <= reach else reach / novelty)
     return (level * kappa**fade) ** strength
+
+
+def two_opinions(
+    variance: float, shift: float, weight: float, heard: float, precision: float, trust: float
+) -> tuple[float, float]:
+    """What experts (m, V) and witness (h, p) expect together, and the variance of it, in plain Python.
+
+    The means are weighted by the precisions 1 / V and t p; so are the precisions themselves, which are not
+    added: both have seen the same rows.
+    """
+    ours, theirs = 1.0 / variance, trust * precision
+    share = ours / (ours + theirs)
+    expected = share * weight * shift + (1.0 - share) * heard
+    return expected, 1.0 / (share * ours + (1.0 - share) * theirs)
 
 
 def gaussian_nll(mean: Tensor, variance: Tensor, targets: Tensor) -> float:

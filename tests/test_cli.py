@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import trustgp
+from trustgp import studies
 from trustgp.baselines import mlp
 from trustgp.cli import main
 from trustgp.inspecting import expert_table, summarise
+from trustgp.studies.base import Column, Result, Table
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +115,20 @@ def test_a_damaged_file_is_one_line(saved, damage, capsys):
     assert saved.name in failing(["inspect", str(saved)], capsys)
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["demo", "--part", "legs"], ["demo", "--seed", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["demo", "--part", "legs"],
+        ["demo", "--seed", "x"],
+        ["study"],
+        ["study", "astrology"],
+        ["study", "toy", "--seeds", "0"],
+        ["study", "toy", "--seeds", "x"],
+        ["report"],
+    ],
+)
 def test_wrong_arguments_are_explained_with_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
@@ -123,3 +139,102 @@ def test_wrong_arguments_are_explained_with_code_2(arguments, capsys):
 def test_an_out_folder_that_is_a_file_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert "file" in failing(["demo", "--out", str(tmp_path / "file")], capsys)
+
+
+def a_result(folder) -> None:
+    Result("toy", "Is it so?", ["Two rows."]).write(folder / "toy")
+
+
+def test_report_says_where_the_page_is(tmp_path, capsys):
+    a_result(tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"Report: {tmp_path / 'report.html'}\n"
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "new" / "a.html")]) == 0
+    assert (tmp_path / "new" / "a.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+
+
+def test_a_report_of_a_missing_folder_is_one_line(tmp_path, capsys):
+    assert "No such file" in failing(["report", str(tmp_path / "none")], capsys)
+
+
+def test_a_report_of_a_file_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert "Not a directory" in failing(["report", str(tmp_path / "file")], capsys)
+
+
+def test_a_report_of_an_empty_folder_is_one_line(tmp_path, capsys):
+    assert "holds no results" in failing(["report", str(tmp_path)], capsys)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"tables": [], "figures": []}', '{"nll": NaN}'])
+def test_a_report_of_a_damaged_result_is_one_line(tmp_path, text, capsys):
+    a_result(tmp_path)
+    (tmp_path / "toy" / "result.json").write_text(text)
+    assert "result.json" in failing(["report", str(tmp_path)], capsys)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    a_result(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert "file" in failing(["report", str(tmp_path), "--out", str(tmp_path / "file" / "a.html")], capsys)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list:
+    """What studies were asked for; they answer at once."""
+    calls = []
+
+    def answer(name, out, **setting):
+        calls.append((name, out, {key: setting[key] for key in ("seeds", "quick", "device")}))
+        table = Table("NLL", [Column("method", -1), Column("sarcos", 2, "low")], [["ours", -1.25]])
+        return Result(name, "Is it so?", ["Two rows."], [table], findings=["It is so."])
+
+    monkeypatch.setattr(studies, "run_study", answer)
+    return calls
+
+
+def test_study_prints_the_tables_the_findings_and_where_the_numbers_are(asked, capsys):
+    assert main(["study", "toy"]) == 0
+    shown = capsys.readouterr().out
+    for text in ("-1.25", "* It is so.", f"All numbers: {Path('results') / 'toy'}"):
+        assert text in shown
+    assert asked == [("toy", Path("results"), {"seeds": 3, "quick": False, "device": "cpu"})]
+
+
+def test_study_hands_on_what_it_is_asked(asked, tmp_path, capsys):
+    assert main(["study", "toy", "bound", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    assert [call[:2] for call in asked] == [("toy", tmp_path), ("bound", tmp_path)]
+    assert all(call[2]["seeds"] == 2 for call in asked)
+    assert str(tmp_path / "bound") in capsys.readouterr().out
+
+
+def test_all_quick_studies_have_a_folder_of_their_own(asked, capsys):
+    assert main(["study", "all", "--quick"]) == 0
+    assert [call[0] for call in asked] == list(studies.STUDIES)
+    assert {call[1] for call in asked} == {Path("results-quick")}
+    assert all(call[2]["quick"] for call in asked)
+    assert "results-quick" in capsys.readouterr().out
+
+
+def test_a_study_that_is_asked_for_wrongly_is_one_line(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    arguments = ["study", "toy", "--device", "cuda", "--out", str(tmp_path / "new")]
+    assert "no CUDA device" in failing(arguments, capsys)
+
+
+def test_a_study_that_finds_no_recordings_is_one_line(monkeypatch, capsys):
+    def missing(*_, **__):
+        raise FileNotFoundError(2, "No such file or directory", "recordings/sarcos.npz")
+
+    monkeypatch.setattr(studies, "run_study", missing)
+    assert "recordings/sarcos.npz: No such file" in failing(["study", "toy"], capsys)
+
+
+def test_a_study_without_an_optional_package_is_one_line_with_code_1(monkeypatch, capsys):
+    def missing(*_, **__):
+        raise ImportError('this needs laplace-torch: pip install "trustgp[baselines]"')
+
+    monkeypatch.setattr(studies, "run_study", missing)
+    assert main(["study", "toy"]) == 1
+    assert capsys.readouterr().err == 'trustgp: this needs laplace-torch: pip install "trustgp[baselines]"\n'

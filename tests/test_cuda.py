@@ -35,6 +35,34 @@ def test_a_fit_on_cuda_equals_one_on_the_cpu(outputs, tangents):
     torch.testing.assert_close(there.variance.cpu(), here.variance, rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("held", ["nothing", "groups", "validation"])
+def test_a_witness_of_several_cells_says_the_same_on_cuda(held):
+    network, inputs, targets = problem()
+    options = {
+        "nothing": {},
+        "groups": {"groups": torch.arange(300) // 20},
+        "validation": {"validation": (inputs[300:], targets[300:])},
+    }[held]
+    options |= {"num_experts": 2, "witness": trustgp.Witness(rows=60), "progress": False}
+    models = [
+        trustgp.fit(network, (inputs[:300], targets[:300]), device=device, **options)
+        for device in ("cpu", "cuda")
+    ]
+    here, there = (model.witness for model in models)
+    assert here is not None
+    assert there is not None
+    assert [cell.rows.tolist() for cell in there.cells] == [cell.rows.tolist() for cell in here.cells]
+    said = [witness(inputs.to(witness.floor.device)) for witness in (here, there)]
+    # rounding of other BLAS libraries, enlarged by the condition of K + tau I
+    torch.testing.assert_close(said[1].mean.cpu(), said[0].mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(said[1].precision.cpu(), said[0].precision, rtol=1e-4, atol=1e-9)
+    one, other = (model.predict(inputs).corrected for model in models)
+    torch.testing.assert_close(other.mean.cpu(), one.mean, rtol=1e-3, atol=1e-3)
+    if held != "groups":
+        models[1].update((inputs[300:320], targets[300:320]), progress=False)
+        assert bool((models[1].predict(inputs).variance > 0).all())
+
+
 def test_predictions_survive_a_move_and_a_file_across_devices(tmp_path):
     network, inputs, targets = problem()
     model = trustgp.fit(network, (inputs, targets), num_experts=3, device="cuda", progress=False)

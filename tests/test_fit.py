@@ -19,9 +19,8 @@ from trustgp.data import Rows
 
 def one_expert(case, tangents, output):
     """Dense features, residual, scale and noise of a model with one expert, for one output."""
-    model = trustgp.fit(
-        case.network, (case.inputs, case.targets), num_experts=1, tangents=tangents, progress=False
-    )
+    options = {"num_experts": 1, "tangents": tangents, "witness": None, "progress": False}
+    model = trustgp.fit(case.network, (case.inputs, case.targets), **options)
     mixture = model.mixtures[0]
     (expert,) = mixture.experts
     features = dense_rows(dense_jacobian(case.network, case.inputs), mixture.tangents.mix)

@@ -1,10 +1,17 @@
-"""Scores, against torch.distributions and scikit-learn."""
+"""Scores, against torch.distributions, scikit-learn and uncertainty-toolbox."""
 
 import dataclasses
+import itertools
+import math
 
+import numpy as np
 import pytest
+import scipy.integrate
+import scipy.stats
 import torch
-from sklearn.metrics import roc_auc_score, roc_curve
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import mean_squared_error, roc_auc_score, roc_curve
 
 from trustgp import metrics
 from trustgp.prediction import Prediction
@@ -25,6 +32,23 @@ def prediction(mean: torch.Tensor, variance: torch.Tensor) -> Prediction:
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.fixture
+def toolbox():
+    """uncertainty-toolbox, which takes flat arrays of means, standard deviations and targets."""
+    return pytest.importorskip("uncertainty_toolbox")
+
+
+def rows(n: int = 400, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Means, variances and targets of n rows, the error bars somewhat too small."""
+    variance = (0.7 * draw(n, seed=seed)).exp()
+    mean = 3 * draw(n, seed=seed + 1)
+    return mean, variance, mean + 1.3 * variance.sqrt() * draw(n, seed=seed + 2)
+
+
+def flat(mean: torch.Tensor, variance: torch.Tensor, target: torch.Tensor) -> tuple[np.ndarray, ...]:
+    return mean.numpy(), variance.sqrt().numpy(), target.numpy()
 
 
 def test_nll_is_that_of_the_normal_distribution():
@@ -124,3 +148,210 @@ def test_predictions_stay_as_they_are():
     metrics.coverage(found, torch.zeros(5, 1))
     after = [getattr(found, f.name) for f in dataclasses.fields(found)][: len(before)]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_nll_and_crps_are_those_of_uncertainty_toolbox(toolbox):
+    mean, variance, target = rows()
+    for ours, theirs in (
+        (metrics.gaussian_nll, toolbox.metrics_scoring_rule.nll_gaussian),
+        (metrics.gaussian_crps, toolbox.metrics_scoring_rule.crps_gaussian),
+    ):
+        expected = theirs(*flat(mean, variance, target))
+        assert float(ours(mean, variance, target).mean()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_crps_is_the_integral_it_is_defined_by():
+    mean, variance, target = torch.tensor([[0.3], [0.5], [1.1]], dtype=torch.float64)
+    normal = scipy.stats.norm(0.3, 0.5**0.5)
+    below, _ = scipy.integrate.quad(lambda x: normal.cdf(x) ** 2, -8, 1.1, epsabs=1e-12)
+    above, _ = scipy.integrate.quad(lambda x: normal.sf(x) ** 2, 1.1, 8, epsabs=1e-12)
+    assert float(metrics.gaussian_crps(mean, variance, target)) == pytest.approx(below + above, abs=1e-10)
+
+
+def test_crps_of_a_tiny_spread_is_the_absolute_error():
+    target = torch.tensor([-3.0, 1e200], dtype=torch.float64)
+    tiny = torch.full_like(target, 1e-300)
+    found = metrics.gaussian_crps(torch.zeros_like(target), tiny, target)
+    torch.testing.assert_close(found, target.abs(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.0, torch.inf), (torch.nan, torch.inf), (torch.nan, 1.0)])
+@pytest.mark.parametrize("score", [metrics.gaussian_nll, metrics.gaussian_crps])
+def test_a_row_without_a_finite_prediction_costs_infinitely_much(score, mean, variance):
+    found = score(torch.tensor([0.0, mean]), torch.tensor([1.0, variance]), torch.zeros(2))
+    assert torch.isfinite(found).tolist() == [True, False]
+    assert found[1] == torch.inf
+
+
+def test_mse_without_a_mean_is_infinite():
+    assert metrics.mse(torch.tensor([0.0, torch.nan]), torch.zeros(2)) == torch.inf
+
+
+def test_the_coverage_curve_and_calibration_errors_are_those_of_uncertainty_toolbox(toolbox):
+    mean, variance, target = rows()
+    levels, observed = metrics.coverage_curve(mean, variance, target)
+    theirs = toolbox.metrics_calibration
+    promised, counted = theirs.get_proportion_lists_vectorized(*flat(mean, variance, target))
+    np.testing.assert_allclose(levels.numpy(), promised, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(observed.numpy(), counted, rtol=0, atol=1e-15)
+    for ours, other in (
+        (metrics.calibration_error, theirs.mean_absolute_calibration_error),
+        (metrics.rms_calibration_error, theirs.root_mean_squared_calibration_error),
+    ):
+        expected = other(*flat(mean, variance, target), vectorized=True)
+        assert float(ours(levels, observed)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_interval_widths_are_those_of_uncertainty_toolbox(toolbox):
+    mean, variance, _ = rows()
+    found = toolbox.metrics_calibration.get_prediction_interval(mean.numpy(), variance.sqrt().numpy(), 0.9)
+    width = metrics.interval_width(variance, level=0.9)
+    np.testing.assert_allclose(width.numpy(), found.upper - found.lower, rtol=1e-10)
+    expected = float(width.mean())
+    assert float(metrics.sharpness(prediction(mean, variance), level=0.9)) == pytest.approx(
+        expected, rel=1e-14
+    )
+
+
+@pytest.mark.parametrize("level", [0.1, 0.5, 0.95])
+def test_with_an_excess_width_and_coverage_are_those_of_a_folded_gaussian(level):
+    mean, variance, target = rows()
+    excess = rows(seed=3)[1]
+    width = metrics.interval_width(variance, excess=excess, level=level)
+    folded = scipy.stats.foldnorm((excess / variance).sqrt().numpy(), scale=variance.sqrt().numpy())
+    np.testing.assert_allclose(folded.cdf(width.numpy() / 2), level, rtol=1e-9)
+    inside = folded.cdf((target - mean).abs().numpy()) <= level
+    levels = torch.tensor([level], dtype=torch.float64)
+    found = metrics.coverage_curve(mean, variance, target, excess=excess, levels=levels)[1]
+    assert 0 < float(found) < 1
+    assert float(found) == inside.mean()
+
+
+def test_an_excess_of_zero_is_none():
+    mean, variance, target = rows()
+    zero = torch.zeros_like(variance)
+    assert torch.equal(metrics.interval_width(variance, excess=zero), metrics.interval_width(variance))
+    curves = [metrics.coverage_curve(mean, variance, target, excess=e)[1] for e in (zero, None)]
+    assert torch.equal(*curves)
+    with pytest.raises(ValueError, match="shapes differ"):
+        metrics.interval_width(variance, excess=zero[:3])
+
+
+def test_coverage_at_a_level_is_the_point_of_the_curve():
+    mean, variance, target = rows()
+    found = metrics.coverage_curve(mean, variance, target, levels=torch.tensor([0.95], dtype=torch.float64))[
+        1
+    ]
+    assert float(found) == float(metrics.coverage(prediction(mean, variance), target, level=0.95))
+
+
+def test_each_output_has_its_own_coverage_curve():
+    both = [rows(seed=0), rows(seed=5)]
+    mean, variance, target = (torch.stack(pair, dim=1) for pair in zip(*both, strict=True))
+    observed = metrics.coverage_curve(mean, variance, target)[1]
+    assert observed.shape == (metrics.NUM_LEVELS, 2)
+    for c, one in enumerate(both):
+        assert torch.equal(observed[:, c], metrics.coverage_curve(*one)[1])
+    errors = metrics.calibration_error(*metrics.coverage_curve(mean, variance, target))
+    assert errors.shape == (2,)
+
+
+def test_a_row_without_a_mean_is_in_no_interval_not_even_in_the_widest():
+    mean, variance = torch.tensor([0.0, torch.nan]), torch.tensor([1.0, torch.inf])
+    _, observed = metrics.coverage_curve(mean, variance, torch.zeros(2))
+    assert float(observed[-1]) == 0.5
+
+
+def test_levels_outside_zero_and_one_are_refused():
+    with pytest.raises(ValueError, match="levels"):
+        metrics.coverage_curve(torch.zeros(2), torch.ones(2), torch.zeros(2), levels=torch.tensor([1.2]))
+    with pytest.raises(ValueError, match="level=1"):
+        metrics.interval_width(torch.ones(2), level=1.0)
+
+
+def test_levels_and_observed_must_be_as_many():
+    with pytest.raises(ValueError, match="levels"):
+        metrics.calibration_error(torch.zeros(3), torch.zeros(4, 2))
+
+
+def test_selective_risk_is_scikit_learns_error_of_the_rows_that_are_kept():
+    mean, variance, target = rows(60)
+    risk = metrics.selective_risk(variance, metrics.squared_error(mean, target))
+    order = np.argsort(variance.numpy())
+    expected = [mean_squared_error(target.numpy()[order[:k]], mean.numpy()[order[:k]]) for k in range(1, 61)]
+    np.testing.assert_allclose(risk.numpy(), expected, rtol=1e-10)
+
+
+def test_rows_of_equal_score_are_taken_in_random_order_on_average():
+    scores, losses = torch.tensor([2.0, 1.0, 2.0, 2.0]), torch.tensor([1.0, 5.0, 2.0, 6.0])
+    orders = [[1, *tied] for tied in itertools.permutations([0, 2, 3])]
+    curves = [np.cumsum(losses.numpy()[order]) / np.arange(1, 5) for order in orders]
+    np.testing.assert_allclose(metrics.selective_risk(scores, losses).numpy(), np.mean(curves, 0), rtol=1e-12)
+    shuffled = torch.tensor([3, 0, 2, 1])
+    again = metrics.selective_risk(scores[shuffled], losses[shuffled])
+    torch.testing.assert_close(again, metrics.selective_risk(scores, losses), rtol=1e-12, atol=0)
+
+
+def test_a_score_that_says_nothing_gives_the_mean_loss_at_every_share():
+    losses = draw(50).square()
+    risk = metrics.selective_risk(torch.ones(50), losses)
+    torch.testing.assert_close(risk, losses.mean().expand(50), rtol=1e-12, atol=0)
+
+
+def test_selective_risk_needs_one_score_a_row():
+    with pytest.raises(ValueError, match="shapes differ"):
+        metrics.selective_risk(torch.zeros(3), torch.zeros(4))
+    with pytest.raises(ValueError, match="NaN"):
+        metrics.selective_risk(torch.tensor([1.0, torch.nan]), torch.zeros(2))
+
+
+numbers = st.floats(-1e3, 1e3, allow_subnormal=False)
+tables = st.lists(st.tuples(numbers, st.floats(1e-3, 1e3), numbers), min_size=1, max_size=30).map(
+    lambda table: torch.tensor(table, dtype=torch.float64).unbind(1)
+)
+
+
+@given(tables)
+def test_crps_lies_between_zero_and_the_absolute_error_plus_the_spread(table):
+    mean, variance, target = table
+    found = metrics.gaussian_crps(mean, variance, target)
+    assert bool((found >= 0).all())
+    assert bool((found <= (target - mean).abs() + variance.sqrt()).all())
+
+
+@given(tables)
+def test_coverage_never_falls_when_the_level_rises(table):
+    levels, observed = metrics.coverage_curve(*table)
+    assert bool((levels.diff() > 0).all())
+    assert bool((observed.diff() >= 0).all())
+    assert float(observed[-1]) == 1.0
+
+
+@given(tables, st.integers(-8, 8), st.sampled_from([-1.0, 1.0]))
+def test_scores_follow_a_change_of_units(table, power, sign):
+    mean, variance, target = table
+    unit = 2.0**power  # a power of two changes no digit
+    other = (sign * unit * mean, unit**2 * variance, sign * unit * target)
+    nll, crps = (score(*other) for score in (metrics.gaussian_nll, metrics.gaussian_crps))
+    torch.testing.assert_close(crps, unit * metrics.gaussian_crps(*table), rtol=1e-12, atol=0)
+    # the logarithm of the unit is added to numbers of up to 1e9
+    expected = metrics.gaussian_nll(*table) + math.log(unit)
+    torch.testing.assert_close(nll, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(metrics.coverage_curve(*other)[1], metrics.coverage_curve(*table)[1])
+
+
+@given(tables)
+def test_no_ranking_undercuts_the_oracle_and_none_beats_the_mean_loss_at_the_end(table):
+    mean, variance, target = table
+    losses = metrics.squared_error(mean, target)
+    risk, oracle = (metrics.selective_risk(score, losses) for score in (variance, losses))
+    slack = 1e-9 * float(losses.max())  # rounding of sums in another order
+    assert bool((risk >= oracle - slack).all())
+    assert float(risk[-1]) == pytest.approx(float(losses.mean()), abs=slack + 1e-300)
+
+
+@given(tables, st.integers(-8, 8))
+def test_sparsification_looks_at_the_order_of_the_scores_only(table, power):
+    _, variance, target = table
+    once = metrics.selective_risk(variance, target.square())
+    assert torch.equal(metrics.selective_risk(2.0**power * variance, target.square()), once)

@@ -128,7 +128,8 @@ def test_novelty_lies_in_zero_one_and_variance_is_never_negative(fitted, seed, p
 
 def raw_of(n: int, outputs: int) -> Raw:
     values = torch.arange(1.0, n * outputs + 1, dtype=torch.float64).reshape(n, outputs)
-    return Raw(values, values * 2, values * 3, values * 4, values / 100, torch.arange(n)[:, None])
+    expert = torch.arange(n)[:, None]
+    return Raw(values, values * 2, values * 3, values * 4, values / 100, expert, values * 5, values * 6)
 
 
 def test_answers_spread_over_rows_that_are_not_known():
@@ -137,6 +138,7 @@ def test_answers_spread_over_rows_that_are_not_known():
     assert bool(torch.isinf(spread.epistemic[~known]).all())
     assert bool((spread.novelty[~known] == 1).all())
     assert spread.expert[:, 0].tolist() == [-1, 0, 1, -1]
+    assert bool((spread.witness_precision[~known] == 0).all())
     assert torch.equal(spread.epistemic[known], raw_of(2, 3).epistemic)
 
 
@@ -153,3 +155,5 @@ def test_held_out_rows_have_an_entry_for_each_row_and_output():
     assert held.residual.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert held.output.tolist() == [0, 1, 0, 1]
     assert held.epistemic.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert held.witness_shift.tolist() == [5.0, 10.0, 15.0, 20.0]
+    assert held.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]

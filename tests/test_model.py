@@ -43,8 +43,8 @@ def test_excess_is_the_squared_residual_mean_by_default(fitted, test_rows):
 
 
 def test_plain_is_what_the_experts_say(fitted, test_rows):
-    raw = fitted.raw(test_rows[0])
-    plain = fitted.predict(test_rows[0]).plain
+    predicted = fitted.predict(test_rows[0])
+    raw, plain = fitted.raw(test_rows[0], predicted.mean), predicted.plain
     assert torch.equal(plain.epistemic, raw.epistemic)
     assert torch.equal(plain.aleatoric, raw.noise)
 
@@ -152,7 +152,7 @@ def test_train_mode_does_nothing(fit_case, test_rows):
 
 def test_bytes_are_those_of_its_tensors(fitted):
     maps = [tuple(mixture.tangents.state().values()) for mixture in fitted.mixtures]
-    tensors = state_tensors((fitted.mixtures, maps))
+    tensors = state_tensors((fitted.mixtures, maps, fitted.witness))
     assert fitted.nbytes == sum(t.numel() * t.element_size() for t in tensors)
     assert fitted.num_experts == len(fitted.mixtures[0].experts)
     assert fitted.failed == []

@@ -14,9 +14,10 @@ from trustgp.budget import (
 from trustgp.executors import Threads
 from trustgp.gating import Division
 from trustgp.patchwork import Patchwork
-from trustgp.plan import Plan, check_memory, make_plan
+from trustgp.plan import WITNESS_SHARE, Plan, check_memory, make_plan
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
+from trustgp.witness import Witness
 
 
 def bound_map(case, tangents=None):
@@ -113,7 +114,7 @@ def test_a_budget_leaves_the_gate_a_quarter(case):
 
 
 def plan(case, n=160, num_experts=None, budget=None, **options):
-    options = {"division": Division(), "patchwork": Patchwork(), **options}
+    options = {"division": Division(), "patchwork": Patchwork(), "witness": Witness(), **options}
     return make_plan(
         [bound_map(case)],
         case.inputs[:16],
@@ -154,11 +155,34 @@ def test_the_estimate_of_the_state_is_near_what_the_model_holds(case, fitted):
     assert 0.5 * fitted.nbytes < estimate < 2 * fitted.nbytes
 
 
+@pytest.mark.parametrize(("n", "size"), [(160, 750), (160, 30), (900, 100), (900, 400)])
+def test_the_estimate_of_the_witness_is_near_what_it_holds(case, find, toy, n, size):
+    held = find(*toy(n, seed=3), rows=size).nbytes
+    estimate = plan(case, n, 4, witness=Witness(rows=size)).witness_bytes
+    assert held / 1.2 <= estimate <= 2.5 * held
+
+
+def test_without_a_witness_a_plan_is_smaller(case):
+    heard, alone = plan(case, 5000, 8), plan(case, 5000, 8, witness=None)
+    assert alone.witness_bytes == 0
+    assert heard.state_bytes == alone.state_bytes + heard.witness_bytes
+    assert heard.peak_bytes > alone.peak_bytes
+    assert plan(case, 5000, 8, witness=Witness(most_inputs=2)).witness_bytes == 0  # there are three
+    assert plan(case, 49, 2).witness_bytes == 0
+
+
+@pytest.mark.parametrize("budget", [10**6, 10**7, 10**9])
+def test_a_witness_takes_at_most_its_share_of_a_budget(case, budget):
+    found = plan(case, 5000, 8, budget=budget)
+    assert 0 < found.witness_bytes <= budget // WITNESS_SHARE
+    assert found.state_bytes <= budget
+
+
 def test_a_fit_that_would_not_fit_into_memory_is_refused_before_it_begins(fit_case):
     with pytest.raises(MemoryError, match=r"more than memory \(1.0 MiB\).*More experts"):
         fit_case(memory="1 MiB")
     with pytest.raises(MemoryError, match="free"):
-        check_memory(Plan(1, 1, 1, 2**60, 1.0), None, torch.device("cpu"))
+        check_memory(Plan(1, 1, 1, 2**60, 1.0, 0), None, torch.device("cpu"))
 
 
 def test_the_smallest_experts_are_worth_their_gate(case, fit_case):

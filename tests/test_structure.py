@@ -15,7 +15,15 @@ ROOT = Path(trustgp.__file__).parent
 # From the ground up, DESIGN section 3. A module imports from its own line or from lines above it only;
 # within a line, from modules further left.
 ROOMS = [
-    ["math.evidence", "math.posterior", "math.calibration", "math.selection", "math.kernel_pca", "math"],
+    [
+        "math.evidence",
+        "math.posterior",
+        "math.calibration",
+        "math.selection",
+        "math.kernel_pca",
+        "math.stationary",
+        "math",
+    ],
     ["data", "progress", "safefile", "fingerprint"],
     [
         "tangents.network",
@@ -29,7 +37,18 @@ ROOMS = [
         "tangents",
     ],
     ["executors.base", "executors.threads", "executors.processes", "executors.ray", "executors"],
-    ["gating", "patchwork", "posteriors", "experts", "mixture", "solving", "budget", "plan"],
+    [
+        "gating",
+        "patchwork",
+        "posteriors",
+        "experts",
+        "mixture",
+        "solving",
+        "witness",
+        "witnessing",
+        "budget",
+        "plan",
+    ],
     [
         "prediction",
         "likelihoods.regression",
@@ -38,9 +57,9 @@ ROOMS = [
         "likelihoods",
     ],
     ["model"],
-    ["state", "checkpoint", "artifact"],
+    ["state", "witness_state", "checkpoint", "artifact"],
     ["preparing", "calibrating", "fit", "updating"],
-    ["metrics", "plots", "inspecting", "export", ""],
+    ["metrics", "scorecard", "evaluation", "evaluating", "plots", "inspecting", "export", ""],
     ["datasets", "baselines", "studies"],
     ["demo", "cli", "__main__"],
 ]

@@ -1,7 +1,10 @@
 """Honest error bars for a network that is already trained."""
 
+from . import metrics, plots
 from .artifact import load
 from .data import Rows
+from .evaluating import evaluate
+from .evaluation import Evaluation
 from .executors import Threads
 from .fit import fit
 from .gating import Division
@@ -12,6 +15,7 @@ from .patchwork import Patchwork
 from .prediction import Prediction
 from .safefile import ArtifactError
 from .tangents import JacobianRows, LayerFactors
+from .witness import Witness
 
 __version__ = "0.1.0"
 
@@ -21,12 +25,18 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "load",
     "UncertaintyModel",
     "Prediction",
+    # look at it
+    "evaluate",
+    "Evaluation",
+    "metrics",
+    "plots",
     # what to choose
     "Regression",
     "LayerFactors",
     "JacobianRows",
     "Patchwork",
     "Division",
+    "Witness",
     "Threads",
     # data and errors
     "Rows",

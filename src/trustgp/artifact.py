@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,19 @@ from .model import Origin, UncertaintyModel
 from .safefile import ArtifactError, Reader, read, write
 from .state import mixture_tensors, read_mixture
 from .tangents.network import TangentNetwork, _check_mode
+from .witness import Witness
+from .witness_state import read_witness, witness_tensors
 
 KIND = "trustgp-model"
 
 
 def save(model: UncertaintyModel, path: str | Path) -> None:
-    """Write a model whole or not at all. Neither the network nor the training targets are in the file."""
+    """Write a model whole or not at all. The network is not in the file."""
     table: dict[str, Tensor] = {}
     for k, mixture in enumerate(model.mixtures):
         table |= {f"mixture.{k}.{name}": value for name, value in mixture_tensors(mixture).items()}
+    if model.witness is not None:
+        table |= {f"witness.{name}": value for name, value in witness_tensors(model.witness).items()}
     for k, calibration in enumerate(model.calibrations):
         for field in fields(calibration):
             table[f"calibration.{k}.{field.name}"] = getattr(calibration, field.name)
@@ -69,8 +73,11 @@ def load(
     if not torch.equal(served, torch.arange(outputs)):
         raise reader.fail("mixture.*.outputs", f"do not serve each of {outputs} outputs once")
     calibrations = (_read_calibration(reader, 0, outputs), _read_calibration(reader, 1, outputs))
+    witness = None
+    if origin.witness is not None and reader.matching("witness."):
+        witness = read_witness(reader, "witness.", outputs, origin.rows)
     reader.finish()
-    model = UncertaintyModel(module, mixtures, calibrations, origin)
+    model = UncertaintyModel(module, mixtures, calibrations, origin, witness=witness)
     target = next(network.parameters()).device if device is None else torch.device(device)
     return model.to(target)
 
@@ -87,6 +94,7 @@ def _origin_text(model: UncertaintyModel) -> dict[str, Any]:
     plain = {field.name: getattr(origin, field.name) for field in fields(origin)}
     for name in ("tangents", "likelihood"):
         plain[name] = {"kind": type(plain[name]).__name__, "settings": plain[name].settings()}
+    plain["witness"] = None if origin.witness is None else asdict(origin.witness)
     plain |= {name: list(plain[name]) for name in ("names", "cap", "lend")}
     return plain | {"mixtures": len(model.mixtures), "trustgp": __version__}
 
@@ -101,6 +109,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
             plain[name] = kinds[plain[name]["kind"]](**plain[name]["settings"])
         for name in ("names", "cap", "lend"):
             plain[name] = tuple(plain[name])
+        plain["witness"] = None if plain["witness"] is None else Witness(**plain["witness"])
         origin = Origin(**plain)
         sane = type(count) is int and len(origin.cap) == len(origin.lend) == count > 0
         sane = sane and _plain_values(origin)
@@ -114,7 +123,8 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
 def _plain_values(origin: Origin) -> bool:
     """Whether each value is of the type it must have."""
     texts = (origin.network, origin.data, origin.structure, *origin.names)
-    numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend)
+    heard = () if origin.witness is None else tuple(asdict(origin.witness).values())
+    numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend, *heard)
     return (
         all(isinstance(text, str) for text in texts)
         and all(type(number) is int for number in numbers)
@@ -164,10 +174,12 @@ def _read_tangents(reader: Reader, prefix: str, name: str, network: TangentNetwo
 def _read_calibration(reader: Reader, index: int, outputs: int) -> Calibration:
     real, prefix = torch.float64, f"calibration.{index}."
     values = {
-        field.name: reader.take(prefix + field.name, real, *((outputs,) if field.name == "level" else ()))
+        field.name: reader.take(
+            prefix + field.name, real, *((outputs,) if field.name in ("level", "trust") else ())
+        )
         for field in fields(Calibration)
     }
-    for name in ("fade", "onset", "excess"):
+    for name in ("fade", "onset", "excess", "trust"):
         if not bool((values[name] >= 0).all()):
             raise reader.fail(prefix + name, "must not be negative")
     if not 0 < float(values["reach"]) <= 1:

@@ -1,4 +1,4 @@
-"""The command line: `trustgp demo` and `trustgp inspect`."""
+"""The command line: `trustgp demo`, `study`, `report` and `inspect`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from . import __version__
 from .safefile import ArtifactError
+from .studies.base import StudyError
 
 WIDE = 110  # columns where there is no terminal to ask
 
@@ -30,9 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except (ArtifactError, OSError) as error:  # the user's files; anything else is our bug and shows itself
+    except (
+        ArtifactError,
+        StudyError,
+        OSError,
+    ) as error:  # the user's; anything else is our bug and shows itself
         print(f"trustgp: {_one_line(error)}", file=sys.stderr)
         return 2
+    except ImportError as error:  # of an extra; its message says which
+        print(f"trustgp: {_one_line(error)}", file=sys.stderr)
+        return 1
 
 
 def _demo(commands: Any) -> None:
@@ -70,8 +78,61 @@ def _inspect(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _study(commands: Any) -> None:
+    from .studies import STUDIES
+
+    about = "".join(f"  {name:<12}{text}\n" for name, text in STUDIES.items())
+    parser = commands.add_parser(
+        "study",
+        help="measure trustgp beside its peers",
+        description=f"Studies:\n{about}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=(*STUDIES, "all"), help="or: all")
+    parser.add_argument("--seeds", type=_positive, default=3, help="how many (default 3)")
+    parser.add_argument("--quick", action="store_true", help="a small part; its figures mean nothing")
+    parser.add_argument("--out", type=Path, help="folder of all results (default results, or results-quick)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--jobs", type=_positive, default=1, help="processes, where a study can share work")
+
+    def run(options: argparse.Namespace) -> int:
+        from .studies import run_study
+        from .studies.printing import show
+
+        out = options.out or Path("results-quick" if options.quick else "results")
+        console = _console()
+        for name in STUDIES if "all" in options.names else options.names:
+            asked = {key: getattr(options, key) for key in ("seeds", "quick", "device", "jobs")}
+            show(run_study(name, out, console=console, **asked), console)
+            console.print(f"All numbers: {out / name}", soft_wrap=True)
+        return 0
+
+    parser.set_defaults(run=run)
+
+
+def _report(commands: Any) -> None:
+    parser = commands.add_parser("report", help="one page of HTML from the results of studies")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of results, from `study`")
+    parser.add_argument("--out", type=Path, help="the page (default DIR/report.html)")
+
+    def run(options: argparse.Namespace) -> int:
+        from .studies.report import write_report
+
+        page = write_report(options.folder, options.out)
+        _console().print(f"Report: {page}", soft_wrap=True)
+        return 0
+
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number}; at least 1 is needed.")
+    return number
+
+
 # A further command is a function like those above, and its name here.
-COMMANDS = (_demo, _inspect)
+COMMANDS = (_demo, _study, _report, _inspect)
 
 
 def _console() -> Console:

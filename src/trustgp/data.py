@@ -56,10 +56,12 @@ def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
 
 
 def leaves(inputs: Inputs) -> list[Tensor]:
-    """The tensors in `inputs`, in a fixed order."""
-    found: list[Tensor] = []
-    map_tensors(lambda leaf: found.append(leaf) or leaf, inputs)
-    return found
+    """The tensors in `inputs`, in a fixed order: those of a dict by their keys, as `structure` names them."""
+    if isinstance(inputs, dict):
+        return [leaf for key in sorted(inputs) for leaf in leaves(inputs[key])]
+    if isinstance(inputs, (tuple, list)):
+        return [leaf for value in inputs for leaf in leaves(value)]
+    return [map_tensors(lambda leaf: leaf, inputs)]
 
 
 def structure(inputs: Inputs) -> str:

@@ -99,9 +99,9 @@ def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Featur
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
 
 
-def chunk_rows(tangents: TangentMap) -> int:
-    """Rows per chunk, so that what is needed on the way stays near 64 MiB."""
-    return max(1, min(1024, 64 * 2**20 // max(1, tangents.working_bytes())))
+def chunk_rows(tangents: TangentMap, *, most: int = 1024) -> int:
+    """Rows per chunk, so that what is needed on the way stays near 64 KiB for each of `most` rows."""
+    return max(1, min(most, most * 64 * 2**10 // max(1, tangents.working_bytes())))
 
 
 @torch.no_grad()
@@ -232,4 +232,6 @@ def _left_out(
         novelty=novelty[:, None].expand(size).flatten(),
         log_kappa=expert.kappa.log().expand(size).flatten(),
         output=problem.outputs.to(shift.device).expand(size).flatten(),
+        witness_shift=torch.zeros_like(shift).flatten(),  # it is heard when all experts are there
+        witness_precision=torch.zeros_like(shift).flatten(),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from .progress import Reporter, reporting
 from .solving import NO_CAP, Handout, Partition, divide, lend_rows, make_tasks, solve_tasks
 from .tangents import Tangents
 from .tangents.base import TangentMap
+from .witness import Witness, WitnessState
+from .witnessing import Court, find_witness
 
 
 def fit(
@@ -41,6 +43,7 @@ def fit(
     outputs: str = "shared",
     patchwork: Patchwork | None = None,
     division: Division | None = None,
+    witness: Witness | None = Witness(),  # noqa: B008 - frozen
     budget: int | str | None = None,
     memory: int | str | None = None,
     executor: Executor | None = None,
@@ -63,6 +66,7 @@ def fit(
         outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel.
         patchwork: How many neighbours lend how many rows; None: `Patchwork(neighbours=4, fraction=0.1)`.
         division: How the rows are divided; None: `Division()`.
+        witness: A second opinion from the inputs themselves, where they are vectors; None: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB".
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved; None: threads, one per core (one on a GPU).
@@ -85,21 +89,23 @@ def fit(
         residual = residual_of(ready.network, likelihood, rows, executor, report, name="train")
         if held is not None:
             residual_of(ready.network, likelihood, held, executor, report, name="validation")
-        plan = _plan(ready, rows, num_experts, division, patchwork, limit, executor.workers)
+        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers)
         check_memory(plan, most, ready.network.device)
         _say(report, plan, rows, ready)
         if held is None and labels is None:
             warn_time_series(rows, seed)
-        origin = _origin(ready, rows, labels, outputs, likelihood, seed)
+        origin = _origin(ready, rows, labels, outputs, likelihood, seed, witness)
         settings = _settings(origin, plan, patchwork, division, limit)
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
-        room = None if limit is None else limit // len(ready.maps)
+        court = Court(ready.network.device, seed, executor, report)
+        heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
+        room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict)
         fitted = [
             _fit_mixture(index, Problem(rows, tangent_map, served, residual, labels), run)
             for index, (tangent_map, served) in enumerate(ready.maps)
         ]
-        return _assembled(ready.network.module, origin, fitted, rows, labels, held, report)
+        return _assembled(ready.network.module, origin, fitted, _Given(rows, labels, held), heard, report)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,15 @@ class _Run:
     report: Reporter
     store: Checkpoint | None
     strict: bool
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the user handed over."""
+
+    rows: Rows
+    groups: Tensor | None
+    validation: Rows | None
 
 
 @dataclass(frozen=True)
@@ -160,17 +175,16 @@ def _assembled(
     module: nn.Module,
     origin: Origin,
     fitted: list[_Fitted],
-    rows: Rows,
-    labels: Tensor | None,
-    held: Rows | None,
+    given: _Given,
+    witness: WitnessState | None,
     report: Reporter,
 ) -> UncertaintyModel:
     """The kernels together, calibrated."""
     cap, lend = (tuple(getattr(one.handout, name) for one in fitted) for name in ("cap", "lend"))
     partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
-    training = Training(rows, labels, held, partitions, solved)
+    training = Training(given.rows, given.groups, given.validation, partitions, solved)
     mixtures = tuple(one.mixture for one in fitted)
-    return calibrated(module, mixtures, replace(origin, cap=cap, lend=lend), training, report)
+    return calibrated(module, mixtures, replace(origin, cap=cap, lend=lend), training, witness, report)
 
 
 def _plan(
@@ -179,6 +193,7 @@ def _plan(
     num_experts: int | None,
     division: Division,
     patchwork: Patchwork,
+    witness: Witness | None,
     budget: int | None,
     workers: int,
 ) -> Plan:
@@ -190,6 +205,7 @@ def _plan(
         num_experts,
         division=division,
         patchwork=patchwork,
+        witness=witness,
         num_outputs=sum(len(served) for _, served in ready.maps),
         budget=budget,
         workers=workers,
@@ -208,7 +224,13 @@ def _handout(tangents: TangentMap, partition: Partition, run: _Run, num_outputs:
 
 
 def _origin(
-    ready: Prepared, rows: Rows, labels: Tensor | None, outputs: str, likelihood: Regression, seed: int
+    ready: Prepared,
+    rows: Rows,
+    labels: Tensor | None,
+    outputs: str,
+    likelihood: Regression,
+    seed: int,
+    witness: Witness | None,
 ) -> Origin:
     """Where the model comes from; what the experts may hold is not known yet."""
     return Origin(
@@ -223,6 +245,7 @@ def _origin(
         cap=(),
         lend=(),
         seed=seed,
+        witness=witness,
     )
 
 
@@ -242,6 +265,7 @@ def _settings(
         "components": division.components,
         "patchwork": [patchwork.neighbours, patchwork.fraction],
         "budget": budget,
+        "witness": None if origin.witness is None else asdict(origin.witness),
         "seed": origin.seed,
     }
 

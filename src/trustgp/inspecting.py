@@ -17,6 +17,7 @@ from .safefile import ArtifactError
 
 PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts
     "gate.": "gate",
+    "witness.": "witness",
     "experts.factor": "experts: Cholesky factors",
     "experts.basis": "experts: bases",
     "experts.features.": "experts: features of their rows",
@@ -88,6 +89,8 @@ def size_table(summary: Summary) -> Table:
     sizes: dict[str, int] = {}
     for name, tensor in summary.tensors.items():
         rest = name.split(".", 2)[-1] if name.startswith("mixture.") else ""
+        if name.startswith("witness."):
+            rest = name
         part = next(title for start, title in PARTS.items() if rest.startswith(start))
         sizes[part] = sizes.get(part, 0) + tensor.numel() * tensor.element_size()
     table = Table(title="Sizes", title_justify="left")

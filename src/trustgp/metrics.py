@@ -1,6 +1,6 @@
 """How good is an error bar? Scores of predictions against targets: tensors in, tensors out.
 
-Every row is scored. A row whose variance is infinite costs an infinite likelihood; none is dropped.
+Every row is scored. A row without a finite mean and variance costs infinitely much; none is dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-from .prediction import Prediction
+from .prediction import Prediction, folded_quantile, folded_share
+
+NUM_LEVELS = 100  # of a coverage curve: those of uncertainty-toolbox, 0 and 1 among them
 
 
 def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
@@ -24,16 +26,43 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         target: The same shape.
     """
     _same_shape(mean=mean, variance=variance, target=target)
-    if bool((variance <= 0).any()):
-        raise ValueError(f"variance falls to {float(variance.min()):.3g}; it must be positive.")
+    _positive(variance)
     spread, error = variance.double(), target.double() - mean.double()
-    return 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
+    cost = 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
+    return _unknown_costs_all(cost, mean, variance)
+
+
+def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
+    r"""Continuous ranked probability score, elementwise, in the targets' units, float64; lower is better.
+
+    .. math:: e \, (2 \Phi(z) - 1) + \sqrt v \, ( 2 \varphi(z) - \pi^{-1/2} ),
+        \quad e = y - \mu, \quad z = e / \sqrt v
+
+    The absolute error of a prediction without spread. It is milder than the likelihood on gross errors.
+
+    Args:
+        mean: Shape [n] or [n, C].
+        variance: Positive, the same shape.
+        target: The same shape.
+    """
+    _same_shape(mean=mean, variance=variance, target=target)
+    _positive(variance)
+    std, error = variance.double().sqrt(), target.double() - mean.double()
+    z = error / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    cost = error * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
+    return _unknown_costs_all(cost, mean, variance)
+
+
+def squared_error(mean: Tensor, target: Tensor) -> Tensor:
+    """(y - mean)^2, elementwise, float64; infinite where there is no finite mean."""
+    _same_shape(mean=mean, target=target)
+    return _unknown_costs_all((target.double() - mean.double()).square(), mean)
 
 
 def mse(mean: Tensor, target: Tensor) -> Tensor:
     """Mean squared error over all rows and outputs, a float64 scalar."""
-    _same_shape(mean=mean, target=target)
-    return (target.double() - mean.double()).square().mean()
+    return squared_error(mean, target).mean()
 
 
 def interval_coverage(lower: Tensor, upper: Tensor, target: Tensor) -> Tensor:
@@ -43,7 +72,7 @@ def interval_coverage(lower: Tensor, upper: Tensor, target: Tensor) -> Tensor:
 
 
 def coverage(prediction: Prediction, target: Tensor, *, level: float = 0.95) -> Tensor:
-    """Share of targets inside the central interval of `level`; an honest error bar gives `level`.
+    """Share of targets inside the interval of `level`; an honest error bar gives `level`.
 
     Args:
         prediction: Of n rows.
@@ -53,10 +82,105 @@ def coverage(prediction: Prediction, target: Tensor, *, level: float = 0.95) -> 
     return interval_coverage(*prediction.interval(level), target)
 
 
+def interval_width(variance: Tensor, *, excess: Tensor | None = None, level: float = 0.95) -> Tensor:
+    """Width of the interval about the mean that holds a Gaussian target at `level`, elementwise, float64.
+
+    Args:
+        variance: Of the Gaussian, about its own centre.
+        excess: Squared distance of the mean from that centre, the same shape; None: it is the centre.
+        level: Of the interval, in (0, 1).
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.95.")
+    if excess is not None:
+        _same_shape(variance=variance, excess=excess)
+        return 2 * folded_quantile(excess.sqrt(), variance.sqrt(), level)
+    half = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
+    return 2 * half * variance.double().sqrt()
+
+
 def sharpness(prediction: Prediction, *, level: float = 0.95) -> Tensor:
-    """Mean width of the central interval of `level`, a float64 scalar: of two honest bars, the smaller."""
-    lower, upper = prediction.interval(level)
-    return (upper.double() - lower.double()).mean()
+    """Mean width of the interval of `level`, a float64 scalar: of two honest bars, the smaller."""
+    variance = prediction.epistemic + prediction.aleatoric
+    return interval_width(variance, excess=prediction.excess, level=level).mean()
+
+
+def coverage_curve(
+    mean: Tensor,
+    variance: Tensor,
+    target: Tensor,
+    *,
+    excess: Tensor | None = None,
+    levels: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Share of targets inside the interval about the mean, for each level and output.
+
+    .. math:: \text{observed}(p) = \tfrac1n \#\{ i : P(|Y_i - \mu_i| \le |y_i - \mu_i|) \le p \}
+
+    where Y is Gaussian; without an excess, :math:`|y_i - \mu_i| \le \sqrt{v_i} \, \Phi^{-1}((1 + p) / 2)`.
+
+    Args:
+        mean: Shape [n] or [n, C].
+        variance: Of the Gaussian, about its own centre, positive, the same shape.
+        target: The same shape.
+        excess: Squared distance of the mean from that centre, the same shape; None: it is the centre.
+        levels: p, in [0, 1], shape [L]; None: 100 of them, evenly from 0 to 1.
+
+    Returns:
+        The levels [L], and what was observed, shape [L] or [L, C]; float64. A row without a finite mean is
+        in no interval, not even in that of level 1.
+    """
+    excess = torch.zeros_like(variance) if excess is None else excess
+    _same_shape(mean=mean, variance=variance, target=target, excess=excess)
+    _positive(variance + excess)
+    levels = torch.arange(NUM_LEVELS).double() / (NUM_LEVELS - 1) if levels is None else levels
+    levels = levels.to(mean.device, torch.float64)
+    if not bool(((levels >= 0) & (levels <= 1)).all()):
+        raise ValueError(f"levels lie in [{float(levels.min())}, {float(levels.max())}]; they are shares.")
+    distance = (target.double() - mean.double()).abs()
+    reached = folded_share(distance, excess.double().sqrt(), variance.double().sqrt())
+    reached = torch.where(torch.isfinite(mean), reached, torch.nan)
+    observed = [_share_within(column, levels) for column in reached.reshape(len(mean), -1).T]
+    return levels, torch.stack(observed, dim=1).reshape(len(levels), *mean.shape[1:])
+
+
+def calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
+    """Mean absolute difference of observed and promised coverage, shape [] or [C]; 0 is honest.
+
+    Args:
+        levels: What was promised, shape [L].
+        observed: From `coverage_curve`, shape [L] or [L, C].
+    """
+    return _gaps(levels, observed).abs().mean(dim=0)
+
+
+def rms_calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
+    """Root mean squared difference of observed and promised coverage; see `calibration_error`."""
+    return _gaps(levels, observed).square().mean(dim=0).sqrt()
+
+
+def selective_risk(scores: Tensor, losses: Tensor) -> Tensor:
+    r"""Mean loss of the k rows with the lowest scores, for k = 1 .. n: the sparsification curve.
+
+    .. math:: R_k = \tfrac1k \sum_{i \le k} \ell_{(i)}, \qquad \text{AURC} = \tfrac1n \sum_k R_k
+
+    Rows of equal score are taken in random order, on average: with a constant score the curve is flat, the
+    mean loss, and no order of the rows in a file can make it better. Scores equal to the losses give the
+    oracle's curve, which none can undercut.
+
+    Args:
+        scores: How uncertain a row is, for example its std, shape [n].
+        losses: Not negative, for example squared errors, shape [n].
+
+    Returns:
+        R, shape [n], float64; its mean is the area under the risk-coverage curve.
+    """
+    _same_shape(scores=scores, losses=losses)
+    ordered, order = _scores(scores, "scores").sort(stable=True)
+    sizes = ordered.unique_consecutive(return_counts=True)[1]
+    expected = torch.segment_reduce(losses.double()[order], "mean", lengths=sizes).repeat_interleave(sizes)
+    counted = torch.arange(1, len(scores) + 1, dtype=torch.float64, device=scores.device)
+    return expected.cumsum(0) / counted
 
 
 def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
@@ -88,12 +212,39 @@ def fpr95(in_scores: Tensor, out_scores: Tensor) -> Tensor:
     return (foreign <= threshold).double().mean()
 
 
+def _share_within(reached: Tensor, levels: Tensor) -> Tensor:
+    """Share of the rows [n] that each level [L] reaches; NaN is reached by none, shape [L]."""
+    ordered = reached[~reached.isnan()].sort().values
+    return torch.searchsorted(ordered, levels, right=True).double() / len(reached)
+
+
+def _gaps(levels: Tensor, observed: Tensor) -> Tensor:
+    if levels.ndim != 1 or observed.ndim not in (1, 2) or len(levels) != len(observed):
+        raise ValueError(
+            f"levels {tuple(levels.shape)} and observed {tuple(observed.shape)}; "
+            "[L] and [L] or [L, C] are needed."
+        )
+    return observed.double() - levels.double().reshape(-1, *(1,) * (observed.ndim - 1))
+
+
+def _positive(variance: Tensor) -> None:
+    if bool((variance <= 0).any()):
+        raise ValueError(f"variance falls to {float(variance.min()):.3g}; it must be positive.")
+
+
+def _unknown_costs_all(cost: Tensor, *known: Tensor) -> Tensor:
+    """The cost, infinite where anything in `known` is NaN or infinite."""
+    for values in known:
+        cost = torch.where(torch.isfinite(values), cost, torch.inf)
+    return cost
+
+
 def _scores(scores: Tensor, name: str) -> Tensor:
     if scores.ndim != 1 or len(scores) == 0:
         raise ValueError(f"{name} have shape {tuple(scores.shape)}; one score a row is needed, shape [n].")
     if bool(scores.isnan().any()):
         raise ValueError(f"{name} hold {int(scores.isnan().sum())} NaN; every row needs a score.")
-    return scores.double()
+    return scores.double().contiguous()  # a column of a matrix may come in
 
 
 def _same_shape(**tensors: Tensor) -> None:

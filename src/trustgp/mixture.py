@@ -9,11 +9,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .data import Inputs, chunks, count, take
+from .data import CHUNK_ROWS, Inputs, chunks, count, take
 from .experts import Expert, chunk_rows
 from .gating import Gate, nearest_two
 from .math.calibration import HeldOut, steady_log_kappa
 from .tangents.base import Features, TangentMap
+
+GPU_ROWS = 16384  # answered at a time on a GPU: about 1 GiB on the way
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Raw:
         epistemic, noise, log_kappa, shift: Shape [n, B].
         novelty: Epistemic over prior variance, shape [n, B].
         expert: Which expert of each gate answered, shape [n, G], int64.
+        witness_shift: What the witness expects of y - f(x), shape [n, B].
+        witness_precision: How much that counts, shape [n, B]; 0 without a witness.
     """
 
     epistemic: Tensor
@@ -32,6 +36,8 @@ class Raw:
     shift: Tensor
     novelty: Tensor
     expert: Tensor
+    witness_shift: Tensor
+    witness_precision: Tensor
 
     @classmethod
     def cat(cls, parts: list[Raw]) -> Raw:
@@ -46,7 +52,8 @@ class Raw:
 
     def finite(self) -> Tensor:
         """Which rows have a finite answer, shape [n]."""
-        return torch.isfinite(self.epistemic).all(dim=1) & torch.isfinite(self.shift).all(dim=1)
+        told = (self.epistemic, self.shift, self.witness_shift)
+        return torch.stack([torch.isfinite(value).all(dim=1) for value in told]).all(dim=0)
 
     def take(self, rows: Tensor) -> Raw:
         """The answers for some of the rows."""
@@ -74,6 +81,8 @@ class Raw:
             novelty=self.novelty.flatten(),
             log_kappa=self.log_kappa.flatten(),
             output=outputs.to(residual.device).expand(size).flatten(),
+            witness_shift=self.witness_shift.flatten(),
+            witness_precision=self.witness_precision.flatten(),
         )
 
 
@@ -107,10 +116,10 @@ class Mixture:
     @torch.no_grad()
     def raw(self, inputs: Inputs) -> Raw:
         """Answers of the experts that the gate chooses, chunk by chunk."""
-        parts = [
-            self._chunk(self.tangents(take(inputs, index)))
-            for index in chunks(count(inputs), chunk_rows(self.tangents))
-        ]
+        # on a GPU a chunk costs as many kernels whatever its size
+        most = GPU_ROWS if self.tangents.network.device.type == "cuda" else CHUNK_ROWS
+        size = chunk_rows(self.tangents, most=most)
+        parts = [self._chunk(self.tangents(take(inputs, index))) for index in chunks(count(inputs), size)]
         return parts[0] if len(parts) == 1 else Raw.cat(parts)
 
     def _chunk(self, features: Features) -> Raw:
@@ -145,4 +154,6 @@ class Mixture:
             shift=answer.shift,
             novelty=novelty.clamp_max(1.0)[:, None].expand(size),
             expert=torch.full_like(unit, index, dtype=torch.int64)[:, None],
+            witness_shift=torch.zeros_like(answer.shift),
+            witness_precision=torch.zeros_like(answer.shift),
         )

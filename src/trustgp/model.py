@@ -17,6 +17,7 @@ from .mixture import Mixture, Raw
 from .prediction import Prediction
 from .tangents.base import Tangents
 from .tangents.network import as_matrix, call
+from .witness import Witness, WitnessState
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Origin:
         likelihood: What the targets are.
         cap, lend: The most own rows of an expert, and the rows from each neighbour, per kernel.
         seed: Of the fit.
+        witness: How the second opinion was formed; None: there is none.
     """
 
     network: str
@@ -47,6 +49,7 @@ class Origin:
     cap: tuple[int, ...]
     lend: tuple[int, ...]
     seed: int
+    witness: Witness | None
 
 
 class UncertaintyModel(nn.Module):
@@ -58,6 +61,7 @@ class UncertaintyModel(nn.Module):
         calibrations: About the network's output, and about the corrected mean.
         origin: Where it comes from.
         memory: What `update` needs; None after loading.
+        witness: The second opinion; None: there is none.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class UncertaintyModel(nn.Module):
         calibrations: tuple[Calibration, Calibration],
         origin: Origin,
         memory: Any = None,
+        witness: WitnessState | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -74,6 +79,7 @@ class UncertaintyModel(nn.Module):
         self.calibrations = calibrations
         self.origin = origin
         self.memory = memory
+        self.witness = witness
         self.training = network.training
 
     @property
@@ -85,7 +91,7 @@ class UncertaintyModel(nn.Module):
     def nbytes(self) -> int:
         """What the error bar holds in memory, the network itself not counted."""
         maps = [tuple(mixture.tangents.state().values()) for mixture in self.mixtures]
-        return sum(t.numel() * t.element_size() for t in state_tensors((self.mixtures, maps)))
+        return sum(t.numel() * t.element_size() for t in state_tensors((self.mixtures, maps, self.witness)))
 
     @property
     def bound(self) -> Tensor:
@@ -138,15 +144,25 @@ class UncertaintyModel(nn.Module):
 
         save(self, path)
 
-    def raw(self, inputs: Inputs) -> Raw:
-        """What the experts say before calibration, for finite inputs on any device."""
-        return Raw.join([mixture.raw(inputs) for mixture in self.mixtures])
+    def raw(self, inputs: Inputs, outputs: Tensor) -> Raw:
+        """What experts and witness say before calibration.
+
+        Args:
+            inputs: Finite, on any device.
+            outputs: The network's, shape [n] or [n, C].
+        """
+        raw = Raw.join([mixture.raw(inputs) for mixture in self.mixtures])
+        if self.witness is None:
+            return raw
+        said = self.witness(to_device(inputs, self.device))
+        shift = said.mean - as_matrix(outputs).double()
+        return replace(raw, witness_shift=shift, witness_precision=said.precision)
 
     def held_out(self, inputs: Inputs, targets: Tensor) -> HeldOut:
         """Rows with known targets, as the calibration wants them."""
         outputs = as_matrix(call(self.network, copied(to_device(inputs, self.device))))
         residual = self.origin.likelihood.residual(outputs, targets.to(outputs.device))
-        return self.raw(inputs).held_out(residual, torch.arange(residual.shape[1]))
+        return self.raw(inputs, outputs).held_out(residual, torch.arange(residual.shape[1]))
 
     @property
     def device(self) -> torch.device:
@@ -174,7 +190,8 @@ class UncertaintyModel(nn.Module):
         if not bool(good.any()):
             return _nothing_known(as_matrix(outputs), len(self.mixtures)), good
         whole = bool(good.all())
-        raw = self.raw(inputs if whole else take(inputs, good.nonzero().flatten()))
+        chosen = good.nonzero().flatten()
+        raw = self.raw(inputs, outputs) if whole else self.raw(take(inputs, chosen), outputs[chosen])
         sound = raw.finite()  # a gradient may overflow where input and output are finite
         known = good.clone()
         known[good] = sound
@@ -207,6 +224,7 @@ class UncertaintyModel(nn.Module):
             raise TypeError("a fitted model keeps its precision; move it with .to(device) only.")
         super()._apply(fn, recurse)
         self.mixtures = moved(self.mixtures, fn)
+        self.witness = moved(self.witness, fn)
         return self
 
 
@@ -237,4 +255,4 @@ def _nothing_known(outputs: Tensor, gates: int) -> Raw:
     blank = outputs.new_zeros(0, outputs.shape[1], dtype=torch.float64)
     expert = torch.zeros(0, gates, dtype=torch.int64, device=outputs.device)
     rows = torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
-    return Raw(blank, blank, blank, blank, blank, expert).spread(rows)
+    return Raw(blank, blank, blank, blank, blank, expert, blank, blank).spread(rows)

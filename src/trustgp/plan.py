@@ -21,14 +21,18 @@ from .budget import (
 )
 from .data import Inputs, count
 from .gating import OVERSIZE, Division
+from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
 from .solving import CANDIDATES, EXACT_BOUND, lend_rows
 from .tangents.base import TangentMap
 from .tangents.rows import WORKING_SET
+from .witness import Witness, can_speak, vectors_of
+from .witnessing import FEWEST_ROWS, JUDGES, NEARBY, witness_bytes
 
 ROWS_PER_EXPERT = 1000
 CHUNK = 96 * 2**20  # bytes that a chunk of rows takes while its features are made
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
+WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
 
 
@@ -42,6 +46,7 @@ class Plan:
         state_bytes: What the model will hold, about.
         peak_bytes: What the fit will need in memory at its peak, beside the data, at most.
         seconds: How long it will take, roughly.
+        witness_bytes: What the witness may hold of it; 0 without one.
     """
 
     num_experts: int
@@ -49,6 +54,7 @@ class Plan:
     state_bytes: int
     peak_bytes: int
     seconds: float
+    witness_bytes: int
 
 
 def make_plan(
@@ -59,6 +65,7 @@ def make_plan(
     *,
     division: Division,
     patchwork: Patchwork,
+    witness: Witness | None,
     num_outputs: int,
     budget: int | None,
     workers: int,
@@ -83,18 +90,61 @@ def make_plan(
         subset = subset_for_budget(tangents[0], n, experts, division, share)
     subset = max(2, subset)  # `Division` asks for two, also where there is a single row
     shape = _Shape(n, experts, num_outputs, division, patchwork, subset)
+    second = _witness_bytes(witness, sample, n, num_outputs)
+    if budget is not None:
+        spare = max(0, budget - sum(smallest_budget(t, n, experts, division, served) for t in tangents))
+        second = min(second, spare, budget // WITNESS_SHARE)
     one = gate_bytes(tangents[0], subset, division.components, experts)
     one += int(1.3 * experts * expert_bytes(tangents[0], shape.rows, served))  # sizes are uneven
-    state = len(tangents) * one if budget is None else min(len(tangents) * one, budget)
+    state = len(tangents) * one + second if budget is None else min(len(tangents) * one + second, budget)
     room = None if budget is None else budget // len(tangents)
     held = _held_rows(tangents[0], shape, room, served)
     peak = max(
-        _division_bytes(tangents[0], shape),
+        second + _witness_peak(witness, sample, n, workers),
+        second + _division_bytes(tangents[0], shape),
         state + _solving_bytes(tangents[0], shape, held, workers),
     )
     peak += 8 * n * (3 * num_outputs + division.components + 4) + SLACK
-    seconds = len(tangents) * _seconds(tangents[0], sample, shape, workers)
-    return Plan(experts, subset, state, int(peak), seconds)
+    work = _witness_work(witness, sample, n, workers)
+    seconds = _seconds(tangents[0], sample, shape, work, len(tangents), workers)
+    return Plan(experts, subset, state, int(peak), seconds, second)
+
+
+def _witness_bytes(witness: Witness | None, sample: Inputs, n: int, num_outputs: int) -> int:
+    """What a witness will hold."""
+    if witness is None or n < FEWEST_ROWS or not can_speak(sample, witness):
+        return 0
+    cells = math.ceil(n / witness.rows)
+    sizes = [_cell_rows(n, cells)] * cells
+    # sizes are uneven
+    return int(1.3 * witness_bytes(sizes, vectors_of(sample).shape[1], num_outputs))
+
+
+def _witness_peak(witness: Witness | None, sample: Inputs, n: int, workers: int) -> int:
+    """What the search for a witness needs at its peak: distances to the strangers, or a few factors."""
+    if witness is None or n < FEWEST_ROWS or not can_speak(sample, witness):
+        return 0
+    cells = math.ceil(n / witness.rows)
+    largest = min(n, 2 * witness.rows)
+    strangers = 3 * largest * min(n - largest, NEARBY * witness.rows)
+    labels = 2 * n * (2 * cells if cells > 1 else 1)  # distances to all centroids, when every cell was split
+    factors = min(workers, 2 * cells) * 6 * largest**2
+    pairs = 3 * min(n, 1000) ** 2  # for the typical distance
+    return 8 * (max(strangers, labels, factors, pairs) + 4 * n * vectors_of(sample).shape[1])
+
+
+def _witness_work(witness: Witness | None, sample: Inputs, n: int, workers: int) -> float:
+    """Multiplications of each worker while a witness is found: three factors' worth a cell, and the grid."""
+    if witness is None or n < FEWEST_ROWS or not can_speak(sample, witness):
+        return 0.0
+    cells = math.ceil(n / witness.rows)
+    grid = len(LENGTHS) * len(RATIOS) * min(JUDGES, cells)  # on one worker
+    return (3 * cells / workers + grid) * (_cell_rows(n, cells) ** 3) / 3
+
+
+def _cell_rows(n: int, cells: int) -> int:
+    """Rows of a cell, its strangers among them: two thirds as many as its own."""
+    return n if cells == 1 else math.ceil(5 / 3 * n / cells)
 
 
 @dataclass(frozen=True)
@@ -243,7 +293,9 @@ def _free_in_container() -> int | None:
         return None
 
 
-def _seconds(tangents: TangentMap, sample: Inputs, shape: _Shape, workers: int) -> float:
+def _seconds(
+    tangents: TangentMap, sample: Inputs, shape: _Shape, witness_work: float, kernels: int, workers: int
+) -> float:
     """Rough time of a fit, from a small probe of this machine."""
     with torch.no_grad():
         tangents(sample)
@@ -261,4 +313,4 @@ def _seconds(tangents: TangentMap, sample: Inputs, shape: _Shape, workers: int) 
     division = shape.n * (per_row + shape.subset * per_pair)
     rows = shape.rows + shape.offered
     one = rows * per_row + rows**2 * per_pair + 30 * flop * shape.rows**3 / 3
-    return (division + shape.experts * one) / workers
+    return kernels * (division + shape.experts * one) / workers + flop * witness_work

@@ -55,7 +55,7 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, 
             f"{LONGEST_HEADER} that are read back; outputs='shared' or 'pseudo' need fewer tensors."
         )
     digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
-    with _temporary_beside(path) as temporary:
+    with temporary_beside(path) as temporary:
         with open(temporary, "r+b") as file:
             file.write(len(header).to_bytes(8, "little") + header)
             for name in order:
@@ -230,7 +230,7 @@ def _digest(file: BinaryIO, header: bytes) -> str:
 
 
 @contextmanager
-def _temporary_beside(path: Path) -> Iterator[Path]:
+def temporary_beside(path: Path) -> Iterator[Path]:
     """An empty temporary file in the same folder, gone afterwards whatever happens."""
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{PART}"
     try:

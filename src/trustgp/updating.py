@@ -17,7 +17,8 @@ from .gating import nearest_two
 from .model import UncertaintyModel
 from .preparing import check_groups, residual_of
 from .progress import Reporter, reporting
-from .solving import Handout, Partition, embed_rows, make_tasks, solve_tasks
+from .solving import NO_CAP, Handout, Partition, embed_rows, make_tasks, solve_tasks
+from .witnessing import Court, update_witness
 
 
 def update(
@@ -84,11 +85,18 @@ def update(
             solved.append(tuple(results))
         origin = replace(model.origin, data=rows_fingerprint(rows, labels), rows=len(rows))
         training = Training(rows, labels, memory.validation, tuple(partitions), tuple(solved))
-        refitted = calibrated(model.network, tuple(mixtures), origin, training, report)
+        witness = model.witness
+        if witness is not None and origin.witness is not None:
+            court = Court(model.device, origin.seed, executor, report)
+            limited = any(cap < NO_CAP for cap in origin.cap)  # by a budget
+            room = witness.nbytes if limited else None
+            witness, _ = update_witness(witness, rows, origin.witness, court, room)
+        refitted = calibrated(model.network, tuple(mixtures), origin, training, witness, report)
         if memory.validation is None and labels is None:
             refitted.calibrations = model.calibrations  # nothing new is known about them
     model.mixtures, model.origin = refitted.mixtures, refitted.origin
     model.calibrations, model.memory = refitted.calibrations, refitted.memory
+    model.witness = refitted.witness
     return touched
 
 

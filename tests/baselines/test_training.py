@@ -63,6 +63,16 @@ def test_the_seed_decides_the_initial_weights():
     assert not torch.equal(next(mlp([2, 8], seed=4).parameters()), next(mlp([2, 8], seed=5).parameters()))
 
 
+def test_dropout_adds_layers_behind_the_activations_and_leaves_the_weights_as_they_were():
+    plain, dropping = (mlp([2, 8, 8, 2], activation=nn.Tanh, dropout=p, seed=4) for p in (0.0, 0.3))
+    layers = [type(layer) for layer in dropping]  # pyright: ignore[reportGeneralTypeIssues]
+    assert layers == [nn.Linear, nn.Tanh, nn.Dropout, nn.Linear, nn.Tanh, nn.Dropout, nn.Linear]
+    assert {layer.p for layer in dropping.modules() if isinstance(layer, nn.Dropout)} == {0.3}
+    for x, y in zip(plain.parameters(), dropping.parameters(), strict=True):
+        assert torch.equal(x, y)
+    assert not any(isinstance(layer, nn.Dropout) for layer in plain.modules())
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_network_data_and_global_generator_stay_as_they_were(together):
     inputs, targets = rows()
@@ -110,3 +120,5 @@ def test_options_that_cannot_be_are_refused():
         train_many([mlp([2, 8, 2])], inputs, targets, seeds=[0, 1], **OPTIONS)
     with pytest.raises(ValueError, match="inputs and outputs"):
         mlp([3])
+    with pytest.raises(ValueError, match=r"dropout=1\.0"):
+        mlp([2, 8, 2], dropout=1.0)

@@ -94,12 +94,50 @@ def test_the_runs_of_the_kuka_are_numbered(tmp_path):
     folder.mkdir()
     keys = ("positions", "velocities", "accelerations", "torques")
     for run in (1, 2, 3):
-        arrays = {key: np.full((run, 7), 10.0 * run + at) for at, key in enumerate(keys)}
+        rows = np.arange(run)[:, None] / 10 + np.zeros((run, 7))
+        arrays = {key: 10.0 * run + at + rows for at, key in enumerate(keys)}
         np.savez(folder / f"HW_{run}.npz", **arrays)
     recording = load("kuka", root=tmp_path)
     assert recording.groups.tolist() == [1, 2, 2, 3, 3, 3]
     assert recording.inputs[0].tolist() == [10.0] * 7 + [11.0] * 7 + [12.0] * 7
-    assert recording.targets[-1].tolist() == [33.0] * 7
+    assert recording.targets[-1].tolist() == [33.2] * 7
+    assert recording.motions.tolist() == [1, 1, 1, 3, 3, 3]
+    assert recording.places[:3].tolist() == [0, 0, 1]
+
+
+def write_kinova(root, accelerations):
+    """Every run has the rows of `accelerations`, and a torque of its own."""
+    folder = root / "kinova_gen3"
+    folder.mkdir()
+    n = len(accelerations)
+    for number, run in enumerate(recordings._KINOVA_RUNS):
+        ones = np.ones((n, 7), dtype=np.float32)
+        ddq = np.repeat(np.asarray(accelerations, dtype=np.float64)[:, None], 7, axis=1)
+        measured = (number + np.arange(n)[:, None] / 10) * ones
+        arrays = {"q": ones, "dq": 2 * ones, "tau": 99 * ones, "tau_current": measured, "ddq_desired": ddq}
+        np.savez(folder / f"{run}.npz", time=np.arange(n), **arrays)
+
+
+def test_absurd_accelerations_of_the_kinova_are_dropped_and_the_runs_numbered(tmp_path):
+    write_kinova(tmp_path, [1.0, np.nan, np.inf, -1e283, -9.0, 101.0])
+    recording = load("kinova", root=tmp_path)
+    assert recording.groups.tolist() == [run for run in range(1, 12) for _ in range(2)]
+    assert recording.inputs[:2, 14].tolist() == [1.0, -9.0]
+    assert recording.inputs[:, :14].unique(dim=0).tolist() == [[1.0] * 7 + [2.0] * 7]
+    torch.testing.assert_close(recording.targets[:2, 0], torch.tensor([0.0, 0.4], dtype=torch.float64))
+
+
+def test_a_row_of_an_earlier_run_is_left_out_of_the_later_one(tmp_path):
+    folder = tmp_path / "kuka_lwr4_flobaroid"
+    folder.mkdir()
+    keys = ("positions", "velocities", "accelerations", "torques")
+    for run, rows in {1: (0, 1, 2), 2: (5, 1, 6), 3: (7, 8, 9)}.items():
+        arrays = {key: np.array(rows, dtype=float)[:, None] + np.zeros((3, 7)) for key in keys}
+        np.savez(folder / f"HW_{run}.npz", **arrays)
+    recording = load("kuka", root=tmp_path)
+    assert recording.inputs[:, 0].tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert recording.groups.tolist() == [1, 1, 1, 2, 2, 3, 3, 3]
+    assert recording.places[:5].tolist() == [0, 1, 2, 0, 2]
 
 
 def test_the_environment_variable_names_the_folder(tmp_path, monkeypatch):
@@ -212,6 +250,97 @@ def test_kuka_groups_are_the_runs():
     assert load("kuka_sim").groups.max() == 16
 
 
+def distance(one, other):
+    """Median distance of the rows of `one` to the nearest row of `other`, in units of all rows."""
+    return torch.cdist(one, other).amin(1).median().item()
+
+
+def by_run(name, every=10):
+    recording = load(name)
+    rows = recording.inputs / recording.inputs.std(0)
+    return {run: rows[recording.groups == run][::every] for run in recording.groups.unique().tolist()}
+
+
+@needs_data
+def test_runs_1_and_2_of_the_kuka_repeat_one_trajectory_and_3_is_another():
+    recording = load("kuka")
+    one, two, three = (recording.inputs[recording.groups == run] for run in (1, 2, 3))
+    scale = recording.inputs.std(0)
+    assert ((one - two) / scale).norm(dim=1).median() < 0.05  # row by row, not only somewhere
+    assert ((one - three) / scale).norm(dim=1).median() > 3
+    runs = by_run("kuka")
+    assert distance(runs[3], runs[1]) > 2
+    assert recording.motions.tolist() == [1] * 10_054 + [3] * 5027
+
+
+@needs_data
+def test_every_kuka_run_repeats_its_motion_after_a_period():
+    recording = load("kuka")
+    rows = recording.inputs / recording.inputs.std(0)
+    for run, period in zip((1, 2, 3), recordings._PERIODS, strict=True):
+        own = rows[recording.groups == run]
+        later = round(period)
+        assert (own[later:] - own[:-later]).norm(dim=1).median() < 0.1
+        half = round(period / 2)
+        assert (own[half:] - own[:-half]).norm(dim=1).median() > 1
+
+
+@needs_data
+def test_rows_of_equal_places_are_one_state_of_the_kuka():
+    recording = load("kuka")
+    rows, places = recording.inputs / recording.inputs.std(0), recording.places
+    apart = (places[:, None] - places[None, ::50]).abs()
+    rounds = (recording.groups[:, None] != recording.groups[None, ::50]) & (apart < 0.6)
+    found = torch.cdist(rows, rows[::50])[rounds]
+    assert len(found) > 300
+    assert found.median() < 0.1
+
+
+@needs_data
+def test_runs_of_the_simulated_kuka_are_near_each_other_only_within_a_motion():
+    runs, motions = by_run("kuka_sim", every=20), {}
+    recording = load("kuka_sim")
+    for run in runs:
+        (motions[run],) = recording.motions[recording.groups == run].unique().tolist()
+    near = {(a, b) for a in runs for b in runs if a != b and distance(runs[a], runs[b]) < 2.5}
+    assert near == {(a, b) for a in runs for b in runs if a != b and motions[a] == motions[b]}
+
+
+@needs_data
+def test_the_first_simulated_run_is_the_motion_of_the_third_real_one():
+    real, simulated = load("kuka"), load("kuka_sim")
+    scale = real.inputs.std(0)
+    three = real.inputs[real.groups == 3] / scale
+    assert distance(three[::20], simulated.inputs[simulated.groups == 1] / scale) < 0.1
+
+
+@needs_data
+def test_kinova_has_its_rows_but_for_the_absurd_ones_and_the_repeated_ones():
+    recording = load("kinova")
+    assert recording.inputs.shape == (53_180, 21)
+    assert recording.inputs[:, 14:].abs().max() < 10  # any limit from here to 1e6 drops the same rows
+    assert recording.groups.unique().tolist() == list(range(1, 12))
+    assert recording.targets.isfinite().all()
+
+
+@needs_data
+def test_the_kinovas_own_torque_column_carries_no_noise_and_the_currents_do(data_root):
+    with np.load(data_root / "kinova_gen3" / "validation_data__opti_traj_testing2.npz") as data:
+        rough = {key: np.abs(np.diff(data[key], 2, axis=0)).mean(0) for key in ("tau", "tau_current")}
+        spread = {key: data[key].std(0) for key in rough}
+    assert (rough["tau"] < 1e-2 * np.maximum(spread["tau"], 0.1)).all()
+    assert (rough["tau_current"] > 0.05 * spread["tau_current"]).all()
+
+
+@needs_data
+def test_the_official_test_file_is_in_the_order_of_time():
+    recording = load("sarcos_official")
+    assert recording.inputs.shape == (4449, 21)
+    steps = time_steps(recording)
+    assert (steps > 0).double().mean() > 0.95
+    assert steps.median().item() == pytest.approx(0.11, abs=0.01)
+
+
 @needs_data
 def test_snelson_is_one_input_and_one_output():
     recording = load("snelson")
@@ -227,5 +356,6 @@ def test_the_other_arm_is_far_away_in_units_of_the_training_arm():
 
 def test_the_names_are_those_that_load_knows():
     assert set(recordings.NAMES) == {
-        *("sarcos", "sarcos_sim", "barrett", "barrett_sim", "kuka", "kuka_sim", "snelson")
+        *("sarcos", "sarcos_sim", "barrett", "barrett_sim", "kuka", "kuka_sim", "snelson", "kinova"),
+        *("sarcos_inv", "sarcos_official", "kuka1", "kuka2", "kuka_sim_meier"),
     }

@@ -3,8 +3,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustgp.datasets.recordings import Recording
-from trustgp.datasets.splits import block_labels, recorded_split, split_blocks, split_random
+from trustgp.datasets.recordings import Recording, load
+from trustgp.datasets.splits import (
+    block_labels,
+    recorded_split,
+    split_blocks,
+    split_groups,
+    split_new_motion,
+    split_random,
+    split_repeats,
+    split_unseen,
+)
 from trustgp.datasets.standardise import standardise
 
 
@@ -73,6 +82,105 @@ def test_the_recorded_split_keeps_the_test_rows_of_the_source():
     assert parts_of(split).sort().values.tolist() == list(range(100))
     with pytest.raises(ValueError, match="split_blocks"):
         recorded_split(Recording(rows, rows[:, :7], name="made up"))
+
+
+def labels_of(split, labels):
+    return [set(labels[part].tolist()) for part in (split.train, split.validation, split.test)]
+
+
+@given(labels=st.lists(st.integers(-3, 40), min_size=12, max_size=200), seed=st.integers(0, 2**31))
+def test_a_split_by_groups_uses_every_row_once_and_keeps_groups_whole(labels, seed):
+    groups = torch.tensor([*labels, *range(-3, 3)])
+    split = split_groups(groups, seed=seed)
+    assert parts_of(split).sort().values.tolist() == list(range(len(groups)))
+    train, held, tested = labels_of(split, groups)
+    count = len(groups.unique())
+    assert len(train) + len(held) + len(tested) == count == len(train | held | tested)
+    assert (len(tested), len(held)) == (max(1, round(0.2 * count)), max(1, round(0.12 * count)))
+
+
+def test_the_groups_that_test_may_be_named():
+    groups = torch.tensor([1, 1, 2, 3, 4, 5]).repeat(3)
+    first, other = (split_groups(groups, test=[3, 5], seed=seed) for seed in (0, 3))
+    assert labels_of(first, groups)[2] == labels_of(other, groups)[2] == {3, 5}
+    assert labels_of(first, groups)[1] != labels_of(other, groups)[1]
+    assert labels_of(first, groups)[1] <= {1, 2, 4}
+
+
+def test_impossible_splits_by_groups_are_refused():
+    groups = torch.tensor([1, 2, 3])
+    with pytest.raises(ValueError, match="leave none to train on"):
+        split_groups(groups, test=[1, 2])
+    with pytest.raises(ValueError, match=r"test=\[7\]; choose from the groups \[1, 2, 3\]"):
+        split_groups(groups, test=[7])
+    with pytest.raises(ValueError, match=r"test=\[\]"):
+        split_groups(groups, test=[])
+
+
+def repeated(name="made up"):
+    """Two runs of three rounds of one loop of 100 rows, and a run of six rounds of one of 50 rows."""
+    places = torch.cat([torch.arange(300.0) % 100, torch.arange(300.0) % 100, 100 + torch.arange(300.0) % 50])
+    motions = torch.tensor([1] * 600 + [3] * 300)
+    rows = torch.zeros(900, 21)
+    return Recording(rows, rows[:, :7], name=name, groups=motions, motions=motions, places=places)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_repeats_of_a_place_fall_on_one_side(seed):
+    recording = repeated()
+    split = split_repeats(recording.places, seed=seed)
+    train, held, tested = labels_of(split, recording.places)
+    assert parts_of(split).sort().values.tolist() == list(range(900))
+    assert not train & held
+    assert not train & tested
+    assert not held & tested
+    assert [len(side) for side in (train, held, tested)] == pytest.approx([100, 20, 30], abs=3)
+
+
+def test_a_new_motion_is_tested_alone_and_the_same_blocks_of_all_repeats_validate():
+    recording = repeated()
+    split = split_new_motion(recording, test=[3])
+    assert split.test.tolist() == list(range(600, 900))
+    train, held, _ = labels_of(split, recording.places)
+    assert not train & held
+    assert parts_of(split).sort().values.tolist() == list(range(900))
+    # six rounds of each validation place
+    assert len(split.validation) == 6 * len(held)
+    assert len(held) == pytest.approx(100 * 4 / 30, abs=4)
+
+
+def test_new_motions_need_motions_that_are_known():
+    rows = torch.zeros(100, 21)
+    with pytest.raises(ValueError, match="no motions that repeat"):
+        split_new_motion(Recording(rows, rows[:, :7], name="made up"), test=[3])
+    with pytest.raises(ValueError, match=r"test=\[1, 3\].*leave none"):
+        split_new_motion(repeated(), test=[1, 3])
+
+
+def test_the_unseen_split_is_by_what_is_known_of_the_recording():
+    whole = repeated()
+    assert torch.equal(split_unseen(whole, seed=2).validation, split_repeats(whole.places, seed=2).validation)
+    rows, motions = torch.zeros(60, 21), torch.arange(60) // 10
+    runs = Recording(rows, rows[:, :7], name="made up", groups=torch.arange(60), motions=motions)
+    assert torch.equal(split_unseen(runs, seed=1).test, split_groups(motions, seed=1).test)
+    trajectories = Recording(rows, rows[:, :7], name="made up", groups=motions)
+    assert torch.equal(split_unseen(trajectories, seed=1).test, split_groups(motions, seed=1).test)
+    plain = Recording(rows, rows[:, :7], name="made up")
+    assert torch.equal(split_unseen(plain).validation, split_blocks(60).validation)
+
+
+@pytest.mark.parametrize("name", ["kuka", "kuka_sim"])
+def test_random_splits_of_the_kuka_test_memory_and_unseen_ones_do_not(name, data_root):
+    recording = load(name, root=data_root)
+
+    def distance(split):
+        """Median distance of a held-out row to the nearest training row, in units of the training rows."""
+        rows = recording.inputs / recording.inputs[split.train].std(0)
+        held = torch.cat([split.validation, split.test])[::20]
+        return torch.cdist(rows[held], rows[split.train]).amin(1).median().item()
+
+    assert distance(split_random(len(recording.inputs))) < 0.05
+    assert distance(split_unseen(recording)) > 0.3
 
 
 def made_up_rows():

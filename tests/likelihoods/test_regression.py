@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 import torch
-from reference import calibrated_scale
+from reference import calibrated_scale, two_opinions
 
 from trustgp.likelihoods import KINDS, Regression
 from trustgp.math.calibration import Calibration
@@ -14,19 +16,29 @@ def uniform(*shape):
 
 
 OUTPUTS = uniform(4, 2)
+SILENT = torch.zeros(4, 2, dtype=torch.float64)
 RAW = Raw(
-    uniform(4, 2), uniform(4, 2), uniform(4, 2), uniform(4, 2), uniform(4, 2) / 2, torch.arange(4)[:, None]
+    uniform(4, 2),
+    uniform(4, 2),
+    uniform(4, 2),
+    uniform(4, 2),
+    uniform(4, 2) / 2,
+    torch.arange(4)[:, None],
+    SILENT,
+    SILENT,
 )
+HEARD = replace(RAW, witness_shift=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
-def calibration(fade, onset, level, excess, shift, reach=0.3):
-    values = (fade, onset, level, excess, reach, shift)
+def calibration(fade, onset, level, excess, shift, reach=0.3, weight=1.0, trust=None):
+    trust = [1.0] * len(level) if trust is None else trust
+    values = (fade, onset, level, excess, reach, shift, weight, trust)
     return Calibration(*(torch.tensor(v, dtype=torch.float64) for v in values))
 
 
 OWN, CORRECTED = (
-    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0),
-    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75),
+    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7]),
+    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1]),
 )
 PREDICTION = Regression().prediction(OUTPUTS, RAW, (OWN, CORRECTED))
 
@@ -57,8 +69,34 @@ def test_every_part_of_the_variance_is_its_formula(about):
     torch.testing.assert_close(p.epistemic, scales(c) * RAW.epistemic, rtol=1e-10, atol=0)
     torch.testing.assert_close(p.aleatoric, scales(c) * RAW.noise, rtol=1e-10, atol=0)
     rest = (1 - float(c.shift)) ** 2
-    torch.testing.assert_close(p.excess, float(c.excess) * rest * RAW.shift**2, rtol=1e-10, atol=0)
-    torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * RAW.shift, rtol=1e-10, atol=0)
+    expected = float(c.weight) * RAW.shift
+    torch.testing.assert_close(p.excess, float(c.excess) * rest * expected**2, rtol=1e-10, atol=0)
+    torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * expected, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("about", ["own", "corrected"])
+def test_with_a_witness_every_part_is_that_of_two_opinions(about):
+    prediction, c = Regression().prediction(OUTPUTS, HEARD, (OWN, CORRECTED)), OWN
+    p = prediction
+    if about == "corrected":
+        p, c = prediction.corrected, CORRECTED
+    before = scales(c) * (RAW.epistemic + RAW.noise)
+    for i in range(4):
+        for j in range(2):
+            heard = (float(value[i, j]) for value in (HEARD.witness_shift, HEARD.witness_precision))
+            mu, variance = two_opinions(
+                float(before[i, j]), float(RAW.shift[i, j]), float(c.weight), *heard, float(c.trust[j])
+            )
+            share = float(RAW.epistemic[i, j] / (RAW.epistemic + RAW.noise)[i, j])
+            assert float(p.epistemic[i, j]) == pytest.approx(share * variance, rel=1e-10)
+            assert float(p.aleatoric[i, j]) == pytest.approx((1 - share) * variance, rel=1e-10)
+            rest = float(c.excess) * (1 - float(c.shift)) ** 2
+            assert float(p.excess[i, j]) == pytest.approx(rest * mu**2, rel=1e-10)
+            mean = float(OUTPUTS[i, j]) + float(c.shift) * mu
+            assert float(p.mean[i, j]) == pytest.approx(mean, rel=1e-10)
+    assert torch.equal(prediction.mean, OUTPUTS)
+    for name in ("epistemic", "aleatoric", "excess", "mean"):  # the paper knows of no witness
+        assert torch.equal(getattr(prediction.plain, name), getattr(PREDICTION.plain, name))
 
 
 def test_the_mean_is_the_networks_output_to_the_bit():
@@ -85,7 +123,7 @@ def test_shape_and_precision_are_those_of_the_outputs():
 
 def test_one_gate_gives_one_expert_a_row_and_several_give_one_each():
     assert PREDICTION.expert.tolist() == [0, 1, 2, 3]
-    several = Raw(*list(vars(RAW).values())[:-1], torch.arange(8).reshape(4, 2))
+    several = replace(RAW, expert=torch.arange(8).reshape(4, 2))
     assert Regression().prediction(OUTPUTS, several, (OWN, CORRECTED)).expert.shape == (4, 2)
 
 
@@ -117,7 +155,8 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
     assert (float(own.shift), float(corrected.shift)) == (0.0, 1.0)
     for c in (own, corrected):
         assert [float(c.fade), float(c.onset), float(c.excess)] == [1.0, 1.0, 1.0]
-        assert c.level.tolist() == [1.0] * 3
+        assert c.level.tolist() == c.trust.tolist() == [1.0] * 3
+        assert float(c.weight) == 1.0
 
 
 def test_every_likelihood_is_made_again_from_its_settings():

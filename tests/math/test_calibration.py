@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import calibrated_scale, inverse_of, leave_out
+from reference import calibrated_scale, inverse_of, leave_out, two_opinions
 
 from trustgp.math.calibration import (
     STEADY,
@@ -15,6 +15,7 @@ from trustgp.math.calibration import (
     held_out_loss,
     leave_groups_out,
     leave_one_out,
+    pooled,
     steady_log_kappa,
 )
 
@@ -25,13 +26,18 @@ def problem(rows=18, width=7, seed=0):
     return phi @ phi.T, torch.randn(rows, 2, generator=generator, dtype=torch.float64)
 
 
-def calibration(fade=1.0, onset=1.0, level=(1.0, 1.0), excess=1.0, shift=0.0, reach=1.0) -> Calibration:
-    values = (fade, onset, level, excess, reach, shift)
+def calibration(
+    fade=1.0, onset=1.0, level=(1.0, 1.0), excess=1.0, shift=0.0, reach=1.0, weight=1.0, trust=(1.0, 1.0)
+) -> Calibration:
+    values = (fade, onset, level, excess, reach, shift, weight, trust)
     return Calibration(*(torch.tensor(value, dtype=torch.float64) for value in values))
 
 
-def generated(truth: Calibration, rows: int, seed: int = 0) -> HeldOut:
-    """Held-out rows whose errors have exactly the distribution that `truth` describes."""
+def generated(truth: Calibration, rows: int, seed: int = 0, *, heard: bool = False) -> HeldOut:
+    """Held-out rows whose errors have exactly the distribution that `truth` describes.
+
+    `heard`: with a witness, who is sometimes surer than the experts and sometimes less so.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(low: float, high: float) -> torch.Tensor:
@@ -41,10 +47,14 @@ def generated(truth: Calibration, rows: int, seed: int = 0) -> HeldOut:
     novelty, log_kappa = uniform(0, 1), uniform(-3, 3)
     epistemic, noise = uniform(0.1, 2), uniform(0.1, 0.5)
     shift = torch.randn(rows, generator=generator, dtype=torch.float64)
+    said, precision = torch.zeros_like(shift), torch.zeros_like(shift)
+    if heard:
+        said, precision = 2 * torch.randn(rows, generator=generator).double(), uniform(-2, 2).exp()
     variance = truth.scale(novelty, log_kappa, truth.level[output]) * (epistemic + noise)
-    variance = variance + truth.excess * (1 - truth.shift) ** 2 * shift.square()
-    residual = truth.shift * shift + variance.sqrt() * torch.randn(rows, generator=generator).double()
-    return HeldOut(residual, shift, epistemic, noise, novelty, log_kappa, output)
+    expected, left = pooled(truth, variance, shift, said, precision, truth.trust[output])
+    variance = left * variance + truth.excess * (1 - truth.shift) ** 2 * expected.square()
+    residual = truth.shift * expected + variance.sqrt() * torch.randn(rows, generator=generator).double()
+    return HeldOut(residual, shift, epistemic, noise, novelty, log_kappa, output, said, precision)
 
 
 @pytest.mark.parametrize("tau", [0.01, 1.0])
@@ -111,8 +121,71 @@ def test_scale_is_kappa_on_the_data_and_one_far_away():
 
 def test_defaults_are_all_one():
     default = Calibration.default(3, shift=1.0)
-    assert [float(v) for v in (default.fade, default.onset, default.excess, default.shift)] == [1.0] * 4
-    assert default.level.tolist() == [1.0, 1.0, 1.0]
+    numbers = (default.fade, default.onset, default.excess, default.shift, default.reach, default.weight)
+    assert [float(v) for v in numbers] == [1.0] * 6
+    assert default.level.tolist() == default.trust.tolist() == [1.0, 1.0, 1.0]
+
+
+@given(
+    st.floats(1e-3, 1e3),
+    st.floats(-3, 3),
+    st.floats(0, 2),
+    st.floats(-3, 3),
+    st.floats(1e-6, 1e6),
+    st.floats(0.01, 9),
+)
+def test_two_opinions_are_pooled_by_their_precisions(variance, shift, weight, heard, precision, trust):
+    values = [torch.tensor([v], dtype=torch.float64) for v in (variance, shift, heard, precision, trust)]
+    expected, left = pooled(calibration(weight=weight), *values)
+    mean, total = two_opinions(variance, shift, weight, heard, precision, trust)
+    assert float(expected) == pytest.approx(mean, rel=1e-10, abs=1e-12)
+    assert float(left * variance) == pytest.approx(total, rel=1e-10)
+
+
+def test_without_a_witness_the_experts_word_stands_however_little_they_know():
+    variance = torch.tensor([0.5, 1e300, torch.inf], dtype=torch.float64)
+    zero, one = torch.zeros_like(variance), torch.ones_like(variance)
+    expected, left = pooled(calibration(weight=0.7), variance, 2 * one, one, zero, one)
+    assert expected.tolist() == [1.4] * 3
+    assert left.tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("precision", [1e-9, 1e9])
+def test_of_two_unequal_opinions_the_surer_prevails(precision):
+    one = torch.ones(1, dtype=torch.float64)
+    expected, left = pooled(calibration(), one, 2 * one, 5 * one, precision * one, one)
+    assert float(expected) == pytest.approx(2.0 if precision < 1 else 5.0, rel=1e-8)
+    assert float(left) == pytest.approx(1.0 if precision < 1 else 1 / precision, rel=1e-8)
+
+
+def test_two_equal_opinions_are_worth_one():
+    one = torch.ones(1, dtype=torch.float64)
+    expected, left = pooled(calibration(), 4 * one, 2 * one, 2 * one, one / 4, one)
+    assert (float(expected), float(left)) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 1.0])
+def test_held_out_loss_with_a_witness_is_the_gaussian_likelihood(shift):
+    truth = calibration(0.7, 1.5, (0.5, 2.0), 0.8, shift, weight=0.6, trust=(0.5, 3.0))
+    rows = generated(truth, 40, heard=True)
+    total = 0.0
+    for i in range(40):
+        output = int(rows.output[i])
+        scale = calibrated_scale(
+            0.7, 1.5, float(truth.level[output]), float(rows.novelty[i]), math.exp(rows.log_kappa[i])
+        )
+        mean, variance = two_opinions(
+            scale * float(rows.epistemic[i] + rows.noise[i]),
+            float(rows.shift[i]),
+            0.6,
+            float(rows.witness_shift[i]),
+            float(rows.witness_precision[i]),
+            float(truth.trust[output]),
+        )
+        variance += 0.8 * (1 - shift) ** 2 * mean**2
+        error = float(rows.residual[i]) - shift * mean
+        total += 0.5 * (math.log(2 * math.pi * variance) + error**2 / variance)
+    assert float(held_out_loss(truth, rows)) == pytest.approx(total / 40, rel=1e-10)
 
 
 def test_held_out_loss_is_the_gaussian_likelihood():
@@ -154,10 +227,41 @@ def test_what_was_fitted_near_the_data_fades_far_away():
 
 
 def test_fit_recovers_the_weight_of_the_residual_mean():
-    truth = calibration(0.6, 2.0, (0.5, 3.0), 1.0, 0.4)
+    truth = calibration(0.6, 2.0, (0.5, 3.0), 1.0, 1.0, weight=0.4)
     found = fit_calibration(generated(truth, 10_000), 2, corrected=True)
     # Statistical, as above.
-    assert float(found.shift) == pytest.approx(0.4, abs=0.05)
+    assert float(found.weight) == pytest.approx(0.4, abs=0.05)
+    assert float(found.shift) == 1.0
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_fit_recovers_the_trust_in_a_witness(corrected):
+    shift = 1.0 if corrected else 0.0
+    truth = calibration(0.6, 2.0, (0.5, 3.0), 0.8, shift, 0.95, weight=0.7, trust=(0.2, 4.0))
+    found = fit_calibration(generated(truth, 20_000, heard=True), 2, corrected=corrected)
+    # Statistical, as above; about the network's own output only the size of the expected error counts.
+    torch.testing.assert_close(found.trust, truth.trust, rtol=0.1 if corrected else 0.3, atol=0)
+    assert float(found.weight) == pytest.approx(0.7, abs=0.05 if corrected else 0.2)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_trust_goes_to_who_is_right(corrected):
+    rows = generated(calibration(shift=1.0), 4000, heard=True)
+    noise = torch.randn(4000, generator=torch.Generator().manual_seed(1)).double()
+    error = noise / rows.witness_precision.sqrt()
+    right = replace(rows, witness_shift=rows.residual + error)
+    wrong = replace(rows, witness_shift=rows.residual + 10 * error)
+    first, second = (fit_calibration(case, 2, corrected=corrected).trust for case in (right, wrong))
+    assert bool((first > 0.5).all())
+    assert bool((second < 0.1).all())
+
+
+def test_without_a_witness_its_trust_and_the_experts_weight_stay():
+    rows = generated(calibration(0.6, 2.0, (0.5, 3.0), 0.4), 500)
+    found = fit_calibration(rows, 2, corrected=False)
+    assert found.trust.tolist() == [1.0, 1.0]
+    assert float(found.weight) == 1.0  # its square is the weight of the excess
+    assert fit_calibration(rows, 2, corrected=True).trust.tolist() == [1.0, 1.0]
 
 
 def test_fit_is_pulled_to_the_defaults_when_rows_are_few():

@@ -143,6 +143,108 @@ SPAN = {
 }
 
 
+def other_half(flat):
+    """A triangle of another size."""
+    return torch.cat([flat, flat[:1]])
+
+
+WIT = "witness."
+WITNESS = {
+    "unknown": (lambda t: t.update({WIT + "extra": torch.ones(2)}), WIT + "extra"),
+    **{
+        f"missing-{name}": (drop(WIT + name), WIT + name)
+        for name in ("offset", "centroids", "length", "ratio", "size", "reach", "floor", "own", "rows")
+    },
+    **{
+        f"missing-{name}": (drop(WIT + name), WIT + name)
+        for name in ("sizes", "centre", "scale", "kappa", "tau", "inputs", "weights", "factor", "spread")
+    },
+    "dtype-rows": (put(WIT + "rows", lambda v: v.double()), WIT + "rows"),
+    "dtype-inputs": (put(WIT + "inputs", lambda v: v.float()), WIT + "inputs"),
+    "dtype-size": (put(WIT + "size", lambda v: v.double()), WIT + "size"),
+    "shape-offset": (put(WIT + "offset", lambda v: v[:1].clone()), WIT + "offset"),
+    "shape-floor": (put(WIT + "floor", lambda v: v[:1].clone()), WIT + "floor"),
+    "shape-length": (put(WIT + "length", lambda v: v[None].clone()), WIT + "length"),
+    "shape-scale": (put(WIT + "scale", lambda v: v[:-1].clone()), WIT + "scale"),
+    "shape-centre": (put(WIT + "centre", lambda v: v[:, :1].contiguous()), WIT + "centre"),
+    "shape-inputs": (put(WIT + "inputs", lambda v: v[:, :1].contiguous()), WIT + "inputs"),
+    "shape-weights": (put(WIT + "weights", lambda v: v[:-1].clone()), WIT + "weights"),
+    "shape-factor": (put(WIT + "factor", other_half), WIT + "factor"),
+    "no-cell": (put(WIT + "centroids", lambda v: v[:0].clone()), WIT + "centroids"),
+    "no-input": (put(WIT + "centroids", lambda v: v[:, :0].clone()), WIT + "centroids"),
+    "one-cell-more": (put(WIT + "centroids", lambda v: torch.cat([v, v[:1]])), WIT + "sizes"),
+    **{
+        f"nan-{name}": (at(WIT + name, 0, torch.nan), WIT + name)
+        for name in ("offset", "centroids", "length", "floor", "centre", "inputs", "weights", "factor")
+    },
+    **{
+        f"inf-{name}": (at(WIT + name, 0, torch.inf), WIT + name)
+        for name in ("spread", "ratio", "reach", "scale", "kappa", "tau")
+    },
+    **{
+        f"negative-{name}": (at(WIT + name, 0, -1.0), WIT + name)
+        for name in ("spread", "length", "ratio", "reach", "floor", "scale", "kappa", "tau", "factor")
+    },
+    **{
+        f"zero-{name}": (at(WIT + name, 0, 0), WIT + name)
+        for name in ("spread", "length", "size", "reach", "scale", "kappa", "tau", "factor")
+    },
+    "last-pivot": (at(WIT + "factor", -1, 0.0), WIT + "factor"),
+    "reach-beyond": (at(WIT + "reach", 0, 1.5), WIT + "reach"),
+    "row-beyond": (at(WIT + "rows", 0, 60), WIT + "rows"),
+    "row-below": (at(WIT + "rows", 0, -1), WIT + "rows"),
+    "own-beyond": (at(WIT + "own", 0, 61), WIT + "sizes"),
+    "own-below": (at(WIT + "own", 0, -1), WIT + "sizes"),
+    "own-nothing": (put(WIT + "own", torch.zeros_like), WIT + "sizes"),
+    "sizes-negative": (at(WIT + "sizes", 0, -1), WIT + "sizes"),
+    "sizes-other": (at(WIT + "sizes", 0, 60), WIT + "rows"),
+    "trust-negative": (at("calibration.0.trust", 0, -0.5), "calibration.0.trust"),
+    "trust-shape": (put("calibration.1.trust", lambda v: v[:1].clone()), "calibration.1.trust"),
+    "trust-missing": (drop("calibration.1.trust"), "calibration.1.trust"),
+    "weight-missing": (drop("calibration.0.weight"), "calibration.0.weight"),
+    "weight-nan": (at("calibration.0.weight", 0, torch.nan), "calibration.0.weight"),
+}
+
+
+@pytest.mark.parametrize("case", WITNESS)
+def test_wrong_tensors_of_a_witness_are_named(witness_file, tmp_path, case):
+    _refused_by_name(witness_file, tmp_path, *WITNESS[case])
+
+
+def test_a_witness_that_was_not_asked_for_is_refused(witness_file, tmp_path):
+    path = forge_text(
+        witness_file.path, tmp_path / "forged.trustgp", lambda text: text.update({"witness": None})
+    )
+    with pytest.raises(trustgp.ArtifactError, match=r"unknown tensors.*witness"):
+        trustgp.load(path, witness_file.network)
+
+
+def test_a_witness_made_for_other_inputs_is_refused_when_it_is_asked(witness_file, tmp_path):
+    """A file cannot tell how wide the inputs of any network are; the first prediction can."""
+
+    def narrower(tensors):
+        for name in ("offset", "spread"):
+            tensors[WIT + name] = tensors[WIT + name][:1].clone()
+        for name in ("centroids", "inputs"):
+            tensors[WIT + name] = tensors[WIT + name][:, :1].contiguous()
+
+    path = forge_tensors(witness_file.path, tmp_path / "forged.trustgp", narrower)
+    model = trustgp.load(path, witness_file.network)
+    with pytest.raises(ValueError, match="inputs hold 2 numbers a row; the witness was fitted on 1"):
+        model.predict(witness_file.inputs)
+
+
+@pytest.mark.parametrize("name", ["length", "spread", "floor", "scale", "kappa", "tau", "ratio"])
+@pytest.mark.parametrize("value", [1e-300, 1e300])
+def test_numbers_of_a_witness_that_are_absurd_but_allowed_give_no_nan(witness_file, tmp_path, name, value):
+    change = put(WIT + name, lambda v: torch.full_like(v, value))
+    model = trustgp.load(forge_tensors(witness_file.path, tmp_path / "f", change), witness_file.network)
+    prediction = model.predict(witness_file.inputs)
+    for one in (prediction, prediction.corrected):
+        assert not bool(one.variance.isnan().any())
+        assert not bool(one.mean.isnan().any())
+
+
 @pytest.mark.parametrize("case", GRAM)
 def test_wrong_tensors_of_gram_experts_are_named(gram_file, tmp_path, case):
     _refused_by_name(gram_file, tmp_path, *GRAM[case])
@@ -197,6 +299,11 @@ TEXTS = {
     "structure-number": {"structure": 5},
     "outputs-unknown": {"outputs": "all"},
     "network-number": {"network": 0},
+    "witness-number": {"witness": 5},
+    "witness-unknown-setting": {"witness": {"rows": 750, "strangers": 2, "most_inputs": 64, "power": 3}},
+    "witness-text": {"witness": {"rows": "many", "strangers": 2, "most_inputs": 64}},
+    "witness-bool": {"witness": {"rows": 750, "strangers": True, "most_inputs": 64}},
+    "witness-nothing": {"witness": {"rows": 0, "strangers": 2, "most_inputs": 64}},
 }
 
 
@@ -207,7 +314,7 @@ def test_a_wrong_description_is_refused(gram_file, tmp_path, case):
         trustgp.load(path, gram_file.network)
 
 
-@pytest.mark.parametrize("key", ["network", "tangents", "names", "mixtures", "seed", "likelihood"])
+@pytest.mark.parametrize("key", ["network", "tangents", "names", "mixtures", "seed", "likelihood", "witness"])
 def test_a_description_with_a_key_missing_is_refused(gram_file, tmp_path, key):
     path = forge_text(gram_file.path, tmp_path / "forged.trustgp", lambda text: text.pop(key))
     with pytest.raises(trustgp.ArtifactError, match=key):
@@ -290,6 +397,14 @@ def test_files_of_other_kinds_are_refused(gram_file, tmp_path, case):
     path.write_bytes(contents[case])
     with pytest.raises(trustgp.ArtifactError, match=r"other\.trustgp"):
         trustgp.load(path, gram_file.network)
+
+
+def test_a_file_with_a_witness_is_read_and_written_to_the_byte(witness_file, tmp_path):
+    path = forge_tensors(witness_file.path, tmp_path / "same", lambda tensors: None)
+    model = trustgp.load(path, witness_file.network)
+    assert model.witness is not None
+    model.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == witness_file.path.read_bytes()
 
 
 def test_the_same_model_gives_the_same_bytes(saved, tmp_path):

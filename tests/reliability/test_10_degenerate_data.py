@@ -70,10 +70,19 @@ def oracle(model, network: nn.Module, x: Tensor, y: Tensor, at: Tensor, experts:
 
 
 def check(network: nn.Module, x: Tensor, y: Tensor, **options) -> trustgp.UncertaintyModel:
-    """Fit, predict on and off the data, and compare with the oracle. Any warning of ours is an error."""
+    """Fit, predict on and off the data, and compare with the oracle. Any warning of ours is an error.
+
+    The oracle knows the experts alone; with the witness, everything must be finite and in order too.
+    """
+    for witness in (trustgp.Witness(), None):
+        model = _checked(network, x, y, witness, **options)
+    return model
+
+
+def _checked(network: nn.Module, x: Tensor, y: Tensor, witness, **options) -> trustgp.UncertaintyModel:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", category=UserWarning)
-        model = quiet_fit(network, (x, y), **options)
+        model = quiet_fit(network, (x, y), witness=witness, **options)
         off = x + 0.3 * x.abs().max() * torch.randn(x.shape, generator=torch.Generator().manual_seed(9)).to(x)
         at = torch.cat([x[:12], off[:12], 10 * x[:3]])
         prediction = model.predict(at)
@@ -88,7 +97,9 @@ def check(network: nn.Module, x: Tensor, y: Tensor, **options) -> trustgp.Uncert
         assert bool((one.variance > 0).all())
     truth = oracle(model, network, x, y, at, prediction.expert)
     shape = prediction.variance.shape
-    _assert_within(prediction.variance, truth["variance"].reshape(shape))
+    assert torch.equal(prediction.mean, network(at))
+    if witness is None:
+        _assert_within(prediction.variance, truth["variance"].reshape(shape))
     total = prediction.plain.epistemic.double() + prediction.plain.aleatoric.double()
     noise = total - prediction.plain.epistemic.double()
     _assert_within(total, truth["epistemic"].reshape(shape) + noise)

@@ -1,13 +1,37 @@
 """The peers, behind the same `predict`, and the training they share with the studies."""
 
+from .bundle import Bundle
 from .constant_noise import ConstantNoise
+from .dropout import MCDropout
 from .ensemble import Ensemble
+from .landmark_gp import LandmarkGP
+from .laplace_posterior import KronPosterior
+from .laplace_predictive import LaplaceGLM, LaplaceSampled
+from .methods import METHODS, Fitted, Method, fit_methods
+from .propagation import PropagatedDropout
+from .subset_gp import SubsetGP
 from .training import mlp, train, train_many
+from .trusted import TrustGP
 
-__all__ = [
-    # error bars
+__all__ = [  # noqa: RUF022  grouped by what they are for
+    # error bars from the network alone
     "ConstantNoise",
+    "KronPosterior",
+    "LaplaceGLM",
+    "LaplaceSampled",
+    "SubsetGP",
+    "LandmarkGP",
+    "TrustGP",
+    # error bars that need networks of their own
     "Ensemble",
+    "MCDropout",
+    "PropagatedDropout",
+    # all of them by name
+    "METHODS",
+    "Method",
+    "Bundle",
+    "Fitted",
+    "fit_methods",
     # networks
     "mlp",
     "train",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -56,3 +59,16 @@ def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Pr
         expert=blank.long(),
         valid=valid,
     )
+
+
+@contextmanager
+def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seeded weights and dropout inside; outside, torch's generators are as they were."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        # not torch.manual_seed, which would also seed every GPU, and those are not given back
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

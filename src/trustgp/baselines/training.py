@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +13,8 @@ from torch.func import functional_call, stack_module_state
 from torch.nn.functional import mse_loss
 
 from ..progress import reporting
+from .gradients import plain_gradients, recorded_gradients
+from .running import own_randomness
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -41,20 +42,30 @@ class Recipe:
             raise ValueError(f"epochs={self.epochs}, batch_size={self.batch_size}; both must be 1 or more.")
 
 
-def mlp(widths: Sequence[int], *, activation: Callable[[], nn.Module] = nn.ReLU, seed: int = 0) -> nn.Module:
+def mlp(
+    widths: Sequence[int],
+    *,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> nn.Module:
     """A fully connected network, for example `mlp([21, 200, 200, 7], activation=nn.SiLU)`.
 
     Args:
         widths: Of the inputs, the hidden layers and the outputs.
         activation: Makes the layer between two Linear layers.
-        seed: Of the initial weights; torch's global generators are left as they were.
+        dropout: Share of hidden units that a Dropout layer behind each activation drops; 0: no such layers.
+        seed: Of the initial weights, with or without dropout; torch's global generators are left alone.
     """
     if len(widths) < 2:
         raise ValueError(f"widths={list(widths)}; inputs and outputs are needed at least.")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout={dropout}; a share from 0 to below 1 is needed.")
     layers: list[nn.Module] = []
-    with _own_randomness(seed, torch.device("cpu")):
+    with own_randomness(seed, torch.device("cpu")):
         for number, (fan_in, fan_out) in enumerate(pairwise(widths)):
             layers += [activation()] if number else []
+            layers += [nn.Dropout(dropout)] if number and dropout else []
             layers.append(nn.Linear(fan_in, fan_out))
     return nn.Sequential(*layers)
 
@@ -92,7 +103,7 @@ def train(
     def batch_loss(batch: Tensor) -> Tensor:  # [1, b]
         return recipe.loss(trained(inputs[batch[0]]), targets[batch[0]])
 
-    with _own_randomness(seed, place):
+    with own_randomness(seed, place):
         _descend(list(trained.parameters()), batch_loss, len(inputs), [seed], recipe, place, progress)
     return trained.eval()
 
@@ -142,7 +153,7 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    with _own_randomness(seeds[0], place):
+    with own_randomness(seeds[0], place):
         _descend(list(parameters.values()), batch_loss, len(inputs), seeds, recipe, place, progress)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}
@@ -168,28 +179,15 @@ def _descend(
     batches = -(-n // recipe.batch_size)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=recipe.epochs * batches + 1)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    gradients = recorded_gradients(free, batch_loss) if fused else plain_gradients(free, batch_loss)
     with reporting(enabled=progress) as report, torch.enable_grad():
         for _ in report.track(range(recipe.epochs), stage="training", total=recipe.epochs):
             orders = torch.stack([torch.randperm(n, generator=generator) for generator in generators])
             for batch in orders.to(device).tensor_split(batches, dim=1):
-                optimiser.zero_grad()
-                batch_loss(batch).backward()
+                gradients(batch)
                 optimiser.step()
                 cycle.step()
 
 
 def _place(network: nn.Module, device: str | torch.device | None) -> torch.device:
     return next(network.parameters()).device if device is None else torch.device(device)
-
-
-@contextmanager
-def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeded weights and dropout inside; outside, torch's generators are as they were."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        # not torch.manual_seed, which would also seed every GPU, and those are not given back
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield

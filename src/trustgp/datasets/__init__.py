@@ -1,8 +1,20 @@
 """Data for the studies: the simulated arm, a 1-D toy, the real recordings, splits and scaling."""
 
 from trustgp.datasets.arm import arm_model, friction_torque, inverse_dynamics, simulate
-from trustgp.datasets.recordings import NAMES, Recording, load, merge_in_time, verify
-from trustgp.datasets.splits import Split, block_labels, recorded_split, split_blocks, split_random
+from trustgp.datasets.files import verify
+from trustgp.datasets.recording import Recording, merge_in_time
+from trustgp.datasets.recordings import NAMES, load
+from trustgp.datasets.splits import (
+    Split,
+    block_labels,
+    recorded_split,
+    split_blocks,
+    split_groups,
+    split_new_motion,
+    split_random,
+    split_repeats,
+    split_unseen,
+)
 from trustgp.datasets.standardise import Standardiser, standardise
 from trustgp.datasets.toy import snelson_like, truth
 
@@ -26,6 +38,10 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     "block_labels",
     "recorded_split",
     "split_blocks",
+    "split_groups",
+    "split_new_motion",
     "split_random",
+    "split_repeats",
+    "split_unseen",
     "standardise",
 ]

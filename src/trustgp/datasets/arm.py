@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trustgp.datasets.motion import Motion, random_motion, states
-from trustgp.datasets.recordings import Recording
+from trustgp.datasets.recording import Recording
 
 RATE = 100.0  # rows per second of a trajectory
 ROWS_PER_TRAJECTORY = 500

@@ -6,19 +6,26 @@ To test far from the data, take another arm's recording, scaled by the training 
 (`trustgp.datasets.standardise`).
 """
 
-import hashlib
-import os
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-VARIABLE = "TRUSTGP_DATA"
-_IAS = "ias_inverse_dynamics"
-_KUKA = "kuka_lwr4_flobaroid"
-_SNELSON = "snelson"
+from trustgp.datasets.files import Folder, read_npz, verify
+from trustgp.datasets.paper_files import PAPER_NAMES, load_kuka_meier, load_sarcos_inv, load_sarcos_official
+from trustgp.datasets.recording import Recording, first_places, merge_in_time
+
+__all__ = ["NAMES", "Recording", "load", "merge_in_time", "verify"]
+
+_IAS = Folder(
+    "ias_inverse_dynamics", "github hanyas/mimo, datasets/Sarcos and datasets/Barrett in its history"
+)
+_KUKA = Folder("kuka_lwr4_flobaroid", "github kjyv/FloBaRoID, data/KUKA")
+_KINOVA = Folder("kinova_gen3", "github wissem01chiha/dynamic-identification, pyDynaMapp/data/kinova")
+_SNELSON = Folder("snelson", "github GPflow/GPflow, doc/sphinx/notebooks/theory/data")
 _PARTS = {
     "sarcos": "sarcos_real",
     "sarcos_sim": "sarcos_sl_sim",
@@ -29,24 +36,19 @@ _RUNS = {
     "kuka": [f"HW_{run}" for run in (1, 2, 3)],
     "kuka_sim": [f"SIM_{run}" for run in (*range(1, 16), "opt_1")],
 }
-_ORIGIN = {
-    _IAS: "github hanyas/mimo, datasets/Sarcos and datasets/Barrett in its history",
-    _KUKA: "github kjyv/FloBaRoID, data/KUKA",
-    _SNELSON: "github GPflow/GPflow, doc/sphinx/notebooks/theory/data",
-}
-NAMES = (*_PARTS, *_RUNS, "snelson")
-
-
-@dataclass(frozen=True)
-class Recording:
-    """Rows of one arm (or toy), in the order of time where the source has one."""
-
-    inputs: Tensor  # (q, dq, ddq)                         [n, 21]
-    targets: Tensor  # torques                             [n, 7]
-    name: str
-    groups: Tensor | None = None  # trajectory of each row  [n] int64
-    style: str | None = None  # of a simulated motion
-    recorded_test: Tensor | None = None  # the source's own test rows  [n] bool
+# Runs that repeat (or closely follow) the motion of another one; the tests measure it.
+_SAME_MOTION = {"kuka": {2: 1}, "kuka_sim": {3: 1, 13: 1, 12: 2}}
+# Rows until a run of the real arm repeats itself: at 200 Hz, base frequencies of 0.5, 0.5 and 1 rad/s.
+_PERIODS = (800 * math.pi, 800 * math.pi, 400 * math.pi)
+_KINOVA_RUNS = (
+    "identification_data__RecordTrajectory_quadratic",
+    "identification_data__RunTrajectory1",
+    *(f"jointwise_motion__joint_{joint}_trapez" for joint in range(1, 8)),
+    "validation_data__opti_traj_testing1",
+    "validation_data__opti_traj_testing2",
+)
+ABSURD = 100.0  # rad/s^2; in the source, sane references end below 10 and faulty ones begin above 1e6
+NAMES = (*_PARTS, *_RUNS, "kinova", *PAPER_NAMES, "snelson")
 
 
 def load(name: str, root: str | Path | None = None) -> Recording:
@@ -58,9 +60,19 @@ def load(name: str, root: str | Path | None = None) -> Recording:
       split puts the answer next to the question. Prefer `split_blocks`.
     * ``barrett``, ``barrett_sim``: the test part is every fifth row of one recording at 50 Hz, in
       ``recorded_test``; as easy as a random split.
-    * ``kuka``: three runs, numbered 1 to 3 in ``groups``; 1 and 2 repeat one motion.
-    * ``kuka_sim``: 16 runs, numbered from 1; rigid-body torques without friction.
+    * ``kuka``: three runs, numbered 1 to 3 in ``groups``. Their motions are periodic, and 1 and 2 repeat
+      one motion (``motions``): it is there four times, that of run 3 four times too. Rows of equal
+      ``places`` are repeats of one state; a random split tests memory. Prefer `split_repeats`.
+    * ``kuka_sim``: 16 runs, numbered from 1, periodic too; rigid-body torques without friction. 12 repeats
+      2; 3 and 13 follow 1 closely (``motions``); and 1 is the motion of the real run 3 of ``kuka``.
+    * ``kinova``: 11 runs; the accelerations are the controller's reference, none was measured. Rows whose
+      reference is not finite or above `ABSURD` are dropped. The torques are those from the motor
+      currents: the source's other torques carry no noise at all, so they are computed, not measured.
+    * ``sarcos_inv``, ``sarcos_official``, ``kuka1``, ``kuka2``, ``kuka_sim_meier``: the paper's own
+      files, see `trustgp.datasets.paper_files`.
     * ``snelson``: 200 rows, 1 input, 1 output.
+
+    Where a folder holds a file SHA256SUMS, what it lists is checked before it is read.
 
     Args:
         name: One of `NAMES`.
@@ -69,64 +81,21 @@ def load(name: str, root: str | Path | None = None) -> Recording:
     if name in _PARTS:
         return _load_parts(name, root)
     if name in _RUNS:
-        return _load_runs(name, root)
+        return _load_kuka(name, root)
+    if name in PAPER_NAMES:
+        single = {"sarcos_inv": load_sarcos_inv, "sarcos_official": load_sarcos_official}
+        return single[name](root) if name in single else load_kuka_meier(name, root)
+    if name == "kinova":
+        return _load_kinova(root)
     if name == "snelson":
-        data = _read(root, _SNELSON, "snelson.npz")
+        data = read_npz(_SNELSON.path("snelson.npz", root))
         x, y = (_tensor(data[key])[:, None] for key in ("train_inputs", "train_outputs"))
         return Recording(x, y, name=name)
     raise ValueError(f"name={name!r} is unknown; choose one of {NAMES}.")
 
 
-def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Put the rows of two overlapping or interleaved parts back in the order of time, each once.
-
-    Both parts are thinned copies of one recording, each in time order. A row of the test part
-    that is also a training row tells where the test part stands; a row between two such rows gets
-    the place between theirs, linearly. Without common rows the test part is taken to be every
-    (n/m + 1)-th row, beginning with the first. Measured: both rules give back a constant time
-    step on the recordings they are used for (see the tests).
-
-    Args:
-        train: Training rows, inputs and targets side by side, shape [n, d].
-        test: Test rows, shape [m, d].
-
-    Returns:
-        The distinct rows [k, d], and which of them are in the test part only [k].
-    """
-    rows = np.concatenate([train, test]) + 0.0  # -0.0 becomes 0.0: equal rows have equal bytes
-    seen: dict[bytes, int] = {}
-    first = np.array([seen.setdefault(row.tobytes(), at) for at, row in enumerate(rows)])
-    stamps = np.concatenate([np.arange(len(train)), _test_stamps(first[len(train) :], len(train))])
-    distinct = np.flatnonzero(first == np.arange(len(rows)))
-    order = distinct[np.argsort(stamps[distinct], kind="stable")]
-    return rows[order], order >= len(train)
-
-
-def verify(path: str | Path, sha256: str) -> None:
-    """Raise ValueError unless the file has this SHA-256 (hexadecimal)."""
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256.lower():
-        raise ValueError(
-            f"{path} has SHA-256 {found}, expected {sha256}: it is damaged or another version; "
-            "fetch it again from its source."
-        )
-
-
-def _test_stamps(first: np.ndarray, n: int) -> np.ndarray:
-    """Places of the test rows on the axis of training row numbers, shape [m]."""
-    number = np.arange(len(first))
-    known = np.flatnonzero(first < n)
-    if len(known) < 2:
-        return number * (n / max(len(first), 1)) - 0.5
-    low, high = known[0], known[-1]
-    step = (first[high] - first[low]) / (high - low)
-    beyond = np.minimum(number - low, 0) + np.maximum(number - high, 0)  # np.interp holds its ends
-    return np.interp(number, known, first[known]) + step * beyond
-
-
 def _load_parts(name: str, root: str | Path | None) -> Recording:
-    data = _read(root, _IAS, f"{_PARTS[name]}.npz")
+    data = read_npz(_IAS.path(f"{_PARTS[name]}.npz", root))
     train, test = (
         np.concatenate([data[f"X_{part}"], data[f"Y_{part}"]], axis=1) for part in ("train", "test")
     )
@@ -140,32 +109,49 @@ def _load_parts(name: str, root: str | Path | None) -> Recording:
     )
 
 
-def _load_runs(name: str, root: str | Path | None) -> Recording:
-    inputs, targets, groups = [], [], []
-    for number, run in enumerate(_RUNS[name], start=1):
-        data = _read(root, _KUKA, f"{run}.npz")
-        state = [data[key] for key in ("positions", "velocities", "accelerations")]
-        inputs.append(_tensor(np.concatenate(state, axis=1)))
-        targets.append(_tensor(data["torques"]))
-        groups.append(torch.full((len(targets[-1]),), number))
-    return Recording(torch.cat(inputs), torch.cat(targets), name=name, groups=torch.cat(groups))
+def _load_kuka(name: str, root: str | Path | None) -> Recording:
+    keys = ("positions", "velocities", "accelerations", "torques")
+    runs = [read_npz(_KUKA.path(f"{run}.npz", root)) for run in _RUNS[name]]
+    periods = _PERIODS if name == "kuka" else None
+    return _joined(name, [np.concatenate([run[key] for key in keys], axis=1) for run in runs], periods)
 
 
-def _read(root: str | Path | None, folder: str, file: str) -> dict[str, np.ndarray]:
-    place = os.environ.get(VARIABLE) if root is None else root
-    if not place:
-        raise FileNotFoundError(
-            f"{folder}/{file} is needed and {VARIABLE} is not set; set it to the folder that "
-            f"holds {folder}/, or pass root=. The data comes from {_ORIGIN[folder]}."
-        )
-    path = Path(place) / folder / file
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} does not exist; set {VARIABLE} (or root=) to the folder that holds "
-            f"{folder}/{file}. The data comes from {_ORIGIN[folder]}."
-        )
-    with np.load(path) as data:
-        return {key: data[key] for key in data.files}
+def _load_kinova(root: str | Path | None) -> Recording:
+    runs = []
+    for run in _KINOVA_RUNS:
+        data = read_npz(_KINOVA.path(f"{run}.npz", root))
+        columns = [data[key].astype(np.float64) for key in ("q", "dq", "ddq_desired", "tau_current")]
+        sane = np.abs(columns[2]).max(axis=1) <= ABSURD  # NaN compares False
+        runs.append(np.concatenate(columns, axis=1)[sane])
+    return _joined("kinova", runs)
+
+
+def _joined(name: str, runs: list[np.ndarray], periods: Sequence[float] | None = None) -> Recording:
+    """Runs, numbered from 1, one after another; a row that was there before is left out."""
+    rows = np.concatenate(runs)
+    number = np.repeat(np.arange(1, len(runs) + 1), [len(run) for run in runs])
+    kept = torch.from_numpy(first_places(rows) == np.arange(len(rows)))
+    same = _SAME_MOTION.get(name, {})
+    motions = torch.tensor([same.get(run, run) for run in number.tolist()])
+    both = _tensor(rows)[kept]
+    return Recording(
+        both[:, :21].clone(),
+        both[:, 21:].clone(),
+        name=name,
+        groups=torch.from_numpy(number)[kept],
+        motions=motions[kept],
+        places=None if periods is None else _places(runs, periods, same)[kept],
+    )
+
+
+def _places(runs: list[np.ndarray], periods: Sequence[float], same: dict[int, int]) -> Tensor:
+    """The loops of all motions one after another on one axis, in rows, shape [n]."""
+    starts, length, places = {}, 0.0, []
+    for number, (run, period) in enumerate(zip(runs, periods, strict=True), start=1):
+        if (motion := same.get(number, number)) not in starts:
+            starts[motion], length = length, length + period
+        places.append(starts[motion] + torch.arange(len(run), dtype=torch.float64) % period)
+    return torch.cat(places)
 
 
 def _tensor(rows: np.ndarray) -> Tensor:

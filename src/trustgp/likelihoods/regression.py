@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..math.calibration import Calibration, HeldOut, fit_calibration
+from ..math.calibration import Calibration, HeldOut, fit_calibration, pooled
 from ..mixture import Raw
 from ..prediction import Prediction
 
@@ -60,14 +60,18 @@ class Regression:
     def _about(self, outputs: Tensor, raw: Raw, calibration: Calibration) -> Prediction:
         c = calibration.to(raw.epistemic.device)
         scale = c.scale(raw.novelty, raw.log_kappa, c.level)
+        variance = scale * (raw.epistemic + raw.noise)
+        expected, left = pooled(
+            c, variance, raw.shift, raw.witness_shift, raw.witness_precision, c.trust.expand_as(raw.shift)
+        )
         rest = 1.0 - c.shift
-        # v = 0 leaves the network's output untouched, to the bit
-        mean = outputs if float(c.shift) == 0.0 else outputs + _like(c.shift * raw.shift, outputs)
+        # z = 0 leaves the network's output untouched, to the bit
+        mean = outputs if float(c.shift) == 0.0 else outputs + _like(c.shift * expected, outputs)
         return Prediction(
             mean=mean,
-            epistemic=_like(scale * raw.epistemic, outputs),
-            aleatoric=_like(scale * raw.noise, outputs),
-            excess=_like(c.excess * rest.square() * raw.shift.square(), outputs),
+            epistemic=_like(left * scale * raw.epistemic, outputs),
+            aleatoric=_like(left * scale * raw.noise, outputs),
+            excess=_like(c.excess * rest.square() * expected.square(), outputs),
             novelty=raw.novelty.mean(dim=1).to(outputs.dtype),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
             valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
@@ -77,7 +81,8 @@ class Regression:
 def _plain(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
     zero, one = torch.zeros(()).double(), torch.ones(()).double()
-    return Calibration(zero, one, torch.ones_like(calibration.level), zero, one, zero)
+    flat = torch.ones_like(calibration.level)
+    return Calibration(zero, one, flat, zero, one, zero, one, torch.zeros_like(flat))
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:

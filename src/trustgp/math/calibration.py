@@ -23,18 +23,28 @@ SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarith
 
 @dataclass(frozen=True)
 class Calibration:
-    r"""The distribution about :math:`f + v m`, with variance
+    r"""The scale of the experts' variance, and what the experts and the witness say together.
 
-    .. math:: (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} (\mathrm{epistemic} + \sigma^2)
-              + w (1 - v)^2 m^2 .
+    The experts expect the network to be off by m, with variance
+
+    .. math:: V = (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} (\mathrm{epistemic} + \sigma^2) ;
+
+    the witness expects it to be off by h, with precision p (0 where there is none). Together they expect
+
+    .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
+
+    The distribution about :math:`f + z \mu` has variance :math:`L V + w (1 - z)^2 \mu^2`.
 
     Args:
         fade: a, a scalar.
         onset: b, a scalar.
         level: c of each output, shape [C].
-        excess: w, the weight of the residual mean's square, a scalar.
+        excess: w, the weight of the expected error's square, a scalar.
         reach: nu_0, the novelty up to which held-out rows speak, a scalar; 1 without them.
-        shift: v, the share of the residual mean that is added to the network's output, a scalar.
+        shift: z, the share of the expected error that is added to the network's output: 0, or 1 for the
+            corrected mean, a scalar.
+        weight: v, of the experts' residual mean, a scalar.
+        trust: t of each output, in the witness, shape [C].
     """
 
     fade: Tensor
@@ -43,13 +53,15 @@ class Calibration:
     excess: Tensor
     reach: Tensor
     shift: Tensor
+    weight: Tensor
+    trust: Tensor
 
     @classmethod
     def default(cls, num_outputs: int, *, shift: float) -> Calibration:
-        """a = b = c = w = 1."""
+        """a = b = c = w = v = t = 1."""
         one = torch.ones((), dtype=torch.float64)
         level = torch.ones(num_outputs, dtype=torch.float64)
-        return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64))
+        return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64), one, level)
 
     def scale(self, novelty: Tensor, log_kappa: Tensor, level: Tensor) -> Tensor:
         """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise."""
@@ -73,6 +85,8 @@ class HeldOut:
         novelty: nu(x).
         log_kappa: Of the expert that answers.
         output: Which output the entry belongs to, int64.
+        witness_shift: What the witness expects of y - f(x).
+        witness_precision: How much that counts; 0: there is no witness.
     """
 
     residual: Tensor
@@ -82,6 +96,8 @@ class HeldOut:
     novelty: Tensor
     log_kappa: Tensor
     output: Tensor
+    witness_shift: Tensor
+    witness_precision: Tensor
 
     @classmethod
     def cat(cls, parts: list[HeldOut]) -> HeldOut:
@@ -142,19 +158,48 @@ def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
     return (weight * log_kappa + STEADY * average) / (weight + STEADY)
 
 
+def pooled(
+    calibration: Calibration,
+    variance: Tensor,
+    shift: Tensor,
+    witness_shift: Tensor,
+    witness_precision: Tensor,
+    trust: Tensor,
+) -> tuple[Tensor, Tensor]:
+    r"""The error that experts and witness expect together, mu, and the share L of V that is left.
+
+    Both have seen the same noise, so their errors go together: precisions must not be added. This is
+    covariance intersection, the mean :math:`\omega / V + (1 - \omega) t p` of the precisions with the weights
+    :math:`\omega = 1 / (1 + g)` of the means: two equal opinions are worth one, and of two unequal ones the
+    surer prevails. Without a witness it is the experts' own word.
+
+    Args:
+        calibration: Gives v.
+        variance: V of the experts, already scaled.
+        shift, witness_shift, witness_precision: m, h and p, of the same shape.
+        trust: t, of the same shape.
+    """
+    heard = witness_precision > 0  # where an expert knows nothing V is infinite, and 0 * inf no number
+    gain = torch.where(heard, trust * witness_precision * torch.where(heard, variance, 0.0), 0.0)
+    expected = (calibration.weight * shift + gain * witness_shift) / (1.0 + gain)
+    return expected, (1.0 + gain) / (1.0 + gain.square())
+
+
 def held_out_loss(calibration: Calibration, rows: HeldOut) -> Tensor:
     """Mean negative log likelihood of held-out rows."""
-    level = calibration.level[rows.output]
-    scale = calibration.scale(rows.novelty, rows.log_kappa, level)
+    level, trust = calibration.level[rows.output], calibration.trust[rows.output]
+    scaled = calibration.scale(rows.novelty, rows.log_kappa, level) * (rows.epistemic + rows.noise)
+    expected, left = pooled(
+        calibration, scaled, rows.shift, rows.witness_shift, rows.witness_precision, trust
+    )
     rest = 1.0 - calibration.shift
-    variance = scale * (rows.epistemic + rows.noise)
-    variance = variance + calibration.excess * rest.square() * rows.shift.square()
-    error = rows.residual - calibration.shift * rows.shift
+    variance = scaled * left + calibration.excess * rest.square() * expected.square()
+    error = rows.residual - calibration.shift * expected
     return 0.5 * (torch.log(2 * math.pi * variance) + error.square() / variance).mean()
 
 
 def fit_calibration(rows: HeldOut, num_outputs: int, *, corrected: bool) -> Calibration:
-    """a, b, c, w (and v for the corrected mean) by maximum likelihood on held-out rows.
+    """a, b, c, w, t (and v where it is not the same as w) by maximum likelihood on held-out rows.
 
     Each logarithm is pulled towards its default with a fixed strength, which counts for little as soon as
     there are a few hundred rows and keeps the numbers sane when there are few.
@@ -162,12 +207,15 @@ def fit_calibration(rows: HeldOut, num_outputs: int, *, corrected: bool) -> Cali
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0)
     ordered = rows.novelty.sort().values
     reach = ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
-    free = torch.zeros(num_outputs + 4, dtype=torch.float64, requires_grad=True)
+    free = torch.zeros(2 * num_outputs + 4, dtype=torch.float64, requires_grad=True)
+    # about the network's own output, without a witness, v^2 and w are one number
+    apart = corrected or bool((rows.witness_precision > 0).any())
 
     def current() -> Calibration:
-        positive = free[: num_outputs + 3].exp()
-        shift = start.shift + free[-1] if corrected else start.shift
-        return Calibration(positive[0], positive[1], positive[3:], positive[2], reach, shift)
+        positive = free[:-1].exp()
+        level, trust = positive[3:].chunk(2)
+        weight = start.weight + free[-1] if apart else start.weight
+        return Calibration(positive[0], positive[1], level, positive[2], reach, start.shift, weight, trust)
 
     optimiser = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
 

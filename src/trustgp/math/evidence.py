@@ -50,9 +50,10 @@ def factorise(gram: Tensor, tau: float) -> tuple[Tensor, float]:
     level = float(gram.diagonal().mean())
     if not math.isfinite(level):
         raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
-    eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     for jitter in (0.0, *(level * 10.0**power for power in range(-12, -5))):
-        factor, info = torch.linalg.cholesky_ex(gram + (tau + jitter) * eye)
+        noisy = gram.clone()
+        noisy.diagonal().add_(tau + jitter)
+        factor, info = torch.linalg.cholesky_ex(noisy)
         if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
             return factor, jitter
     raise FactorisationError("the kernel is not positive definite even with jitter 1e-6 of its diagonal.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import plots
-from ..executors import Threads
+from .alone import alone
 from .demo_arm import FULL, QUICK, Arm, run_arm
 from .demo_arm_figure import draw_arm
-from .demo_toy import NUM_EXPERTS, Toy, draw_toy, run_toy
+from .demo_toy import Toy, draw_toy, run_toy
 from .scoring import Scores
+from .toy_models import NUM_EXPERTS
 
 PARTS = ("toy", "arm")
 MOTIONS = {
@@ -103,7 +104,7 @@ def _cells(scores: Scores) -> list[str]:
 
 def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     """Part one; it is quick as it is."""
-    toy = _alone(lambda: run_toy(seed=seed, progress=True))
+    toy = alone(lambda: run_toy(seed=seed, progress=True))
     draw_toy(toy, out / "toy.png")
     console.print(toy_table(toy))
     console.print(f"Figure: {out / 'toy.png'}\n", soft_wrap=True)
@@ -113,7 +114,7 @@ def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
 def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     """Part two."""
     size = QUICK if quick else FULL
-    arm = _alone(lambda: run_arm(size=size, seed=seed, progress=True))
+    arm = alone(lambda: run_arm(size=size, seed=seed, progress=True))
     draw_arm(arm, out / "arm.png")
     console.print(arm_table(arm))
     figures, ours = arm.figures, arm.scores["trustgp"]
@@ -132,15 +133,6 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
 
 
 _RUN = {"toy": _toy, "arm": _arm}
-
-
-def _alone(work: Callable[[], Any]) -> Any:
-    """The result of `work`, done on one BLAS thread; `fit` still solves experts side by side.
-
-    Batches this small gain nothing from a second thread, and lose tenfold on a busy machine.
-    """
-    ((_, result),) = Threads(1).run(lambda task: task(), [work])
-    return result
 
 
 def _missing(console: Console, error: ImportError) -> int:

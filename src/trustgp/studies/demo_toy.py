@@ -7,23 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import plots
-from ..baselines import mlp, train
 from ..datasets import snelson_like, standardise, truth
-from ..fit import fit
-from ..gating import Division
-from ..patchwork import Patchwork
 from ..prediction import Prediction
+from .borders import jump_factors
+from .toy_models import INDEPENDENT, PATCHWORK, fit_toy, train_toy
 
 GAP = (2.4, 3.6)
-NUM_EXPERTS = 7
 NOISE = 0.28
-# Seven experts share 200 rows, about 29 each: a tenth of that would be three rows, so a neighbour may
-# lend as many as an expert has.
-PATCHWORK = Patchwork(neighbours=2, fraction=1.0)
-VARIANTS = {"independent": Patchwork(neighbours=0), "patchwork": PATCHWORK}
+VARIANTS = {"independent": INDEPENDENT, "patchwork": PATCHWORK}
 
 
 @dataclass(frozen=True)
@@ -76,27 +70,11 @@ def run_toy(*, seed: int = 0, progress: bool = False) -> Toy:
     scaling = standardise(inputs, targets)
     rows = scaling.inputs(inputs), targets
 
-    network = train(
-        mlp([1, 200, 1], activation=nn.Tanh, seed=seed),
-        *rows,
-        epochs=1500,
-        batch_size=len(inputs),
-        learning_rate=0.03,
-        seed=seed,
-        progress=progress,
-    )
+    network = train_toy(*rows, seed=seed, progress=progress)
     grid = torch.linspace(-0.4, 6.4, 3401)[:, None]
     bands = {}
     for name, patchwork in VARIANTS.items():
-        model = fit(
-            network,
-            rows,
-            num_experts=NUM_EXPERTS,
-            patchwork=patchwork,
-            division=Division(components=4),
-            seed=seed,
-            progress=progress,
-        )
+        model = fit_toy(network, rows, patchwork, seed=seed, progress=progress)
         prediction = model.predict(scaling.inputs(grid))
         bands[name] = Band(prediction, model.predict(rows[0]).expert, *border_jumps(prediction))
     return Toy(inputs[:, 0], targets[:, 0], grid[:, 0], bands)
@@ -113,8 +91,7 @@ def border_jumps(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """
     expert, std = prediction.expert, prediction.std.flatten()
     borders = (expert[1:] != expert[:-1]).nonzero().flatten()
-    left, right = std[borders], std[borders + 1]
-    return borders, torch.maximum(left / right, right / left)
+    return borders, jump_factors(std[borders], std[borders + 1])
 
 
 def draw_toy(toy: Toy, path: Path) -> None:

@@ -1,0 +1,137 @@
+"""Where are the files of the recordings, and are they the ones that are meant?
+
+None is part of this package. The folder that holds them all is named by ``TRUSTGP_DATA`` or ``root=``.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+VARIABLE = "TRUSTGP_DATA"
+MANIFEST = "SHA256SUMS"  # beside the files, as the command `sha256sum` writes it
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of recordings below the root.
+
+    Args:
+        name: Of the folder.
+        origin: Where its files come from, for the message when they are not there.
+    """
+
+    name: str
+    origin: str
+
+    def has(self, file: str, root: str | Path | None) -> bool:
+        """Whether the file is there; False too where no root is known."""
+        place = _root(root)
+        return place is not None and (place / self.name / file).is_file()
+
+    def path(self, file: str, root: str | Path | None) -> Path:
+        """The file, checked against the folder's manifest where there is one.
+
+        Args:
+            file: Relative to this folder.
+            root: Folder of the data; the environment variable ``TRUSTGP_DATA`` when None.
+        """
+        place = _root(root)
+        if place is None:
+            raise FileNotFoundError(
+                f"{self.name}/{file} is needed and {VARIABLE} is not set; set it to the folder that "
+                f"holds {self.name}/, or pass root=. {self._advice()}"
+            )
+        path = place / self.name / file
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} does not exist; set {VARIABLE} (or root=) to the folder that holds "
+                f"{self.name}/{file}. {self._advice()}"
+            )
+        listed = read_manifest(path.relative_to(place / self.name), place / self.name)
+        if listed is not None:
+            verify(path, listed)
+        return path
+
+    def _advice(self) -> str:
+        return (
+            f"The data comes from {self.origin}. Sums in {self.name}/{MANIFEST}, as sha256sum "
+            "writes them, are checked whenever a file is read."
+        )
+
+
+def verify(path: str | Path, sha256: str) -> None:
+    """Raise ValueError unless the file has this SHA-256 (hexadecimal)."""
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256.lower():
+        raise ValueError(
+            f"{path} has SHA-256 {found}, expected {sha256}: it is damaged or another version; "
+            "fetch it again from its source."
+        )
+
+
+def read_manifest(file: Path, folder: Path) -> str | None:
+    """The SHA-256 that the folder's manifest lists for a file in it; None where it lists none."""
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        return None
+    for line in manifest.read_text().splitlines():
+        digest, _, name = line.strip().partition(" ")
+        if Path(name.strip().removeprefix("*")) == file:
+            return digest
+    return None
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a NumPy archive, by name."""
+    with np.load(path) as data:
+        return {key: data[key] for key in data.files}
+
+
+def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
+    """One matrix of a MATLAB file, float64, shape [n, columns].
+
+    Args:
+        path: Up to MATLAB version 7; the 7.3 files are HDF5, which scipy does not read.
+        key: Of the matrix.
+        columns: It must have.
+    """
+    from scipy.io import loadmat  # comes with scikit-learn, and is slow to import
+
+    data = loadmat(path)
+    if key not in data:
+        found = sorted(name for name in data if not name.startswith("__"))
+        raise ValueError(f"{path} holds {found}, not {key!r}; is it the file of that name from its source?")
+    return _checked(np.asarray(data[key], dtype=np.float64), path, columns)
+
+
+def read_text(path: Path, columns: int) -> np.ndarray:
+    """Rows of numbers separated by blanks or commas, float64, shape [n, columns].
+
+    Args:
+        path: A text file without a header; lines that begin with # are left out.
+        columns: It must have.
+    """
+    with open(path) as file:
+        start = next((line for line in file if line.strip() and not line.startswith("#")), "")
+    try:
+        rows = np.loadtxt(path, delimiter="," if "," in start else None, ndmin=2)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a table of numbers: {error}") from error
+    return _checked(rows, path, columns)
+
+
+def _checked(rows: np.ndarray, path: Path, columns: int) -> np.ndarray:
+    if rows.ndim != 2 or rows.shape[1] != columns or len(rows) == 0:
+        raise ValueError(f"{path} has the shape {rows.shape}; rows of {columns} numbers are expected.")
+    if not np.isfinite(rows).all():
+        raise ValueError(f"{path} holds values that are not finite; fetch it again from its source.")
+    return rows
+
+
+def _root(root: str | Path | None) -> Path | None:
+    place = os.environ.get(VARIABLE) if root is None else root
+    return Path(place) if place else None

@@ -1,0 +1,35 @@
+"""Drawing predictions and how good they are, on axes that the caller owns; `overview` makes one picture."""
+
+from .bands import draw_bands
+from .basic import draw_band, draw_bars, draw_histograms
+from .experts import ExpertMap, draw_experts, map_experts
+from .overviews import overview
+from .quality import draw_calibration, draw_parity, draw_sparsification
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
+
+__all__ = [  # noqa: RUF022  grouped by what they are for
+    # a figure in our style
+    "figure",
+    "require_matplotlib",
+    "BLUE",
+    "ORANGE",
+    "GREEN",
+    "RED",
+    "GREY",
+    "INK",
+    "PALETTE",
+    # one picture of an evaluation
+    "overview",
+    # panels
+    "draw_band",
+    "draw_bands",
+    "draw_bars",
+    "draw_calibration",
+    "draw_experts",
+    "draw_histograms",
+    "draw_parity",
+    "draw_sparsification",
+    # what a panel is drawn from
+    "ExpertMap",
+    "map_experts",
+]

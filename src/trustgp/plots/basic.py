@@ -1,0 +1,87 @@
+"""The simplest panels: a band around a line, histograms, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .style import BLUE, PALETTE, numbers
+
+
+def draw_band(
+    axes: Any, x: Tensor, mean: Tensor, half: Tensor, *, colour: str = BLUE, label: str = "", line: str = ""
+) -> None:
+    """A line and the band mean - half .. mean + half around it.
+
+    Args:
+        axes: Of matplotlib.
+        x: Ascending, shape [n].
+        mean: Shape [n].
+        half: Half the width of the band, shape [n].
+        colour: Of both.
+        label: Of the band, in the legend.
+        line: Of the line, in the legend.
+    """
+    place, centre, width = (numbers(values) for values in (x, mean, half))
+    low, high = centre - width, centre + width
+    axes.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0, label=label or None)
+    axes.plot(place, centre, color=colour, linewidth=1.6, label=line or None)
+
+
+def draw_histograms(
+    axes: Any, samples: Mapping[str, Tensor], *, colours: Sequence[str] = PALETTE, bins: int = 60
+) -> None:
+    """Histograms on a logarithmic scale, one for each name, each of area one.
+
+    Zeros have no place on such a scale: they are counted at the left end, with the smallest number that is
+    not zero. Infinite ones are counted at the right end. Neither is lost.
+
+    Args:
+        axes: Of matplotlib.
+        samples: By name, each of shape [n], not negative.
+        colours: One for each.
+        bins: From the smallest to the largest of all samples.
+    """
+    values = {name: numbers(sample) for name, sample in samples.items()}
+    for name, sample in values.items():
+        if len(sample) == 0 or not (sample >= 0).all():
+            raise ValueError(f"{name}: a histogram needs at least one number, none of them negative or NaN.")
+    every = np.concatenate(list(values.values()))
+    within = every[(every > 0) & np.isfinite(every)]
+    low, high = (within.min(), within.max()) if len(within) else (1.0, 1.0)
+    if low == high:  # a single bar, with room on both sides
+        low, high = low / 2, high * 2
+    edges = np.geomspace(low, high, bins + 1)
+    for (name, sample), colour in zip(values.items(), colours, strict=False):
+        share = np.full(len(sample), 1.0 / len(sample))
+        inside = np.clip(sample, edges[0], edges[-1])
+        axes.hist(inside, edges, weights=share, color=colour, alpha=0.65, label=name)
+    axes.set_xscale("log")
+
+
+def draw_bars(
+    axes: Any,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    colours: Sequence[str] = PALETTE,
+) -> None:
+    """Horizontal bars, the series of a group side by side, the first group on top.
+
+    Args:
+        axes: Of matplotlib.
+        groups: Their names.
+        series: By name, one number for each group.
+        colours: One for each series.
+    """
+    thick = 0.8 / len(series)
+    places = np.arange(len(groups))
+    for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
+        offset = (number - (len(series) - 1) / 2) * thick
+        axes.barh(places + offset, values, height=0.9 * thick, color=colour, alpha=0.85, label=name)
+    axes.set_yticks(places, groups)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")

@@ -1,0 +1,109 @@
+"""Which expert answers where? The rows in the first two components of the gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Inputs, as_inputs, chunks, count, require_finite, take, to_device
+from ..experts import chunk_rows
+from ..gating import nearest_two
+from ..mixture import Mixture
+from ..model import UncertaintyModel
+from .style import INK, PALETTE, numbers
+
+MOST_NUMBERS = 40  # experts that are numbered; more would hide the rows
+
+
+@dataclass(frozen=True)
+class ExpertMap:
+    """Rows as the gate sees them.
+
+    Args:
+        points: First two components of each row, shape [n, 2]; the second is 0 for a gate with one.
+        expert: Which expert answers, by all components, shape [n].
+        centroids: Of the experts, shape [M, 2].
+    """
+
+    points: Tensor
+    expert: Tensor
+    centroids: Tensor
+
+
+@torch.no_grad()
+def map_experts(model: UncertaintyModel, inputs: Inputs, *, output: int = 0) -> ExpertMap:
+    """Where rows lie for the gate, and who answers for them.
+
+    Args:
+        model: Of two or more experts.
+        inputs: As the network takes them, of n rows.
+        output: Whose gate to show, where `outputs="separate"` gave each output its own.
+    """
+    mixture = _mixture_of(model, output)
+    if mixture.gate.projection is None:
+        raise ValueError(
+            "the model has a single expert, and no gate to draw; fit with num_experts=2 or more."
+        )
+    rows = to_device(as_inputs(inputs), model.device)
+    require_finite(rows, "inputs")
+    parts = [
+        mixture.gate.embed(mixture.tangents(take(rows, index)))
+        for index in chunks(count(rows), chunk_rows(mixture.tangents))
+    ]
+    embedded, centroids = torch.cat(parts), mixture.gate.centroids
+    expert = nearest_two(embedded, centroids)[0]
+    return ExpertMap(_plane(embedded), expert, _plane(centroids))
+
+
+def draw_experts(
+    axes: Any, model: UncertaintyModel, inputs: Inputs, *, output: int = 0, size: float = 8.0
+) -> None:
+    """Rows coloured by expert, and the experts' centroids.
+
+    Two components of the gate are drawn, while it decides by all of them: colours may overlap.
+
+    Args:
+        axes: Of matplotlib.
+        model: Of two or more experts.
+        inputs: As the network takes them, of n rows.
+        output: Whose gate to show, where `outputs="separate"` gave each output its own.
+        size: Of a dot.
+    """
+    found = map_experts(model, inputs, output=output)
+    colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(found.centroids))]
+    points, centres = numbers(found.points), numbers(found.centroids)
+    dots = [colours[expert] for expert in found.expert.tolist()]
+    axes.scatter(points[:, 0], points[:, 1], s=size, c=dots, alpha=0.6, linewidths=0)
+    axes.scatter(
+        centres[:, 0], centres[:, 1], s=110, c=colours, edgecolors=INK, linewidths=0.9, marker="o", zorder=3
+    )
+    if len(centres) <= MOST_NUMBERS:
+        for expert, (x, y) in enumerate(centres):
+            axes.text(
+                x,
+                y,
+                str(expert),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white",
+                weight="bold",
+                zorder=4,
+            )
+    axes.set(xlabel="first component of the gate", ylabel="second component")
+
+
+def _mixture_of(model: UncertaintyModel, output: int) -> Mixture:
+    for mixture in model.mixtures:
+        if output in mixture.outputs.tolist():
+            return mixture
+    outputs = sum(len(mixture.outputs) for mixture in model.mixtures)
+    raise ValueError(f"output={output}; the model has outputs 0 to {outputs - 1}.")
+
+
+def _plane(points: Tensor) -> Tensor:
+    """The first two columns, zeros where there are fewer."""
+    return torch.nn.functional.pad(points, (0, max(0, 2 - points.shape[1])))[:, :2]

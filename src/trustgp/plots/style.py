@@ -1,0 +1,69 @@
+"""What do our figures look like? Colours, settings, and a figure that is written when it is done."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLUE, ORANGE, GREEN, RED, GREY, INK = "#2f6fb5", "#e07b26", "#3a9a6b", "#c8423b", "#8a8f98", "#22262b"
+PALETTE = (BLUE, ORANGE, GREEN, "#8d5bb5", RED, "#c79a1b", "#3fa7b8", "#d470a4")
+"""Colours that neighbours in a figure take in turn."""
+
+_STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8eaed",
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@contextmanager
+def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
+    """A matplotlib figure in our style, written to `path` at the end; nothing global is changed.
+
+    Args:
+        path: The PNG, PDF or SVG to write; None: none is written, and the caller keeps the figure.
+        width, height: In inches.
+        dpi: Pixels per inch of a PNG.
+    """
+    matplotlib = require_matplotlib()
+    with matplotlib.rc_context(_STYLE):
+        # a bare Figure needs neither pyplot nor a display
+        drawn = importlib.import_module("matplotlib.figure").Figure((width, height), layout="constrained")
+        yield drawn
+        if path is not None:
+            drawn.savefig(path, dpi=dpi)
+
+
+def require_matplotlib() -> Any:
+    """matplotlib, or an error that says how to get it."""
+    try:
+        return importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise ImportError(
+            'Figures need matplotlib, which is not installed: pip install "trustgp[plots]"'
+        ) from error
+
+
+def numbers(values: Tensor) -> np.ndarray:
+    """Any tensor as an array of float64."""
+    return values.detach().cpu().to(torch.float64).numpy()

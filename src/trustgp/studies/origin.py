@@ -1,0 +1,48 @@
+"""Which code made this: its commit, its versions, and a digest of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("trustgp", "torch", "numpy", "scikit-learn", "laplace-torch", "matplotlib")
+SOURCE = Path(__file__).parents[1]
+
+
+def commit() -> str | None:
+    """The commit of the source, with "+" where files differ from it; None where it is not a checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(SOURCE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        # an installed copy may lie inside somebody else's checkout, which does not know our files
+        git("ls-files", "--error-unmatch", "__init__.py")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of this package's source: names and contents."""
+    digest = hashlib.sha256()
+    for file in sorted(SOURCE.rglob("*.py")):
+        digest.update(str(file.relative_to(SOURCE)).encode() + b"\0")
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that figures may depend on, where they are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,293 @@
+"""How a witness is found: divide the inputs into cells, give each its nearest strangers, solve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .data import Rows
+from .executors import Executor, Threads
+from .gating import find_centroids, nearest_two
+from .math.calibration import LEAST_REACH, REACH, leave_groups_out, leave_one_out
+from .math.evidence import factorise, profile_scale
+from .math.stationary import choose_length, distances, squared_exponential
+from .progress import Reporter
+from .witness import Cell, Testimony, Witness, WitnessState, can_speak, vectors_of
+
+FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
+SMALLER = (500, 350, 250, 150, 100, 64)  # rows of a cell that are tried where a budget is tight
+JUDGES = 3  # cells that decide on the length and the noise ratio for all
+NEARBY = 8  # other cells among whose rows strangers are looked for
+LEAST_KAPPA = 1e-6  # as of the experts
+STILL = 1e-12  # times its mean: a column that varies by less is constant, but for rounding
+LEAST_VARIANCE = 1e-8  # of the targets' own: no claim is finer than this
+SILENT = 1e150  # a variance that says nothing, and can be saved
+LEAST = torch.finfo(torch.float64).tiny  # of what must stay positive
+
+
+@dataclass(frozen=True)
+class Court:
+    """What the search for a witness needs besides the rows.
+
+    Args:
+        device: Where cells are solved.
+        seed: Of the k-means.
+        executor: Where cells are solved side by side.
+        report: Shows a bar.
+    """
+
+    device: torch.device
+    seed: int
+    executor: Executor
+    report: Reporter
+
+
+@torch.no_grad()
+def find_witness(rows: Rows, setting: Witness | None, court: Court, room: int | None) -> WitnessState | None:
+    """A second opinion on these rows; None where there can be none, or the budget has no room for it.
+
+    Args:
+        rows: The training rows.
+        setting: How; None: no witness is wanted.
+        court: Where and how the work is done.
+        room: The most bytes it may hold; None: no limit.
+    """
+    if setting is None or len(rows) < FEWEST_ROWS or not can_speak(rows.inputs, setting):
+        return None
+    vectors, targets = vectors_of(rows.inputs).to(court.device), rows.targets.to(court.device).double()
+    empty = _empty(vectors, targets)
+    if not all(bool(torch.isfinite(scale).all()) for scale in (empty.offset, empty.spread, empty.floor)):
+        return None  # the squares of inputs or targets overflow
+    points = empty.scaled(vectors)
+    for size in (setting.rows, *(smaller for smaller in SMALLER if smaller < setting.rows)):
+        divided = replace(empty, centroids=_centroids(points, size, court.seed))
+        members = _members(divided, points, 2 * size, setting.strangers)
+        if room is None or witness_bytes([len(held) for held, _ in members], *_widths(empty)) <= room:
+            divided = replace(divided, size=torch.tensor(size))
+            return _solved(divided, points, targets, members, court)
+    return None
+
+
+def witness_bytes(sizes: list[int], num_inputs: int, num_outputs: int) -> int:
+    """What a witness with cells of these sizes holds."""
+    shared = 8 * (2 * num_inputs + num_outputs + 4)
+    each = 8 * (num_inputs + 3 * num_outputs + 2)  # centroid, centre, scale, kappa, own, tau
+    return shared + sum(each + 8 * m * (m + num_inputs + num_outputs + 1) for m in sizes)
+
+
+@torch.no_grad()
+def update_witness(
+    state: WitnessState, rows: Rows, setting: Witness, court: Court, room: int | None
+) -> tuple[WitnessState, list[int]]:
+    """The witness on more rows: the same cells, length and noise ratio; those whose rows changed are solved.
+
+    Args:
+        state: As it was.
+        rows: All rows, the old ones first.
+        setting: As in the fit.
+        court: Where and how the work is done.
+        room: The most bytes it may hold; None: no limit.
+    """
+    vectors, targets = vectors_of(rows.inputs).to(court.device), rows.targets.to(court.device).double()
+    points = state.scaled(vectors)
+    members = _members(state, points, 2 * int(state.size), setting.strangers)
+    if room is not None:
+        most = _most_rows([len(held) for held, _ in members], *_widths(state), room)
+        members = _members(state, points, most, setting.strangers)
+    changed = [
+        number
+        for number, (held, own) in enumerate(members)
+        if own != int(state.cells[number].own) or not torch.equal(held.cpu(), state.cells[number].rows.cpu())
+    ]
+    cells = list(state.cells)
+    for number, cell, _ in _solve_cells(state, points, targets, members, changed, court):
+        cells[number] = cell
+    return replace(state, cells=tuple(cells)), changed
+
+
+@torch.no_grad()
+def groups_left_out(state: WitnessState, targets: Tensor, groups: Tensor) -> Testimony:
+    """What the witness says of each training row when the row's whole group is left out.
+
+    Args:
+        state: The witness.
+        targets: Of the training rows, shape [n, C].
+        groups: Group of each row, shape [n].
+
+    Returns:
+        Shapes [n, C].
+    """
+    targets, groups = targets.to(state.floor), groups.to(state.floor.device)
+    mean, variance = torch.zeros_like(targets), torch.ones_like(targets)
+    novelty = torch.ones_like(targets[:, 0])  # of rows that no cell holds: nothing is said
+
+    @torch.no_grad()
+    def leave_out(cell: Cell) -> tuple[Tensor, Tensor]:
+        rows = cell.rows.to(targets.device)
+        inverse = torch.cholesky_inverse(cell.factor)
+        return leave_groups_out(inverse, targets[rows] - cell.centre, groups[rows])
+
+    for number, (errors, variances) in Threads(1 if targets.is_cuda else None).run(leave_out, state.cells):
+        cell = state.cells[number]
+        own = int(cell.own)
+        mine = cell.rows[:own].to(targets.device)
+        mean[mine] = targets[mine] - errors[:own]
+        unit = (variances[:own] - cell.tau).clamp(0.0, 1.0)
+        variance[mine], novelty[mine] = state.variance(number, unit), unit
+    return Testimony(mean, variance, novelty, state.reach)
+
+
+def _empty(vectors: Tensor, targets: Tensor) -> WitnessState:
+    """A witness without cells: how inputs are scaled, and the finest claim it may make."""
+    offset, spread = vectors.mean(dim=0), vectors.std(dim=0)
+    # a number that never changed is news as soon as it does
+    spread = torch.where(spread > STILL * offset.abs(), spread, 1e-3 * offset.abs().clamp_min(1.0))
+    # of an output that never changed there is nothing to say
+    varied = targets.std(dim=0) > STILL * targets.mean(dim=0).abs()
+    floor = torch.where(varied, (LEAST_VARIANCE * targets.var(dim=0)).clamp_min(LEAST), SILENT)
+    nothing = vectors.new_zeros(())
+    return WitnessState(offset, spread, vectors[:0], nothing, nothing, torch.tensor(0), nothing, floor, ())
+
+
+def _widths(state: WitnessState) -> tuple[int, int]:
+    return len(state.offset), len(state.floor)
+
+
+def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
+    cells = math.ceil(len(points) / size)
+    if cells == 1:
+        return points.mean(dim=0, keepdim=True)
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+    subset = order[: max(4096, 8 * cells)].sort().values.to(points.device)
+    return find_centroids(points[subset], points, cells, seed=seed)
+
+
+def _most_rows(sizes: list[int], num_inputs: int, num_outputs: int, room: int) -> int:
+    """The most rows a cell may hold such that cells that would have these sizes stay within `room` bytes."""
+    low, high = 1, max(sizes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = witness_bytes([min(size, middle) for size in sizes], num_inputs, num_outputs) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def _members(state: WitnessState, points: Tensor, most: int, strangers: int) -> list[tuple[Tensor, int]]:
+    """The rows of each cell, its own first, and how many are its own; never more than `most`."""
+    labels = nearest_two(points, state.centroids)[0]
+    owned = [(labels == number).nonzero().flatten() for number in range(len(state.centroids))]
+    near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
+    found = []
+    for number, own in enumerate(owned):
+        own = own[_evenly(len(own), most).to(own.device)]
+        others = [owned[other] for other in near[number].tolist() if other != number][:NEARBY]
+        offered = torch.cat(others) if others else own[:0]
+        lent = _nearest_strangers(points, own, offered, strangers, min(len(own), most - len(own)))
+        found.append((torch.cat([own, lent]), len(own)))
+    return found
+
+
+def _nearest_strangers(points: Tensor, own: Tensor, offered: Tensor, count: int, most: int) -> Tensor:
+    """The rows nearest to any of the cell's own, each own row naming `count` of them, at most `most`."""
+    count = min(count, len(offered))
+    if count == 0 or most == 0 or len(own) == 0:
+        return own[:0]
+    apart = distances(points[own], points[offered])
+    named = apart.topk(count, dim=1, largest=False).indices.unique()
+    closest = apart[:, named].amin(dim=0).argsort(stable=True)[:most]
+    return offered[named[closest]].sort().values
+
+
+def _evenly(count: int, most: int) -> Tensor:
+    """At most `most` of 0 .. count - 1, evenly spread."""
+    if count <= most:
+        return torch.arange(count)
+    return torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
+
+
+def _solved(
+    state: WitnessState, points: Tensor, targets: Tensor, members: list[tuple[Tensor, int]], court: Court
+) -> WitnessState:
+    """The length and the noise ratio by evidence on a few cells, then every cell on its own."""
+    largest = sorted(range(len(members)), key=lambda number: -members[number][1])
+    judges = [members[number][0] for number in largest[:: max(1, len(largest) // JUDGES)][:JUDGES]]
+    sample = points[_evenly(len(points), 1000).to(points.device)]
+    apart = distances(sample, sample)
+    apart = apart[apart > 0]
+    typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
+
+    def choose(_: int) -> tuple[Tensor, Tensor]:
+        values = [_standardised(targets[rows])[0] for rows in judges]
+        return choose_length([points[rows] for rows in judges], values, typical)
+
+    ((_, (length, ratio)),) = court.executor.run(choose, [0])
+    state = replace(state, length=length, ratio=ratio)
+    solved = _solve_cells(state, points, targets, members, list(range(len(members))), court)
+    novelty = torch.cat([left for _, _, left in solved]).sort().values
+    reach = novelty[min(len(novelty) - 1, int(REACH * len(novelty)))].clamp_min(LEAST_REACH)
+    return replace(state, reach=reach, cells=tuple(cell for _, cell, _ in solved))
+
+
+def _solve_cells(
+    state: WitnessState,
+    points: Tensor,
+    targets: Tensor,
+    members: list[tuple[Tensor, int]],
+    chosen: list[int],
+    court: Court,
+) -> list[tuple[int, Cell, Tensor]]:
+    """The chosen cells in order: number, cell, and the novelty of its own rows, each left out."""
+
+    # Large tensors that stay are made here, not by the workers, where each would lie among scraps of the
+    # work and keep the allocator from giving those back.
+    kept = {number: points.new_empty(len(members[number][0]), len(members[number][0])) for number in chosen}
+
+    @torch.no_grad()
+    def solve(number: int) -> tuple[Cell, Tensor]:
+        rows, own = members[number]
+        cell, left = _solve_cell(
+            points[rows], targets[rows], rows.cpu(), own, state.length, float(state.ratio)
+        )
+        return replace(cell, factor=kept[number].copy_(cell.factor)), left
+
+    results = court.executor.run(solve, chosen)
+    tracked = court.report.track(results, stage="a second opinion", total=len(chosen))
+    return sorted(((chosen[place], *found) for place, found in tracked), key=lambda found: found[0])
+
+
+def _solve_cell(
+    inputs: Tensor, targets: Tensor, rows: Tensor, own: int, length: Tensor, tau: float
+) -> tuple[Cell, Tensor]:
+    """The cell, and the novelty of its own rows, each left out, shape [own]."""
+    values, centre, unit = _standardised(targets)
+    factor, jitter = factorise(squared_exponential(inputs, inputs, length), tau)
+    scale = profile_scale(factor, values)
+    inverse = torch.cholesky_inverse(factor)
+    errors, variances = leave_one_out(inverse, values)
+    ratios = errors.square() / (variances[:, None] * scale)
+    cell = Cell(
+        rows=rows,
+        own=torch.tensor(own),
+        inputs=inputs,
+        factor=factor,
+        weights=unit * (inverse @ values),
+        centre=centre,
+        scale=(unit.square() * scale).clamp_min(LEAST),
+        kappa=ratios[:own].mean(dim=0).clamp_min(LEAST_KAPPA),
+        tau=scale.new_tensor(tau + jitter),
+    )
+    return cell, (variances[:own] - cell.tau).clamp(0.0, 1.0)
+
+
+def _standardised(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets [m, C] about their mean and of unit size; the mean, and the size, each [C].
+
+    Outputs may have units that differ by many powers of ten.
+    """
+    centre = targets.mean(dim=0)
+    unit = (targets - centre).square().mean(dim=0).sqrt()
+    unit = torch.where(unit > 0, unit, 1.0)
+    return (targets - centre) / unit, centre, unit
