@@ -293,15 +293,22 @@ def test_the_commit_ends_in_a_plus_where_the_source_differs_from_it(checkout):
     assert origin.commit() == f"{clean}+"
 
 
-def test_a_copy_inside_somebody_elses_checkout_has_no_commit(checkout):
+def test_a_copy_inside_somebody_elses_checkout_has_no_commit(checkout, monkeypatch):
     (checkout / ".gitignore").write_text("src\n")
     git(checkout, "add", ".")
     git(checkout, "commit", "-m", "theirs")
+    monkeypatch.delenv("TRUSTGP_COMMIT", raising=False)
     assert origin.commit() is None
+
+
+def test_a_copy_may_be_told_its_commit(checkout, monkeypatch):
+    monkeypatch.setenv("TRUSTGP_COMMIT", "0123456789ab")
+    assert origin.commit() == "0123456789ab"
 
 
 def test_no_git_is_no_commit(monkeypatch):
     monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("TRUSTGP_COMMIT", raising=False)
     assert origin.commit() is None
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("trustgp", "torch", "numpy", "scikit-learn", "laplace-torch", "matplotlib")
+VARIABLE = "TRUSTGP_COMMIT"
 SOURCE = Path(__file__).parents[1]
 
 
 def commit() -> str | None:
-    """The commit of the source, with "+" where files differ from it; None where it is not a checkout."""
+    """The commit of the source, with "+" where files differ from it.
+
+    Where the source is no checkout (a copy on another machine), what the variable TRUSTGP_COMMIT says, or None.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(SOURCE), *arguments]
@@ -24,7 +29,7 @@ def commit() -> str | None:
         git("ls-files", "--error-unmatch", "__init__.py")
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return None
+        return os.environ.get(VARIABLE)
 
 
 @cache
