@@ -84,7 +84,10 @@ def same(one: Evaluation, other: Evaluation) -> bool:
 def test_the_scores_of_an_output_are_those_of_its_column_alone(whole):
     for c, name in enumerate(NAMES):
         p, q = whole.prediction, whole.ood_prediction
-        cut = [make(x.mean[:, [c]], (x.epistemic + x.aleatoric)[:, [c]], x.excess[:, [c]]) for x in (p, q)]
+        cut = [
+            make(x.mean[:, [c]], (x.epistemic + x.aleatoric)[:, [c]], x.excess[:, [c]], rare=x.rare[:, [c]])
+            for x in (p, q)
+        ]
         alone = evaluate(cut[0], whole.targets[:, c], (cut[1], whole.ood_targets[:, c]))
         for field in dataclasses.fields(Scores):
             found, expected = (getattr(scores, field.name) for scores in (whole.outputs[name], alone))

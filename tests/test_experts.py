@@ -228,7 +228,7 @@ def test_chunks_do_not_change_the_features(case, tangents, monkeypatch):
     setting = Setting(case, tangents)
     bound = setting.problem.tangents
     whole_gram = features_of(bound, case.inputs[:20], EVERY)
-    monkeypatch.setattr(type(bound), "working_bytes", lambda self: 64 * 2**20 // 3)
+    monkeypatch.setattr(type(bound), "working_bytes", lambda self: 128 * 2**20 // 3)
     assert chunk_rows(bound) == 3
     parts = features_of(bound, case.inputs[:20], EVERY)
     torch.testing.assert_close(parts.gram(parts), whole_gram.gram(whole_gram), rtol=1e-10, atol=1e-10)

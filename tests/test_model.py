@@ -29,10 +29,10 @@ def assert_close_predictions(one, other):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-9, atol=1e-12)
 
 
-def test_variance_is_epistemic_plus_aleatoric_plus_excess(fitted, test_rows):
+def test_variance_is_epistemic_plus_aleatoric_plus_excess_plus_rare(fitted, test_rows):
     for p in (fitted.predict(test_rows[0]),):
         for q in (p, p.corrected, p.plain):
-            assert torch.equal(q.variance, q.epistemic + q.aleatoric + q.excess)
+            assert torch.equal(q.variance, q.epistemic + q.aleatoric + q.excess + q.rare)
 
 
 def test_excess_is_the_squared_residual_mean_by_default(fitted, test_rows):

@@ -36,6 +36,15 @@ def test_variance_is_the_sum_of_its_three_parts():
     assert torch.equal(p.std, p.variance.sqrt())
 
 
+def test_rare_errors_are_part_of_the_variance_and_not_of_the_interval():
+    p = prediction(4)
+    rare = replace(p, rare=torch.full_like(p.mean, 0.5))
+    assert torch.equal(rare.variance, p.variance + 0.5)
+    assert all(torch.equal(a, b) for a, b in zip(rare.interval(0.9), p.interval(0.9), strict=True))
+    assert Prediction.cat([p, p]).rare is None
+    assert torch.equal(Prediction.cat([rare, rare]).variance, torch.cat([rare.variance] * 2))
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_without_an_excess_the_interval_is_the_central_gaussian_one(level):
     p = prediction(3, share=0.0)

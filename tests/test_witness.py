@@ -159,6 +159,7 @@ def test_far_away_it_is_silent(cells, size):
 
 
 def test_it_never_claims_more_than_the_floor(cells, rows):
+    torch.testing.assert_close(cells.floor, 1e-8 * rows[1].var(dim=0), rtol=1e-12, atol=0)
     certain = replace(cells, floor=torch.full((2,), 1e3, dtype=torch.float64))
     assert bool((certain(rows[0]).variance == 1e3).all())
 

@@ -74,6 +74,15 @@ def test_no_cell_holds_more_than_twice_its_size_nor_a_row_twice(find, toy):
         assert len(cell.rows.unique()) == len(cell.rows)
 
 
+def test_of_very_many_rows_some_decide_on_the_cells_and_all_are_held(find, toy, monkeypatch):
+    monkeypatch.setattr("trustgp.witnessing.MOST_JUDGED", 64)
+    state = find(*toy(900, seed=2), rows=60)
+    own = torch.cat([cell.rows[: int(cell.own)] for cell in state.cells])
+    assert len(own.unique()) == len(own) > 850
+    assert all(len(cell.rows) <= 120 for cell in state.cells)
+    assert 15 <= len(state.cells) <= 30
+
+
 def test_without_strangers_cells_hold_their_own_rows_only(find, rows):
     state = find(*rows, rows=30, strangers=0)
     assert all(len(cell.rows) == int(cell.own) for cell in state.cells)

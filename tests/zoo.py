@@ -301,8 +301,14 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: Head(nn.Conv2d(2, 4, (4, 3), groups=2, padding="same", dilation=(1, 2)), channels=4),
         images,
     ),
-    "conv2d, without bias": (lambda: Head(nn.Conv2d(2, 4, 3, padding="valid", bias=False), channels=4), images),
-    "conv3d": (lambda: Head(nn.Conv3d(2, 4, (2, 3, 2), stride=(1, 2, 1), padding=(0, 1, 1)), channels=4), volume),
+    "conv2d, without bias": (
+        lambda: Head(nn.Conv2d(2, 4, 3, padding="valid", bias=False), channels=4),
+        images,
+    ),
+    "conv3d": (
+        lambda: Head(nn.Conv3d(2, 4, (2, 3, 2), stride=(1, 2, 1), padding=(0, 1, 1)), channels=4),
+        volume,
+    ),
     "conv3d, groups and dilation": (
         lambda: Head(nn.Conv3d(2, 4, 2, groups=2, dilation=(2, 1, 2)), channels=4),
         volume,
@@ -315,7 +321,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: Head(nn.ConvTranspose2d(2, 4, (3, 2), stride=(2, 3), groups=2, dilation=(2, 1)), channels=4),
         images,
     ),
-    "transposed conv3d": (lambda: Head(nn.ConvTranspose3d(2, 3, 2, output_padding=1, dilation=2), channels=3), volume),
+    "transposed conv3d": (
+        lambda: Head(nn.ConvTranspose3d(2, 3, 2, output_padding=1, dilation=2), channels=3),
+        volume,
+    ),
     "lstm": (lambda: LastStep(nn.LSTM(3, 4, 2, batch_first=True), 4), sequence),
     "lstm, sequence first, both ways": (
         lambda: LastStep(nn.LSTM(3, 4, 2, bidirectional=True), 8, batch_first=False),

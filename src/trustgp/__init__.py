@@ -14,7 +14,7 @@ from .model import UncertaintyModel
 from .patchwork import Patchwork
 from .prediction import Prediction
 from .safefile import ArtifactError
-from .tangents import JacobianRows, LayerFactors
+from .tangents import JacobianRows, LayerFactors, Sketch
 from .witness import Witness
 
 __version__ = "0.1.0"
@@ -34,6 +34,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "Regression",
     "LayerFactors",
     "JacobianRows",
+    "Sketch",
     "Patchwork",
     "Division",
     "Witness",

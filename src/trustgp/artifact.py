@@ -18,7 +18,9 @@ from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .safefile import ArtifactError, Reader, read, write
 from .state import mixture_tensors, read_mixture
-from .tangents.network import TangentNetwork, _check_mode
+from .tangents.checking import check_mode
+from .tangents.network import TangentNetwork
+from .tangents.picking import Output, is_picked, with_output
 from .witness import Witness
 from .witness_state import read_witness, witness_tensors
 
@@ -39,24 +41,30 @@ def save(model: UncertaintyModel, path: str | Path) -> None:
 
 
 def load(
-    path: str | Path, network: nn.Module, *, device: str | torch.device | None = None
+    path: str | Path,
+    network: nn.Module,
+    *,
+    output: Output | None = None,
+    device: str | torch.device | None = None,
 ) -> UncertaintyModel:
     """Read a model that was saved, for the network it was fitted to.
 
     Args:
         path: The file.
         network: The same trained network; other weights are refused.
+        output: What picks its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
     """
     text, table = read(Path(path), kind=KIND)
+    _check_output(text.get("picked", False), output, str(path))
     origin, count = _read_origin(text, str(path))
     if network_fingerprint(network) != origin.network:
         raise ArtifactError(
             f"{path}: was fitted to another network; classes, names or weights differ. Load it with the "
             "network it was fitted to, or fit again."
         )
-    _check_mode(network)
-    module = copy.deepcopy(network).requires_grad_(False)
+    check_mode(network)
+    module = copy.deepcopy(with_output(network, output)).requires_grad_(False)
     known = dict(module.named_parameters())
     if not origin.names or any(name not in known for name in origin.names):
         raise ArtifactError(f"{path}: names parameters that the network does not have.")
@@ -82,6 +90,19 @@ def load(
     return model.to(target)
 
 
+def _check_output(picked: Any, output: Output | None, where: str) -> None:
+    """A model that was fitted with a function for its output needs one, another must not have one."""
+    if not isinstance(picked, bool):
+        raise ArtifactError(f"{where}: its description does not fit together.")
+    if picked and output is None:
+        raise ArtifactError(
+            f"{where}: was fitted with output=, a function that picks the network's output; a file does not "
+            "hold functions. Pass the same one: trustgp.load(path, network, output=...)."
+        )
+    if output is not None and not picked:
+        raise ArtifactError(f"{where}: was fitted without output=; load it without.")
+
+
 def describe(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The saved text and tensors, without a network: for `trustgp inspect`."""
     return read(Path(path), kind=KIND)
@@ -96,6 +117,7 @@ def _origin_text(model: UncertaintyModel) -> dict[str, Any]:
         plain[name] = {"kind": type(plain[name]).__name__, "settings": plain[name].settings()}
     plain["witness"] = None if origin.witness is None else asdict(origin.witness)
     plain |= {name: list(plain[name]) for name in ("names", "cap", "lend")}
+    plain["picked"] = is_picked(model.network)
     return plain | {"mixtures": len(model.mixtures), "trustgp": __version__}
 
 
@@ -103,6 +125,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
     """The origin, and how many mixtures there are."""
     plain = dict(text)
     plain.pop("trustgp", None)
+    plain.pop("picked", None)
     try:
         count = plain.pop("mixtures")
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
@@ -159,7 +182,7 @@ def _read_one(reader: Reader, index: int, origin: Origin, network: TangentNetwor
 def _read_tangents(reader: Reader, prefix: str, name: str, network: TangentNetwork) -> Tensor:
     """One tensor of a tangent map: a size, or places in the vector of the chosen parameters."""
     full = f"{prefix}tangents.{name}"
-    if name == "row_bytes":
+    if name in ("row_bytes", "working_bytes"):
         value = reader.take(full, torch.int64)
         if int(value) < 1:
             raise reader.fail(full, f"is {int(value)}; a row takes memory")
@@ -175,11 +198,11 @@ def _read_calibration(reader: Reader, index: int, outputs: int) -> Calibration:
     real, prefix = torch.float64, f"calibration.{index}."
     values = {
         field.name: reader.take(
-            prefix + field.name, real, *((outputs,) if field.name in ("level", "trust") else ())
+            prefix + field.name, real, *((outputs,) if field.name in ("level", "trust", "rare") else ())
         )
         for field in fields(Calibration)
     }
-    for name in ("fade", "onset", "excess", "trust"):
+    for name in ("fade", "onset", "excess", "trust", "rare"):
         if not bool((values[name] >= 0).all()):
             raise reader.fail(prefix + name, "must not be negative")
     if not 0 < float(values["reach"]) <= 1:

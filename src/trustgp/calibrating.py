@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .data import Rows, chunks
 from .experts import Solved
-from .math.calibration import HeldOut
+from .math.calibration import HeldOut, unruled
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .progress import Reporter
@@ -39,7 +39,8 @@ def calibrated(
 ) -> UncertaintyModel:
     """The model, its scale fitted to the validation rows, else to the groups, else left at the defaults."""
     num_outputs = sum(len(mixture.outputs) for mixture in mixtures)
-    calibrations = origin.likelihood.calibrate(None, num_outputs)
+    rare = unruled(training.rows.targets)
+    calibrations = origin.likelihood.calibrate(None, num_outputs, rare)
     model = UncertaintyModel(module, mixtures, calibrations, origin, training, witness)
     held_out: HeldOut | None = None
     if training.validation is not None:
@@ -49,7 +50,7 @@ def calibrated(
         if witness is not None:
             said = groups_left_out(witness, training.rows.targets, training.groups)
         held_out = HeldOut.cat(_left_out(mixtures, training, said))
-    model.calibrations = origin.likelihood.calibrate(held_out, num_outputs)
+    model.calibrations = origin.likelihood.calibrate(held_out, num_outputs, rare)
     return model
 
 

@@ -12,7 +12,7 @@ from .math import selection
 from .math.calibration import HeldOut, leave_groups_out, leave_one_out
 from .math.evidence import Evidence, maximise_evidence
 from .posteriors import GramPosterior, PriorPosterior, SpanPosterior, make_posterior
-from .tangents.base import Features, TangentMap
+from .tangents.base import Features, TangentMap, chunk_bytes
 
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
 SELECTION_NOISE = 1e-4
@@ -58,6 +58,7 @@ class Problem:
         outputs: Which outputs of the network these experts serve, shape [B].
         residual: r = y - f(x), shape [n, C], float64.
         groups: Trajectory of each row, shape [n], or None.
+        known: Features of all rows, where they were kept; None: made again when they are needed.
     """
 
     rows: Rows
@@ -65,6 +66,7 @@ class Problem:
     outputs: Tensor
     residual: Tensor
     groups: Tensor | None
+    known: Features | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,15 @@ class Solved:
     held_out: HeldOut | None
 
 
+def features_at(
+    tangents: TangentMap, rows: Rows, index: Tensor, columns: Tensor, known: Features | None
+) -> Features:
+    """Features of the rows `index`: taken from those that are known, or made."""
+    if known is None:
+        return features_of(tangents, rows.take(index), columns)
+    return known.take(index.to(tangents.network.device)).select(columns)
+
+
 def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Features:
     """Features made chunk by chunk, an expert's columns selected at once."""
     size = chunk_rows(tangents)
@@ -101,7 +112,9 @@ def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Featur
 
 def chunk_rows(tangents: TangentMap, *, most: int = 1024) -> int:
     """Rows per chunk, so that what is needed on the way stays near 64 KiB for each of `most` rows."""
-    return max(1, min(most, most * 64 * 2**10 // max(1, tangents.working_bytes())))
+    return max(
+        1, min(most, chunk_bytes(tangents, least=most * 64 * 2**10) // max(1, tangents.working_bytes()))
+    )
 
 
 @torch.no_grad()
@@ -112,16 +125,15 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         FactorisationError: When the kernel on these rows cannot be factorised.
     """
     tangents, device = problem.tangents, problem.tangents.network.device
-    own_inputs = problem.rows.take(task.own)
-    columns = tangents.columns(own_inputs)
-    features = features_of(tangents, own_inputs, columns)
+    columns = tangents.columns(problem.rows.take(task.own))
+    features = features_at(tangents, problem.rows, task.own, columns, problem.known)
     gram = features.gram(features)
     kept = _choose_own(gram, task.cap)
     rows = task.own[kept]
     if len(kept) < len(task.own):
         features, gram = features.take(kept.to(device)), gram[kept][:, kept]
     if len(task.candidates) and task.lend:
-        border = features_of(tangents, problem.rows.take(task.candidates), columns)
+        border = features_at(tangents, problem.rows, task.candidates, columns, problem.known)
         features, gram, lent = _borrow(features, gram, border, task.lend)
         rows = torch.cat([rows, task.candidates[lent]])
     residual = problem.residual[rows][:, problem.outputs].to(device)

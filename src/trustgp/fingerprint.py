@@ -36,6 +36,13 @@ def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     return digest.hexdigest()
 
 
+def tensor_fingerprint(tensor: Tensor) -> str:
+    """SHA-256 over one tensor."""
+    digest = hashlib.sha256()
+    update(digest, tensor)
+    return digest.hexdigest()
+
+
 def settings_fingerprint(settings: Mapping[str, Any]) -> str:
     """SHA-256 over plain values."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -14,8 +14,8 @@ from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
 from .executors import Executor, Threads
-from .experts import Problem, Solved
-from .fingerprint import network_fingerprint, rows_fingerprint
+from .experts import Problem, Solved, chunk_rows
+from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from .gating import Division
 from .likelihoods import Regression
 from .mixture import Mixture
@@ -24,11 +24,23 @@ from .patchwork import Patchwork
 from .plan import Plan, check_memory, make_plan
 from .preparing import PROBE_ROWS, Prepared, check_groups, prepare_network, residual_of, warn_time_series
 from .progress import Reporter, reporting
-from .solving import NO_CAP, Handout, Partition, divide, lend_rows, make_tasks, solve_tasks
+from .solving import (
+    NO_CAP,
+    Handout,
+    Partition,
+    divide,
+    know_features,
+    lend_rows,
+    make_tasks,
+    solve_tasks,
+)
 from .tangents import Tangents
 from .tangents.base import TangentMap
+from .tangents.picking import Output, is_picked
 from .witness import Witness, WitnessState
 from .witnessing import Court, find_witness
+
+KEPT_FEATURES = 2**30  # bytes of explicit features that are kept while a model is fitted
 
 
 def fit(
@@ -41,6 +53,7 @@ def fit(
     num_experts: int | None = None,
     tangents: Tangents | None = None,
     outputs: str = "shared",
+    output: Output | None = None,
     patchwork: Patchwork | None = None,
     division: Division | None = None,
     witness: Witness | None = Witness(),  # noqa: B008 - frozen
@@ -62,8 +75,10 @@ def fit(
         validation: Rows it was not trained on: the size of the error bar is fitted to them.
         groups: Trajectory of each training row, shape [n]: left out together in calibration.
         num_experts: None: about 1,000 rows each.
-        tangents: `LayerFactors()` or `JacobianRows(...)`; None: chosen from the network.
+        tangents: `LayerFactors()`, `JacobianRows(...)` or `Sketch(...)`; None: chosen from the network.
         outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel.
+        output: Picks the tensor [n] or [n, C] from what the network returns, where that is a tuple, a dict or
+            an object: `lambda result: result.logits`. None: the network returns it.
         patchwork: How many neighbours lend how many rows; None: `Patchwork(neighbours=4, fraction=0.1)`.
         division: How the rows are divided; None: `Division()`.
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
@@ -83,24 +98,29 @@ def fit(
     rows = read_rows(train, name="train")
     held = None if validation is None else read_rows(validation, name="validation")
     labels = check_groups(groups, rows)
-    ready = prepare_network(network, rows, tangents=tangents, outputs=outputs, device=device, seed=seed)
+    ready = prepare_network(
+        network, rows, tangents=tangents, outputs=outputs, output=output, device=device, seed=seed
+    )
     executor = executor or Threads(1 if ready.network.device.type == "cuda" else None)
     with reporting(enabled=progress) as report:
         residual = residual_of(ready.network, likelihood, rows, executor, report, name="train")
         if held is not None:
             residual_of(ready.network, likelihood, held, executor, report, name="validation")
         plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers)
+        plan, keep = _with_features(plan, ready, rows, most)
         check_memory(plan, most, ready.network.device)
         _say(report, plan, rows, ready)
         if held is None and labels is None:
             warn_time_series(rows, seed)
         origin = _origin(ready, rows, labels, outputs, likelihood, seed, witness)
         settings = _settings(origin, plan, patchwork, division, limit)
+        if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
+            settings["output"] = tensor_fingerprint(residual)
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
         court = Court(ready.network.device, seed, executor, report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
-        run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict)
+        run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         fitted = [
             _fit_mixture(index, Problem(rows, tangent_map, served, residual, labels), run)
             for index, (tangent_map, served) in enumerate(ready.maps)
@@ -121,6 +141,7 @@ class _Run:
     report: Reporter
     store: Checkpoint | None
     strict: bool
+    keep_features: bool
 
 
 @dataclass(frozen=True)
@@ -145,6 +166,8 @@ class _Fitted:
 def _fit_mixture(index: int, problem: Problem, run: _Run) -> _Fitted:
     """Divide, hand out the rows, solve."""
     tangents, store = problem.tangents, run.store
+    if run.keep_features:
+        problem = replace(problem, known=know_features(tangents, problem.rows, run.executor, run.report))
     partition, bound = divide(
         tangents,
         problem.rows,
@@ -154,6 +177,7 @@ def _fit_mixture(index: int, problem: Problem, run: _Run) -> _Fitted:
         seed=run.seed,
         executor=run.executor,
         report=run.report,
+        known=problem.known,
     )
     handout = _handout(tangents, partition, run, len(problem.outputs))
     tasks = make_tasks(partition, handout)
@@ -200,7 +224,7 @@ def _plan(
     """What the fit will do, from a probe on the first rows."""
     return make_plan(
         [tangent_map for tangent_map, _ in ready.maps],
-        rows.take(torch.arange(min(PROBE_ROWS, len(rows)))),
+        rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(ready.maps[0][0]), len(rows)))),
         len(rows),
         num_experts,
         division=division,
@@ -210,6 +234,24 @@ def _plan(
         budget=budget,
         workers=workers,
     )
+
+
+def _with_features(plan: Plan, ready: Prepared, rows: Rows, most: int | None) -> tuple[Plan, bool]:
+    """The plan with the features of all rows kept during the fit, and whether they are.
+
+    Gradients are dear: without that they are made about three times. Only explicit features are as short as
+    it takes, and only where the memory is there.
+    """
+    tangents = ready.maps[0][0]
+    size = len(rows) * tangents.row_bytes()
+    larger = replace(plan, peak_bytes=plan.peak_bytes + size)
+    if tangents.width(expert=False) is None or size > KEPT_FEATURES:
+        return plan, False
+    try:
+        check_memory(larger, most, ready.network.device)
+    except MemoryError:
+        return plan, False
+    return larger, True
 
 
 def _handout(tangents: TangentMap, partition: Partition, run: _Run, num_outputs: int) -> Handout:

@@ -24,13 +24,13 @@ from .gating import OVERSIZE, Division
 from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
 from .solving import CANDIDATES, EXACT_BOUND, lend_rows
-from .tangents.base import TangentMap
+from .tangents.base import TangentMap, chunk_bytes
 from .tangents.rows import WORKING_SET
 from .witness import Witness, can_speak, vectors_of
-from .witnessing import FEWEST_ROWS, JUDGES, NEARBY, witness_bytes
+from .witnessing import FEWEST_ROWS, JUDGES, MOST_JUDGED, NEARBY, witness_bytes
 
 ROWS_PER_EXPERT = 1000
-CHUNK = 96 * 2**20  # bytes that a chunk of rows takes while its features are made
+CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
 WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
@@ -127,7 +127,8 @@ def _witness_peak(witness: Witness | None, sample: Inputs, n: int, workers: int)
     cells = math.ceil(n / witness.rows)
     largest = min(n, 2 * witness.rows)
     strangers = 3 * largest * min(n - largest, NEARBY * witness.rows)
-    labels = 2 * n * (2 * cells if cells > 1 else 1)  # distances to all centroids, when every cell was split
+    judged = min(n, max(MOST_JUDGED, 32 * cells))
+    labels = 2 * judged * (2 * cells if cells > 1 else 1)  # distances to all centroids, every cell split
     factors = min(workers, 2 * cells) * 6 * largest**2
     pairs = 3 * min(n, 1000) ** 2  # for the typical distance
     return 8 * (max(strangers, labels, factors, pairs) + 4 * n * vectors_of(sample).shape[1])
@@ -225,7 +226,9 @@ def _solving_bytes(tangents: TangentMap, shape: _Shape, held: int, workers: int)
     for _ in range(min(workers, shape.most)):
         own = min(shape.largest, left)
         left -= own
-        total += _expert_peak(tangents, own, min(held, own), shape) if own else CHUNK
+        total += (
+            _expert_peak(tangents, own, min(held, own), shape) if own else int(CHUNK * chunk_bytes(tangents))
+        )
     return total
 
 
@@ -238,7 +241,7 @@ def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> in
     """
     offered, width = shape.offered, tangents.width(expert=True)
     rows = held + min(offered, shape.lend * shape.neighbours)
-    making = min(own * tangents.working_bytes(), CHUNK)
+    making = int(CHUNK * min(own * tangents.working_bytes(), chunk_bytes(tangents)))
     if width != tangents.width(expert=False):  # columns are chosen on larger chunks
         making = 2 * min(own * tangents.working_bytes(), WORKING_SET)
     kept = 2 * held * own if held < own else 0
@@ -257,7 +260,8 @@ def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
         what = "the memory that is free" if limit is None else "memory"
         raise MemoryError(
             f"the fit would need up to {size_text(plan.peak_bytes)}, more than {what} "
-            f"({size_text(available)}). More experts, a budget, outputs='pseudo' or fewer workers need less."
+            f"({size_text(available)}). More experts, a budget, outputs='pseudo', witness=None or fewer "
+            "workers need less."
         )
 
 

@@ -76,6 +76,8 @@ class Prediction:
         novelty: Epistemic over prior variance, in [0, 1], shape [n]: 0 on the training rows, 1 far away.
         expert: Which expert answered, shape [n], or [n, C] with separate outputs.
         valid: False for rows with NaN or infinite inputs or outputs (their variance is infinite), shape [n].
+        rare: Second moment of errors that the training rows cannot rule out; None: left out. It is part of
+            the variance but not of the interval: it comes from rare rows, not from all.
     """
 
     mean: Tensor
@@ -85,6 +87,7 @@ class Prediction:
     novelty: Tensor
     expert: Tensor
     valid: Tensor
+    rare: Tensor | None = None
     _corrected: Prediction | None = field(default=None, repr=False)
     _plain: Prediction | None = field(default=None, repr=False)
 
@@ -93,8 +96,9 @@ class Prediction:
 
     @property
     def variance(self) -> Tensor:
-        """Second moment of the target about `mean`: epistemic + aleatoric + excess."""
-        return self.epistemic + self.aleatoric + self.excess
+        """Second moment of the target about `mean`: epistemic + aleatoric + excess + rare."""
+        usual = self.epistemic + self.aleatoric + self.excess
+        return usual if self.rare is None else usual + self.rare
 
     @property
     def std(self) -> Tensor:
@@ -128,9 +132,11 @@ class Prediction:
         """Predictions for several lots of rows, one after another."""
         names = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
         tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        known = [part.rare for part in parts if part.rare is not None]
+        rare = torch.cat(known) if len(known) == len(parts) else None
 
         def join(name: str) -> Prediction | None:
             inner = [getattr(part, name) for part in parts]
             return Prediction.cat(inner) if inner[0] is not None else None
 
-        return Prediction(**tensors, _corrected=join("_corrected"), _plain=join("_plain"))
+        return Prediction(**tensors, rare=rare, _corrected=join("_corrected"), _plain=join("_plain"))

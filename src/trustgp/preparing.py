@@ -14,13 +14,14 @@ from .data import Rows, chunks, looks_like_time_series, require_finite
 from .executors.base import Executor
 from .likelihoods import Regression
 from .progress import Reporter
-from .tangents import JacobianRows, LayerFactors, Tangents, output_mixes
+from .tangents import JacobianRows, LayerFactors, Sketch, Tangents, output_mixes
 from .tangents.base import TangentMap
-from .tangents.network import TangentNetwork, as_matrix, check_network, prepare
+from .tangents.checking import check_network
+from .tangents.network import TangentNetwork, as_matrix, prepare
+from .tangents.picking import Output, with_output
 
 PROBE_ROWS = 64  # rows on which the network is probed and timed
 SAMPLE_ROWS = 512  # rows from which parameters are ranked
-DEFAULT_KEEP = 8192  # parameters kept by default where the kernel needs gradient rows
 
 
 def check_groups(groups: Any, rows: Rows) -> Tensor | None:
@@ -64,8 +65,10 @@ def prepare_network(
     outputs: str,
     device: str | torch.device | None,
     seed: int,
+    output: Output | None = None,
 ) -> Prepared:
     """Probe the network, copy it, and bind its tangents."""
+    network = with_output(network, output)
     target = torch.device(device) if device is not None else None
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
@@ -74,14 +77,18 @@ def prepare_network(
     mixes = output_mixes(outputs, as_matrix(probed).shape[1], generator)
     reason = "as asked for"
     if tangents is None:
-        tangents, reason = choose_tangents(network, rows, target)
+        tangents, reason = choose_tangents(network, rows, target, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(network), target)
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
+    if maps[0][0].slow:
+        warnings.warn(maps[0][0].slow, stacklevel=3)
     return Prepared(prepared, maps, tangents, reason)
 
 
-def choose_tangents(network: nn.Module, rows: Rows, device: torch.device | None) -> tuple[Tangents, str]:
-    """The exact factors where they are exact; else gradient rows of the largest parameters."""
+def choose_tangents(
+    network: nn.Module, rows: Rows, device: torch.device | None, num_mixed: int
+) -> tuple[Tangents, str]:
+    """Exact where that is cheap: layer factors, or gradient rows no longer than a sketch; else a sketch."""
     sample = rows.take(torch.arange(min(2, len(rows))))
     try:
         tangents = LayerFactors()
@@ -90,10 +97,12 @@ def choose_tangents(network: nn.Module, rows: Rows, device: torch.device | None)
         mix = torch.eye(as_matrix(prepared.outputs(sample)).shape[1], dtype=torch.float64)[:1]
         tangents.bind(prepared, mix, sample, rows.targets[:2])
         return tangents, "every parameter belongs to a layer whose gradient factorises"
-    except ValueError as reason:
-        total = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        keep = None if total <= DEFAULT_KEEP else DEFAULT_KEEP
-        return JacobianRows(keep=keep), f"since {reason}"
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).partition(";")[0].partition("\n")[0]
+    total = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    if total * num_mixed <= Sketch().dim:
+        return JacobianRows(), f"since {reason}, and a row has only {total * num_mixed} gradients"
+    return Sketch(), f"since {reason}, and a row has {total * num_mixed} gradients"
 
 
 def residual_of(
@@ -106,7 +115,7 @@ def residual_of(
     name: str,
 ) -> Tensor:
     """-H^-1 R of all rows, shape [n, C], after checking outputs and targets."""
-    parts = list(chunks(len(rows)))
+    parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
 
     @torch.no_grad()
     def outputs_of(index: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from .data import Rows, chunks
 from .executors.base import Executor
-from .experts import Problem, Solved, Task, chunk_rows, features_of, prior_expert, solve_expert
+from .experts import Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
 from .gating import Division, Gate, find_centroids, make_projection, nearest_two
 from .math.evidence import FactorisationError
 from .math.kernel_pca import mass_between
 from .patchwork import Patchwork, border_rows, neighbour_lists
 from .progress import Reporter
-from .tangents.base import TangentMap
+from .tangents.base import Features, TangentMap
 
 NO_CAP = 2**62  # own rows of an expert without a budget
 NO_COLUMNS = torch.empty(0, dtype=torch.int64)
@@ -64,13 +64,37 @@ class Handout:
     lend: int
 
 
-def embed_rows(tangents: TangentMap, gate: Gate, rows: Rows, executor: Executor, report: Reporter) -> Tensor:
+def know_features(tangents: TangentMap, rows: Rows, executor: Executor, report: Reporter) -> Features:
+    """Features of all rows, made once, chunk by chunk."""
+    parts = list(chunks(len(rows), chunk_rows(tangents)))
+
+    @torch.no_grad()
+    def make(index: Tensor) -> Features:
+        return tangents(rows.take(index))
+
+    table: dict[str, Tensor] = {}
+    results = report.track(executor.run(make, parts), stage="making the features", total=len(parts))
+    for place, found in results:  # written to their places as they come: they stand there once only
+        for name, value in found.tensors().items():
+            whole = table.setdefault(name, value.new_empty(len(rows), *value.shape[1:]))
+            whole[parts[place].to(value.device)] = value
+    return tangents.kind.from_tensors(table)
+
+
+def embed_rows(
+    tangents: TangentMap,
+    gate: Gate,
+    rows: Rows,
+    executor: Executor,
+    report: Reporter,
+    known: Features | None = None,
+) -> Tensor:
     """Components of all rows, shape [n, q], chunk by chunk."""
     parts = list(chunks(len(rows), chunk_rows(tangents)))
 
     @torch.no_grad()
     def embed(index: Tensor) -> Tensor:
-        return gate.embed(tangents(rows.take(index)))
+        return gate.embed(features_at(tangents, rows, index, NO_COLUMNS, known))
 
     results = report.track(executor.run(embed, parts), stage="dividing the rows", total=len(parts))
     found = dict(results)
@@ -87,6 +111,7 @@ def divide(
     seed: int,
     executor: Executor,
     report: Reporter,
+    known: Features | None = None,
 ) -> tuple[Partition, Tensor]:
     """The partition of the rows, and the bound of the approximation it brings."""
     generator = torch.Generator().manual_seed(seed)
@@ -104,7 +129,7 @@ def divide(
 
     @torch.no_grad()
     def project(index: Tensor):
-        features = features_of(tangents, rows.take(index), NO_COLUMNS)
+        features = features_at(tangents, rows, index, NO_COLUMNS, known)
         _require_finite_gradients(features.diag(), index)
         projection = make_projection(features, division.components)
         return projection, projection(features)
@@ -113,11 +138,11 @@ def divide(
     if subset_points.shape[1] == 0:  # the rows do not differ: there is nothing to divide them by
         return alone()
     gate = Gate(projection, single.centroids)
-    points = embed_rows(tangents, gate, rows, executor, report)
+    points = embed_rows(tangents, gate, rows, executor, report, known)
     _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
     centroids = find_centroids(subset_points, points, num_experts, seed=seed)
     partition = _partition(Gate(projection, centroids), points, patchwork)
-    return partition, _bound(tangents, rows, partition.nearest, generator, executor)
+    return partition, _bound(tangents, rows, partition.nearest, generator, executor, known)
 
 
 def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
@@ -142,6 +167,7 @@ def _bound(
     labels: Tensor,
     generator: torch.Generator,
     executor: Executor,
+    known: Features | None,
 ) -> Tensor:
     """Share of squared kernel mass between experts: exact for few rows, else on a random subset."""
     limit = EXACT_BOUND if len(rows) <= EXACT_BOUND else 512
@@ -149,7 +175,7 @@ def _bound(
 
     @torch.no_grad()
     def measure(index: Tensor) -> Tensor:
-        features = features_of(tangents, rows.take(index), NO_COLUMNS)
+        features = features_at(tangents, rows, index, NO_COLUMNS, known)
         gram = features.gram(features)
         return mass_between(gram, labels[index].to(gram.device)).cpu()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .data import Rows
+from .data import Rows, chunks
 from .executors import Executor, Threads
 from .gating import find_centroids, nearest_two
 from .math.calibration import LEAST_REACH, REACH, leave_groups_out, leave_one_out
@@ -21,6 +21,7 @@ FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
 SMALLER = (500, 350, 250, 150, 100, 64)  # rows of a cell that are tried where a budget is tight
 JUDGES = 3  # cells that decide on the length and the noise ratio for all
 NEARBY = 8  # other cells among whose rows strangers are looked for
+MOST_JUDGED = 2**16  # rows that decide, of many more, whether a cell is too large and is split
 LEAST_KAPPA = 1e-6  # as of the experts
 STILL = 1e-12  # times its mean: a column that varies by less is constant, but for rounding
 LEAST_VARIANCE = 1e-8  # of the targets' own: no claim is finer than this
@@ -161,8 +162,11 @@ def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
     if cells == 1:
         return points.mean(dim=0, keepdim=True)
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
-    subset = order[: max(4096, 8 * cells)].sort().values.to(points.device)
-    return find_centroids(points[subset], points, cells, seed=seed)
+    subset, judged = (
+        order[:most].sort().values.to(points.device)
+        for most in (max(4096, 8 * cells), max(MOST_JUDGED, 32 * cells))
+    )
+    return find_centroids(points[subset], points[judged], cells, seed=seed)
 
 
 def _most_rows(sizes: list[int], num_inputs: int, num_outputs: int, room: int) -> int:
@@ -177,7 +181,8 @@ def _most_rows(sizes: list[int], num_inputs: int, num_outputs: int, room: int) -
 
 def _members(state: WitnessState, points: Tensor, most: int, strangers: int) -> list[tuple[Tensor, int]]:
     """The rows of each cell, its own first, and how many are its own; never more than `most`."""
-    labels = nearest_two(points, state.centroids)[0]
+    lots = chunks(len(points), MOST_JUDGED)  # distances to all centroids at once would fill the memory
+    labels = torch.cat([nearest_two(points[lot.to(points.device)], state.centroids)[0] for lot in lots])
     owned = [(labels == number).nonzero().flatten() for number in range(len(state.centroids))]
     near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
     found = []

@@ -30,15 +30,16 @@ RAW = Raw(
 HEARD = replace(RAW, witness_shift=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
-def calibration(fade, onset, level, excess, shift, reach=0.3, weight=1.0, trust=None):
+def calibration(fade, onset, level, excess, shift, reach=0.3, weight=1.0, trust=None, rare=None):
     trust = [1.0] * len(level) if trust is None else trust
-    values = (fade, onset, level, excess, reach, shift, weight, trust)
+    rare = [0.0] * len(level) if rare is None else rare
+    values = (fade, onset, level, excess, reach, shift, weight, trust, rare)
     return Calibration(*(torch.tensor(v, dtype=torch.float64) for v in values))
 
 
 OWN, CORRECTED = (
-    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7]),
-    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1]),
+    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7], rare=[0.2, 0.0]),
+    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], rare=[0.0, 3.0]),
 )
 PREDICTION = Regression().prediction(OUTPUTS, RAW, (OWN, CORRECTED))
 
@@ -72,6 +73,8 @@ def test_every_part_of_the_variance_is_its_formula(about):
     expected = float(c.weight) * RAW.shift
     torch.testing.assert_close(p.excess, float(c.excess) * rest * expected**2, rtol=1e-10, atol=0)
     torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * expected, rtol=1e-10, atol=0)
+    assert torch.equal(p.rare, c.rare.expand(4, 2))
+    assert torch.equal(p.variance, p.epistemic + p.aleatoric + p.excess + p.rare)
 
 
 @pytest.mark.parametrize("about", ["own", "corrected"])
@@ -109,6 +112,7 @@ def test_the_plain_variance_is_what_the_evidence_says():
     assert torch.equal(plain.epistemic, RAW.epistemic)
     assert torch.equal(plain.aleatoric, RAW.noise)
     assert torch.equal(plain.excess, torch.zeros(4, 2, dtype=torch.float64))
+    assert torch.equal(plain.variance, RAW.epistemic + RAW.noise)
 
 
 def test_shape_and_precision_are_those_of_the_outputs():
@@ -157,6 +161,14 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
         assert [float(c.fade), float(c.onset), float(c.excess)] == [1.0, 1.0, 1.0]
         assert c.level.tolist() == c.trust.tolist() == [1.0] * 3
         assert float(c.weight) == 1.0
+
+
+def test_what_the_rows_cannot_rule_out_is_kept_with_and_without_held_out_rows():
+    rare = torch.tensor([0.1, 0.2], dtype=torch.float64)
+    held = RAW.held_out(OUTPUTS, torch.arange(2))
+    for rows in (None, held):
+        assert all(torch.equal(c.rare, rare) for c in Regression().calibrate(rows, 2, rare))
+        assert all(c.rare.tolist() == [0.0, 0.0] for c in Regression().calibrate(rows, 2))
 
 
 def test_every_likelihood_is_made_again_from_its_settings():

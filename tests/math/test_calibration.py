@@ -1,4 +1,5 @@
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from trustgp.math.calibration import (
     leave_one_out,
     pooled,
     steady_log_kappa,
+    unruled,
 )
 
 
@@ -27,9 +29,17 @@ def problem(rows=18, width=7, seed=0):
 
 
 def calibration(
-    fade=1.0, onset=1.0, level=(1.0, 1.0), excess=1.0, shift=0.0, reach=1.0, weight=1.0, trust=(1.0, 1.0)
+    fade=1.0,
+    onset=1.0,
+    level=(1.0, 1.0),
+    excess=1.0,
+    shift=0.0,
+    reach=1.0,
+    weight=1.0,
+    trust=(1.0, 1.0),
+    rare=(0.0, 0.0),
 ) -> Calibration:
-    values = (fade, onset, level, excess, reach, shift, weight, trust)
+    values = (fade, onset, level, excess, reach, shift, weight, trust, rare)
     return Calibration(*(torch.tensor(value, dtype=torch.float64) for value in values))
 
 
@@ -124,6 +134,7 @@ def test_defaults_are_all_one():
     numbers = (default.fade, default.onset, default.excess, default.shift, default.reach, default.weight)
     assert [float(v) for v in numbers] == [1.0] * 6
     assert default.level.tolist() == default.trust.tolist() == [1.0, 1.0, 1.0]
+    assert default.rare.tolist() == [0.0, 0.0, 0.0]
 
 
 @given(
@@ -237,7 +248,7 @@ def test_fit_recovers_the_weight_of_the_residual_mean():
 @pytest.mark.parametrize("corrected", [False, True])
 def test_fit_recovers_the_trust_in_a_witness(corrected):
     shift = 1.0 if corrected else 0.0
-    truth = calibration(0.6, 2.0, (0.5, 3.0), 0.8, shift, 0.95, weight=0.7, trust=(0.2, 4.0))
+    truth = calibration(0.6, 2.0, (0.5, 3.0), 0.8, shift, 0.95, weight=0.7, trust=(0.2, 0.8))
     found = fit_calibration(generated(truth, 20_000, heard=True), 2, corrected=corrected)
     # Statistical, as above; about the network's own output only the size of the expected error counts.
     torch.testing.assert_close(found.trust, truth.trust, rtol=0.1 if corrected else 0.3, atol=0)
@@ -254,6 +265,8 @@ def test_trust_goes_to_who_is_right(corrected):
     first, second = (fit_calibration(case, 2, corrected=corrected).trust for case in (right, wrong))
     assert bool((first > 0.5).all())
     assert bool((second < 0.1).all())
+    certain = replace(rows, witness_shift=rows.residual + 0.01 * error)
+    assert bool((fit_calibration(certain, 2, corrected=corrected).trust > first).all())
 
 
 def test_without_a_witness_its_trust_and_the_experts_weight_stay():
@@ -280,6 +293,63 @@ def test_fit_never_makes_the_penalised_likelihood_worse_than_the_defaults():
     found = fit_calibration(rows, 2, corrected=False)
     default = Calibration.default(2, shift=0.0)
     assert float(held_out_loss(found, rows)) < float(held_out_loss(default, rows))
+
+
+def test_what_n_rows_cannot_rule_out_is_half_a_row_in_n_off_by_a_full_spread():
+    targets = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e4])
+    expected = [statistics.variance(column) / 100 for column in targets.double().T.tolist()]
+    assert unruled(targets).tolist() == pytest.approx(expected, rel=1e-10)
+    assert unruled(targets[:1]).tolist() == [0.0, 0.0]
+    assert unruled(torch.ones(9, 1)).tolist() == [0.0]
+
+
+def test_what_cannot_be_ruled_out_is_kept_by_a_fit_and_changes_no_other_number():
+    rare = torch.tensor([0.3, 0.0], dtype=torch.float64)
+    rows = generated(calibration(), 200)
+    found, without = (fit_calibration(rows, 2, corrected=False, rare=r) for r in (rare, None))
+    assert torch.equal(found.rare, rare)
+    others = vars(without).keys() - {"rare"}
+    assert all(torch.equal(getattr(found, name), getattr(without, name)) for name in others)
+
+
+@pytest.mark.parametrize("seed", [40, 41, 42])
+def test_a_search_that_tries_absurd_steps_comes_back(seed):
+    """With seed 41 the line search once went to where everything overflows, and stayed there."""
+    truth = calibration(0.3, 1.0, (0.2, 3.0), 0.3, 1.0, weight=0.5, trust=(5.0, 0.1))
+    rows = generated(truth, 800, seed=seed, heard=True)
+    rows = replace(rows, witness_precision=100 * rows.witness_precision, log_kappa=2 * rows.log_kappa)
+    found = fit_calibration(rows, 2, corrected=False)
+    default = Calibration.default(2, shift=0.0)
+    assert float(held_out_loss(found, rows)) < float(held_out_loss(default, rows))
+    assert all(bool(torch.isfinite(value).all()) for value in vars(found).values())
+
+
+@pytest.mark.parametrize("size", [1e3, torch.nan])
+def test_a_search_that_ends_worse_than_it_began_is_not_heeded(monkeypatch, size):
+    class Lost:
+        def __init__(self, numbers, **_):
+            self.numbers = numbers
+
+        def zero_grad(self):
+            pass
+
+        def step(self, closure):
+            loss = closure()
+            with torch.no_grad():
+                self.numbers[0].fill_(size)
+            return loss
+
+    monkeypatch.setattr(torch.optim, "LBFGS", Lost)
+    found = fit_calibration(generated(calibration(), 50, heard=True), 2, corrected=True)
+    default = Calibration.default(2, shift=1.0)
+    assert all(torch.equal(getattr(found, name), value) for name, value in vars(default).items())
+
+
+def test_the_loss_of_absurd_numbers_is_finite():
+    rows = generated(calibration(), 50, heard=True)
+    for size in (1e-5, 1e5):
+        absurd = calibration(size, size, (size, size), size, 0.0, weight=size, trust=(size, size))
+        assert math.isfinite(float(held_out_loss(absurd, rows)))
 
 
 def test_fit_keeps_the_defaults_when_the_rows_are_useless():

@@ -201,6 +201,9 @@ WITNESS = {
     "trust-negative": (at("calibration.0.trust", 0, -0.5), "calibration.0.trust"),
     "trust-shape": (put("calibration.1.trust", lambda v: v[:1].clone()), "calibration.1.trust"),
     "trust-missing": (drop("calibration.1.trust"), "calibration.1.trust"),
+    "rare-negative": (at("calibration.0.rare", 0, -0.5), "calibration.0.rare"),
+    "rare-shape": (put("calibration.1.rare", lambda v: v[:1].clone()), "calibration.1.rare"),
+    "rare-missing": (drop("calibration.1.rare"), "calibration.1.rare"),
     "weight-missing": (drop("calibration.0.weight"), "calibration.0.weight"),
     "weight-nan": (at("calibration.0.weight", 0, torch.nan), "calibration.0.weight"),
 }

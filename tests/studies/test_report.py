@@ -308,7 +308,7 @@ COMMANDS = re.findall(r"^trustgp .*?(?= *#|$)", DOCUMENT.read_text(), flags=re.M
 def test_the_commands_of_the_document_run_in_its_order(tmp_path, monkeypatch, capsys):
     done = []
 
-    def fake(name, out, *, console, seeds, quick, device):
+    def fake(name, out, *, console, seeds, quick, device, jobs):
         write_study(out, name, quick=quick)
         done.append((name, str(out), seeds))
         return Result(name, "A title", ["A protocol."])

@@ -112,6 +112,18 @@ def test_scores_are_those_of_the_definition():
     assert "auroc" not in found["tests"][IN_DOMAIN]
 
 
+def test_a_method_without_a_std_has_no_auroc_and_an_infinite_cost():
+    def predict(inputs):
+        n = len(inputs)
+        lost, zero = torch.full((n, 7), torch.nan), torch.zeros(n, 7)
+        return Prediction(zero, lost, zero, zero, zero[:, 0], zero[:, 0].long(), zero[:, 0].bool())
+
+    rows = torch.zeros(4, 21), torch.zeros(4, 7)
+    found = score_method(Fitted("lost", True, 0.0, predict), {IN_DOMAIN: rows, "other": rows}, "cpu")
+    assert found["tests"]["other"]["auroc"] is None
+    assert found["tests"][IN_DOMAIN]["nll"] == "inf"
+
+
 # --- the real arms ----------------------------------------------------------------------------
 
 

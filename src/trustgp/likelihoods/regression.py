@@ -33,14 +33,20 @@ class Regression:
         """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
         return targets.double() - outputs.double()
 
-    def calibrate(self, rows: HeldOut | None, num_outputs: int) -> tuple[Calibration, Calibration]:
-        """The scales of the distribution about the network's output, and about the corrected mean."""
+    def calibrate(
+        self, rows: HeldOut | None, num_outputs: int, rare: Tensor | None = None
+    ) -> tuple[Calibration, Calibration]:
+        """The scales of the distribution about the network's output, and about the corrected mean.
+
+        Args:
+            rows: Held-out rows; None: there are none.
+            num_outputs: C.
+            rare: What the training rows cannot rule out, shape [C]; None: nothing.
+        """
         if rows is None:
-            default = Calibration.default
-            return default(num_outputs, shift=0.0), default(num_outputs, shift=1.0)
-        own, corrected = (
-            fit_calibration(rows, num_outputs, corrected=corrected) for corrected in (False, True)
-        )
+            own, corrected = (Calibration.default(num_outputs, shift=z, rare=rare) for z in (0.0, 1.0))
+            return own, corrected
+        own, corrected = (fit_calibration(rows, num_outputs, corrected=z, rare=rare) for z in (False, True))
         return own, corrected
 
     def prediction(
@@ -74,6 +80,7 @@ class Regression:
             excess=_like(c.excess * rest.square() * expected.square(), outputs),
             novelty=raw.novelty.mean(dim=1).to(outputs.dtype),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
+            rare=_like(c.rare.expand_as(expected), outputs),
             valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
         )
 
@@ -82,7 +89,7 @@ def _plain(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
     zero, one = torch.zeros(()).double(), torch.ones(()).double()
     flat = torch.ones_like(calibration.level)
-    return Calibration(zero, one, flat, zero, one, zero, one, torch.zeros_like(flat))
+    return Calibration(zero, one, flat, zero, one, zero, one, torch.zeros_like(flat), torch.zeros_like(flat))
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ from torch import Tensor
 STEADY = 20.0  # rows' worth of the experts' average in each expert's leave-one-out scale
 REACH, LEAST_REACH = 0.95, 1e-6  # the quantile of held-out novelty up to which held-out rows speak
 SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
+FARTHEST = 12.0  # that any of them may go, in logarithms: a line search tries steps without measure
+LARGEST = 100.0  # scale, as a logarithm, likewise
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Calibration:
 
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
-    The distribution about :math:`f + z \mu` has variance :math:`L V + w (1 - z)^2 \mu^2`.
+    The distribution about :math:`f + z \mu` has variance :math:`L V + w (1 - z)^2 \mu^2 + \rho`, where rho is
+    what n rows cannot rule out (see `unruled`).
 
     Args:
         fade: a, a scalar.
@@ -45,6 +48,7 @@ class Calibration:
             corrected mean, a scalar.
         weight: v, of the experts' residual mean, a scalar.
         trust: t of each output, in the witness, shape [C].
+        rare: rho of each output, shape [C].
     """
 
     fade: Tensor
@@ -55,19 +59,21 @@ class Calibration:
     shift: Tensor
     weight: Tensor
     trust: Tensor
+    rare: Tensor
 
     @classmethod
-    def default(cls, num_outputs: int, *, shift: float) -> Calibration:
-        """a = b = c = w = v = t = 1."""
+    def default(cls, num_outputs: int, *, shift: float, rare: Tensor | None = None) -> Calibration:
+        """a = b = c = w = v = t = 1; rho = 0 unless it is given."""
         one = torch.ones((), dtype=torch.float64)
         level = torch.ones(num_outputs, dtype=torch.float64)
-        return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64), one, level)
+        rare = torch.zeros_like(level) if rare is None else rare
+        return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64), one, level, rare)
 
     def scale(self, novelty: Tensor, log_kappa: Tensor, level: Tensor) -> Tensor:
         """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise."""
         known = (self.reach / novelty.clamp_min(torch.finfo(novelty.dtype).tiny)).clamp_max(1.0)
         strength = (1.0 - novelty**self.onset) * known
-        return torch.exp(strength * (level.log() + self.fade * log_kappa))
+        return torch.exp((strength * (level.log() + self.fade * log_kappa)).clamp(-LARGEST, LARGEST))
 
     def to(self, device: torch.device) -> Calibration:
         return Calibration(*(getattr(self, field.name).to(device) for field in fields(self)))
@@ -158,6 +164,23 @@ def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
     return (weight * log_kappa + STEADY * average) / (weight + STEADY)
 
 
+def unruled(targets: Tensor) -> Tensor:
+    r"""The second moment of errors that the training rows cannot rule out, rho, shape [C].
+
+    .. math:: \rho = \frac{1/2}{n} \mathrm{var}(y)
+
+    Where none of n rows was off by a full spread of the targets (a glitch of a sensor, a state that repeats
+    with another answer), the rate of such rows is still half a row in n, by Jeffreys' rule. Without it, a
+    prediction that is right to four digits n times would be certain of the fifth.
+
+    Args:
+        targets: y of the training rows, shape [n, C].
+    """
+    if len(targets) < 2:
+        return torch.zeros(targets.shape[1], dtype=torch.float64)
+    return targets.double().var(dim=0).cpu() / (2 * len(targets))
+
+
 def pooled(
     calibration: Calibration,
     variance: Tensor,
@@ -186,7 +209,8 @@ def pooled(
 
 
 def held_out_loss(calibration: Calibration, rows: HeldOut) -> Tensor:
-    """Mean negative log likelihood of held-out rows."""
+    """Mean negative log likelihood of held-out rows as they usually are: without rho, so that no other number
+    makes up for it."""
     level, trust = calibration.level[rows.output], calibration.trust[rows.output]
     scaled = calibration.scale(rows.novelty, rows.log_kappa, level) * (rows.epistemic + rows.noise)
     expected, left = pooled(
@@ -198,13 +222,15 @@ def held_out_loss(calibration: Calibration, rows: HeldOut) -> Tensor:
     return 0.5 * (torch.log(2 * math.pi * variance) + error.square() / variance).mean()
 
 
-def fit_calibration(rows: HeldOut, num_outputs: int, *, corrected: bool) -> Calibration:
+def fit_calibration(
+    rows: HeldOut, num_outputs: int, *, corrected: bool, rare: Tensor | None = None
+) -> Calibration:
     """a, b, c, w, t (and v where it is not the same as w) by maximum likelihood on held-out rows.
 
     Each logarithm is pulled towards its default with a fixed strength, which counts for little as soon as
     there are a few hundred rows and keeps the numbers sane when there are few.
     """
-    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0)
+    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
     ordered = rows.novelty.sort().values
     reach = ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
     free = torch.zeros(2 * num_outputs + 4, dtype=torch.float64, requires_grad=True)
@@ -212,23 +238,28 @@ def fit_calibration(rows: HeldOut, num_outputs: int, *, corrected: bool) -> Cali
     apart = corrected or bool((rows.witness_precision > 0).any())
 
     def current() -> Calibration:
-        positive = free[:-1].exp()
-        level, trust = positive[3:].chunk(2)
-        weight = start.weight + free[-1] if apart else start.weight
-        return Calibration(positive[0], positive[1], level, positive[2], reach, start.shift, weight, trust)
+        steps = free.clamp(-FARTHEST, FARTHEST)
+        positive = steps[:-1].exp()
+        level = positive[3 : 3 + num_outputs]
+        trust = positive[3 + num_outputs :]
+        weight = start.weight + steps[-1] if apart else start.weight
+        fitted = (positive[0], positive[1], level, positive[2], reach, start.shift, weight, trust)
+        return Calibration(*fitted, start.rare)
 
     optimiser = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
 
+    def penalised() -> Tensor:
+        return held_out_loss(current(), rows) + 0.5 * (free / SPREAD).square().sum() / len(rows)
+
     def closure() -> Tensor:
         optimiser.zero_grad()
-        penalty = 0.5 * (free / SPREAD).square().sum() / len(rows)
-        loss = held_out_loss(current(), rows) + penalty
+        loss = penalised()
         loss.backward()
         return loss
 
     with torch.enable_grad():
-        optimiser.step(closure)
-    if not bool(torch.isfinite(free).all()):
+        before = float(optimiser.step(closure).detach())
+    if not float(penalised().detach()) <= before:  # worse, or not a number
         return start
     found = current()
     return Calibration(*(getattr(found, field.name).detach() for field in fields(found)))

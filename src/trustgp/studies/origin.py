@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1]
 def commit() -> str | None:
     """The commit of the source, with "+" where files differ from it.
 
-    Where the source is no checkout (a copy on another machine), what the variable TRUSTGP_COMMIT says, or None.
+    Where the source is no checkout (a copy elsewhere), what the variable TRUSTGP_COMMIT says, or None.
     """
 
     def git(*arguments: str) -> str:

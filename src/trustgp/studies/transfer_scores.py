@@ -64,8 +64,10 @@ def _scores(said: Prediction, targets: Tensor) -> dict[str, Any]:
 
 
 def _told_apart(known: Prediction, foreign: Prediction) -> dict[str, Any]:
-    """By the mean std of a row's torques, for every method alike."""
+    """By the mean std of a row's torques, for every method alike; None where a method has no std."""
     here, there = (said.std.double().mean(dim=1) for said in (known, foreign))
+    if bool(here.isnan().any() | there.isnan().any()):
+        return {"auroc": None, "fpr95": None}
     return {"auroc": number(auroc(here, there)), "fpr95": number(fpr95(here, there))}
 
 

@@ -113,7 +113,7 @@ def _everything(cells: Cells, trained: str, split: str) -> Table:
 def _cell(cells: Cells, at: tuple[str, str, str, str], key: str) -> Any:
     """Mean and spread over seeds; an infinite cost as text; None where the measure has no meaning."""
     values = cells[at].get(key)
-    if values is None:
+    if values is None or None in values:
         return None
     if any(isinstance(value, str) for value in values):
         return "infinite"

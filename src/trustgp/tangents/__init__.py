@@ -3,14 +3,16 @@
 from .base import Features, TangentMap, Tangents, output_mixes
 from .factors import LayerFactors
 from .rows import JacobianRows
+from .sketch import Sketch
 
-KINDS = {"LayerFactors": LayerFactors, "JacobianRows": JacobianRows}
+KINDS = {"LayerFactors": LayerFactors, "JacobianRows": JacobianRows, "Sketch": Sketch}
 
 __all__ = [
     "KINDS",
     "Features",
     "JacobianRows",
     "LayerFactors",
+    "Sketch",
     "TangentMap",
     "Tangents",
     "output_mixes",

@@ -63,6 +63,11 @@ class TangentMap(Protocol):
         """The class of the features it makes, a `Features`."""
         ...
 
+    @property
+    def slow(self) -> str:
+        """Why it is slow, where rows must be differentiated one after another; else empty."""
+        ...
+
     def __call__(self, inputs: Inputs) -> Features:
         """Features of a chunk of rows."""
         ...
@@ -90,6 +95,16 @@ class TangentMap(Protocol):
     def state(self) -> dict[str, Tensor]:
         """The tensors from which `Tangents.restore` makes this map again."""
         ...
+
+
+def working_set(device: torch.device) -> int:
+    """Bytes that the rows of one chunk may take on the way, where a row takes much."""
+    return 768 * 2**20 if device.type == "cuda" else 128 * 2**20
+
+
+def chunk_bytes(tangents: TangentMap, *, least: int = 64 * 2**20) -> int:
+    """Bytes of a chunk of rows on the way: `least`, or sixteen rows of a network with large activations."""
+    return max(least, min(working_set(tangents.network.device), 16 * tangents.working_bytes()))
 
 
 class Tangents(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data import Inputs, copied, to_device
+from ..data import Inputs, copied
 from .network import TangentNetwork, as_matrix, call_with
 
 
 def dense_rows(network: TangentNetwork, mix: Tensor, inputs: Inputs) -> Tensor:
     """Mixed Jacobian rows by plain reverse mode, one row at a time, [n, K * P], float64."""
-    inputs = to_device(inputs, network.device)
+    inputs = network.ready(inputs)
     parameters = {k: v.clone().requires_grad_(True) for k, v in network.parameters.items()}
     with torch.enable_grad():
         outputs = as_matrix(call_with(network.clone(), parameters, copied(inputs))).double()

@@ -14,12 +14,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..data import Inputs, copied, count, take, to_device
+from ..data import Inputs, copied, count, take
 from .dense import dense_rows
 from .network import Choice, TangentNetwork, as_matrix, call, choose_parameters
-from .recorder import Recorder
+from .recorder import LayerCall, Recorder
 
-ALTERNATIVE = "Use tangents=trustgp.JacobianRows(...), which differentiates any module."
+ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
 
 @dataclass(frozen=True)
@@ -132,17 +132,18 @@ class FactorMap:
     """Makes factors: one forward pass that notes the layers' inputs, one backward pass per mixed output."""
 
     kind = FactorFeatures
+    slow = ""
 
     def __init__(self, network: TangentNetwork, mix: Tensor, row_bytes: int) -> None:
         self.network = network
         self.mix = mix
         self._row_bytes = row_bytes
 
+    @torch.inference_mode(False)  # the user may predict in it
     def __call__(self, inputs: Inputs) -> FactorFeatures:
-        inputs = to_device(inputs, self.network.device)
         recorder = Recorder(self.network)
         with torch.enable_grad(), recorder:
-            outputs = as_matrix(call(self.network.module, copied(inputs)))
+            outputs = as_matrix(call(self.network.twin, copied(self.network.ready(inputs))))
         calls = recorder.calls
         mix = self.mix.to(outputs)
         signals = []  # per mixed output, per layer: [n, d']
@@ -157,12 +158,12 @@ class FactorMap:
             )
             signals.append(gradients)
         per_layer = [torch.stack(lot, dim=1) for lot in zip(*signals, strict=True)]  # [n, K, d']
-        linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if not c.elementwise]
-        elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.elementwise]
+        linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "linear"]
+        elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "product"]
         return FactorFeatures(
-            activations=tuple(c.extended() for c, _ in linear),
+            activations=tuple(_extended(c) for c, _ in linear),
             signals=tuple(g.flatten(1) for _, g in linear),
-            products=tuple(c.products(g) for c, g in elementwise),
+            products=tuple(_products(c, g) for c, g in elementwise),
         )
 
     def columns(self, inputs: Inputs) -> Tensor:
@@ -185,23 +186,40 @@ class FactorMap:
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
 
 
+def _extended(one: LayerCall) -> Tensor:
+    """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
+    parts = [one.input] if one.weight else []
+    if one.bias:
+        parts.append(one.input.new_ones(len(one.input), 1))
+    return torch.cat(parts, dim=1)
+
+
+def _products(one: LayerCall, signal: Tensor) -> Tensor:
+    """Gradient of a normalisation layer's weight and bias, [n, K * d * (1 or 2)], from [n, K, d]."""
+    parts = [signal * one.input[:, None]] if one.weight else []
+    if one.bias:
+        parts.append(signal)
+    return torch.cat(parts, dim=2).flatten(1)
+
+
 def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
     """Raise unless every chosen layer is applied once, to vectors."""
     recorder = Recorder(network)
     with torch.no_grad(), recorder:
-        call(network.module, copied(to_device(inputs, network.device)))
+        call(network.twin, copied(network.ready(inputs)))
     if recorder.strays:
         raise ValueError(
-            f"a parameter of layer '{recorder.strays[0]}' is also used outside the layer (tied or "
-            f"reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
+            f"a parameter of layer '{recorder.strays[0].rpartition('.')[0]}' is also used outside the layer "
+            f"(tied or reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
         )
-    seen: dict[str, int] = dict.fromkeys(recorder.layers.values(), 0)
+    seen: dict[str, int] = {name.rpartition(".")[0]: 0 for name in network.names}
     for entry in recorder.calls:
         seen[entry.layer] += 1
-        if entry.input.ndim != 2 or len(entry.input) != count(inputs):
+        shape = tuple(entry.input.shape)
+        if entry.kind not in ("linear", "product") or len(shape) != 2 or shape[0] != count(inputs):
             raise ValueError(
-                f"layer '{entry.layer}' is applied to a tensor of shape {tuple(entry.input.shape)}; "
-                f"LayerFactors is exact for one vector a row, [n, d], only. {ALTERNATIVE}"
+                f"layer '{entry.layer}' is applied to a tensor of shape {shape}; LayerFactors is exact for "
+                f"one vector a row, [n, d], only. {ALTERNATIVE}"
             )
     for layer, times in seen.items():
         if times != 1:

@@ -10,14 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
+from torch.overrides import TorchFunctionMode
 
-from ..data import Inputs, copied, count, leaves, take, to_device
+from ..data import CHUNK_ROWS, Inputs, chunks, copied, count, map_tensors, take, to_device
+from .unfused import PLAIN, Unfused
 
 Choice = str | Sequence[str]
 """Which parameters count: "all" (those that require a gradient), "last" (the last layer), or names."""
 
 # torch keeps the levels of forward-mode differentiation per process, not per thread.
 _FORWARD_MODE = threading.Lock()
+HALF = (torch.float16, torch.bfloat16)
+PASS_BYTES = 256 * 2**20  # what the activations of one pass through the network may take
+COPIES = 8  # of the largest activation, that stand side by side in a forward-mode pass
 
 
 class TangentNetwork:
@@ -25,16 +30,40 @@ class TangentNetwork:
 
     The copy shares nothing with the user's network, and none of its parameters requires a gradient:
     every derivative is asked for explicitly.
+
+    Args:
+        module: The copy.
+        names: The chosen parameters.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         self.module = module
         self.names = tuple(names)
+        self.half = any(value.dtype in HALF for value in module.parameters())
+        self.forward_mode = True  # until it is found to fail
+        self.apart = False  # whether fused operations must be taken apart in an ordinary backward pass, too
+        self._twin: nn.Module | None = None
+        self._row_bytes: int | None = None
+
+    @property
+    def twin(self) -> nn.Module:
+        """What derivatives are taken of: the module, or a float32 copy of one in half precision."""
+        if not self.half:
+            return self.module
+        if self._twin is None or next(self._twin.parameters()).device != self.device:
+            with torch.inference_mode(False):
+                self._twin = copy.deepcopy(self.module)._apply(_raised)
+        return self._twin
+
+    def ready(self, inputs: Inputs) -> Inputs:
+        """`inputs` on the device, and in the precision of the twin."""
+        inputs = to_device(inputs, self.device)
+        return map_tensors(_raised, inputs) if self.half else inputs
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """The chosen parameters theta, by name."""
-        every = dict(self.module.named_parameters())
+        every = dict(self.twin.named_parameters())
         return {name: every[name].detach() for name in self.names}
 
     @property
@@ -44,7 +73,7 @@ class TangentNetwork:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.module.parameters())).device
+        return next(self.module.parameters(), torch.empty(0)).device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -58,25 +87,98 @@ class TangentNetwork:
         """f(x), shape [n, C]."""
         return as_matrix(self.outputs(inputs))
 
+    def pass_rows(self, inputs: Inputs) -> int:
+        """How many rows like these may go through the network at a time."""
+        if self._row_bytes is None:
+            with torch.no_grad(), _Largest() as seen:
+                call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
+            self._row_bytes = COPIES * max(1, seen.bytes)
+        return max(1, min(CHUNK_ROWS, PASS_BYTES // self._row_bytes))
+
+    @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        """J(x) times a direction in parameter space, by forward-mode differentiation, shape [n, C]."""
-        module = self.clone()
-        inputs = to_device(inputs, self.device)
+        """J(x) times a direction in parameter space, by forward-mode differentiation, shape [n, C].
+
+        Where torch has no forward mode for an operation, by gradients row after row.
+        """
+        parts = [take(inputs, index) for index in chunks(count(inputs), self.pass_rows(inputs))]
+        if self.forward_mode:
+            try:
+                return torch.cat([self._forward(part, direction) for part in parts])
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # NotImplementedError is one
+                self.forward_mode = False
+        return torch.cat([self._reverse(part, direction) for part in parts])
+
+    def _forward(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
+        module, inputs = self.clone(), self.ready(inputs)
 
         def function(parameters: dict[str, Tensor]) -> Tensor:
             return as_matrix(call_with(module, parameters, copied(inputs)))
 
-        with _FORWARD_MODE:
+        with _FORWARD_MODE, Unfused(PLAIN):
             return jvp(function, (self.parameters,), (direction,))[1]
 
+    @torch.enable_grad()
+    def _reverse(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
+        rows = []
+        for index in range(count(inputs)):
+            outputs, leaves_of = self.traced(take(inputs, torch.tensor([index])), self.names)
+            products = [
+                sum(
+                    ((g * d).sum() for g, d in zip(lot, direction.values(), strict=True)),
+                    outputs.new_zeros(()),
+                )
+                for lot in (gradients_of(value, leaves_of) for value in outputs[0])
+            ]
+            rows.append(torch.stack(products).detach())
+        return torch.stack(rows)
+
+    def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
+        """f(x) [n, C] with a graph that leads to fresh copies of the named parameters, and these copies."""
+        parameters = {
+            k: v.clone().requires_grad_(True) for k, v in self.parameters.items() if k in set(names)
+        }
+        with torch.enable_grad(), Unfused(PLAIN if self.apart else {}):
+            outputs = as_matrix(call_with(self.clone(), parameters, copied(self.ready(inputs))))
+        return outputs, list(parameters.values())
+
     def clone(self) -> nn.Module:
-        """The module tree anew, around the same tensors.
+        """The twin's module tree anew, around the same tensors.
 
         `functional_call` swaps the tensors of the module it is given; with a tree of its own each thread
         may do so at the same time.
         """
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        return copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors})
+        twin = self.twin
+        tensors = [*twin.parameters(), *twin.buffers()]
+        return copy.deepcopy(twin, {id(tensor): tensor for tensor in tensors})
+
+
+class _Largest(TorchFunctionMode):
+    """Notes the bytes of the largest tensor that an operation gives."""
+
+    bytes = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(one, Tensor):
+                self.bytes = max(self.bytes, one.numel() * one.element_size())
+        return result
+
+
+def gradients_of(value: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of a number, zeros where it does not depend on a parameter; the graph is kept."""
+    if not value.requires_grad:
+        return tuple(torch.zeros_like(parameter) for parameter in parameters)
+    return torch.autograd.grad(
+        value, list(parameters), retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+
+
+def _raised(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def call(module: nn.Module, inputs: Inputs) -> Tensor:
@@ -100,7 +202,10 @@ def as_matrix(outputs: Any) -> Tensor:
     """Network outputs [n] or [n, C] as [n, C]."""
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(f"the network returned {found}; a tensor of shape [n] or [n, C] is needed.")
+        raise ValueError(
+            f"the network returned {found}; a tensor of shape [n] or [n, C] is needed. "
+            "Pass output=, a function that picks it from what the network returns."
+        )
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
@@ -131,62 +236,3 @@ def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> 
     names = choose_parameters(network, choice)
     module = copy.deepcopy(network).requires_grad_(False)
     return TangentNetwork(module.to(device) if device is not None else module, names)
-
-
-def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
-    """Probe the network on a few rows; raise where its error bar would be meaningless.
-
-    Returns:
-        Its outputs on these rows, shape [n] or [n, C].
-    """
-    if not isinstance(network, nn.Module):
-        raise TypeError(f"network is a {type(network).__name__}; a torch.nn.Module is needed.")
-    _check_mode(network)
-    n = count(inputs)
-    inputs = to_device(inputs, next(network.parameters(), torch.empty(0)).device)
-    with torch.no_grad():
-        try:
-            outputs = call(network, copied(inputs))
-        except Exception as error:
-            kinds = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in leaves(inputs))
-            raise ValueError(
-                f"the network cannot be called on {n} of the training rows ({kinds}): {error}. "
-                "Check the shape, dtype and device of the inputs."
-            ) from error
-        if as_matrix(outputs).shape[0] != n:
-            raise ValueError(
-                f"the network gave {outputs.shape[0]} outputs for {n} rows; one a row is needed."
-            )
-        if not bool(torch.isfinite(outputs).all()):
-            return outputs  # counted over all rows, and refused, before any expert work
-        if not torch.equal(call(network, copied(inputs)), outputs):
-            raise ValueError(
-                "the network gives other outputs when called again on the same rows; it must be "
-                "deterministic: call network.eval() and switch sampling off."
-            )
-        if n > 1:
-            _check_row_independence(network, inputs, as_matrix(outputs))
-    return outputs
-
-
-def _check_mode(network: nn.Module) -> None:
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
-    for name, module in network.named_modules():
-        if isinstance(module, kinds) and module.training:
-            raise ValueError(
-                f"layer '{name}' ({type(module).__name__}) is in training mode; "
-                "call network.eval() before fit."
-            )
-
-
-def _check_row_independence(network: nn.Module, inputs: Inputs, outputs: Tensor) -> None:
-    """The first and the last row must not care which rows stand beside them."""
-    size = outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny)
-    tolerance = 1e3 * torch.finfo(outputs.dtype).eps
-    for row in (0, len(outputs) - 1):
-        alone = as_matrix(call(network, take(inputs, torch.tensor([row]))))
-        if not bool(((alone[0] - outputs[row]).abs() <= tolerance * size).all()):
-            raise ValueError(
-                "the network's output for a row depends on the other rows of the batch (a batch statistic, "
-                "or attention across rows?); each row must be treated alone: call network.eval()."
-            )

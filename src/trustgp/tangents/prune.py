@@ -37,7 +37,7 @@ def _taylor_scores(network: TangentNetwork, inputs: Inputs, targets: Tensor) -> 
     r""":math:`|\theta_p \, \partial L / \partial \theta_p|` of the mean squared error L over the rows."""
     parameters = {k: v.clone().requires_grad_(True) for k, v in network.parameters.items()}
     with torch.enable_grad():
-        outputs = as_matrix(call_with(network.clone(), parameters, copied(inputs)))
+        outputs = as_matrix(call_with(network.clone(), parameters, copied(network.ready(inputs))))
         loss = 0.5 * (outputs - targets.to(outputs)).square().sum(dim=1).mean()
         gradients = torch.autograd.grad(
             loss, list(parameters.values()), allow_unused=True, materialize_grads=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,31 +13,70 @@ from torch.overrides import TorchFunctionMode
 
 from .network import TangentNetwork
 
+_INPUT, _WEIGHTS = ("input",), ("weight", "bias")
+_CONV = (*_INPUT, *_WEIGHTS, "stride", "padding")
+_NORM = (*_INPUT, "running_mean", "running_var", *_WEIGHTS)
+
+LAYERS: Mapping[Any, tuple[str, tuple[str, ...]]] = {
+    # operation: what kind of layer it is, and the names of its arguments
+    F.linear: ("linear", (*_INPUT, *_WEIGHTS)),
+    torch.addmm: ("matmul", ("bias", *_INPUT, "weight")),
+    torch.matmul: ("matmul", (*_INPUT, "weight")),
+    torch.Tensor.matmul: ("matmul", (*_INPUT, "weight")),
+    torch.Tensor.__matmul__: ("matmul", (*_INPUT, "weight")),
+    F.embedding: ("lookup", (*_INPUT, "weight", "padding_idx", "max_norm", "norm_type", "by_freq", "sparse")),
+    F.batch_norm: ("product", (*_NORM, "training", "momentum", "eps")),
+    F.instance_norm: ("product", (*_NORM, "use_input_stats", "momentum", "eps")),
+    F.group_norm: ("product", (*_INPUT, "num_groups", *_WEIGHTS, "eps")),
+    F.layer_norm: ("product", (*_INPUT, "normalized_shape", *_WEIGHTS, "eps")),
+    F.rms_norm: ("product", (*_INPUT, "normalized_shape", "weight", "eps")),
+    F.prelu: ("product", (*_INPUT, "weight")),
+    **{conv: ("convolution", (*_CONV, "dilation", "groups")) for conv in (F.conv1d, F.conv2d, F.conv3d)},
+    **{
+        conv: ("transposed", (*_CONV, "output_padding", "groups", "dilation"))
+        for conv in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+    },
+}
+
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One application of a layer: its input, the zero added to its output, and what was chosen of it."""
+    """One application of a layer.
 
-    layer: str
+    Args:
+        kind: Which gradient it has: "linear", "matmul", "convolution", "transposed", "lookup" or "product".
+        weight_name, bias_name: Its parameters, where they were chosen.
+        input: What went in; of a "product" what its weight is multiplied by.
+        probe: The zero that was added to what came out.
+        given: Its arguments, by name.
+    """
+
+    kind: str
+    weight_name: str | None
+    bias_name: str | None
     input: Tensor
     probe: Tensor
-    weight: bool
-    bias: bool
-    elementwise: bool
+    given: Mapping[str, Any]
 
-    def extended(self) -> Tensor:
-        """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
-        parts = [self.input] if self.weight else []
-        if self.bias:
-            parts.append(self.input.new_ones(len(self.input), 1))
-        return torch.cat(parts, dim=1)
+    @property
+    def key(self) -> tuple[str, str | None, str | None]:
+        """The same for every call of a layer."""
+        return self.kind, self.weight_name, self.bias_name
 
-    def products(self, signal: Tensor) -> Tensor:
-        """Gradient of a normalisation layer's weight and bias, [n, K * d * (1 or 2)]."""
-        parts = [signal * self.input[:, None]] if self.weight else []
-        if self.bias:
-            parts.append(signal)
-        return torch.cat(parts, dim=2).flatten(1)
+    @property
+    def layer(self) -> str:
+        """Its name."""
+        return (self.weight_name or self.bias_name or "").rpartition(".")[0]
+
+    @property
+    def weight(self) -> bool:
+        """Whether its weight was chosen."""
+        return self.weight_name is not None
+
+    @property
+    def bias(self) -> bool:
+        """Whether its bias was chosen."""
+        return self.bias_name is not None
 
 
 class Recorder(TorchFunctionMode):
@@ -45,58 +84,84 @@ class Recorder(TorchFunctionMode):
 
     Nothing is attached to the network. The probe makes the output a new tensor, so that an activation
     that works in place cannot change what was noted.
+
+    Args:
+        network: The network and its chosen parameters.
+        rows: How many rows go through it.
+        rowless: Layers whose output has no rows, since all share it (a position's embedding): theirs is
+            repeated for each row, so that a probe can tell the rows apart.
     """
 
-    def __init__(self, network: TangentNetwork) -> None:
+    def __init__(self, network: TangentNetwork, rows: int = 0, rowless: Sequence[Any] = ()) -> None:
         super().__init__()
-        tensors = dict(network.module.named_parameters())
-        self.layers = {id(tensors[name]): name.rpartition(".")[0] for name in network.names}
+        tensors = dict(network.twin.named_parameters())
+        self.names = {id(tensors[name]): name for name in network.names}
+        self.rows, self.rowless = rows, rowless
         self.calls: list[LayerCall] = []
-        self.strays: list[str] = []  # layers whose parameters are used in some other way
+        self.strays: list[str] = []  # parameters that are used in some other way
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is F.linear:
-            given = _arguments(("input", "weight", "bias"), args, kwargs)
-            return self._note(func, args, kwargs, given, given["input"])
-        if func is F.batch_norm:
-            names = (
-                "input",
-                "running_mean",
-                "running_var",
-                "weight",
-                "bias",
-                "training",
-                "momentum",
-            )
-            given = _arguments((*names, "eps"), args, kwargs)
-            plain = {**given, "weight": None, "bias": None}
-            return self._note(func, args, kwargs, given, plain, elementwise=True)
-        if func is F.layer_norm:
-            names = ("input", "normalized_shape", "weight", "bias", "eps")
-            given = _arguments(names, args, kwargs)
-            plain = {**given, "weight": None, "bias": None}
-            return self._note(func, args, kwargs, given, plain, elementwise=True)
+        kind, names = LAYERS.get(func, ("", ()))
+        if kind:
+            given = {"weight": None, "bias": None, **dict(zip(names, args, strict=False)), **kwargs}
+            if _known(kind, given):
+                others = [value for name, value in given.items() if name not in ("weight", "bias")]
+                self.strays += self._chosen(others)
+                return self._note(func, func(*args, **kwargs), kind, given)
         result = func(*args, **kwargs)
-        if isinstance(result, Tensor):  # a shape or a dtype is no use of the values
-            self.strays += [self.layers[id(x)] for x in (*args, *kwargs.values()) if id(x) in self.layers]
+        if any(True for _ in _tensors(result)):  # a shape or a dtype is no use of the values
+            self.strays += self._chosen([*args, *kwargs.values()])
         return result
 
-    def _note(self, func, args, kwargs, given, before, elementwise=False):
-        output = func(*args, **kwargs)
-        weight, bias = self.layers.get(id(given["weight"])), self.layers.get(id(given["bias"]))
-        layer = weight if weight is not None else bias
-        if layer is None:
+    def _chosen(self, values: Any) -> list[str]:
+        return [self.names[id(tensor)] for tensor in _tensors(values) if id(tensor) in self.names]
+
+    def _note(self, func: Any, output: Tensor, kind: str, given: dict[str, Any]) -> Tensor:
+        weight, bias = (self.names.get(id(given[name])) for name in ("weight", "bias"))
+        if weight is None and bias is None:
             return output
-        value = func(**before) if elementwise else before
-        probe = torch.zeros_like(output, requires_grad=torch.is_grad_enabled())
+        value = given["input"] if kind != "product" else _multiplied(func, given)
+        if (kind, weight, bias) in self.rowless:
+            output, value = (_repeated(x, self.rows) for x in (output, value))
+        # one number, seen as many: the gradient is as large as the output all the same
+        probe = output.new_zeros((), requires_grad=torch.is_grad_enabled()).expand_as(output)
         # a copy: an in-place operation may still change the layer's input after this call
-        noted = value.detach().clone()
-        noted_call = LayerCall(layer, noted, probe, weight is not None, bias is not None, elementwise)
-        self.calls.append(noted_call)
+        self.calls.append(LayerCall(kind, weight, bias, value.detach().clone(), probe, given))
         return output + probe
 
 
-def _arguments(names: Sequence[str], args: tuple, kwargs: dict) -> dict[str, Any]:
-    """Arguments by name; `weight` and `bias` are None where they were not given."""
-    return {"weight": None, "bias": None, **dict(zip(names, args, strict=False)), **kwargs}
+def _known(kind: str, given: Mapping[str, Any]) -> bool:
+    """Whether this call has the gradient of its kind."""
+    if kind == "matmul":
+        weight, scales = given["weight"], (given.get("beta", 1), given.get("alpha", 1))
+        return isinstance(weight, Tensor) and weight.ndim == 2 and scales == (1, 1)
+    if kind == "lookup":
+        return not any(given.get(n) for n in ("max_norm", "by_freq", "scale_grad_by_freq", "sparse"))
+    return kind not in ("convolution", "transposed") or given["input"].ndim == given["weight"].ndim
+
+
+def _multiplied(func: Any, given: dict[str, Any]) -> Tensor:
+    """x in output = weight * x + ..."""
+    if func is F.prelu:
+        return given["input"].clamp(max=0)
+    bare = {name: None if name in _WEIGHTS else value for name, value in given.items()}
+    if func is F.rms_norm:
+        del bare["bias"]
+    return func(**bare)
+
+
+def _repeated(tensor: Tensor, rows: int) -> Tensor:
+    tensor = tensor if tensor.shape[0] == 1 else tensor[None]
+    return tensor.expand(rows, *tensor.shape[1:])
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists and dicts."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from _tensors(value)

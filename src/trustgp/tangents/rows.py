@@ -1,4 +1,4 @@
-"""Tangent features as per-sample gradient rows: any module that torch.func can differentiate."""
+"""Tangent features as per-sample gradient rows: any network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import jacrev, vmap
 
-from ..data import Inputs, chunks, count, map_tensors, take, to_device
-from .dense import dense_rows
-from .network import Choice, TangentNetwork, as_matrix, call_with, choose_parameters
+from ..data import Inputs, chunks, count, take
+from .collecting import Dense
+from .gradients import Gradients
+from .network import Choice, TangentNetwork, choose_parameters
 from .prune import keep_mask
 
 WORKING_SET = 256 * 2**20  # bytes of gradients that one chunk may take while rows are made
@@ -47,11 +47,10 @@ class JacobianRows:
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> RowMap:
         kept = torch.arange(network.num_parameters, device=network.device)
         if self.keep is not None:
-            sample = to_device(sample, network.device)
             masks = keep_mask(network, self.rank, self.keep, sample, targets)
             kept = kept[torch.cat([mask.flatten() for mask in masks.values()])]
         rows = RowMap(network, mix, kept, self.keep_per_expert)
-        _check_rows(rows, sample)
+        rows.gradients.ways(sample)  # refuse what cannot be differentiated before any long work
         return rows
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> RowMap:
@@ -120,6 +119,7 @@ class RowMap:
     ) -> None:
         self.network = network
         self.mix = mix
+        self.gradients = Gradients(network, mix)
         self.kept = kept
         self.keep_per_expert = keep_per_expert
         if keep_per_expert is not None and keep_per_expert > len(kept):
@@ -132,6 +132,10 @@ class RowMap:
         return RowFeatures(
             torch.cat([self._chunk(take(inputs, index)) for index in chunks(count(inputs), size)])
         )
+
+    @property
+    def slow(self) -> str:
+        return self.gradients.slow
 
     def columns(self, inputs: Inputs) -> Tensor:
         """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""
@@ -176,39 +180,10 @@ class RowMap:
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "kept": self.kept}
 
+    @torch.inference_mode(False)  # the user may predict in it
     def _chunk(self, inputs: Inputs) -> Tensor:
         """Rows of a chunk, shape [n, K * |kept|]."""
-        module = self.network.clone()
-        inputs = to_device(inputs, self.network.device)
-        mix = self.mix.to(device=self.network.device, dtype=self.network.dtype)
-
-        def mixed(parameters: dict[str, Tensor], row: Inputs) -> Tensor:
-            single = map_tensors(lambda leaf: leaf[None].clone(), row)
-            return mix @ as_matrix(call_with(module, parameters, single))[0]
-
-        gradients = vmap(jacrev(mixed), in_dims=(None, 0))(self.network.parameters, inputs)
-        flat = torch.cat([value.flatten(2) for value in gradients.values()], dim=2)  # [n, K, P]
-        if len(self.kept) < flat.shape[2]:
-            flat = flat[:, :, self.kept]
-        return flat.flatten(1)
-
-
-def _check_rows(rows: RowMap, sample: Inputs) -> None:
-    """Refuse what torch.func cannot differentiate, or differentiates wrongly, before any long work."""
-    # not as many rows as mixed outputs: a batching rule that mixes the two up must not go unnoticed
-    few = take(sample, torch.arange(min(2 if len(rows.mix) == 3 else 3, count(sample))))
-    try:
-        found = rows(few).rows.double()
-    except (RuntimeError, NotImplementedError) as error:
-        raise ValueError(
-            f"torch.func cannot differentiate this network row by row: {error}. Choose the parameters of "
-            "layers that it can, for example parameters='last'."
-        ) from error
-    exact = dense_rows(rows.network, rows.mix, few).unflatten(1, (len(rows.mix), -1))
-    exact = exact[:, :, rows.kept].flatten(1)
-    tolerance = 1e-8 if rows.network.dtype == torch.float64 else 1e-3
-    if not torch.allclose(found, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
-        raise ValueError(
-            "torch.func differentiates this network wrongly row by row; its kernel would be wrong. Choose "
-            "the parameters of other layers, for example parameters='last'."
-        )
+        every = len(self.kept) == self.network.num_parameters
+        found = Dense(self.network, count(inputs), len(self.mix), None if every else self.kept)
+        self.gradients(inputs, found)
+        return found.rows.flatten(1)

@@ -1,0 +1,216 @@
+"""Gradients row by row, each parameter's in the fastest way that was found to be exact."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Inputs, count, take
+from .collecting import Dense
+from .layers import Collector, Layout, LayoutError, layout_of
+from .network import TangentNetwork
+from .passes import MIXED, Ways, looped, mapped, mixed_at_once, record, tapped
+
+NOTHING = Ways({}, frozenset())
+Layouts = dict[tuple, Layout | None]
+_PROBLEMS = (LayoutError, RuntimeError, ValueError, TypeError, IndexError)
+MANY = 2**22  # parameters above which two rows, not three, are compared with plain gradients
+
+
+class Gradients:
+    """Hands the gradients of the mixed outputs to a collector, in ways found on the first rows it sees."""
+
+    def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
+        self.network = network
+        self.mix = mix
+        self._ways: Ways | None = None
+        self._lock = threading.Lock()
+
+    def ways(self, sample: Inputs) -> Ways:
+        """How it is done; `sample` is looked at the first time only."""
+        with self._lock:
+            if self._ways is None:
+                self._ways = find_ways(self.network, sample, len(self.mix))
+            return self._ways
+
+    @property
+    def slow(self) -> str:
+        """Which parameters take a backward pass for each row, and why; empty where none is known to."""
+        if self._ways is not None and self._ways.looped:
+            first, *more = self._ways.looped
+            others = f" and {len(more)} more" if more else ""
+            return (
+                f"{self._ways.reason}. The gradients of '{first}'{others} are made one row after another: "
+                "exact, but slow."
+            )
+        if not self.network.forward_mode:
+            return "torch has no forward mode here. J theta is made one row after another: exact, but slow."
+        return ""
+
+    def __call__(self, inputs: Inputs, into: Collector) -> None:
+        """All gradients of these rows, which together must fit in memory: see `Ways.row_bytes`."""
+        ways = self.ways(inputs)
+        mix = self.mix.to(device=self.network.device, dtype=self.network.dtype)
+        rest = ways.looped
+        try:
+            tapped(self.network, ways, mix, inputs, into)
+        except LayoutError:
+            rest = (*rest, *ways.tapped)
+        if ways.mapped:
+            mapped(self.network, ways.mapped, mix, inputs, into)
+        if rest:
+            looped(self.network, rest, mix, inputs, into)
+
+
+def find_ways(network: TangentNetwork, sample: Inputs, num_mixed: int) -> Ways:
+    """The fastest way for each parameter whose gradients on a few rows are those of a plain loop.
+
+    Args:
+        network: The network and its chosen parameters.
+        sample: Some rows; a few of them are looked at.
+        num_mixed: K, for what a row will take.
+    """
+    few = take(sample, torch.arange(3 if network.num_parameters <= MANY else 2) % count(sample))
+    outputs = network.matrix(few).shape[1]
+    mix = torch.randn(1, outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mix = mix.to(device=network.device, dtype=network.dtype)
+    probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
+    probe.check_forward_mode()
+    return probe.with_the_rest(probe.tappable())
+
+
+def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> Dense:
+    """Gradients by a plain loop; on a GPU a fused recurrent layer has none in eval mode: then taken apart."""
+    problem = None
+    for apart in (False, True):
+        network.apart = apart
+        found = Dense(network, count(few), 1)
+        try:
+            looped(network, network.names, mix, few, found)
+            return found
+        except RuntimeError as error:
+            problem = problem or error
+    raise ValueError(
+        f"the network cannot be differentiated ({_first_line(problem)}); the error bar comes from its "
+        "gradients. Choose parameters behind the operation that stops them: parameters='last', or names."
+    ) from problem
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A few rows whose gradients are known: what else gives the same?
+
+    Args:
+        network: The network and its chosen parameters.
+        few: The rows.
+        mix: One mixed output, [1, C].
+        exact: Its gradients by a plain loop.
+        num_mixed: K in earnest.
+    """
+
+    network: TangentNetwork
+    few: Inputs
+    mix: Tensor
+    exact: Dense
+    num_mixed: int
+
+    def check_forward_mode(self) -> None:
+        """J theta forward must be J theta from the gradients; else it is made from gradients."""
+        theta = self.network.parameters
+        flat = torch.cat([value.flatten() for value in theta.values()])
+        found, expected = (
+            self.network.directional(self.few, theta) @ self.mix[0],
+            self.exact.rows[:, 0] @ flat,
+        )
+        tolerance = 1e-6 if flat.dtype == torch.float64 else 1e-3
+        size = self.exact.rows.norm() * flat.norm()
+        if bool(((found - expected).abs() > tolerance * size).any()):
+            self.network.forward_mode = False
+
+    def tappable(self) -> Ways:
+        """The layers whose gradients follow from what goes in and comes back."""
+        try:
+            layouts, strays, row_bytes = self._layouts()
+        except _PROBLEMS:
+            return NOTHING
+        with_rows = {key: layout for key, layout in layouts.items() if layout is not None}
+        for some in (layouts, with_rows):  # not every network bears what all rows share once for each row
+            try:
+                return replace(self._tapped_ways(some, strays), row_bytes=row_bytes)
+            except _PROBLEMS:
+                continue
+        return NOTHING
+
+    def with_the_rest(self, ways: Ways) -> Ways:
+        """The other parameters: by torch.func if that is right, else one row after another."""
+        network = self.network
+        rest = tuple(name for name in network.names if name not in ways.tapped)
+        if not rest:
+            return ways
+        found, right = Dense(network, count(self.few), 1), ()
+        try:
+            mapped(network, rest, self.mix, self.few, found)
+            right = tuple(self.exact.agreeing(found, rest))
+            reason = "torch.func differentiates this network wrongly for many rows at a time"
+        except Exception as error:  # of any kind: it may come from anywhere in the user's network
+            reason = (
+                f"torch.func cannot differentiate this network for many rows at a time ({_first_line(error)})"
+            )
+        left = tuple(name for name in rest if name not in right)
+        numbers = sum(value.numel() for name, value in network.parameters.items() if name in right)
+        size = numbers * network.dtype.itemsize * min(self.num_mixed, mixed_at_once(network, right))
+        # the gradients twice: as they come, and stacked
+        return replace(
+            ways,
+            mapped=right,
+            looped=left,
+            row_bytes=ways.row_bytes + 2 * size,
+            reason=reason if left else "",
+        )
+
+    def _layouts(self) -> tuple[Layouts, frozenset[str], int]:
+        """Where the rows are in each layer's calls, which parameters act elsewhere, and a row's bytes."""
+        seen: list[dict[tuple, list[tuple[int, ...]]]] = []
+        size, strays = 0, []
+        for rows in (2, 3):
+            with torch.no_grad():
+                _, recorder = record(self.network, take(self.few, torch.arange(rows) % count(self.few)))
+            seen.append({})
+            for one in recorder.calls:
+                seen[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(one.probe.shape)))
+            # what goes in, noted and kept; what comes out, twice; and a signal for each mixed output
+            sides = [(one.input.numel(), one.probe.numel()) for one in recorder.calls]
+            numbers = sum(2 * a + (2 + min(MIXED, self.num_mixed)) * b for a, b in sides)
+            size = numbers * self.network.dtype.itemsize // rows
+            strays += recorder.strays
+        layouts: Layouts = {}
+        for key, shapes in seen[0].items():
+            if len(shapes) == len(seen[1].get(key, ())):
+                try:
+                    layouts[key] = layout_of(shapes, seen[1][key])
+                except LayoutError:
+                    continue
+        return layouts, frozenset(strays), size
+
+    def _tapped_ways(self, layouts: Mapping[tuple, Layout | None], strays: frozenset[str]) -> Ways:
+        """Those of the layers whose gradients are right, with the rows running slower or faster."""
+        names = frozenset(name for key in layouts for name in key[1:]) - strays - {None}
+        tried: Layouts = dict(layouts)
+        right: frozenset[str] = frozenset()
+        for inner in (False, True):
+            wrong = [key for key in tried if not right >= (names & set(key[1:]))]
+            tried |= {key: Layout(old.axis, inner) for key, old in tried.items() if key in wrong and old}
+            found = Dense(self.network, count(self.few), 1)
+            tapped(self.network, Ways(tried, names), self.mix, self.few, found)
+            right = frozenset(self.exact.agreeing(found, names))
+            if right == names:
+                break
+        return Ways(tried, right)
+
+
+def _first_line(error: Exception | None) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,52 @@
+"""Every example under examples/ runs, at toy size."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from trustgp import UncertaintyModel
+
+FOLDER = Path(__file__).parent.parent / "examples"
+SMALL = {
+    "resnet18_like": ["--images", "40", "--width", "4", "--steps", "2"],
+    "gru_torques": ["--trajectories", "3", "--hidden", "8", "--epochs", "1"],
+    "transformer_regression": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
+}
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_run_here():
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_example_runs(name, capsys):
+    if name == "transformer_regression":
+        pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    model = example(name).main(SMALL[name])
+    assert isinstance(model, UncertaintyModel)
+    assert "novelty" in capsys.readouterr().out
+
+
+def test_the_gru_example_has_rows_without_pinocchio(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pinocchio", None)
+    inputs, targets = example("gru_torques").windows(2, "slow", seed=0)
+    assert inputs.shape[1:] == (12, 2)
+    assert targets.shape == (len(inputs), 2)
+    assert bool(torch.isfinite(targets).all())
+
+
+def test_the_resnet_has_eleven_million_parameters():
+    network = example("resnet18_like").ResNet18(10)
+    assert sum(parameter.numel() for parameter in network.parameters()) == 11_173_962
