@@ -18,6 +18,7 @@ from .model import UncertaintyModel
 from .preparing import check_groups, residual_of
 from .progress import Reporter, reporting
 from .solving import NO_CAP, Handout, Partition, embed_rows, make_tasks, solve_tasks
+from .witness import WitnessState
 from .witnessing import Court, update_witness
 
 
@@ -56,9 +57,7 @@ def update(
         memory = _recall(model, train, executor, report)
         _check_alike(memory.rows, added)
         labels = _join_groups(memory.groups, check_groups(groups, added))
-        inputs = concatenate([memory.rows.inputs, added.inputs])
-        targets = torch.cat([memory.rows.targets, added.targets.to(memory.rows.targets)])
-        rows = Rows(inputs, targets, memory.rows.ordered and added.ordered)
+        rows = _joined(memory.rows, added)
         network = model.mixtures[0].tangents.network
         residual = residual_of(network, model.origin.likelihood, rows, executor, report, name="new_rows")
         mixtures, partitions, solved, touched = [], [], [], []
@@ -69,15 +68,7 @@ def update(
             handout = Handout(model.origin.cap[k], model.origin.lend[k])
             before, after = make_tasks(memory.partitions[k], handout), make_tasks(partition, handout)
             same = {i: memory.solved[k][i] for i in range(len(after)) if _equal(before[i], after[i])}
-            results = solve_tasks(
-                problem,
-                after,
-                executor=executor,
-                report=report,
-                finished=same,
-                on_solved=lambda position, result: None,
-                strict=False,
-            )
+            results = _solved(problem, after, same, executor, report)
             offset = sum(len(m.experts) for m in model.mixtures[:k])
             touched += [offset + i for i in range(len(after)) if i not in same]
             mixtures.append(replace(mixture, experts=tuple(result.expert for result in results)))
@@ -85,19 +76,47 @@ def update(
             solved.append(tuple(results))
         origin = replace(model.origin, data=rows_fingerprint(rows, labels), rows=len(rows))
         training = Training(rows, labels, memory.validation, tuple(partitions), tuple(solved))
-        witness = model.witness
-        if witness is not None and origin.witness is not None:
-            court = Court(model.device, origin.seed, executor, report)
-            limited = any(cap < NO_CAP for cap in origin.cap)  # by a budget
-            room = witness.nbytes if limited else None
-            witness, _ = update_witness(witness, rows, origin.witness, court, room)
+        witness = _heard_again(model, rows, executor, report)
         refitted = calibrated(model.network, tuple(mixtures), origin, training, witness, report)
         if memory.validation is None and labels is None:
             refitted.calibrations = model.calibrations  # nothing new is known about them
-    model.mixtures, model.origin = refitted.mixtures, refitted.origin
-    model.calibrations, model.memory = refitted.calibrations, refitted.memory
-    model.witness = refitted.witness
+    for name in ("mixtures", "origin", "calibrations", "memory", "witness"):
+        setattr(model, name, getattr(refitted, name))
     return touched
+
+
+def _joined(old: Rows, new: Rows) -> Rows:
+    """The old rows, then the new ones."""
+    targets = torch.cat([old.targets, new.targets.to(old.targets)])
+    return Rows(concatenate([old.inputs, new.inputs]), targets, old.ordered and new.ordered)
+
+
+def _solved(
+    problem: Problem, tasks: list[Task], same: dict[int, Solved], executor: Executor, report: Reporter
+) -> list[Solved]:
+    """The experts; those whose rows are the same are taken as they are."""
+    return solve_tasks(
+        problem,
+        tasks,
+        executor=executor,
+        report=report,
+        finished=same,
+        on_solved=lambda position, result: None,
+        strict=False,
+    )
+
+
+def _heard_again(
+    model: UncertaintyModel, rows: Rows, executor: Executor, report: Reporter
+) -> WitnessState | None:
+    """The witness on all rows, within what a budget had left it."""
+    origin = model.origin
+    if model.witness is None or origin.witness is None:
+        return model.witness
+    court = Court(model.device, origin.seed, executor, report)
+    limited = any(cap < NO_CAP for cap in origin.cap)  # by a budget
+    room = model.witness.nbytes if limited else None
+    return update_witness(model.witness, rows, origin.witness, court, room)[0]
 
 
 def _recall(model: UncertaintyModel, train: Any, executor: Executor, report: Reporter) -> Training:

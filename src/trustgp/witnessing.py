@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -224,11 +225,12 @@ def _solved(
     apart = apart[apart > 0]
     typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
 
-    def choose(_: int) -> tuple[Tensor, Tensor]:
-        values = [_standardised(targets[rows])[0] for rows in judges]
-        return choose_length([points[rows] for rows in judges], values, typical)
+    def side_by_side(function: Callable, lengths: Sequence[float]) -> list[list[float]]:
+        found = dict(court.executor.run(function, lengths))
+        return [found[place] for place in range(len(lengths))]
 
-    ((_, (length, ratio)),) = court.executor.run(choose, [0])
+    values = [_standardised(targets[rows])[0] for rows in judges]
+    length, ratio = choose_length([points[rows] for rows in judges], values, typical, each=side_by_side)
     state = replace(state, length=length, ratio=ratio)
     solved = _solve_cells(state, points, targets, members, list(range(len(members))), court)
     novelty = torch.cat([left for _, _, left in solved]).sort().values

@@ -38,9 +38,12 @@ def test_the_papers_form_has_separate_outputs_and_the_plain_variance(case, toy):
 def test_the_papers_form_says_nothing_about_time_series(make_mlp):
     steps = torch.linspace(0, 6, 120, dtype=torch.float64)[:, None]
     inputs = torch.cat([steps.sin(), steps.cos(), (2 * steps).sin()], dim=1)
+    rows = inputs, inputs[:, :2]
+    with pytest.warns(UserWarning, match="time series"):  # they are one
+        trustgp.fit(make_mlp(), rows, num_experts=2, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        TrustGP.fit_paper(make_mlp(), (inputs, inputs[:, :2]), num_experts=2)
+        assert TrustGP.fit_paper(make_mlp(), rows, num_experts=2).reading == "plain"
 
 
 def test_an_unknown_reading_is_refused(fitted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -36,7 +36,11 @@ def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor
 
 
 def choose_length(
-    inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor
+    inputs: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    typical: Tensor,
+    *,
+    each: Callable[[Callable, Sequence[float]], Iterable[list[float]]] = map,
 ) -> tuple[Tensor, Tensor]:
     """The length l and noise ratio tau with the highest evidence on all sets together, from a grid.
 
@@ -46,16 +50,21 @@ def choose_length(
         inputs: Of each set, shape [m, d].
         targets: Of each set, centred, shape [m, C].
         typical: A typical distance between rows, a scalar: the unit of the lengths.
+        each: Like `map`, results in order; lengths may be tried side by side.
 
     Returns:
         Two scalars.
     """
-    best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
-    for length in LENGTHS:
+
+    def losses_of(length: float) -> list[float]:
         losses = [0.0] * len(RATIOS)
         for rows, values in zip(inputs, targets, strict=True):
             gram = squared_exponential(rows, rows, length * typical)
             losses = [loss + _loss(gram, values, ratio) for loss, ratio in zip(losses, RATIOS, strict=True)]
+        return losses
+
+    best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
+    for length, losses in zip(LENGTHS, each(losses_of, LENGTHS), strict=True):
         for loss, ratio in zip(losses, RATIOS, strict=True):
             if loss < best:
                 best, chosen = loss, (length, ratio)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ..progress import reporting
 from .base import Setting
@@ -31,15 +28,13 @@ def work_ahead(setting: Setting, part: Part, tasks: Sequence[tuple]) -> None:
     if jobs <= 1:
         return
     plain = (setting.out, setting.seeds, setting.quick, setting.device, dict(setting.options))
-    threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_do, part, plain, task, threads) for task in tasks]
+        futures = [pool.submit(_do, part, plain, task) for task in tasks]
         with reporting(enabled=not setting.console.quiet) as report:
             for future in report.track(as_completed(futures), stage=setting.out.name, total=len(futures)):
                 future.result()
 
 
-def _do(part: Part, plain: tuple[Path, int, bool, str, dict], task: tuple, threads: int) -> None:
-    torch.set_num_threads(threads)  # this process is ours alone
+def _do(part: Part, plain: tuple[Path, int, bool, str, dict], task: tuple) -> None:
     out, seeds, quick, device, options = plain
     part(Setting(out, seeds=seeds, quick=quick, device=device, options=options), *task)

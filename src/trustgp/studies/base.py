@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import torch
 from rich.console import Console
 
+from .alone import alone
 from .origin import commit, source_digest, versions
 from .writing import write_json
 
@@ -72,7 +73,7 @@ class Setting:
         file = self.out / "parts" / f"{key}-{name}.json"
         with suppress(FileNotFoundError, ValueError):
             return _parse(file)
-        write_json(file, work())
+        write_json(file, alone(work))  # one thread: the same numbers on any number of cores, with any jobs
         return _parse(file)  # what a resumed run would see
 
 
