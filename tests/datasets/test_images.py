@@ -96,7 +96,7 @@ def test_a_damaged_packed_file_is_refused(tmp_path):
 def test_labels_given_as_images_are_refused(tmp_path):
     folder = write_source(tmp_path, packed=False)
     (folder / "train-images-idx3-ubyte").write_bytes((folder / "train-labels-idx1-ubyte").read_bytes())
-    with pytest.raises(ValueError, match="begins with 00000801; .* begins with 00000803"):
+    with pytest.raises(ValueError, match=r"begins with 00000801; .* begins with 00000803"):
         load_images("fashion_mnist", "train", tmp_path)
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from ..progress import reporting
 from .gradients import plain_gradients, recorded_gradients
-from .running import own_randomness
+from .running import own_randomness, repeatable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -103,7 +103,7 @@ def train(
     def batch_loss(batch: Tensor) -> Tensor:  # [1, b]
         return recipe.loss(trained(inputs[batch[0]]), targets[batch[0]])
 
-    with own_randomness(seed, place):
+    with own_randomness(seed, place), repeatable():
         _descend(list(trained.parameters()), batch_loss, len(inputs), [seed], recipe, place, progress)
     return trained.eval()
 
@@ -153,7 +153,7 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    with own_randomness(seeds[0], place):
+    with own_randomness(seeds[0], place), repeatable():
         _descend(list(parameters.values()), batch_loss, len(inputs), seeds, recipe, place, progress)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}

@@ -26,8 +26,8 @@ def seams(recording: Recording, *, threshold: float = SEAM) -> Tensor:
     position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
     if velocity.shape != position.shape or len(position) < 2:
         raise ValueError(
-            f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the positions and "
-            f"velocities of {joints} joints, in two rows at least."
+            f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the positions "
+            f"and velocities of {joints} joints, in two rows at least."
         )
     step, mean = position.diff(dim=0), (velocity[1:] + velocity[:-1]) / 2
     usual = (step * mean).sum() / mean.square().sum().clamp_min(1e-300)
