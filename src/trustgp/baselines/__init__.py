@@ -1,9 +1,10 @@
 """The peers, behind the same `predict`, and the training they share with the studies."""
 
 from .bundle import Bundle
+from .class_answer import ClassAnswer
 from .class_laplace import LaplaceClassifier
 from .class_members import DropoutClassifier, EnsembleClassifier
-from .class_prediction import ClassPrediction
+from .class_methods import CLASS_METHODS
 from .constant_noise import ConstantNoise
 from .convolutional import cnn
 from .dropout import MCDropout
@@ -32,13 +33,14 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "MCDropout",
     "PropagatedDropout",
     # classes
-    "ClassPrediction",
+    "ClassAnswer",
     "SoftmaxClassifier",
     "LaplaceClassifier",
     "EnsembleClassifier",
     "DropoutClassifier",
     # all of them by name
     "METHODS",
+    "CLASS_METHODS",
     "Method",
     "Bundle",
     "Fitted",

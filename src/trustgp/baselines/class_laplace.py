@@ -17,14 +17,15 @@ from ..data import Inputs, Rows, as_inputs, chunks, count, take, to_device
 from ..metrics import class_nll
 from ..tangents.gradients import Gradients
 from ..tangents.network import choose_parameters, prepare
-from .class_prediction import ClassPrediction, answer_classes, check_labels, read_labels
+from .class_answer import ClassAnswer, answer_classes, check_labels, read_labels
 from .kron_variance import KronCollector, blocks_of
 from .laplace_posterior import BATCH, MISSING
 from .running import own_randomness, run_network
 
 HALF_DECADES = range(-8, 9)  # powers of the root of ten, times the evidence's prior precision
 CHUNK = 512  # rows whose signals stand side by side
-ALIKE = {torch.float64: 1e-8, torch.float32: 1e-2}  # of our variance and laplace-torch's, relative
+ALIKE = {torch.float64: 1e-8}  # of our variance and laplace-torch's, relative
+ROUGHLY = 3e-2  # in other precisions: convolutions on a GPU round to three digits
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,10 @@ class LaplaceClassifier:
         fitted._check(rows.inputs[:3])
         return fitted if validation is None else replace(fitted, prior=fitted._likeliest(validation))
 
-    def predict(self, inputs: Inputs) -> ClassPrediction:
+    def predict(self, inputs: Inputs) -> ClassAnswer:
         r"""The network's logits, less sure where their variance is large: MacKay's probit approximation.
 
-        .. math:: \mathrm{softmax}_c ( z_c / \sqrt{1 + \pi v_c / 8} ), \quad v = \mathrm{diag}(J P^{-1} J^\top)
+        .. math:: \mathrm{softmax}_c ( z_c / \sqrt{1 + \pi v_c / 8} ), \; v = \mathrm{diag}(J P^{-1} J^\top)
 
         Args:
             inputs: A tensor [n, ...].
@@ -132,7 +133,7 @@ class LaplaceClassifier:
         jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(few)
         expected = self.laplace.functional_variance(jacobians).diagonal(dim1=1, dim2=2)
         found = self.variances(few, [self.evidence])[..., 0]
-        if not torch.allclose(found, expected, rtol=ALIKE.get(found.dtype, 1e-2), atol=0.0):
+        if not (found - expected).norm() <= ALIKE.get(found.dtype, ROUGHLY) * expected.norm():
             raise ValueError(
                 "the network's layers do not match their Kronecker factors; use one whose layers are each "
                 "called with inputs of one size, or last_layer=True."

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..data import Inputs
-from .class_prediction import ClassPrediction, answer_members
+from .class_answer import ClassAnswer, answer_members
 from .dropout import with_dropout_on
 from .running import own_randomness, run_network
 
@@ -35,7 +35,7 @@ class EnsembleClassifier:
             raise ValueError(f"{len(networks)} networks; an ensemble needs at least 2.")
         return cls(tuple(networks))
 
-    def predict(self, inputs: Inputs) -> ClassPrediction:
+    def predict(self, inputs: Inputs) -> ClassAnswer:
         """The mean of the members' probabilities.
 
         Args:
@@ -71,7 +71,7 @@ class DropoutClassifier:
             raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
         return cls(with_dropout_on(network), samples, seed)
 
-    def predict(self, inputs: Inputs) -> ClassPrediction:
+    def predict(self, inputs: Inputs) -> ClassAnswer:
         """The mean of the probabilities under all masks; no global generator moves.
 
         Args:

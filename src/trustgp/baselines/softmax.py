@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..data import Inputs
-from .class_prediction import ClassPrediction, answer_classes, check_labels, read_labels
+from .class_answer import ClassAnswer, answer_classes, check_labels, read_labels
 from .running import run_network
 
 COLDEST, HOTTEST = 1e-2, 1e2  # temperatures looked at
@@ -43,7 +43,7 @@ class SoftmaxClassifier:
         rows, labels = read_labels(validation, name="validation")
         return cls(network, likeliest_temperature(run_network(network, rows.inputs), labels))
 
-    def predict(self, inputs: Inputs) -> ClassPrediction:
+    def predict(self, inputs: Inputs) -> ClassAnswer:
         """Softmax of the network's logits over the temperature.
 
         Args:

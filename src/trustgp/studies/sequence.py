@@ -96,8 +96,8 @@ def _protocol(setting: Setting, trained: tuple[str, ...]) -> list[str]:
         f"Arms: {', '.join(trained)}. SARCOS is sampled unevenly, every 2 or 4 ms, Barrett every 20 ms, "
         "KUKA every 5 ms.",
         "Split by what no window answers from memory: blocks of time (sarcos, barrett: 30 blocks, every "
-        "fifth tests, four others validate), blocks of a periodic motion in all its repeats (kuka). No window "
-        "crosses the border of a part, the end of a run, or a seam: a step that the velocities do not "
+        "fifth tests, four others validate), blocks of a periodic motion in all its repeats (kuka). No "
+        "window crosses the border of a part, the end of a run, or a seam: a step that the velocities do not "
         "explain, of which sarcos, put together from nine runs, has eight.",
         "Zero shot: all windows of the other arms. Everything is scaled by the TRAINING rows' means and "
         "standard deviations, so errors and NLL are in units of the training torques' spread.",

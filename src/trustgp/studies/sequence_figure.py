@@ -35,6 +35,7 @@ def draw_likelihoods(cells: Cells, path: Path) -> None:
             for test, colour in zip(foreign, plots.PALETTE[1:], strict=False):
                 _dots(axes, cells, arm, test, OFFSET, colour)
             axes.set_xscale("log")
+            axes.tick_params(axis="x", which="minor", labelbottom=False)
             axes.set_xlabel(f"NLL per torque + {OFFSET:g}, other arms")
             axes.legend(fontsize=7)
 

@@ -13,7 +13,7 @@ from ..metrics import entropy
 
 
 @dataclass(frozen=True)
-class ClassPrediction:
+class ClassAnswer:
     """A prediction of classes; it reads as that of a model fitted with `trustgp.Classification()` does.
 
     Args:
@@ -78,15 +78,15 @@ def check_labels(logits: Tensor, labels: Tensor, *, name: str) -> None:
 
 def answer_classes(
     inputs: Inputs, logits: Tensor, probabilities: Tensor, variance: Tensor | None = None
-) -> ClassPrediction:
+) -> ClassAnswer:
     """A prediction of one network; the variance is infinite in rows that are not valid."""
     valid = finite_rows(as_inputs(inputs)).to(logits.device) & torch.isfinite(logits).all(dim=1)
     if variance is not None:
         variance = torch.where(valid[:, None], variance, torch.inf)
-    return ClassPrediction(logits, probabilities, valid, variance)
+    return ClassAnswer(logits, probabilities, valid, variance)
 
 
-def answer_members(inputs: Inputs, logits: Tensor) -> ClassPrediction:
+def answer_members(inputs: Inputs, logits: Tensor) -> ClassAnswer:
     r"""What several networks say together: the mean of their probabilities.
 
     .. math:: I = H(\bar p) - \tfrac1S \sum_s H(p_s), \qquad v_c = \tfrac1S \sum_s (z_{sc} - \bar z_c)^2
@@ -102,4 +102,4 @@ def answer_members(inputs: Inputs, logits: Tensor) -> ClassPrediction:
     found = answer_classes(inputs, logits.mean(dim=0), mean, logits.var(dim=0, correction=0))
     most = math.log(logits.shape[2])
     information = torch.where(found.valid, information, most).to(mean.dtype)
-    return ClassPrediction(found.mean, mean, found.valid, found.variance, information)
+    return ClassAnswer(found.mean, mean, found.valid, found.variance, information)
