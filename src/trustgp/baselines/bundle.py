@@ -20,7 +20,7 @@ class Bundle:
     Args:
         network: Trained, in eval mode: the one network of every training-free method.
         members: Further ones, trained alike from other starts; with `network` they are the ensemble.
-        dropout_network: Trained with dropout.
+        dropout_network: Trained with dropout; None: methods that need one cannot be fitted.
         train, validation: Pairs of inputs and targets.
         seed: Of everything random in a fit.
         device: Where to fit.
@@ -29,7 +29,7 @@ class Bundle:
 
     network: nn.Module
     members: Sequence[nn.Module]
-    dropout_network: nn.Module
+    dropout_network: nn.Module | None
     train: Rows
     validation: Rows
     seed: int = 0
@@ -37,6 +37,13 @@ class Bundle:
     options: dict[str, Any] = field(default_factory=dict)
     _made: dict[str, tuple[Any, float]] = field(default_factory=dict, repr=False)
     _lent: list[float] = field(default_factory=list, repr=False)
+
+    @property
+    def dropping(self) -> nn.Module:
+        """The dropout network, for those who need it."""
+        if self.dropout_network is None:
+            raise ValueError("this method needs a network that was trained with dropout: dropout_network=...")
+        return self.dropout_network
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
         """What `work()` gives, done for the first method that asks; each pays for it in its fit time.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..data import Inputs
-from ..prediction import Prediction
 from .bundle import Bundle
 from .constant_noise import ConstantNoise
 from .dropout import MCDropout
@@ -24,8 +23,8 @@ from .trusted import TrustGP
 class Predictor(Protocol):
     """What a method comes out as."""
 
-    def predict(self, inputs: Inputs) -> Prediction:
-        """The prediction for some rows."""
+    def predict(self, inputs: Inputs) -> Any:
+        """The prediction for some rows: a `Prediction`, or what reads like one of classes."""
         ...
 
 
@@ -52,23 +51,26 @@ class Fitted:
         name: Of the method.
         training_free: Whether one trained network is all it needed.
         seconds: Of its fit, shared work included, training networks not.
-        predict: From inputs to a `Prediction`.
+        predict: From inputs to a prediction, see `Predictor`.
     """
 
     name: str
     training_free: bool
     seconds: float
-    predict: Callable[[Inputs], Prediction]
+    predict: Callable[[Inputs], Any]
 
 
-def fit_methods(bundle: Bundle, names: Iterable[str] | None = None) -> Iterator[Fitted]:
+def fit_methods(
+    bundle: Bundle, names: Iterable[str] | None = None, *, methods: Sequence[Method] | None = None
+) -> Iterator[Fitted]:
     """Fit one method after another.
 
     Args:
         bundle: Networks and rows.
-        names: Of `METHODS`; None: all of them, in their order.
+        names: Of the methods; None: all of them, in their order.
+        methods: To choose from; None: `METHODS`, those of regression.
     """
-    known = {method.name: method for method in METHODS}
+    known = {method.name: method for method in (METHODS if methods is None else methods)}
     chosen = list(known) if names is None else list(names)
     unknown = [name for name in chosen if name not in known]
     if unknown:
@@ -91,12 +93,12 @@ def ensemble(bundle: Bundle) -> Predictor:
 
 def mc_dropout(bundle: Bundle) -> Predictor:
     """The dropout network, asked 20 times."""
-    return MCDropout.fit(bundle.dropout_network, bundle.validation, samples=20, seed=bundle.seed)
+    return MCDropout.fit(bundle.dropping, bundle.validation, samples=20, seed=bundle.seed)
 
 
 def propagated_dropout(bundle: Bundle) -> Predictor:
     """The dropout network, its variance propagated."""
-    return PropagatedDropout.fit(bundle.dropout_network, bundle.validation)
+    return PropagatedDropout.fit(bundle.dropping, bundle.validation)
 
 
 def _posterior(bundle: Bundle) -> KronPosterior:

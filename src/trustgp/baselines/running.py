@@ -62,6 +62,17 @@ def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Pr
 
 
 @contextmanager
+def repeatable() -> Iterator[None]:
+    """Convolutions whose gradients on a GPU are the same from run to run inside; outside, as it was."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
+
+
+@contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seeded weights and dropout inside; outside, torch's generators are as they were."""
     devices = [device] if device.type == "cuda" else []

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from ..progress import reporting
 from .gradients import plain_gradients, recorded_gradients
-from .running import own_randomness
+from .running import own_randomness, repeatable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -82,6 +82,7 @@ def train(
     loss: Loss = mse_loss,
     seed: int = 0,
     device: str | torch.device | None = None,
+    record: bool = True,
     progress: bool = False,
 ) -> nn.Module:
     """A trained copy of the network, in eval mode; the network itself stays as it was.
@@ -93,6 +94,7 @@ def train(
         epochs, batch_size, learning_rate, weight_decay, loss: See `Recipe`.
         seed: Of the shuffling.
         device: Where to train; None: where the network is.
+        record: On a GPU, record a step once and replay it; False for layers that cannot be recorded.
         progress: Whether to show a bar in a terminal.
     """
     recipe = Recipe(epochs, batch_size, learning_rate, weight_decay, loss)
@@ -103,8 +105,9 @@ def train(
     def batch_loss(batch: Tensor) -> Tensor:  # [1, b]
         return recipe.loss(trained(inputs[batch[0]]), targets[batch[0]])
 
-    with own_randomness(seed, place):
-        _descend(list(trained.parameters()), batch_loss, len(inputs), [seed], recipe, place, progress)
+    with own_randomness(seed, place), repeatable():
+        free = list(trained.parameters())
+        _descend(free, batch_loss, len(inputs), [seed], recipe, place, progress, record=record)
     return trained.eval()
 
 
@@ -153,7 +156,7 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    with own_randomness(seeds[0], place):
+    with own_randomness(seeds[0], place), repeatable():
         _descend(list(parameters.values()), batch_loss, len(inputs), seeds, recipe, place, progress)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}
@@ -162,13 +165,15 @@ def train_many(
 
 
 def _descend(
-    parameters: list[Tensor],
+    parameters: Sequence[Tensor],
     batch_loss: Callable[[Tensor], Tensor],
     n: int,
     seeds: Sequence[int],
     recipe: Recipe,
     device: torch.device,
     progress: bool,
+    *,
+    record: bool = True,
 ) -> None:
     """All epochs; `batch_loss` takes the rows of each member's batch, shape [E, b]."""
     free = [parameter for parameter in parameters if parameter.requires_grad]
@@ -179,7 +184,8 @@ def _descend(
     batches = -(-n // recipe.batch_size)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=recipe.epochs * batches + 1)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    gradients = recorded_gradients(free, batch_loss) if fused else plain_gradients(free, batch_loss)
+    make = recorded_gradients if fused and record else plain_gradients
+    gradients = make(free, batch_loss)
     with reporting(enabled=progress) as report, torch.enable_grad():
         for _ in report.track(range(recipe.epochs), stage="training", total=recipe.epochs):
             orders = torch.stack([torch.randperm(n, generator=generator) for generator in generators])

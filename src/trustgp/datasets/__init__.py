@@ -1,7 +1,9 @@
-"""Data for the studies: the simulated arm, a 1-D toy, the real recordings, splits and scaling."""
+"""Data for the studies: the simulated arm, a 1-D toy, real recordings, images, splits and scaling."""
 
 from trustgp.datasets.arm import arm_model, friction_torque, inverse_dynamics, simulate
+from trustgp.datasets.distorted import add_noise, rotate, uniform_noise
 from trustgp.datasets.files import verify
+from trustgp.datasets.images import IMAGE_NAMES, Images, load_images
 from trustgp.datasets.recording import Recording, merge_in_time
 from trustgp.datasets.recordings import NAMES, load
 from trustgp.datasets.splits import (
@@ -17,6 +19,7 @@ from trustgp.datasets.splits import (
 )
 from trustgp.datasets.standardise import Standardiser, standardise
 from trustgp.datasets.toy import snelson_like, truth
+from trustgp.datasets.windows import seams, window_ends, windows_at
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # made here
@@ -32,6 +35,13 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     "load",
     "merge_in_time",
     "verify",
+    # images
+    "IMAGE_NAMES",
+    "Images",
+    "add_noise",
+    "load_images",
+    "rotate",
+    "uniform_noise",
     # split and scaled
     "Split",
     "Standardiser",
@@ -44,4 +54,8 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     "split_repeats",
     "split_unseen",
     "standardise",
+    # in time
+    "seams",
+    "window_ends",
+    "windows_at",
 ]

@@ -12,6 +12,8 @@ STUDIES = {
     "toy": "the paper's 1-D figure: bands with and without patchwork",
     "ablation": "likelihood against each setting of the method",
     "transfer": "every method, trained on one arm and tested on all: the paper's Table 1",
+    "sequence": "a GRU over windows of past states on the real arms: torques and their error bars",
+    "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and whether foreign images are told",
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
     "bound": "the kernel's approximation bound against the number of experts",
 }

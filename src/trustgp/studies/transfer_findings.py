@@ -58,7 +58,7 @@ def _among_training_free(cells: Cells) -> str:
         ours, theirs = (_nll(cells, *at, IN_DOMAIN, method) for method in (OURS, best))
         if ours > theirs + _spread(cells, *at, IN_DOMAIN, OURS):
             lost.append(f"{_name(at)} ({ours:.3f} against {theirs:.3f} of {best})")
-    return _verdict(
+    return verdict(
         "In domain, trustgp (the network's own prediction) is best or within one spread of the best method "
         "that needs no further network",
         len(trainings_of(cells)),
@@ -67,7 +67,7 @@ def _among_training_free(cells: Cells) -> str:
 
 
 def _against_ensemble(cells: Cells) -> str:
-    return _verdict(
+    return verdict(
         "In domain, trustgp about the network's own prediction is no worse in NLL than five networks",
         *_lost(cells, lambda at: _compare(cells, at, OURS, "nll", 1.0)),
     )
@@ -80,7 +80,7 @@ def _corrected(cells: Cells) -> str:
             count += 1
             worse = [_compare(cells, at, CORRECTED, key, 1.0) for key in ("nll", "mse")]
             lost += [f"{_name(at)}: {text}" for text in worse if text]
-    return _verdict("On random splits trustgp corrected beats five networks in NLL and mse", count, lost)
+    return verdict("On random splits trustgp corrected beats five networks in NLL and mse", count, lost)
 
 
 def _zero_shot(cells: Cells, rivals: list[str], claim: str) -> str:
@@ -94,7 +94,7 @@ def _zero_shot(cells: Cells, rivals: list[str], claim: str) -> str:
             better = [method for method in rivals if _nll(cells, *at, test, method) < ours]
             if len(better) > 1:
                 lost.append(f"{_name(at)} on {test} (behind {', '.join(better)})")
-    return _verdict(claim, count, lost)
+    return verdict(claim, count, lost)
 
 
 def _covered(cells: Cells) -> str:
@@ -107,7 +107,7 @@ def _covered(cells: Cells) -> str:
         return ", ".join(texts)
 
     count, lost = _lost(cells, outside)
-    return _verdict(
+    return verdict(
         f"The 95 % interval covers between {100 * LOWEST:.0f} and {100 * HIGHEST:.1f} % in domain",
         count,
         lost,
@@ -130,7 +130,14 @@ def _name(at: tuple[str, str]) -> str:
     return f"{at[0]} {at[1]}"
 
 
-def _verdict(claim: str, count: int, lost: list[str]) -> str:
+def verdict(claim: str, count: int, lost: list[str]) -> str:
+    """In how many cases a claim holds, and in which it does not.
+
+    Args:
+        claim: What is said to hold.
+        count: Cases looked at.
+        lost: Those in which it does not.
+    """
     held = count - len(lost)
     end = "." if not lost else f"; not in: {'; '.join(lost)}."
     return f"{claim}: in {held} of {count} cases{end}"

@@ -24,7 +24,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """One training set, and what it is tested on: standardised float32 pairs of [n, 21] and [n, 7].
+    """One training set, and what it is tested on: standardised float32 pairs of [n, ..., 21] and [n, 7].
 
     Args:
         train, validation: Of the recording that trains.

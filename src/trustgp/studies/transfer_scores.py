@@ -23,7 +23,7 @@ def score_method(fitted: Fitted, tests: dict[str, Pair], device: str) -> dict[st
         tests: By name; `IN_DOMAIN` is what the others are told apart from.
         device: Where the rows are put before the clock starts.
     """
-    known, seconds = _timed(fitted, tests[IN_DOMAIN][0].to(device))
+    known, seconds = timed(fitted, tests[IN_DOMAIN][0].to(device))
     scores = {}
     for name, (inputs, targets) in tests.items():
         said = known if name == IN_DOMAIN else fitted.predict(inputs.to(device))
@@ -38,8 +38,13 @@ def score_method(fitted: Fitted, tests: dict[str, Pair], device: str) -> dict[st
     }
 
 
-def _timed(fitted: Fitted, inputs: Tensor) -> tuple[Prediction, float]:
-    """The prediction, and the seconds of a second one: the first may have to load or compile things."""
+def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
+    """The prediction, and the seconds of a second one: the first may have to load or compile things.
+
+    Args:
+        fitted: The method.
+        inputs: Where the clock should find them.
+    """
     said = fitted.predict(inputs)
     start = _now(inputs)
     fitted.predict(inputs)

@@ -83,7 +83,11 @@ def _in_domain(cells: Cells) -> Table:
     columns = [Column("method", digits=-1), Column("networks", digits=-1)]
     columns += [Column(f"{trained}, {split}", better="low") for trained, split in trainings]
     rows = [
-        [method, _needs(cells, method), *(_cell(cells, (*at, IN_DOMAIN, method), "nll") for at in trainings)]
+        [
+            method,
+            _needs(cells, method),
+            *(cell_of(cells, (*at, IN_DOMAIN, method), "nll") for at in trainings),
+        ]
         for method in methods_of(cells)
     ]
     return Table("NLL on the arm that trained", columns, rows, note="Lower is better, the best in bold.")
@@ -93,7 +97,7 @@ def _zero_shot(cells: Cells, trained: str) -> Table:
     tests = [test for test in tests_of(cells, trained, "random") if test != IN_DOMAIN]
     columns = [Column("method", digits=-1), *(Column(test, digits=2, better="low") for test in tests)]
     rows = [
-        [method, *(_cell(cells, (trained, "random", test, method), "nll") for test in tests)]
+        [method, *(cell_of(cells, (trained, "random", test, method), "nll") for test in tests)]
         for method in methods_of(cells)
     ]
     return Table(f"NLL on the other arms, trained on {trained} (random split)", columns, rows)
@@ -102,7 +106,7 @@ def _zero_shot(cells: Cells, trained: str) -> Table:
 def _everything(cells: Cells, trained: str, split: str) -> Table:
     columns = [Column("tested on", digits=-1), Column("method", digits=-1), *MEASURES.values()]
     rows = [
-        [test, method, *(_cell(cells, (trained, split, test, method), key) for key in MEASURES)]
+        [test, method, *(cell_of(cells, (trained, split, test, method), key) for key in MEASURES)]
         for test in tests_of(cells, trained, split)
         for method in methods_of(cells)
     ]
@@ -110,7 +114,7 @@ def _everything(cells: Cells, trained: str, split: str) -> Table:
     return Table(title, columns, rows, block="tested on")
 
 
-def _cell(cells: Cells, at: tuple[str, str, str, str], key: str) -> Any:
+def cell_of(cells: Cells, at: tuple[str, str, str, str], key: str) -> Any:
     """Mean and spread over seeds; an infinite cost as text; None where the measure has no meaning."""
     values = cells[at].get(key)
     if values is None or None in values:
