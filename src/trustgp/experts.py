@@ -59,6 +59,7 @@ class Problem:
         residual: r = y - f(x), shape [n, C], float64.
         groups: Trajectory of each row, shape [n], or None.
         known: Features of all rows, where they were kept; None: made again when they are needed.
+        linear: J theta of all rows, shape [n, C], float64; None: made when it is needed.
     """
 
     rows: Rows
@@ -67,6 +68,7 @@ class Problem:
     residual: Tensor
     groups: Tensor | None
     known: Features | None = None
+    linear: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ def _borrow(own: Features, gram: Tensor, border: Features, lend: int) -> tuple[F
 
 def _linear_part(problem: Problem, rows: Tensor, columns: Tensor) -> Tensor:
     """J theta over the kept columns, shape [m, B], float64: pseudo-targets without the residual."""
+    if problem.linear is not None:
+        return problem.linear[rows.to(problem.linear.device)][:, problem.outputs]
     network, direction = problem.tangents.network, problem.tangents.direction(columns)
     parts = [network.directional(problem.rows.take(rows[index]), direction) for index in chunks(len(rows))]
     return torch.cat(parts).double()[:, problem.outputs]

@@ -69,6 +69,11 @@ class LayerCall:
         return (self.weight_name or self.bias_name or "").rpartition(".")[0]
 
     @property
+    def reduces(self) -> bool:
+        """Whether its gradients are sums over positions: they are made at once, and the signals let go."""
+        return self.kind == "product" or self.weight_name is None
+
+    @property
     def weight(self) -> bool:
         """Whether its weight was chosen."""
         return self.weight_name is not None
@@ -121,13 +126,13 @@ class Recorder(TorchFunctionMode):
         weight, bias = (self.names.get(id(given[name])) for name in ("weight", "bias"))
         if weight is None and bias is None:
             return output
-        value = given["input"] if kind != "product" else _multiplied(func, given)
+        # a copy: an in-place operation may still change the layer's input after this call
+        value = given["input"].detach().clone() if kind != "product" else _multiplied(func, given).detach()
         if (kind, weight, bias) in self.rowless:
             output, value = (_repeated(x, self.rows) for x in (output, value))
         # one number, seen as many: the gradient is as large as the output all the same
         probe = output.new_zeros((), requires_grad=torch.is_grad_enabled()).expand_as(output)
-        # a copy: an in-place operation may still change the layer's input after this call
-        self.calls.append(LayerCall(kind, weight, bias, value.detach().clone(), probe, given))
+        self.calls.append(LayerCall(kind, weight, bias, value, probe, given))
         return output + probe
 
 
