@@ -486,6 +486,32 @@ def test_a_half_precision_network_keeps_its_mean_and_has_float32_tangents(build,
     assert torch.equal(again.variance, p.variance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_precision_networks_error_bar_does_not_underflow(dtype):
+    """Targets of the size 1e-5 have variances near 1e-10: float16 ends at 6e-8."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+    with torch.no_grad():
+        network[2].weight.mul_(1e-5), network[2].bias.mul_(1e-5)
+    network, inputs = network.to(dtype), seeded(60, 3).to(dtype)
+    targets = network(inputs).detach().double() + 1e-5 * seeded(60, 2)
+    p = trustgp.fit(network, (inputs, targets), num_experts=1, progress=False).predict(inputs)
+    assert p.mean.dtype == dtype
+    assert torch.equal(p.mean, network(inputs))
+    for one in (p, p.corrected, p.plain):
+        for values in (one.epistemic, one.aleatoric, one.excess, one.rare, one.novelty, one.variance, one.std):
+            assert values.dtype == torch.float32
+        assert bool((one.epistemic > 0).all())
+        assert bool((one.aleatoric > 0).all())
+    lower, upper = p.interval(0.95)
+    assert lower.dtype == upper.dtype == torch.float32
+    assert bool((lower < p.mean.float()).all())
+    assert bool((p.mean.float() < upper).all())
+    # the same network in float64 has the same error bar, to the precision of the float32 tangents
+    wide = trustgp.fit(network.double(), (inputs.double(), targets), num_experts=1, progress=False)
+    torch.testing.assert_close(p.std.double(), wide.predict(inputs.double()).std, rtol=0.1, atol=0)
+
+
 def test_the_float32_twin_of_a_half_network_follows_it_to_another_place():
     network = TangentNetwork(nn.Linear(2, 1).half(), ["weight", "bias"])
     twin = network.twin

@@ -78,7 +78,7 @@ class Regression:
             epistemic=_like(left * scale * raw.epistemic, outputs),
             aleatoric=_like(left * scale * raw.noise, outputs),
             excess=_like(c.excess * rest.square() * expected.square(), outputs),
-            novelty=raw.novelty.mean(dim=1).to(outputs.dtype),
+            novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
             rare=_like(c.rare.expand_as(expected), outputs),
             valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
@@ -93,5 +93,10 @@ def _plain(calibration: Calibration) -> Calibration:
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
-    """[n, C] float64 in the shape and precision of the network's outputs."""
-    return values.reshape(outputs.shape).to(outputs.dtype)
+    """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
+    return values.reshape(outputs.shape).to(wide(outputs.dtype))
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """At least float32: the variances of a half-precision network lie below what its numbers can hold."""
+    return torch.promote_types(dtype, torch.float32)
