@@ -472,9 +472,10 @@ def test_what_is_chosen_is_said_with_its_memory_and_time(build, shape, chosen, w
     with caplog.at_level(logging.INFO, logger="trustgp"):
         model = fitted(build().double().eval(), seeded(30, *shape))
     assert model.origin.tangents == chosen
-    first, second = (record.message for record in caplog.records[:2])
+    first, outputs, second = (record.message for record in caplog.records[:3])
     assert type(chosen).__name__ in first
     assert why in first
+    assert "backward pass" in outputs
     assert "the fit needs at most about" in second
     assert " s." in second
 

@@ -8,7 +8,7 @@ from .evaluation import Evaluation
 from .executors import Threads
 from .fit import fit
 from .gating import Division
-from .likelihoods import Regression
+from .likelihoods import Classification, Regression
 from .math.evidence import FactorisationError
 from .model import UncertaintyModel
 from .patchwork import Patchwork
@@ -32,6 +32,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "plots",
     # what to choose
     "Regression",
+    "Classification",
     "LayerFactors",
     "JacobianRows",
     "Sketch",

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from . import likelihoods, tangents
 from .fingerprint import network_fingerprint
-from .math.calibration import Calibration
+from .likelihoods import Shape
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
+from .novelty import novelty_tensors, read_novelty
 from .safefile import ArtifactError, Reader, read, write
 from .state import mixture_tensors, read_mixture
 from .tangents.checking import check_mode
@@ -25,6 +26,7 @@ from .witness import Witness
 from .witness_state import read_witness, witness_tensors
 
 KIND = "trustgp-model"
+LISTS = ("names", "cap", "lend", "split")  # of an origin: tuples, which JSON does not know
 
 
 def save(model: UncertaintyModel, path: str | Path) -> None:
@@ -37,6 +39,7 @@ def save(model: UncertaintyModel, path: str | Path) -> None:
     for k, calibration in enumerate(model.calibrations):
         for field in fields(calibration):
             table[f"calibration.{k}.{field.name}"] = getattr(calibration, field.name)
+    table |= novelty_tensors(model.held_scores, model.alarm)
     write(Path(path), kind=KIND, text=_origin_text(model), tensors=table)
 
 
@@ -81,12 +84,14 @@ def load(
     served = torch.cat([mixture.outputs for mixture in mixtures])
     if not torch.equal(served, torch.arange(outputs)):
         raise reader.fail("mixture.*.outputs", f"do not serve each of {outputs} outputs once")
-    calibrations = (_read_calibration(reader, 0, outputs), _read_calibration(reader, 1, outputs))
+    shape = Shape(outputs, tuple(len(mixture.experts) for mixture in mixtures))
+    calibrations = origin.likelihood.read_calibrations(reader, "calibration.", shape)
+    held_scores, alarm = read_novelty(reader)
     witness = None
     if origin.witness is not None and reader.matching("witness."):
         witness = read_witness(reader, "witness.", outputs, origin.rows)
     reader.finish()
-    model = UncertaintyModel(module, mixtures, calibrations, origin, witness=witness)
+    model = UncertaintyModel(module, mixtures, calibrations, origin, None, witness, held_scores, alarm)
     target = next(network.parameters()).device if device is None else torch.device(device)
     return model.to(target)
 
@@ -117,7 +122,7 @@ def _origin_text(model: UncertaintyModel) -> dict[str, Any]:
     for name in ("tangents", "likelihood"):
         plain[name] = {"kind": type(plain[name]).__name__, "settings": plain[name].settings()}
     plain["witness"] = None if origin.witness is None else asdict(origin.witness)
-    plain |= {name: list(plain[name]) for name in ("names", "cap", "lend")}
+    plain |= {name: list(plain[name]) for name in LISTS}
     plain["picked"] = is_picked(model.network)
     return plain | {"mixtures": len(model.mixtures), "trustgp": __version__}
 
@@ -131,7 +136,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
         count = plain.pop("mixtures")
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
             plain[name] = kinds[plain[name]["kind"]](**plain[name]["settings"])
-        for name in ("names", "cap", "lend"):
+        for name in LISTS:
             plain[name] = tuple(plain[name])
         plain["witness"] = None if plain["witness"] is None else Witness(**plain["witness"])
         origin = Origin(**plain)
@@ -148,7 +153,7 @@ def _plain_values(origin: Origin) -> bool:
     """Whether each value is of the type it must have."""
     texts = (origin.network, origin.data, origin.structure, *origin.names)
     heard = () if origin.witness is None else tuple(asdict(origin.witness).values())
-    numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend, *heard)
+    numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend, *origin.split, *heard)
     return (
         all(isinstance(text, str) for text in texts)
         and all(type(number) is int for number in numbers)
@@ -156,6 +161,8 @@ def _plain_values(origin: Origin) -> bool:
         and len(set(origin.names)) == len(origin.names)
         and min(origin.rows, *origin.cap) > 0
         and min(origin.lend) >= 0
+        and len(origin.split) == 2
+        and 0 <= origin.split[1] <= origin.split[0]
     )
 
 
@@ -177,7 +184,8 @@ def _read_one(reader: Reader, index: int, origin: Origin, network: TangentNetwor
     unknown = sorted(state.keys() - tangent_map.state().keys())
     if unknown:
         raise reader.fail(f"{prefix}tangents.{unknown[0]}", "is unknown")
-    return read_mixture(reader, prefix, tangent_map)
+    blended = origin.likelihood.blend(mix, torch.Generator().manual_seed(origin.seed))
+    return read_mixture(reader, prefix, tangent_map, None if blended is None else blended.shape[1])
 
 
 def _read_tangents(reader: Reader, prefix: str, name: str, network: TangentNetwork) -> Tensor:
@@ -193,21 +201,3 @@ def _read_tangents(reader: Reader, prefix: str, name: str, network: TangentNetwo
     if len(value) == 0 or int(value.min()) < 0 or int(value.max()) > last:
         raise reader.fail(full, f"names parameters beyond 0..{last}")
     return value
-
-
-def _read_calibration(reader: Reader, index: int, outputs: int) -> Calibration:
-    real, prefix = torch.float64, f"calibration.{index}."
-    values = {
-        field.name: reader.take(
-            prefix + field.name, real, *((outputs,) if field.name in ("level", "trust", "rare") else ())
-        )
-        for field in fields(Calibration)
-    }
-    for name in ("fade", "onset", "excess", "trust", "rare"):
-        if not bool((values[name] >= 0).all()):
-            raise reader.fail(prefix + name, "must not be negative")
-    if not 0 < float(values["reach"]) <= 1:
-        raise reader.fail(prefix + "reach", "must lie between 0 and 1")
-    if not bool((values["level"] > 0).all()):
-        raise reader.fail(prefix + "level", "must be positive")
-    return Calibration(**values)

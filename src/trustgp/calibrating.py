@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .data import Rows, chunks
 from .experts import Solved
-from .math.calibration import HeldOut, unruled
+from .math.calibration import HeldOut
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .progress import Reporter
@@ -38,32 +39,34 @@ def calibrated(
     report: Reporter,
 ) -> UncertaintyModel:
     """The model, its scale fitted to the validation rows, else to the groups, else left at the defaults."""
-    num_outputs = sum(len(mixture.outputs) for mixture in mixtures)
-    rare = unruled(training.rows.targets)
-    calibrations = origin.likelihood.calibrate(None, num_outputs, rare)
-    model = UncertaintyModel(module, mixtures, calibrations, origin, training, witness)
-    held_out: HeldOut | None = None
+    likelihood = origin.likelihood
+    model = UncertaintyModel(module, mixtures, (), origin, training, witness)
+    held_out: Any = None
     if training.validation is not None:
-        held_out = _validated(model, training.validation, report)
+        held_out, model.held_scores = _validated(model, training.validation, report)
     elif training.groups is not None:
         said = None
         if witness is not None:
             said = groups_left_out(witness, training.rows.targets, training.groups)
-        held_out = HeldOut.cat(_left_out(mixtures, training, said))
-    model.calibrations = origin.likelihood.calibrate(held_out, num_outputs, rare)
+        parts = _left_out(mixtures, training, said)
+        held_out = HeldOut.cat(parts) if parts else None
+        model.held_scores = _left_out_novelty(mixtures, training)
+    model.calibrations = likelihood.calibrate(
+        held_out, model.shape, training.rows.targets, seen=origin.split[1] > 0
+    )
     return model
 
 
-def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> HeldOut:
-    """Validation rows, chunk by chunk."""
+@torch.no_grad()
+def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
+    """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
+    likelihood, held, scores = model.origin.likelihood, [], []
     parts = list(chunks(len(rows)))
-    with torch.no_grad():
-        return HeldOut.cat(
-            [
-                model.held_out(rows.take(index), rows.targets[index])
-                for index in report.track(parts, stage="calibrating", total=len(parts))
-            ]
-        )
+    for index in report.track(parts, stage="calibrating", total=len(parts)):
+        outputs, raw = model.answers(rows.take(index))
+        held.append(likelihood.held_out(outputs, raw, rows.targets[index.to(rows.targets.device)]))
+        scores.append(likelihood.score(raw).cpu())
+    return type(held[0]).cat(held), torch.cat(scores)
 
 
 def _left_out(mixtures: tuple[Mixture, ...], training: Training, said: Testimony | None) -> list[HeldOut]:
@@ -85,6 +88,22 @@ def _left_out(mixtures: tuple[Mixture, ...], training: Training, said: Testimony
                 held = _heard(held, said, own, mixture.outputs, training.rows.targets)
             parts.append(held)
     return parts
+
+
+def _left_out_novelty(mixtures: tuple[Mixture, ...], training: Training) -> Tensor:
+    """Novelty of the training rows, their groups left out, the mean over the outputs; rows held by no expert
+    are not among them."""
+    total = torch.zeros(len(training.rows), dtype=torch.float64)
+    told = torch.zeros(len(training.rows), dtype=torch.int64)
+    for solved in training.solved:
+        for result in solved:
+            if result.held_out is not None:
+                own = result.expert.rows[: int(result.expert.own)].cpu()
+                novelty = result.held_out.novelty.cpu().reshape(len(own), -1)
+                total[own] += novelty.sum(dim=1)
+                told[own] += novelty.shape[1]
+    whole = told == sum(len(mixture.outputs) for mixture in mixtures)
+    return total[whole] / told[whole]
 
 
 def _heard(held: HeldOut, said: Testimony, rows: Tensor, outputs: Tensor, targets: Tensor) -> HeldOut:

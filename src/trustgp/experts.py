@@ -10,7 +10,7 @@ from torch import Tensor
 from .data import Inputs, Rows, chunks, count, take
 from .math import selection
 from .math.calibration import HeldOut, leave_groups_out, leave_one_out
-from .math.evidence import Evidence, maximise_evidence
+from .math.evidence import Evidence, Prior, factorise, maximise_evidence
 from .posteriors import GramPosterior, PriorPosterior, SpanPosterior, make_posterior
 from .tangents.base import Features, TangentMap, chunk_bytes
 
@@ -56,10 +56,12 @@ class Problem:
         rows: The training rows.
         tangents: Makes features.
         outputs: Which outputs of the network these experts serve, shape [B].
-        residual: r = y - f(x), shape [n, C], float64.
+        residual: r = -H^-1 R, for squared error y - f(x), float64, shape [n, C]; [n, B] with a blend.
         groups: Trajectory of each row, shape [n], or None.
         known: Features of all rows, where they were kept; None: made again when they are needed.
         linear: J theta of all rows, shape [n, C], float64; None: made when it is needed.
+        blend: Combinations of the outputs that the experts learn, shape [C, B]; None: the served outputs.
+        prior: The scale and noise ratio of all experts; None: each finds its own.
     """
 
     rows: Rows
@@ -69,6 +71,31 @@ class Problem:
     groups: Tensor | None
     known: Features | None = None
     linear: Tensor | None = None
+    blend: Tensor | None = None
+    prior: Prior | None = None
+
+    @property
+    def num_targets(self) -> int:
+        """B."""
+        return len(self.outputs) if self.blend is None else self.blend.shape[1]
+
+    def residual_at(self, rows: Tensor) -> Tensor:
+        """r of some rows, shape [m, B]."""
+        chosen = self.residual[rows]
+        chosen = chosen[:, self.outputs] if self.blend is None else chosen
+        return chosen.to(self.tangents.network.device)
+
+    def linear_part(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """J theta over the kept columns, shape [m, B], float64: pseudo-targets without the residual."""
+        if self.linear is not None:
+            return self._served(self.linear[rows.to(self.linear.device)])
+        network, direction = self.tangents.network, self.tangents.direction(columns)
+        parts = [network.directional(self.rows.take(rows[index]), direction) for index in chunks(len(rows))]
+        return torch.cat([self._served(part.double()) for part in parts])
+
+    def _served(self, values: Tensor) -> Tensor:
+        """What the experts learn of values [m, C], shape [m, B]."""
+        return values[:, self.outputs] if self.blend is None else values @ self.blend.to(values)
 
 
 @dataclass(frozen=True)
@@ -138,8 +165,9 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         border = features_at(tangents, problem.rows, task.candidates, columns, problem.known)
         features, gram, lent = _borrow(features, gram, border, task.lend)
         rows = torch.cat([rows, task.candidates[lent]])
-    residual = problem.residual[rows][:, problem.outputs].to(device)
-    targets = _linear_part(problem, rows, columns) + residual
+    residual = problem.residual_at(rows)
+    # with a prior at hand there is nothing to learn from the targets
+    targets = problem.linear_part(rows, columns) + residual if problem.prior is None else residual
     return _solve(problem, _System(rows, len(kept), features, columns, gram, targets, residual))
 
 
@@ -179,15 +207,6 @@ def _borrow(own: Features, gram: Tensor, border: Features, lend: int) -> tuple[F
     return type(own).cat([own, border.take(lent)]), torch.cat([top, bottom]), lent.cpu()
 
 
-def _linear_part(problem: Problem, rows: Tensor, columns: Tensor) -> Tensor:
-    """J theta over the kept columns, shape [m, B], float64: pseudo-targets without the residual."""
-    if problem.linear is not None:
-        return problem.linear[rows.to(problem.linear.device)][:, problem.outputs]
-    network, direction = problem.tangents.network, problem.tangents.direction(columns)
-    parts = [network.directional(problem.rows.take(rows[index]), direction) for index in chunks(len(rows))]
-    return torch.cat(parts).double()[:, problem.outputs]
-
-
 @dataclass(frozen=True)
 class _System:
     """The equations of one expert: m rows, the first `own` of them its own."""
@@ -203,7 +222,7 @@ class _System:
 
 def _solve(problem: Problem, system: _System) -> Solved:
     """Evidence, posterior and leave-out figures."""
-    evidence = maximise_evidence(system.gram, system.targets)
+    evidence = _evidence(system, problem.prior)
     inverse = torch.cholesky_inverse(evidence.factor)
     errors, variances = leave_one_out(inverse, system.residual)
     ratios = errors.square() / (variances[:, None] * evidence.scale)
@@ -221,6 +240,15 @@ def _solve(problem: Problem, system: _System) -> Solved:
         return Solved(expert, None)
     labels = problem.groups[system.rows].to(inverse.device)
     return Solved(expert, _left_out(problem, system, expert, evidence, inverse, labels))
+
+
+def _evidence(system: _System, prior: Prior | None) -> Evidence:
+    """Scale, noise ratio and factor: by the expert's own evidence, or those that all experts share."""
+    if prior is None:
+        return maximise_evidence(system.gram, system.targets)
+    factor, jitter = factorise(system.gram, float(prior.tau))
+    tau, scale = prior.tau.to(system.gram), prior.scale.to(system.gram)
+    return Evidence(tau, scale.repeat(system.targets.shape[1]), factor, system.gram.new_tensor(jitter))
 
 
 def _left_out(

@@ -17,12 +17,24 @@ from .executors import Executor, Threads
 from .experts import Problem, Solved, chunk_rows
 from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from .gating import Division
-from .likelihoods import Regression
+from .holding import hold_out, some_rows
+from .likelihoods import Likelihood, Regression
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .patchwork import Patchwork
 from .plan import Plan, check_memory, make_plan
-from .preparing import PROBE_ROWS, Prepared, check_groups, prepare_network, residual_of, warn_time_series
+from .preparing import (
+    PROBE_ROWS,
+    Prepared,
+    check_groups,
+    find_blends,
+    make_problems,
+    outputs_text,
+    prepare_network,
+    residual_of,
+    warn_time_series,
+)
+from .priors import agree_on_prior
 from .progress import Reporter, reporting
 from .solving import (
     NO_CAP,
@@ -48,12 +60,12 @@ def fit(
     network: nn.Module,
     train: Any,
     *,
-    likelihood: Regression | None = None,
+    likelihood: Likelihood | None = None,
     validation: Any = None,
     groups: Any = None,
     num_experts: int | None = None,
     tangents: Tangents | None = None,
-    outputs: str = "shared",
+    outputs: str | None = None,
     output: Output | None = None,
     patchwork: Patchwork | None = None,
     division: Division | None = None,
@@ -72,12 +84,14 @@ def fit(
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
         train: The rows it was trained on: (inputs, targets), a Dataset or a DataLoader.
-        likelihood: What the targets are; None: `Regression()`.
-        validation: Rows it was not trained on: the size of the error bar is fitted to them.
+        likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
+        validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
+            `Classification()` keeps a tenth of the training rows from the experts for that.
         groups: Trajectory of each training row, shape [n]: left out together in calibration.
         num_experts: None: about 1,000 rows each.
         tangents: `LayerFactors()`, `JacobianRows(...)` or `Sketch(...)`; None: chosen from the network.
-        outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel.
+        outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel. None: "shared" for
+            regression, "pseudo", whose cost does not grow with the classes, for classification.
         output: Picks the tensor [n] or [n, C] from what the network returns, where that is a tuple, a dict or
             an object: `lambda result: result.logits`. None: the network returns it.
         patchwork: How many neighbours lend how many rows; None: `Patchwork(neighbours=4, fraction=0.1)`.
@@ -99,35 +113,59 @@ def fit(
     rows = read_rows(train, name="train")
     held = None if validation is None else read_rows(validation, name="validation")
     labels = check_groups(groups, rows)
+    outputs = likelihood.default_outputs if outputs is None else outputs
+    witness = witness if likelihood.heard else None
     ready = prepare_network(
-        network, rows, tangents=tangents, outputs=outputs, output=output, device=device, seed=seed
+        network,
+        rows,
+        likelihood=likelihood,
+        tangents=tangents,
+        outputs=outputs,
+        output=output,
+        device=device,
+        seed=seed,
     )
     executor = executor or Threads(1 if ready.network.device.type == "cuda" else None)
+    blends = find_blends([tangent_map.mix for tangent_map, _ in ready.maps], likelihood, seed)
     with reporting(enabled=progress) as report:
-        residual = residual_of(ready.network, likelihood, rows, executor, report, name="train")
         if held is not None:
-            residual_of(ready.network, likelihood, held, executor, report, name="validation")
-        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers)
+            likelihood.check(ready.num_outputs, held.targets, name="validation")
+            residual_of(ready.network, likelihood, held, executor, report, name="validation", blends=blends)
+        residuals = residual_of(
+            ready.network, likelihood, rows, executor, report, name="train", blends=blends
+        )
+        split, grouped = (
+            (0, 0),
+            None if likelihood.needs_held_out else labels,
+        )  # there, groups only split rows
+        if held is None and likelihood.needs_held_out:
+            off = hold_out(rows, labels, seed)
+            split = (len(rows), int(off.sum()))
+            held = some_rows(rows, off) if split[1] else None
+            rows, residuals = some_rows(rows, ~off), [residual[~off] for residual in residuals]
+        learnt = ready.num_outputs if not blends else len(blends)
+        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers, learnt)
         plan, keep = _with_features(plan, ready, rows, most)
         check_memory(plan, most, ready.network.device)
-        _say(report, plan, rows, ready)
+        _say(report, plan, rows, ready, outputs)
         if held is None and labels is None:
             warn_time_series(rows, seed)
-        origin = _origin(ready, rows, labels, outputs, likelihood, seed, witness)
+        origin = _origin(ready, rows, grouped, outputs, likelihood, seed, witness, split)
         settings = _settings(origin, plan, patchwork, division, limit)
         if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
-            settings["output"] = tensor_fingerprint(residual)
+            settings["output"] = tensor_fingerprint(residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
         court = Court(ready.network.device, seed, executor, report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
-        linear = know_linear(ready.maps[0][0], rows, report) if keep else None
+        # a common prior is found on few rows
+        linear = know_linear(ready.maps[0][0], rows, report) if keep and not likelihood.common_prior else None
         fitted = [
-            _fit_mixture(index, Problem(rows, tangent_map, served, residual, labels, linear=linear), run)
-            for index, (tangent_map, served) in enumerate(ready.maps)
+            _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
+            for index, problem in enumerate(make_problems(ready.maps, rows, residuals, grouped, blends))
         ]
-        return _assembled(ready.network.module, origin, fitted, _Given(rows, labels, held), heard, report)
+        return _assembled(ready.network.module, origin, fitted, _Given(rows, grouped, held), heard, report)
 
 
 @dataclass(frozen=True)
@@ -165,7 +203,7 @@ class _Fitted:
     handout: Handout
 
 
-def _fit_mixture(index: int, problem: Problem, run: _Run) -> _Fitted:
+def _fit_mixture(index: int, problem: Problem, run: _Run, *, common_prior: bool) -> _Fitted:
     """Divide, hand out the rows, solve."""
     tangents, store = problem.tangents, run.store
     if run.keep_features:
@@ -181,8 +219,10 @@ def _fit_mixture(index: int, problem: Problem, run: _Run) -> _Fitted:
         report=run.report,
         known=problem.known,
     )
-    handout = _handout(tangents, partition, run, len(problem.outputs))
+    handout = _handout(tangents, partition, run, problem.num_targets)
     tasks = make_tasks(partition, handout)
+    if common_prior:
+        problem = replace(problem, prior=agree_on_prior(problem, tasks, run.executor))
     solved = solve_tasks(
         problem,
         tasks,
@@ -222,6 +262,7 @@ def _plan(
     witness: Witness | None,
     budget: int | None,
     workers: int,
+    num_outputs: int,
 ) -> Plan:
     """What the fit will do, from a probe on the first rows."""
     return make_plan(
@@ -232,7 +273,7 @@ def _plan(
         division=division,
         patchwork=patchwork,
         witness=witness,
-        num_outputs=sum(len(served) for _, served in ready.maps),
+        num_outputs=num_outputs,
         budget=budget,
         workers=workers,
     )
@@ -270,9 +311,10 @@ def _origin(
     rows: Rows,
     labels: Tensor | None,
     outputs: str,
-    likelihood: Regression,
+    likelihood: Likelihood,
     seed: int,
     witness: Witness | None,
+    split: tuple[int, int],
 ) -> Origin:
     """Where the model comes from; what the experts may hold is not known yet."""
     return Origin(
@@ -288,6 +330,7 @@ def _origin(
         lend=(),
         seed=seed,
         witness=witness,
+        split=split,
     )
 
 
@@ -312,8 +355,9 @@ def _settings(
     }
 
 
-def _say(report: Reporter, plan: Plan, rows: Rows, ready: Prepared) -> None:
+def _say(report: Reporter, plan: Plan, rows: Rows, ready: Prepared, outputs: str) -> None:
     report.say(f"tangents: {ready.tangents}, {ready.reason}")
+    report.say(outputs_text(ready, outputs))
     report.say(
         f"{len(rows)} rows, {plan.num_experts} experts: the model will hold about "
         f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} "

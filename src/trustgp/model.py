@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from .data import Inputs, as_inputs, copied, count, finite_rows, structure, take, to_device
-from .likelihoods.regression import Regression
-from .math.calibration import Calibration, HeldOut
+from .likelihoods import Calibrations, Likelihood, Shape
 from .mixture import Mixture, Raw
+from .novelty import Alarm
 from .prediction import Prediction
 from .tangents.base import Tangents
 from .tangents.network import as_matrix, call
@@ -36,6 +36,7 @@ class Origin:
         cap, lend: The most own rows of an expert, and the rows from each neighbour, per kernel.
         seed: Of the fit.
         witness: How the second opinion was formed; None: there is none.
+        split: How many rows were given, and how many of them were kept from the experts; (0, 0) without.
     """
 
     network: str
@@ -45,11 +46,12 @@ class Origin:
     outputs: str
     tangents: Tangents
     names: tuple[str, ...]
-    likelihood: Regression
+    likelihood: Likelihood
     cap: tuple[int, ...]
     lend: tuple[int, ...]
     seed: int
     witness: Witness | None
+    split: tuple[int, int] = (0, 0)
 
 
 class UncertaintyModel(nn.Module):
@@ -58,20 +60,25 @@ class UncertaintyModel(nn.Module):
     Args:
         network: A private copy of the user's network.
         mixtures: One per kernel.
-        calibrations: About the network's output, and about the corrected mean.
+        calibrations: What the likelihood has learnt from held-out rows.
         origin: Where it comes from.
         memory: What `update` needs; None after loading.
         witness: The second opinion; None: there is none.
+        held_scores: Novelty scores of the held-out rows, float64, shape [k]; empty where there were none.
+        alarm: The threshold of the novelty score, and the share of false alarms it was made for; None
+            before `threshold` was called.
     """
 
     def __init__(
         self,
         network: nn.Module,
         mixtures: tuple[Mixture, ...],
-        calibrations: tuple[Calibration, Calibration],
+        calibrations: Calibrations,
         origin: Origin,
         memory: Any = None,
         witness: WitnessState | None = None,
+        held_scores: Tensor | None = None,
+        alarm: Alarm | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -80,6 +87,8 @@ class UncertaintyModel(nn.Module):
         self.origin = origin
         self.memory = memory
         self.witness = witness
+        self.held_scores = torch.zeros(0, dtype=torch.float64) if held_scores is None else held_scores
+        self.alarm = alarm
         self.training = network.training
 
     @property
@@ -132,6 +141,37 @@ class UncertaintyModel(nn.Module):
         """How far from the training rows, in [0, 1], shape [n]."""
         return self.predict(inputs).novelty
 
+    def threshold(self, rows: Any = None, *, false_alarm: float = 0.01) -> float:
+        """Fit the threshold of the novelty score; from now on predictions have `is_novel`.
+
+        A new row like those it is fitted on lies above it with probability `false_alarm` at most, however
+        many rows there are. It is saved with the model.
+
+        Args:
+            rows: Familiar rows that neither the network nor the experts have seen: inputs, or whatever
+                `predict` takes. None: the rows that were held out in the fit.
+            false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 rows.
+        """
+        scores = self.held_scores if rows is None else self.predict(rows).score.cpu()
+        self.alarm = Alarm.fit(scores, false_alarm)
+        return float(self.alarm.threshold)
+
+    def conformal(self, validation: Any, *, level: float = 0.9) -> Any:
+        """Intervals, or sets of classes, that hold the target with probability `level` at least.
+
+        Args:
+            validation: Rows that neither the network nor the fit has seen: (inputs, targets), a Dataset or a
+                DataLoader. Not those that the model was calibrated on.
+            level: In (0, 1).
+
+        Returns:
+            An object with `interval(inputs)` for regression, `sets(inputs)` for classification; see
+            `trustgp.conformal`.
+        """
+        from .conformal import conformal
+
+        return conformal(self, validation, level=level)
+
     def update(self, new_rows: Any, *, groups: Any = None, train: Any = None, **options) -> list[int]:
         """Add rows; only the experts concerned are solved again. See `trustgp.updating.update`."""
         from .updating import update
@@ -158,11 +198,20 @@ class UncertaintyModel(nn.Module):
         shift = said.mean - as_matrix(outputs).double()
         return replace(raw, witness_shift=shift, witness_precision=said.precision)
 
-    def held_out(self, inputs: Inputs, targets: Tensor) -> HeldOut:
-        """Rows with known targets, as the calibration wants them."""
+    def answers(self, inputs: Inputs) -> tuple[Tensor, Raw]:
+        """The network's outputs [n, C], and what experts and witness say of them; all must be finite."""
         outputs = as_matrix(call(self.network, copied(to_device(inputs, self.device))))
-        residual = self.origin.likelihood.residual(outputs, targets.to(outputs.device))
-        return self.raw(inputs, outputs).held_out(residual, torch.arange(residual.shape[1]))
+        return outputs, self.raw(inputs, outputs)
+
+    def held_out(self, inputs: Inputs, targets: Tensor) -> Any:
+        """Rows with known targets, as the calibration wants them."""
+        return self.origin.likelihood.held_out(*self.answers(inputs), targets)
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes on which calibrations depend."""
+        mix = self.mixtures[0].tangents.mix
+        return Shape(mix.shape[1], tuple(len(mixture.experts) for mixture in self.mixtures))
 
     @property
     def device(self) -> torch.device:
@@ -178,17 +227,19 @@ class UncertaintyModel(nn.Module):
             outputs[good] = call(self.network, take(inputs, good.nonzero().flatten()))
         raw, known = self._known(inputs, outputs, good)
         prediction = self.origin.likelihood.prediction(outputs, raw, self.calibrations)
+        limit = None if self.alarm is None else float(self.alarm.threshold)
         inner = {
-            name: replace(value, valid=known)
+            name: replace(value, valid=known, _threshold=limit)
             for name in ("_corrected", "_plain")
             if (value := getattr(prediction, name)) is not None
         }
-        return replace(prediction, valid=known, **inner)
+        return replace(prediction, valid=known, _threshold=limit, **inner)
 
     def _known(self, inputs: Inputs, outputs: Tensor, good: Tensor) -> tuple[Raw, Tensor]:
         """What the experts say of the good rows, and for which rows it is finite, shape [n]."""
         if not bool(good.any()):
-            return _nothing_known(as_matrix(outputs), len(self.mixtures)), good
+            told = sum(len(mixture.experts[0].scale) for mixture in self.mixtures)
+            return _nothing_known(outputs, told, len(self.mixtures)), good
         whole = bool(good.all())
         chosen = good.nonzero().flatten()
         raw = self.raw(inputs, outputs) if whole else self.raw(take(inputs, chosen), outputs[chosen])
@@ -250,9 +301,9 @@ def moved(state: Any, fn) -> Any:
     return state
 
 
-def _nothing_known(outputs: Tensor, gates: int) -> Raw:
-    """For a batch without a single finite row."""
-    blank = outputs.new_zeros(0, outputs.shape[1], dtype=torch.float64)
+def _nothing_known(outputs: Tensor, told: int, gates: int) -> Raw:
+    """For a batch without a single finite row, as experts that tell so many numbers would answer."""
+    blank = outputs.new_zeros(0, told, dtype=torch.float64)
     expert = torch.zeros(0, gates, dtype=torch.int64, device=outputs.device)
     rows = torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
     return Raw(blank, blank, blank, blank, blank, expert, blank, blank).spread(rows)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,6 +91,8 @@ class Prediction:
     expert: Tensor
     valid: Tensor
     rare: Tensor | None = None
+    _score: Tensor | None = field(default=None, repr=False)
+    _threshold: float | None = field(default=None, repr=False)
     _corrected: Prediction | None = field(default=None, repr=False)
     _plain: Prediction | None = field(default=None, repr=False)
 
@@ -117,6 +120,33 @@ class Prediction:
         """The paper's variance: evidence only, no leave-out scale, no excess."""
         return self if self._plain is None else self._plain
 
+    @property
+    def score(self) -> Tensor:
+        """How foreign a row is, as one number, the higher the more, shape [n].
+
+        In regression the novelty; in classification the latent variance of the logits.
+        """
+        return self.novelty if self._score is None else self._score
+
+    @property
+    def is_novel(self) -> Tensor:
+        """Whether the score lies above the model's threshold, shape [n] bool; see `model.threshold`."""
+        if self._threshold is None:
+            raise ValueError(
+                "there is no threshold yet; call model.threshold(false_alarm=0.01), then predict again."
+            )
+        return ~(self.score <= self._threshold)  # what is no number is novel
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Of the classes, for `likelihood=Classification()` only."""
+        raise AttributeError("probabilities are those of classes; fit with likelihood=Classification().")
+
+    @property
+    def classes(self) -> Tensor:
+        """The predicted ones, for `likelihood=Classification()` only."""
+        raise AttributeError("only classifiers predict classes; fit with likelihood=Classification().")
+
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the interval about `mean` that holds the target with this probability.
 
@@ -132,13 +162,18 @@ class Prediction:
     @staticmethod
     def cat(parts: Sequence[Prediction]) -> Prediction:
         """Predictions for several lots of rows, one after another."""
-        names = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
-        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-        known = [part.rare for part in parts if part.rare is not None]
-        rare = torch.cat(known) if len(known) == len(parts) else None
+        kind = type(parts[0])
+        return kind(**{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(kind)})
 
-        def join(name: str) -> Prediction | None:
-            inner = [getattr(part, name) for part in parts]
-            return Prediction.cat(inner) if inner[0] is not None else None
 
-        return Prediction(**tensors, rare=rare, _corrected=join("_corrected"), _plain=join("_plain"))
+def _joined(values: list[Any]) -> Any:
+    """One field of several predictions: None where it is missing in one of them."""
+    if any(value is None for value in values):
+        return None
+    if isinstance(values[0], Prediction):
+        return Prediction.cat(values)
+    if not isinstance(values[0], Tensor):
+        return values[0]
+    if all(value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0 for value in values):
+        return torch.cat([value[:, :1] for value in values]).expand(-1, values[0].shape[1])  # stays a view
+    return torch.cat(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .data import Rows, chunks, looks_like_time_series, require_finite
+from .data import Inputs, Rows, chunks, count, finite_rows, looks_like_time_series, take
 from .executors.base import Executor
-from .likelihoods import Regression
+from .experts import Problem
+from .likelihoods import Likelihood, Regression
 from .progress import Reporter
 from .tangents import JacobianRows, LayerFactors, Sketch, Tangents, output_mixes
 from .tangents.base import TangentMap
@@ -56,6 +58,11 @@ class Prepared:
     tangents: Tangents
     reason: str
 
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return self.maps[0][0].mix.shape[1]
+
 
 def prepare_network(
     network: nn.Module,
@@ -66,6 +73,7 @@ def prepare_network(
     device: str | torch.device | None,
     seed: int,
     output: Output | None = None,
+    likelihood: Likelihood = Regression(),  # noqa: B008 - frozen
 ) -> Prepared:
     """Probe the network, copy it, and bind its tangents."""
     network = with_output(network, output)
@@ -74,15 +82,26 @@ def prepare_network(
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
     sample, targets = rows.take(chosen), rows.targets[chosen.to(rows.targets.device)]
     probed = check_network(network, rows.take(torch.arange(min(PROBE_ROWS, len(rows)))))
-    mixes = output_mixes(outputs, as_matrix(probed).shape[1], generator)
+    num_outputs = as_matrix(probed).shape[1]
+    likelihood.check(num_outputs, rows.targets, name="train")
+    likelihood.warn(num_outputs, rows.targets)
+    mixes = output_mixes(outputs, num_outputs, generator, contrast=likelihood.contrast)
     reason = "as asked for"
     if tangents is None:
         tangents, reason = choose_tangents(network, rows, target, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(network), target)
+    targets = likelihood.aim(lambda: _outputs(prepared, sample), targets)
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
     if maps[0][0].slow:
         warnings.warn(maps[0][0].slow, stacklevel=3)
     return Prepared(prepared, maps, tangents, reason)
+
+
+def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
+    """f(x) of a sample, shape [n, C], on the CPU."""
+    parts = chunks(count(inputs), network.pass_rows(inputs))
+    with torch.no_grad():
+        return torch.cat([network.matrix(take(inputs, index)).cpu() for index in parts])
 
 
 def choose_tangents(
@@ -107,27 +126,91 @@ def choose_tangents(
 
 def residual_of(
     network: TangentNetwork,
-    likelihood: Regression,
+    likelihood: Likelihood,
     rows: Rows,
     executor: Executor,
     report: Reporter,
     *,
     name: str,
-) -> Tensor:
-    """-H^-1 R of all rows, shape [n, C], after checking outputs and targets."""
+    blends: Sequence[Tensor] = (),
+) -> list[Tensor]:
+    """-H^-1 R of all rows, shape [n, C], after checking outputs and targets; with blends, [n, B] for each.
+
+    Args:
+        network: Whose outputs f they are about.
+        likelihood: Gives H and R.
+        rows: Inputs and targets.
+        executor, report: Where and how the work is done.
+        name: Of the rows, in error messages.
+        blends: Of each kernel, shape [C, B]: of many outputs, all n x C numbers are never there at once.
+    """
     parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
+    targets = rows.targets.cpu()
 
     @torch.no_grad()
-    def outputs_of(index: Tensor) -> Tensor:
-        return network.matrix(rows.take(index)).cpu()
+    def residual(index: Tensor) -> tuple[Tensor, list[Tensor]]:
+        outputs = network.matrix(rows.take(index)).cpu()
+        if int(index[0]) == 0:
+            likelihood.check(outputs.shape[1], targets, name=name)
+        found = likelihood.residual(outputs, targets[index])
+        return finite_rows(outputs), [found @ blend for blend in blends] or [found]
 
-    results = dict(
-        report.track(executor.run(outputs_of, parts), stage="running the network", total=len(parts))
-    )
-    outputs = torch.cat([results[i] for i in range(len(parts))])
-    likelihood.check(outputs, rows.targets, name=name)
-    require_finite(outputs, f"the network's outputs on the {name} rows")
-    return likelihood.residual(outputs, rows.targets.cpu())
+    tracked = report.track(executor.run(residual, parts), stage="running the network", total=len(parts))
+    results = dict(tracked)
+    bad = (~torch.cat([results[i][0] for i in range(len(parts))])).nonzero().flatten()
+    if len(bad):
+        raise ValueError(
+            f"the network's outputs on the {name} rows are NaN or infinite in {len(bad)} of {len(rows)} "
+            f"rows, first in row {int(bad[0])}; drop or repair these rows."
+        )
+    return [torch.cat([results[i][1][k] for i in range(len(parts))]) for k in range(len(blends) or 1)]
+
+
+def find_blends(mixes: Sequence[Tensor], likelihood: Likelihood, seed: int) -> list[Tensor]:
+    """What the experts of each kernel learn, each [C, B]; empty: all of its outputs."""
+    generator = torch.Generator().manual_seed(seed)
+    blends = [likelihood.blend(mix.cpu(), generator) for mix in mixes]
+    return [blend for blend in blends if blend is not None]
+
+
+def make_problems(
+    maps: Sequence[tuple[TangentMap, Tensor]],
+    rows: Rows,
+    residuals: Sequence[Tensor],
+    groups: Tensor | None,
+    blends: Sequence[Tensor],
+) -> list[Problem]:
+    """What the experts of each kernel share.
+
+    Args:
+        maps: What makes the features of each kernel, and the outputs it serves [B].
+        rows: The training rows.
+        residuals: Of each kernel, or one for all.
+        groups: Of each row, shape [n], or None.
+        blends: Of each kernel; empty: none.
+    """
+    return [
+        Problem(
+            rows,
+            tangent_map,
+            served,
+            residuals[index if blends else 0],
+            groups,
+            blend=blends[index] if blends else None,
+        )
+        for index, (tangent_map, served) in enumerate(maps)
+    ]
+
+
+def outputs_text(ready: Prepared, outputs: str) -> str:
+    """What the kernel of several outputs costs."""
+    count = ready.num_outputs
+    passes = {
+        "shared": f"{count} backward passes",
+        "separate": f"{count} kernels",
+        "pseudo": "one backward pass",
+    }
+    return f"outputs: {outputs}, {passes[outputs]} for {count} {'output' if count == 1 else 'outputs'}"
 
 
 def warn_time_series(rows: Rows, seed: int) -> None:

@@ -26,13 +26,14 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
 
 
-def read_mixture(reader: Reader, prefix: str, tangents: TangentMap) -> Mixture:
+def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int | None) -> Mixture:
     """The mixture whose tensors these are, each checked.
 
     Args:
         reader: Holds the tensors.
         prefix: Of their names.
         tangents: The map, already restored.
+        learnt: How many combinations of outputs its experts learn; None: each output that it serves.
     """
     outputs = reader.take(f"{prefix}outputs", INT, None)
     num_outputs = tangents.mix.shape[1]
@@ -42,7 +43,7 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap) -> Mixture:
     if not 0.0 <= float(bound) <= 1.0:
         raise reader.fail(f"{prefix}bound", f"is {float(bound)}, beyond 0..1")
     gate = _read_gate(reader, f"{prefix}gate.", tangents)
-    experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs))
+    experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs) if learnt is None else learnt)
     if not any(int(expert.own) for expert in experts):
         raise reader.fail(f"{prefix}experts.own", "leaves no expert a row of its own")
     if len(experts) != gate.num_experts:

@@ -14,8 +14,12 @@ from .executors import Executor, Threads
 from .experts import Problem, Solved, Task
 from .fingerprint import rows_fingerprint
 from .gating import nearest_two
+from .holding import kept_rows
+from .math.ranks import needed_rows
 from .model import UncertaintyModel
-from .preparing import check_groups, residual_of
+from .novelty import Alarm
+from .preparing import check_groups, find_blends, make_problems, residual_of
+from .priors import prior_of
 from .progress import Reporter, reporting
 from .solving import NO_CAP, Handout, Partition, embed_rows, make_tasks, solve_tasks
 from .witness import WitnessState
@@ -59,10 +63,17 @@ def update(
         labels = _join_groups(memory.groups, check_groups(groups, added))
         rows = _joined(memory.rows, added)
         network = model.mixtures[0].tangents.network
-        residual = residual_of(network, model.origin.likelihood, rows, executor, report, name="new_rows")
+        likelihood = model.origin.likelihood
+        likelihood.check(model.shape.outputs, added.targets, name="new_rows")
+        blends = find_blends([m.tangents.mix for m in model.mixtures], likelihood, model.origin.seed)
+        residuals = residual_of(network, likelihood, rows, executor, report, name="new_rows", blends=blends)
+        maps = [(mixture.tangents, mixture.outputs) for mixture in model.mixtures]
+        problems = make_problems(maps, rows, residuals, labels, blends)
         mixtures, partitions, solved, touched = [], [], [], []
         for k, mixture in enumerate(model.mixtures):
-            problem = Problem(rows, mixture.tangents, mixture.outputs, residual, labels)
+            problem = problems[k]
+            if likelihood.common_prior:
+                problem = replace(problem, prior=prior_of(mixture.experts))
             points = embed_rows(mixture.tangents, mixture.gate, added, executor, report)
             partition = memory.partitions[k].extend(points)
             handout = Handout(model.origin.cap[k], model.origin.lend[k])
@@ -80,9 +91,17 @@ def update(
         refitted = calibrated(model.network, tuple(mixtures), origin, training, witness, report)
         if memory.validation is None and labels is None:
             refitted.calibrations = model.calibrations  # nothing new is known about them
-    for name in ("mixtures", "origin", "calibrations", "memory", "witness"):
+        refitted.alarm = _alarm_again(model.alarm, refitted.held_scores)
+    for name in ("mixtures", "origin", "calibrations", "memory", "witness", "held_scores", "alarm"):
         setattr(model, name, getattr(refitted, name))
     return touched
+
+
+def _alarm_again(alarm: Alarm | None, scores: Tensor) -> Alarm | None:
+    """The threshold on the scores as they are now; None where there are too few held-out rows at hand."""
+    if alarm is None or len(scores) < needed_rows(1.0 - float(alarm.false_alarm)):
+        return None
+    return Alarm.fit(scores, float(alarm.false_alarm))
 
 
 def _joined(old: Rows, new: Rows) -> Rows:
@@ -129,6 +148,8 @@ def _recall(model: UncertaintyModel, train: Any, executor: Executor, report: Rep
             "model.update(new_rows, train=(inputs, targets))."
         )
     rows = read_rows(train, name="train")
+    if model.origin.split[1]:
+        rows = kept_rows(rows, min(len(rows), model.origin.split[0]), model.origin.seed)
     if rows_fingerprint(rows, None) != model.origin.data:
         raise ValueError("train holds other rows than those the model was fitted on (or had groups).")
     partitions = []

@@ -4,7 +4,7 @@ import pytest
 import torch
 from reference import calibrated_scale, two_opinions
 
-from trustgp.likelihoods import KINDS, Regression
+from trustgp.likelihoods import KINDS, Regression, Shape
 from trustgp.math.calibration import Calibration
 from trustgp.mixture import Raw
 
@@ -138,7 +138,7 @@ def test_the_residual_is_target_minus_output_in_float64():
 
 
 def test_whole_numbers_are_targets():
-    Regression().check(torch.zeros(3, 1), torch.arange(3)[:, None], name="train")
+    Regression().check(1, torch.arange(3)[:, None], name="train")
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_whole_numbers_are_targets():
 )
 def test_targets_that_cannot_be_compared_are_refused(targets, message):
     with pytest.raises(ValueError, match=message):
-        Regression().check(torch.zeros(3, 2), targets, name="train")
+        Regression().check(2, targets, name="train")
 
 
 def test_without_held_out_rows_the_calibrations_are_the_defaults():
-    own, corrected = Regression().calibrate(None, 3)
+    own, corrected = Regression().calibrate(None, Shape(3, (1,)), None)
     assert (float(own.shift), float(corrected.shift)) == (0.0, 1.0)
     for c in (own, corrected):
         assert [float(c.fade), float(c.onset), float(c.excess)] == [1.0, 1.0, 1.0]
@@ -164,11 +164,12 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
 
 
 def test_what_the_rows_cannot_rule_out_is_kept_with_and_without_held_out_rows():
-    rare = torch.tensor([0.1, 0.2], dtype=torch.float64)
+    targets, shape = uniform(10, 2), Shape(2, (1,))
+    rare = targets.var(dim=0) / 20
     held = RAW.held_out(OUTPUTS, torch.arange(2))
     for rows in (None, held):
-        assert all(torch.equal(c.rare, rare) for c in Regression().calibrate(rows, 2, rare))
-        assert all(c.rare.tolist() == [0.0, 0.0] for c in Regression().calibrate(rows, 2))
+        assert all(torch.equal(c.rare, rare) for c in Regression().calibrate(rows, shape, targets))
+        assert all(c.rare.tolist() == [0.0, 0.0] for c in Regression().calibrate(rows, shape, None))
 
 
 def test_every_likelihood_is_made_again_from_its_settings():

@@ -89,7 +89,7 @@ def _choose(
     for decade in DECADES:
         tau = float(sums.level) * 10.0**decade
         rows = _held_out(sums, tau, seen, frame)
-        calibrations = model.origin.likelihood.calibrate(rows, held.targets.shape[1])
+        calibrations = model.origin.likelihood.calibrate(rows, model.shape, None)
         found.append((float(held_out_loss(calibrations[0], rows)), tau, calibrations))
     _, tau, calibrations = min(found, key=lambda entry: entry[0])
     return tau, calibrations

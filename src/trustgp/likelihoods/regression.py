@@ -2,51 +2,90 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..math.calibration import Calibration, HeldOut, fit_calibration, pooled
+from ..math.calibration import Calibration, HeldOut, fit_calibration, pooled, unruled
 from ..mixture import Raw
 from ..prediction import Prediction
+from ..safefile import Reader
+from .base import Shape, wide
 
 
 @dataclass(frozen=True)
 class Regression:
     """Targets are real numbers, one for each output of the network."""
 
+    default_outputs: ClassVar[str] = "shared"
+    contrast: ClassVar[bool] = False
+    heard: ClassVar[bool] = True
+    common_prior: ClassVar[bool] = False
+    needs_held_out: ClassVar[bool] = False
+    titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected")
+
     def settings(self) -> dict:
         return {}
 
-    def check(self, outputs: Tensor, targets: Tensor, *, name: str) -> None:
-        """Raise unless the targets can be compared with the outputs [n, C]."""
+    def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
+        """Raise unless the targets can be compared with C outputs."""
         if targets.is_complex() or targets.dtype == torch.bool:
             raise ValueError(f"{name} targets are {targets.dtype}; regression needs real numbers.")
-        if outputs.shape[1] != targets.shape[1]:
+        if num_outputs != targets.shape[1]:
             raise ValueError(
-                f"the network has {outputs.shape[1]} outputs but {name} has {targets.shape[1]} targets "
+                f"the network has {num_outputs} outputs but {name} has {targets.shape[1]} targets "
                 "a row; they must agree."
             )
+
+    def warn(self, num_outputs: int, targets: Tensor) -> None:
+        """Nothing is odd about numbers."""
+
+    def aim(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
+        """The targets themselves."""
+        return targets
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
         return targets.double() - outputs.double()
 
+    def blend(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
+        """None: every output is learnt."""
+        return None
+
+    def held_out(self, outputs: Tensor, raw: Raw, targets: Tensor) -> HeldOut:
+        """One entry per row and output."""
+        residual = self.residual(outputs, targets.to(outputs.device))
+        return raw.held_out(residual, torch.arange(residual.shape[1]))
+
     def calibrate(
-        self, rows: HeldOut | None, num_outputs: int, rare: Tensor | None = None
+        self, rows: HeldOut | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
     ) -> tuple[Calibration, Calibration]:
         """The scales of the distribution about the network's output, and about the corrected mean.
 
         Args:
             rows: Held-out rows; None: there are none.
-            num_outputs: C.
-            rare: What the training rows cannot rule out, shape [C]; None: nothing.
+            shape: Of the model.
+            targets: Of the training rows, for what they cannot rule out; None: nothing is added for that.
+            seen: Does not matter here.
         """
+        num_outputs = shape.outputs
+        rare = None if targets is None else unruled(targets)
         if rows is None:
             own, corrected = (Calibration.default(num_outputs, shift=z, rare=rare) for z in (0.0, 1.0))
             return own, corrected
         own, corrected = (fit_calibration(rows, num_outputs, corrected=z, rare=rare) for z in (False, True))
+        return own, corrected
+
+    def score(self, raw: Raw) -> Tensor:
+        """Novelty, which has no unit, the mean over the outputs, shape [n]."""
+        return raw.novelty.mean(dim=1)
+
+    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> tuple[Calibration, Calibration]:
+        """Both calibrations from a file, each tensor checked."""
+        own, corrected = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in (0, 1))
         return own, corrected
 
     def prediction(
@@ -79,6 +118,7 @@ class Regression:
             aleatoric=_like(left * scale * raw.noise, outputs),
             excess=_like(c.excess * rest.square() * expected.square(), outputs),
             novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
+            _score=self.score(raw),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
             rare=_like(c.rare.expand_as(expected), outputs),
             valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
@@ -92,11 +132,24 @@ def _plain(calibration: Calibration) -> Calibration:
     return Calibration(zero, one, flat, zero, one, zero, one, torch.zeros_like(flat), torch.zeros_like(flat))
 
 
+def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
+    real = torch.float64
+    values = {
+        field.name: reader.take(
+            prefix + field.name, real, *((outputs,) if field.name in ("level", "trust", "rare") else ())
+        )
+        for field in fields(Calibration)
+    }
+    for name in ("fade", "onset", "excess", "trust", "rare"):
+        if not bool((values[name] >= 0).all()):
+            raise reader.fail(prefix + name, "must not be negative")
+    if not 0 < float(values["reach"]) <= 1:
+        raise reader.fail(prefix + "reach", "must lie between 0 and 1")
+    if not bool((values["level"] > 0).all()):
+        raise reader.fail(prefix + "level", "must be positive")
+    return Calibration(**values)
+
+
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
     """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
     return values.reshape(outputs.shape).to(wide(outputs.dtype))
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """At least float32: the variances of a half-precision network lie below what its numbers can hold."""
-    return torch.promote_types(dtype, torch.float32)

@@ -13,6 +13,7 @@ so that minus the log marginal likelihood is, up to constants, the profile
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,12 +94,7 @@ def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
         return profile_loss(factorise(gram, math.exp(log_tau))[0], targets)
 
     low, high = math.log(LOWEST * level), math.log(HIGHEST * level)
-    step = (high - low) / (GRID - 1)
-    losses = [loss(low + i * step) for i in range(GRID)]
-    best = min(range(GRID), key=losses.__getitem__)
-    left, right = low + max(best - 1, 0) * step, low + min(best + 1, GRID - 1) * step
-    log_tau = _golden_section(loss, left, right, low + best * step, losses[best])
-    tau = math.exp(log_tau)
+    tau = math.exp(_least_on_grid(loss, low, high))
     factor, jitter = factorise(gram, tau)
     return Evidence(
         tau=torch.tensor(tau, dtype=gram.dtype, device=gram.device),
@@ -124,3 +120,60 @@ def _golden_section(loss, left: float, right: float, best: float, best_loss: flo
             values[1] = loss(inner[1])
     winner = 0 if values[0] <= values[1] else 1
     return inner[winner] if values[winner] < best_loss else best
+
+
+@dataclass(frozen=True)
+class Prior:
+    """One prior for all experts of a kernel, so that their variances can be compared.
+
+    Args:
+        tau: Noise ratio sigma^2 / s, a scalar.
+        scale: s, a scalar.
+    """
+
+    tau: Tensor
+    scale: Tensor
+
+
+def pooled_evidence(
+    systems: Sequence[tuple[Tensor, Tensor]], *, lowest: float = LOWEST, highest: float = HIGHEST
+) -> Prior:
+    r"""The tau and s, the same for all experts and outputs, of the largest joint marginal likelihood.
+
+    .. math:: s = \tfrac1N \sum_e \sum_i \overline{(u_{ei}^\top t_e)^2} / (\lambda_{ei} + \tau), \qquad
+        \tfrac12 \big( N \log s + \sum_e \log\det(K_e + \tau I) \big) \to \min
+
+    where N counts the rows of all experts and the bar is the mean over outputs.
+
+    Args:
+        systems: Of each expert: its kernel K [m, m] and its pseudo-targets t [m, B], float64.
+        lowest, highest: Multiples of the mean diagonal of K between which tau is searched.
+    """
+    eigenvalues, shares = [], []
+    for gram, targets in systems:
+        values, vectors = torch.linalg.eigh(gram)
+        eigenvalues.append(values.clamp_min(0.0))
+        shares.append((vectors.T @ targets).square().mean(dim=1))
+    spectrum, energy = torch.cat(eigenvalues), torch.cat(shares)
+    if not bool(torch.isfinite(spectrum).all() & torch.isfinite(energy).all()):
+        raise FactorisationError("the kernel is not finite: the network's gradients overflow.")
+    level = float(spectrum.mean()) or 1.0  # without any gradient only the noise is left
+
+    def scale_at(log_tau: float) -> Tensor:
+        return (energy / (spectrum + math.exp(log_tau))).mean().clamp_min(torch.finfo(energy.dtype).tiny)
+
+    def loss(log_tau: float) -> float:
+        return float(scale_at(log_tau).log() + (spectrum + math.exp(log_tau)).log().mean())
+
+    low, high = math.log(lowest * level), math.log(highest * level)
+    log_tau = _least_on_grid(loss, low, high)
+    return Prior(tau=spectrum.new_tensor(math.exp(log_tau)), scale=scale_at(log_tau))
+
+
+def _least_on_grid(loss: Callable[[float], float], low: float, high: float) -> float:
+    """Where a loss is least: on a grid, then by golden section around the best grid point."""
+    step = (high - low) / (GRID - 1)
+    losses = [loss(low + i * step) for i in range(GRID)]
+    best = min(range(GRID), key=losses.__getitem__)
+    left, right = low + max(best - 1, 0) * step, low + min(best + 1, GRID - 1) * step
+    return _golden_section(loss, left, right, low + best * step, losses[best])

@@ -128,15 +128,32 @@ class Tangents(Protocol):
         ...
 
 
-def output_mixes(outputs: str, num_outputs: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
+def output_mixes(
+    outputs: str, num_outputs: int, generator: torch.Generator, *, contrast: bool = False
+) -> list[tuple[Tensor, Tensor]]:
     r"""How the outputs enter the kernel: pairs of (mix W [K, C], outputs served [B]).
 
     .. math:: k(x, x') = s \sum_k \Big(\sum_c W_{kc} J_c(x)\Big) \cdot \Big(\sum_c W_{kc} J_c(x')\Big)
 
     One pair is one kernel with its own gate and experts. `shared`: W = I / sqrt(C); `separate`: a unit
     row per output; `pseudo`: one row of random signs over sqrt(C), a unit vector that slights no output.
+
+    Args:
+        outputs: "shared", "separate" or "pseudo".
+        num_outputs: C.
+        generator: Of the signs.
+        contrast: Whether outputs count up to a constant that is common to all of a row, as logits do: every
+            row of W then adds up to 0, and as many signs are positive as negative, or one more.
     """
     every = torch.arange(num_outputs)
+    if contrast and num_outputs > 1:
+        found = output_mixes(outputs, num_outputs, generator)
+        if outputs == "pseudo":
+            signs = torch.ones(1, num_outputs, dtype=torch.float64)
+            signs[0, torch.randperm(num_outputs, generator=generator)[: num_outputs // 2]] = -1.0
+            found = [(signs, every)]
+        centred = [(mix - mix.mean(dim=1, keepdim=True), served) for mix, served in found]
+        return [(mix / mix.norm(), served) for mix, served in centred]
     if outputs == "shared":
         return [(torch.eye(num_outputs, dtype=torch.float64) / num_outputs**0.5, every)]
     if outputs == "separate":

@@ -1,7 +1,4 @@
-"""How good is an error bar? Scores of predictions against targets: tensors in, tensors out.
-
-Every row is scored. A row without a finite mean and variance costs infinitely much; none is dropped.
-"""
+"""How good is an error bar about a number? Scores of Gaussian predictions against targets."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .prediction import Prediction, folded_quantile, folded_share
+from ..prediction import Prediction, folded_quantile, folded_share
+from .checks import same_shape, unknown_costs_all
 
 NUM_LEVELS = 100  # of a coverage curve: those of uncertainty-toolbox, 0 and 1 among them
 
@@ -25,11 +23,11 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         variance: Positive, the same shape.
         target: The same shape.
     """
-    _same_shape(mean=mean, variance=variance, target=target)
+    same_shape(mean=mean, variance=variance, target=target)
     _positive(variance)
     spread, error = variance.double(), target.double() - mean.double()
     cost = 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
-    return _unknown_costs_all(cost, mean, variance)
+    return unknown_costs_all(cost, mean, variance)
 
 
 def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
@@ -45,19 +43,19 @@ def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         variance: Positive, the same shape.
         target: The same shape.
     """
-    _same_shape(mean=mean, variance=variance, target=target)
+    same_shape(mean=mean, variance=variance, target=target)
     _positive(variance)
     std, error = variance.double().sqrt(), target.double() - mean.double()
     z = error / std
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     cost = error * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
-    return _unknown_costs_all(cost, mean, variance)
+    return unknown_costs_all(cost, mean, variance)
 
 
 def squared_error(mean: Tensor, target: Tensor) -> Tensor:
     """(y - mean)^2, elementwise, float64; infinite where there is no finite mean."""
-    _same_shape(mean=mean, target=target)
-    return _unknown_costs_all((target.double() - mean.double()).square(), mean)
+    same_shape(mean=mean, target=target)
+    return unknown_costs_all((target.double() - mean.double()).square(), mean)
 
 
 def mse(mean: Tensor, target: Tensor) -> Tensor:
@@ -67,7 +65,7 @@ def mse(mean: Tensor, target: Tensor) -> Tensor:
 
 def interval_coverage(lower: Tensor, upper: Tensor, target: Tensor) -> Tensor:
     """Share of targets inside [lower, upper], over all rows and outputs, a float64 scalar."""
-    _same_shape(lower=lower, upper=upper, target=target)
+    same_shape(lower=lower, upper=upper, target=target)
     return ((lower <= target) & (target <= upper)).double().mean()
 
 
@@ -93,7 +91,7 @@ def interval_width(variance: Tensor, *, excess: Tensor | None = None, level: flo
     if not 0.0 < level < 1.0:
         raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.95.")
     if excess is not None:
-        _same_shape(variance=variance, excess=excess)
+        same_shape(variance=variance, excess=excess)
         return 2 * folded_quantile(excess.sqrt(), variance.sqrt(), level)
     half = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
     return 2 * half * variance.double().sqrt()
@@ -131,7 +129,7 @@ def coverage_curve(
         in no interval, not even in that of level 1.
     """
     excess = torch.zeros_like(variance) if excess is None else excess
-    _same_shape(mean=mean, variance=variance, target=target, excess=excess)
+    same_shape(mean=mean, variance=variance, target=target, excess=excess)
     _positive(variance + excess)
     levels = torch.arange(NUM_LEVELS).double() / (NUM_LEVELS - 1) if levels is None else levels
     levels = levels.to(mean.device, torch.float64)
@@ -159,59 +157,6 @@ def rms_calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
     return _gaps(levels, observed).square().mean(dim=0).sqrt()
 
 
-def selective_risk(scores: Tensor, losses: Tensor) -> Tensor:
-    r"""Mean loss of the k rows with the lowest scores, for k = 1 .. n: the sparsification curve.
-
-    .. math:: R_k = \tfrac1k \sum_{i \le k} \ell_{(i)}, \qquad \text{AURC} = \tfrac1n \sum_k R_k
-
-    Rows of equal score are taken in random order, on average: with a constant score the curve is flat, the
-    mean loss, and no order of the rows in a file can make it better. Scores equal to the losses give the
-    oracle's curve, which none can undercut.
-
-    Args:
-        scores: How uncertain a row is, for example its std, shape [n].
-        losses: Not negative, for example squared errors, shape [n].
-
-    Returns:
-        R, shape [n], float64; its mean is the area under the risk-coverage curve.
-    """
-    _same_shape(scores=scores, losses=losses)
-    ordered, order = _scores(scores, "scores").sort(stable=True)
-    sizes = ordered.unique_consecutive(return_counts=True)[1]
-    expected = torch.segment_reduce(losses.double()[order], "mean", lengths=sizes).repeat_interleave(sizes)
-    counted = torch.arange(1, len(scores) + 1, dtype=torch.float64, device=scores.device)
-    return expected.cumsum(0) / counted
-
-
-def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
-    r"""Area under the ROC curve of a novelty score, a float64 scalar; 0.5 is chance.
-
-    .. math:: P(s_{out} > s_{in}) + \tfrac12 P(s_{out} = s_{in})
-
-    Args:
-        in_scores: Scores of familiar rows, shape [n].
-        out_scores: Scores of foreign rows, which should be higher, shape [m].
-    """
-    familiar, foreign = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
-    ordered = familiar.sort().values
-    below = torch.searchsorted(ordered, foreign, right=False).double()
-    not_above = torch.searchsorted(ordered, foreign, right=True).double()
-    return (below + not_above).mean() / (2 * len(ordered))
-
-
-def fpr95(in_scores: Tensor, out_scores: Tensor) -> Tensor:
-    """Share of foreign rows that pass when the threshold lets 95 % of the familiar rows pass.
-
-    Args:
-        in_scores: Scores of familiar rows, shape [n].
-        out_scores: Scores of foreign rows, which should be higher, shape [m].
-    """
-    familiar, foreign = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
-    needed = -(-95 * len(familiar) // 100)  # whole rows: 0.95 n in floats may round up past it
-    threshold = familiar.sort().values[needed - 1]
-    return (foreign <= threshold).double().mean()
-
-
 def _share_within(reached: Tensor, levels: Tensor) -> Tensor:
     """Share of the rows [n] that each level [L] reaches; NaN is reached by none, shape [L]."""
     ordered = reached[~reached.isnan()].sort().values
@@ -230,26 +175,3 @@ def _gaps(levels: Tensor, observed: Tensor) -> Tensor:
 def _positive(variance: Tensor) -> None:
     if bool((variance <= 0).any()):
         raise ValueError(f"variance falls to {float(variance.min()):.3g}; it must be positive.")
-
-
-def _unknown_costs_all(cost: Tensor, *known: Tensor) -> Tensor:
-    """The cost, infinite where anything in `known` is NaN or infinite."""
-    for values in known:
-        cost = torch.where(torch.isfinite(values), cost, torch.inf)
-    return cost
-
-
-def _scores(scores: Tensor, name: str) -> Tensor:
-    if scores.ndim != 1 or len(scores) == 0:
-        raise ValueError(f"{name} have shape {tuple(scores.shape)}; one score a row is needed, shape [n].")
-    if bool(scores.isnan().any()):
-        raise ValueError(f"{name} hold {int(scores.isnan().sum())} NaN; every row needs a score.")
-    return scores.double().contiguous()  # a column of a matrix may come in
-
-
-def _same_shape(**tensors: Tensor) -> None:
-    """Raise unless all shapes agree; broadcasting [n] against [n, 1] would score n^2 pairs."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if len(set(shapes.values())) > 1:
-        text = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(f"shapes differ: {text}; they must agree.")

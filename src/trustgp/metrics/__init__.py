@@ -1,0 +1,48 @@
+"""How good is an error bar? Scores of predictions against targets: tensors in, tensors out.
+
+Every row is scored. A row without a finite prediction costs infinitely much; none is dropped.
+"""
+
+from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
+from .gaussian import (
+    NUM_LEVELS,
+    calibration_error,
+    coverage,
+    coverage_curve,
+    gaussian_crps,
+    gaussian_nll,
+    interval_coverage,
+    interval_width,
+    mse,
+    rms_calibration_error,
+    sharpness,
+    squared_error,
+)
+from .ranking import auroc, fpr95, selective_risk
+
+__all__ = [  # noqa: RUF022  grouped by what they are for
+    # of Gaussian predictions
+    "gaussian_nll",
+    "gaussian_crps",
+    "squared_error",
+    "mse",
+    "interval_coverage",
+    "coverage",
+    "interval_width",
+    "sharpness",
+    "coverage_curve",
+    "calibration_error",
+    "rms_calibration_error",
+    "NUM_LEVELS",
+    # of probabilities
+    "class_nll",
+    "brier",
+    "accuracy",
+    "expected_calibration_error",
+    "reliability_curve",
+    "entropy",
+    # of one number a row
+    "selective_risk",
+    "auroc",
+    "fpr95",
+]

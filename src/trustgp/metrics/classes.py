@@ -1,0 +1,129 @@
+"""How good are probabilities of classes? Scores of [n, C] probabilities against [n] class numbers.
+
+Every row is scored. A row whose probabilities are not finite costs infinitely much in likelihood, and as much
+as a sure mistake in the others; none is dropped.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BINS = 15  # of the calibration error, of equal width, as in Guo et al. 2017
+SUM = 1e-3  # that probabilities may add up to more or less than 1, in half precision
+
+
+def class_nll(probabilities: Tensor, labels: Tensor) -> Tensor:
+    r"""Negative log likelihood of the labels, in nats, shape [n], float64: :math:`-\log p_{iy_i}`.
+
+    Args:
+        probabilities: Of the classes, shape [n, C].
+        labels: The true classes, int64, shape [n].
+    """
+    p = _checked(probabilities, labels)
+    cost = -_of_label(p, labels).log()
+    return torch.where(torch.isfinite(p).all(dim=1), cost, torch.inf)
+
+
+def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
+    r"""Brier score of each row, shape [n], float64, from 0 to 2: :math:`\sum_c (p_{ic} - [c = y_i])^2`.
+
+    Args:
+        probabilities: Of the classes, shape [n, C].
+        labels: The true classes, int64, shape [n].
+    """
+    p = _checked(probabilities, labels)
+    cost = p.square().sum(dim=1) - 2 * _of_label(p, labels) + 1
+    return torch.where(torch.isfinite(p).all(dim=1), cost, 2.0)
+
+
+def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Share of rows whose most probable class is the true one, a float64 scalar.
+
+    Args:
+        probabilities: Of the classes, or anything that ranks them, such as logits, shape [n, C].
+        labels: The true classes, int64, shape [n].
+    """
+    _check_shapes(probabilities, labels)
+    right = probabilities.argmax(dim=1) == labels
+    return (right & torch.isfinite(probabilities).all(dim=1)).double().mean()
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: int = BINS) -> Tensor:
+    r"""How far the probability of the predicted class is from the share of right ones, a float64 scalar.
+
+    .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{accuracy}_b - \mathrm{confidence}_b |
+
+    over `bins` bins of equal width on [0, 1], each without its lower and with its upper end.
+
+    Args:
+        probabilities: Of the classes, shape [n, C].
+        labels: The true classes, int64, shape [n].
+        bins: 15 is what most papers report.
+    """
+    number, confidence, share = reliability_curve(probabilities, labels, bins=bins)
+    gaps = torch.where(number > 0, (share - confidence).abs(), 0.0)
+    return (number * gaps).sum() / number.sum()
+
+
+def reliability_curve(
+    probabilities: Tensor, labels: Tensor, *, bins: int = BINS
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, mean confidence and share of right ones in each bin of confidence, each [bins], float64.
+
+    Empty bins hold 0 three times.
+
+    Args:
+        probabilities: Of the classes, shape [n, C].
+        labels: The true classes, int64, shape [n].
+        bins: Of equal width on [0, 1], each without its lower and with its upper end.
+    """
+    p = _checked(probabilities, labels)
+    if bins < 1:
+        raise ValueError(f"bins={bins}; at least one is needed.")
+    whole = torch.isfinite(p).all(dim=1)
+    confidence, predicted = p.max(dim=1)
+    # a row without an answer: sure, and wrong
+    confidence, right = torch.where(whole, confidence, 1.0), (predicted == labels) & whole
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=p.device)
+    place = torch.bucketize(confidence, edges[1:-1], right=False)
+    number = torch.bincount(place, minlength=bins).double()
+    sums = (torch.bincount(place, weights=w, minlength=bins) for w in (confidence, right.double()))
+    mean, share = (total / number.clamp_min(1.0) for total in sums)
+    return number, mean, share
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    r"""How undecided a row is, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`, 0 for a sure one.
+
+    Args:
+        probabilities: Of the classes, shape [n, C].
+    """
+    return torch.special.entr(probabilities.double()).sum(dim=1)
+
+
+def _of_label(p: Tensor, labels: Tensor) -> Tensor:
+    return p.gather(1, labels[:, None]).squeeze(1)
+
+
+def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """The probabilities in float64, after checks; rows that are not finite are let through."""
+    _check_shapes(probabilities, labels)
+    p = probabilities.double()
+    known = p[torch.isfinite(p).all(dim=1)]
+    if bool((known < 0).any()) or bool(((known.sum(dim=1) - 1).abs() > SUM).any()):
+        raise ValueError("probabilities must lie in 0..1 and add up to 1 in every row; are these logits?")
+    return p
+
+
+def _check_shapes(probabilities: Tensor, labels: Tensor) -> None:
+    if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1] or len(labels) == 0:
+        raise ValueError(
+            f"probabilities have shape {tuple(probabilities.shape)} and labels {tuple(labels.shape)}; "
+            "[n, C] and [n] are needed, with at least one row."
+        )
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(f"labels are {labels.dtype}; class numbers (int64) are needed.")
+    last = probabilities.shape[1] - 1
+    if int(labels.min()) < 0 or int(labels.max()) > last:
+        raise ValueError(f"labels lie in {int(labels.min())}..{int(labels.max())}; 0..{last} are allowed.")

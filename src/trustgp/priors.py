@@ -1,0 +1,52 @@
+"""One prior for all experts of a kernel: found on a few of them, before any is solved."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .executors.base import Executor
+from .experts import Expert, Problem, Task, features_at
+from .math.evidence import Prior, pooled_evidence
+
+JUDGES = 16  # experts, evenly spread, on whose rows it is found
+JUDGED_ROWS = 400  # of each of them, evenly spread
+# Noise ratios over the mean diagonal of the kernel among which the evidence decides. It says how noisy a label
+# is, which a few rows that the network gets wholly wrong decide; what tells foreign rows apart is the same
+# within these bounds (docs/classification.md), and worse far outside.
+LOWEST, HIGHEST = 1e-2, 1e-1
+
+
+def agree_on_prior(problem: Problem, tasks: list[Task], executor: Executor) -> Prior:
+    """The scale and the noise ratio of the largest marginal likelihood on rows of several experts together.
+
+    An expert's own evidence is about its own rows only: where they are easy its noise ratio falls to next to
+    nothing, and with it the variance that it gives to foreign rows. For telling rows apart by their variance,
+    the experts must use one measure.
+    """
+    filled = [task for task in tasks if len(task.own)]
+    chosen = [filled[int(i)] for i in _evenly(len(filled), JUDGES)]
+
+    @torch.no_grad()
+    def judge(task: Task) -> tuple[Tensor, Tensor]:
+        rows = task.own[_evenly(len(task.own), JUDGED_ROWS)]
+        columns = problem.tangents.columns(problem.rows.take(rows))
+        features = features_at(problem.tangents, problem.rows, rows, columns, problem.known)
+        return features.gram(features), problem.linear_part(rows, columns) + problem.residual_at(rows)
+
+    found = dict(executor.run(judge, chosen))
+    return pooled_evidence(
+        [found[i] for i in range(len(chosen))], lowest=LOWEST, highest=HIGHEST
+    )
+
+
+def prior_of(experts: tuple[Expert, ...]) -> Prior:
+    """The prior that these experts share."""
+    first = next(expert for expert in experts if not expert.failed)
+    scale = first.scale[0]
+    return Prior(tau=first.noise[0] / scale, scale=scale)
+
+
+def _evenly(count: int, most: int) -> Tensor:
+    """At most `most` of 0 .. count - 1, evenly spread."""
+    return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()

@@ -1,0 +1,101 @@
+"""Scores of probabilities, against torchmetrics and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy as scipy_entropy
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+
+from trustgp import metrics
+
+
+def drawn(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    return logits.softmax(dim=1), torch.randint(0, classes, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("classes", [2, 4, 30])
+def test_likelihood_is_that_of_scikit_learn(classes):
+    p, labels = drawn(classes=classes)
+    ours = metrics.class_nll(p, labels)
+    assert ours.shape == (500,)
+    assert float(ours.mean()) == pytest.approx(log_loss(labels, p, labels=range(classes)), abs=1e-10)
+
+
+def test_brier_score_of_two_classes_is_twice_that_of_scikit_learn():
+    p, labels = drawn(classes=2)
+    expected = brier_score_loss(labels, p[:, 1], scale_by_half=True)  # which counts one of the classes
+    assert float(metrics.brier(p, labels).mean()) == pytest.approx(2 * expected, abs=1e-12)
+
+
+def test_brier_score_is_the_squared_distance_from_the_one_hot_row():
+    p, labels = drawn()
+    onehot = torch.nn.functional.one_hot(labels, 4).double()
+    torch.testing.assert_close(metrics.brier(p, labels), (p - onehot).square().sum(1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_calibration_error_is_that_of_torchmetrics(bins):
+    p, labels = drawn(n=2000)
+    expected = multiclass_calibration_error(p, labels, num_classes=4, n_bins=bins, norm="l1")
+    ours = metrics.expected_calibration_error(p, labels, bins=bins)
+    assert float(ours) == pytest.approx(float(expected), abs=1e-6)  # torchmetrics works in float32
+
+
+def test_calibration_error_of_honest_probabilities_is_small_and_of_sure_mistakes_one():
+    p, _ = drawn(n=40_000)
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.multinomial(p, 1, generator=generator).flatten()
+    assert float(metrics.expected_calibration_error(p, labels)) < 0.02
+    sure = torch.tensor([[1.0, 0.0]]).repeat(5, 1)
+    assert float(metrics.expected_calibration_error(sure, torch.ones(5, dtype=torch.int64))) == 1.0
+
+
+def test_accuracy_is_that_of_torchmetrics_and_scikit_learn():
+    p, labels = drawn()
+    ours = float(metrics.accuracy(p, labels))
+    assert ours == pytest.approx(float(multiclass_accuracy(p, labels, num_classes=4, average="micro")))
+    assert ours == pytest.approx(accuracy_score(labels, p.argmax(1)))
+
+
+def test_entropy_is_that_of_scipy_and_zero_for_a_sure_row():
+    p, _ = drawn()
+    np.testing.assert_allclose(metrics.entropy(p), scipy_entropy(p.numpy(), axis=1), atol=1e-12)
+    assert metrics.entropy(torch.tensor([[0.0, 1.0]])).tolist() == [0.0]
+
+
+def test_the_reliability_curve_counts_every_row_once():
+    p, labels = drawn()
+    number, confidence, share = metrics.reliability_curve(p, labels)
+    assert number.sum() == 500
+    assert float((number * share).sum() / 500) == pytest.approx(float(metrics.accuracy(p, labels)))
+    assert float((number * confidence).sum() / 500) == pytest.approx(float(p.amax(1).mean()))
+
+
+def test_a_row_without_an_answer_costs_as_much_as_a_sure_mistake():
+    p = torch.tensor([[0.5, 0.5], [math.nan, math.nan]])
+    labels = torch.tensor([0, 0])
+    assert metrics.class_nll(p, labels)[1] == math.inf
+    assert metrics.brier(p, labels)[1] == 2.0
+    assert float(metrics.accuracy(p, labels)) == 0.5
+    assert float(metrics.expected_calibration_error(p, labels)) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("p", "labels", "says"),
+    [
+        (torch.rand(3), torch.zeros(3, dtype=torch.int64), "shape"),
+        (torch.ones(3, 2) / 2, torch.zeros(2, dtype=torch.int64), "shape"),
+        (torch.ones(0, 2), torch.zeros(0, dtype=torch.int64), "at least one row"),
+        (torch.ones(3, 2) / 2, torch.zeros(3), "class numbers"),
+        (torch.ones(3, 2) / 2, torch.tensor([0, 1, 2]), "0..1 are allowed"),
+        (torch.randn(3, 2) + 3, torch.tensor([0, 1, 1]), "logits"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(p, labels, says):
+    with pytest.raises(ValueError, match=says):
+        metrics.class_nll(p, labels)
