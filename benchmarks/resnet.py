@@ -128,6 +128,7 @@ def main() -> None:
         "within_2_gb": peak_bytes[device.type] <= PROMISE,
         "predict_seconds_per_image": with_bar,
         "network_seconds_per_image": alone,
+        "predict_in_forward_passes": round(with_bar / alone, 1),
     }
     for name, value in result.items():
         print(f"{name}: {value}")
