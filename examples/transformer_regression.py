@@ -2,9 +2,9 @@
 
     python examples/transformer_regression.py [--sentences 600] [--hidden 32] [--steps 150]
 
-Needs `transformers`. The model is BERT's architecture, small, from a configuration: nothing is downloaded.
-It learns how positive a sentence of made-up words is. It takes a dict and returns an object, so `fit` is told
-which of its tensors counts: `output=lambda result: result.logits`.
+Needs `transformers` (pip install "trustgp[hf]"). The model is BERT's architecture, small, from a
+configuration: nothing is downloaded. It learns how positive a sentence of made-up words is. It takes a dict
+and returns an object, so `fit` is told which of its tensors counts: `output=lambda result: result.logits`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def network(hidden: int) -> torch.nn.Module:
     try:
         from transformers import BertConfig, BertForSequenceClassification
     except ImportError as error:
-        raise SystemExit("this example needs transformers: pip install transformers") from error
+        raise SystemExit('this example needs transformers: pip install "trustgp[hf]"') from error
     config = BertConfig(
         vocab_size=WORDS,
         hidden_size=hidden,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from reference import dense_gram, dense_jacobian, dense_rows
 from torch import nn
+from torch.nn.utils import prune
 from zoo import NETWORKS, Encoder, Head, LastStep, Wrapped, make, seeded
 
 import trustgp
@@ -187,7 +188,17 @@ def test_what_belongs_to_no_layer_is_left_to_torch_func(name):
     assert not found.looped
 
 
-@pytest.mark.parametrize("name", ["lstm, packed", "routed rows"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm, packed",
+        "routed rows",
+        "checkpointed",
+        "checkpointed, reentrant",
+        "loops that depend on values",
+        "mixture of experts",
+    ],
+)
 def test_what_torch_func_cannot_do_is_done_row_by_row(name):
     found = ways(name)
     assert found.looped
@@ -210,6 +221,93 @@ def test_a_slow_way_is_warned_about_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(inputs)
+
+
+# What can be mended or must be refused before the work.
+
+
+def conv() -> nn.Module:
+    torch.manual_seed(0)
+    return Head(nn.Conv1d(2, 4, 3), channels=4).double().eval()
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compiled", "data parallel"])
+def test_a_wrapped_network_is_taken_as_the_module_inside(wrap, tmp_path):
+    network, inputs = conv(), seeded(30, 2, 9)
+    model = fitted(wrap(network), inputs)
+    p, expected = model.predict(inputs), fitted(network, inputs).predict(inputs)
+    assert torch.equal(p.mean, expected.mean)
+    assert torch.equal(p.variance, expected.variance)
+    model.save(tmp_path / "model.trustgp")
+    assert torch.equal(trustgp.load(tmp_path / "model.trustgp", wrap(network)).predict(inputs).mean, p.mean)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_scripted_network_is_refused():
+    inputs = seeded(30, 2, 9)
+    for network in (torch.jit.script(conv()), nn.Sequential(torch.jit.trace(conv(), inputs))):
+        with pytest.raises(ValueError, match=r"torch.jit module.*pass the torch.nn.Module that it was"):
+            fitted(network, inputs)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_lazy_network_is_refused_and_stays_lazy():
+    network = nn.Sequential(nn.LazyConv1d(3, 3), nn.Flatten(), nn.LazyLinear(2)).double().eval()
+    with pytest.raises(ValueError, match=r"parameter '0.weight' has no shape yet"):
+        fitted(network, seeded(30, 2, 9))
+    assert isinstance(network[0].weight, nn.parameter.UninitializedParameter)
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn, self.last = nn.Parameter(torch.randn(2, dtype=torch.complex128)), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.last(torch.fft.irfft(torch.fft.rfft(x) * self.turn, n=3))
+
+
+def test_complex_parameters_are_refused_and_others_may_be_chosen():
+    network, inputs = Complex().eval(), seeded(30, 3)
+    network.last.double()
+    with pytest.raises(ValueError, match=r"parameter 'turn' is complex"):
+        fitted(network, inputs)
+    tangents, _ = bound(network, inputs, JacobianRows(parameters=["last.bias"]))
+    assert_close(tangents(inputs).rows, (torch.eye(2).double() / 2**0.5).flatten().expand(30, 4))
+
+
+def test_what_a_forward_pass_left_on_the_network_does_not_matter():
+    (network, inputs), (used, _) = make("buffers and hooks"), make("buffers and hooks")
+    used(inputs)  # leaves an activation behind, with its graph
+    before = float(used.calls)
+    tangents, mix = bound(used, inputs, JacobianRows())
+    assert_close(tangents(inputs).rows, dense_rows(dense_jacobian(network, inputs), mix))
+    fitted(used, seeded(30, 2, 9), tangents=Sketch(64))
+    assert float(used.calls) == before  # the network is the user's: even its counters stay
+    assert used.kept[0].grad_fn is not None
+
+
+def test_a_pruned_layer_has_gradients_where_it_was_not_pruned():
+    network, inputs = nn.Linear(3, 2, bias=False).double(), seeded(5, 3)
+    prune.custom_from_mask(network, "weight", torch.tensor([[1, 0, 1], [0, 1, 1]]))
+    tangents, mix = bound(network, inputs, JacobianRows())
+    jacobian = torch.einsum("nj,ci,ij->ncij", inputs, torch.eye(2).double(), network.weight_mask.double())
+    assert_close(tangents(inputs).rows, dense_rows(jacobian.flatten(2), mix))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+def test_an_old_style_weight_norm_has_the_gradients_of_the_new():
+    def network(norm):
+        torch.manual_seed(0)
+        return Head(norm(nn.Conv1d(2, 4, 3)), channels=4).double().eval()
+
+    inputs = seeded(5, 2, 9)
+    old, new = (network(n) for n in (nn.utils.weight_norm, nn.utils.parametrizations.weight_norm))
+    grams = []
+    for one in (old, new):
+        features = bound(one, inputs, JacobianRows())[0](inputs)
+        grams.append(features.gram(features))
+    assert_close(*grams)
 
 
 # From end to end.
@@ -374,9 +472,10 @@ def test_what_is_chosen_is_said_with_its_memory_and_time(build, shape, chosen, w
     with caplog.at_level(logging.INFO, logger="trustgp"):
         model = fitted(build().double().eval(), seeded(30, *shape))
     assert model.origin.tangents == chosen
-    first, second = (record.message for record in caplog.records[:2])
+    first, outputs, second = (record.message for record in caplog.records[:3])
     assert type(chosen).__name__ in first
     assert why in first
+    assert "backward pass" in outputs
     assert "the fit needs at most about" in second
     assert " s." in second
 
@@ -484,6 +583,32 @@ def test_a_half_precision_network_keeps_its_mean_and_has_float32_tangents(build,
     model.save(tmp_path / "model.trustgp")
     again = trustgp.load(tmp_path / "model.trustgp", network).predict(inputs)
     assert torch.equal(again.variance, p.variance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_precision_networks_error_bar_does_not_underflow(dtype):
+    """Targets of the size 1e-5 have variances near 1e-10: float16 ends at 6e-8."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+    with torch.no_grad():
+        network[2].weight.mul_(1e-5), network[2].bias.mul_(1e-5)
+    network, inputs = network.to(dtype), seeded(60, 3).to(dtype)
+    targets = network(inputs).detach().double() + 1e-5 * seeded(60, 2)
+    p = trustgp.fit(network, (inputs, targets), num_experts=1, progress=False).predict(inputs)
+    assert p.mean.dtype == dtype
+    assert torch.equal(p.mean, network(inputs))
+    for one in (p, p.corrected, p.plain):
+        parts = (one.epistemic, one.aleatoric, one.excess, one.rare, one.novelty, one.variance, one.std)
+        assert all(values.dtype == torch.float32 for values in parts)
+        assert bool((one.epistemic > 0).all())
+        assert bool((one.aleatoric > 0).all())
+    lower, upper = p.interval(0.95)
+    assert lower.dtype == upper.dtype == torch.float32
+    assert bool((lower < p.mean.float()).all())
+    assert bool((p.mean.float() < upper).all())
+    # the same network in float64 has the same error bar, to the precision of the float32 tangents
+    wide = trustgp.fit(network.double(), (inputs.double(), targets), num_experts=1, progress=False)
+    torch.testing.assert_close(p.std.double(), wide.predict(inputs.double()).std, rtol=0.1, atol=0)
 
 
 def test_the_float32_twin_of_a_half_network_follows_it_to_another_place():

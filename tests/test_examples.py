@@ -16,6 +16,7 @@ SMALL = {
     "resnet18_like": ["--images", "40", "--width", "4", "--steps", "2"],
     "gru_torques": ["--trajectories", "3", "--hidden", "8", "--epochs", "1"],
     "transformer_regression": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
+    "transformer_classification": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
 }
 
 
@@ -32,8 +33,8 @@ def test_every_example_is_run_here():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_example_runs(name, capsys):
-    if name == "transformer_regression":
-        pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    if name.startswith("transformer"):
+        pytest.importorskip("transformers", reason='transformers is not installed: pip install "trustgp[hf]"')
     model = example(name).main(SMALL[name])
     assert isinstance(model, UncertaintyModel)
     assert "novelty" in capsys.readouterr().out

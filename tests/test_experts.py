@@ -30,6 +30,7 @@ from trustgp.experts import (
 )
 from trustgp.math.evidence import FactorisationError
 from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
+from trustgp.tangents.base import working_set
 from trustgp.tangents.network import prepare
 
 EVERY = torch.empty(0, dtype=torch.int64)
@@ -275,7 +276,7 @@ def test_chunks_do_not_change_the_features(case, tangents, monkeypatch):
     setting = Setting(case, tangents)
     bound = setting.problem.tangents
     whole_gram = features_of(bound, case.inputs[:20], EVERY)
-    monkeypatch.setattr(type(bound), "working_bytes", lambda self: 128 * 2**20 // 3)
+    monkeypatch.setattr(type(bound), "working_bytes", lambda self: working_set(self.network.device) // 3)
     assert chunk_rows(bound) == 3
     parts = features_of(bound, case.inputs[:20], EVERY)
     torch.testing.assert_close(parts.gram(parts), whole_gram.gram(whole_gram), rtol=1e-10, atol=1e-10)

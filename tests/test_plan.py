@@ -191,3 +191,13 @@ def test_the_smallest_experts_are_worth_their_gate(case, fit_case):
     needed = int(str(caught.value).split("works is ")[1].split(" bytes")[0])
     model = fit_case(budget=needed)
     assert all(len(e.rows) >= min(FEWEST_ROWS, int(e.own)) for e in model.mixtures[0].experts)
+
+
+def test_kept_features_take_memory_and_save_time(case):
+    found = plan(case, 5000, 8)
+    kept = found.keeping()
+    assert kept.seconds < found.seconds
+    rows = 5000 * bound_map(case).row_bytes()
+    assert kept.peak_bytes > rows
+    # no worker makes features beside the expert that it solves
+    assert kept.peak_bytes <= found.peak_bytes + rows

@@ -32,9 +32,10 @@ ROOMS = [
     [
         "tangents.recurrent",
         "tangents.unfused",
+        "tangents.copying",
         "tangents.network",
-        "tangents.picking",
         "tangents.checking",
+        "tangents.picking",
         "tangents.dense",
         "tangents.recorder",
         "tangents.base",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from zoo_blocks import BLOCKS
 
 
 def seeded(*shape: int) -> Tensor:
@@ -334,6 +335,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: LastStep(nn.LSTM(3, 4, proj_size=2, bias=False, batch_first=True), 2),
         sequence,
     ),
+    "lstm, projected, both ways": (
+        lambda: LastStep(nn.LSTM(3, 4, 2, proj_size=2, bidirectional=True, batch_first=True), 4),
+        sequence,
+    ),
     "lstm, packed": (Packed, (sequence, lengths)),
     "gru": (lambda: LastStep(nn.GRU(3, 4, 2, batch_first=True), 4), sequence),
     "gru, both ways": (lambda: LastStep(nn.GRU(3, 4, bidirectional=True, batch_first=True), 8), sequence),
@@ -392,6 +397,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     ),
     "bilinear": (lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), Squeezed()), vectors),
     "one number": (lambda: nn.Sequential(nn.Conv1d(2, 1, 9), nn.Flatten(0)), series),
+    **BLOCKS,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -20,6 +19,7 @@ from .novelty import novelty_tensors, read_novelty
 from .safefile import ArtifactError, Reader, read, write
 from .state import mixture_tensors, read_mixture
 from .tangents.checking import check_mode
+from .tangents.copying import bare
 from .tangents.network import TangentNetwork
 from .tangents.picking import Output, is_picked, with_output
 from .witness import Witness
@@ -61,13 +61,14 @@ def load(
     text, table = read(Path(path), kind=KIND)
     _check_output(text.get("picked", False), output, str(path))
     origin, count = _read_origin(text, str(path))
+    network = bare(network)
     if network_fingerprint(network) != origin.network:
         raise ArtifactError(
             f"{path}: was fitted to another network; classes, names or weights differ. Load it with the "
             "network it was fitted to, or fit again."
         )
     check_mode(network)
-    module = copy.deepcopy(with_output(network, output)).requires_grad_(False)
+    module = with_output(network, output).requires_grad_(False)
     known = dict(module.named_parameters())
     if not origin.names or any(name not in known for name in origin.names):
         raise ArtifactError(f"{path}: names parameters that the network does not have.")

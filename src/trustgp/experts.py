@@ -67,6 +67,7 @@ class Problem:
         residual: r = -H^-1 R, for squared error y - f(x), float64, shape [n, C]; [n, B] with a blend.
         groups: Trajectory of each row, shape [n], or None.
         known: Features of all rows, where they were kept; None: made again when they are needed.
+        linear: J theta of all rows, shape [n, C], float64; None: made when it is needed.
         blend: Combinations of the outputs that the experts learn, shape [C, B]; None: the served outputs.
         prior: The scale and noise ratio of all experts; None: each finds its own.
     """
@@ -77,6 +78,7 @@ class Problem:
     residual: Tensor
     groups: Tensor | None
     known: Features | None = None
+    linear: Tensor | None = None
     blend: Tensor | None = None
     prior: Prior | None = None
 
@@ -93,12 +95,15 @@ class Problem:
 
     def linear_part(self, rows: Tensor, columns: Tensor) -> Tensor:
         """J theta over the kept columns, shape [m, B], float64: pseudo-targets without the residual."""
+        if self.linear is not None:
+            return self._served(self.linear[rows.to(self.linear.device)])
         network, direction = self.tangents.network, self.tangents.direction(columns)
-        parts = []
-        for index in chunks(len(rows)):
-            values = network.directional(self.rows.take(rows[index]), direction).double()
-            parts.append(values[:, self.outputs] if self.blend is None else values @ self.blend.to(values))
-        return torch.cat(parts)
+        parts = [network.directional(self.rows.take(rows[index]), direction) for index in chunks(len(rows))]
+        return torch.cat([self._served(part.double()) for part in parts])
+
+    def _served(self, values: Tensor) -> Tensor:
+        """What the experts learn of values [m, C], shape [m, B]."""
+        return values[:, self.outputs] if self.blend is None else values @ self.blend.to(values)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from .solving import (
     Partition,
     divide,
     know_features,
+    know_linear,
     lend_rows,
     make_tasks,
     solve_tasks,
@@ -159,8 +160,10 @@ def fit(
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
+        # a common prior is found on few rows
+        linear = know_linear(ready.maps[0][0], rows, report) if keep and not likelihood.common_prior else None
         fitted = [
-            _fit_mixture(index, problem, run, common_prior=likelihood.common_prior)
+            _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
             for index, problem in enumerate(make_problems(ready.maps, rows, residuals, grouped, blends))
         ]
         return _assembled(ready.network.module, origin, fitted, _Given(rows, grouped, held), heard, report)
@@ -283,10 +286,8 @@ def _with_features(plan: Plan, ready: Prepared, rows: Rows, most: int | None) ->
     Gradients are dear: without that they are made about three times. Only explicit features are as short as
     it takes, and only where the memory is there.
     """
-    tangents = ready.maps[0][0]
-    size = len(rows) * tangents.row_bytes()
-    larger = replace(plan, peak_bytes=plan.peak_bytes + size)
-    if tangents.width(expert=False) is None or size > KEPT_FEATURES:
+    tangents, larger = ready.maps[0][0], plan.keeping()
+    if tangents.width(expert=False) is None or len(rows) * tangents.row_bytes() > KEPT_FEATURES:
         return plan, False
     try:
         check_memory(larger, most, ready.network.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -47,6 +47,7 @@ class Plan:
         peak_bytes: What the fit will need in memory at its peak, beside the data, at most.
         seconds: How long it will take, roughly.
         witness_bytes: What the witness may hold of it; 0 without one.
+        kept_peak_bytes, kept_seconds: The same, with the features of all rows kept during the fit.
     """
 
     num_experts: int
@@ -55,6 +56,12 @@ class Plan:
     peak_bytes: int
     seconds: float
     witness_bytes: int
+    kept_peak_bytes: int = 0
+    kept_seconds: float = 0.0
+
+    def keeping(self) -> Plan:
+        """The plan of a fit that keeps the features of all rows."""
+        return replace(self, peak_bytes=self.kept_peak_bytes, seconds=self.kept_seconds)
 
 
 def make_plan(
@@ -99,15 +106,15 @@ def make_plan(
     state = len(tangents) * one + second if budget is None else min(len(tangents) * one + second, budget)
     room = None if budget is None else budget // len(tangents)
     held = _held_rows(tangents[0], shape, room, served)
-    peak = max(
-        second + _witness_peak(witness, sample, n, workers),
-        second + _division_bytes(tangents[0], shape),
-        state + _solving_bytes(tangents[0], shape, held, workers),
-    )
-    peak += 8 * n * (3 * num_outputs + division.components + 4) + SLACK
+    always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK
+    early = second + max(_witness_peak(witness, sample, n, workers), _division_bytes(tangents[0], shape))
+    peak = always + max(early, state + _solving_bytes(tangents[0], shape, held, workers))
+    making = min(n * tangents[0].working_bytes(), workers * int(CHUNK * chunk_bytes(tangents[0])))
+    solving = state + _solving_bytes(tangents[0], shape, held, workers, kept=True)
+    kept = always + n * tangents[0].row_bytes() + max(early, second + making, solving)
     work = _witness_work(witness, sample, n, workers)
     seconds = _seconds(tangents[0], sample, shape, work, len(tangents), workers)
-    return Plan(experts, subset, state, int(peak), seconds, second)
+    return Plan(experts, subset, state, int(peak), seconds[0], second, int(kept), seconds[1])
 
 
 def _witness_bytes(witness: Witness | None, sample: Inputs, n: int, num_outputs: int) -> int:
@@ -220,20 +227,35 @@ def _division_bytes(tangents: TangentMap, shape: _Shape) -> int:
     return max(kernel, distances)
 
 
-def _solving_bytes(tangents: TangentMap, shape: _Shape, held: int, workers: int) -> int:
-    """What the workers need beside the state: each the largest expert, while there are rows for it."""
+def _solving_bytes(
+    tangents: TangentMap, shape: _Shape, held: int, workers: int, *, kept: bool = False
+) -> int:
+    """What the workers need beside the state: each the largest expert, while there are rows for it.
+
+    Args:
+        kept: Whether the features are there, so that none are made.
+    """
     total, left = 0, shape.n
     for _ in range(min(workers, shape.most)):
         own = min(shape.largest, left)
         left -= own
-        total += (
-            _expert_peak(tangents, own, min(held, own), shape) if own else int(CHUNK * chunk_bytes(tangents))
-        )
+        making = 0 if kept else _making_bytes(tangents, own)
+        total += making + (_expert_peak(tangents, own, min(held, own), shape) if own else 0)
     return total
 
 
+def _making_bytes(tangents: TangentMap, own: int) -> int:
+    """What a worker needs while it makes the features of an expert with so many rows; 0: of some chunk."""
+    chunk = int(CHUNK * chunk_bytes(tangents))
+    if not own:
+        return chunk
+    if tangents.width(expert=True) != tangents.width(expert=False):  # columns are chosen on larger chunks
+        return 2 * min(own * tangents.working_bytes(), WORKING_SET)
+    return min(int(CHUNK * own * tangents.working_bytes()), chunk)
+
+
 def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> int:
-    """What solving one expert needs, at the worst of its three stages.
+    """What solving one expert needs beside the making of features, at the worst of its three stages.
 
     Args:
         own: Its rows.
@@ -241,16 +263,13 @@ def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> in
     """
     offered, width = shape.offered, tangents.width(expert=True)
     rows = held + min(offered, shape.lend * shape.neighbours)
-    making = int(CHUNK * min(own * tangents.working_bytes(), chunk_bytes(tangents)))
-    if width != tangents.width(expert=False):  # columns are chosen on larger chunks
-        making = 2 * min(own * tangents.working_bytes(), WORKING_SET)
     kept = 2 * held * own if held < own else 0
     choosing = _features_bytes(tangents, own, expert=True) + 8 * (3 * own**2 + kept)
     given = 6 * held**2 + 4 * held * offered + 3 * offered**2  # candidates, given the rows held
     borrowing = _features_bytes(tangents, held + offered, expert=True) + 8 * given
     spectrum = 5 * rows * (width or 0)  # singular vectors of explicit features
     solving = _features_bytes(tangents, rows, expert=True) + 8 * (6 * rows**2 + spectrum)
-    return making + max(choosing, borrowing, solving)
+    return max(choosing, borrowing, solving)
 
 
 def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
@@ -299,8 +318,8 @@ def _free_in_container() -> int | None:
 
 def _seconds(
     tangents: TangentMap, sample: Inputs, shape: _Shape, witness_work: float, kernels: int, workers: int
-) -> float:
-    """Rough time of a fit, from a small probe of this machine."""
+) -> tuple[float, float]:
+    """Rough time of a fit, from a small probe of this machine; and where features are made only once."""
     with torch.no_grad():
         tangents(sample)
         start = time.perf_counter()
@@ -314,7 +333,9 @@ def _seconds(
         for _ in range(3):
             torch.linalg.cholesky(probe)
         flop = (time.perf_counter() - start) / 3 / (256**3 / 3)
-    division = shape.n * (per_row + shape.subset * per_pair)
     rows = shape.rows + shape.offered
-    one = rows * per_row + rows**2 * per_pair + 30 * flop * shape.rows**3 / 3
-    return kernels * (division + shape.experts * one) / workers + flop * witness_work
+    once, again = shape.n * per_row, shape.experts * rows * per_row
+    pairs = (shape.n * shape.subset + shape.experts * rows**2) * per_pair
+    solving = shape.experts * 30 * flop * shape.rows**3 / 3
+    kept = kernels * (once + pairs + solving) / workers + flop * witness_work
+    return kept + kernels * again / workers, kept

@@ -69,6 +69,8 @@ def _erfinv(value: float) -> float:
 class Prediction:
     r"""A prediction and its error bar; every tensor has the shape of the network's output unless noted.
 
+    Of a half-precision network `mean` is in half precision, all else in float32.
+
     Args:
         mean: The network's own output, to the bit; or, for `corrected`, that plus the residual mean.
         epistemic: Variance for want of data: it grows away from the training rows.
@@ -154,7 +156,7 @@ class Prediction:
         if not 0.0 < level < 1.0:
             raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.95.")
         spread = (self.epistemic + self.aleatoric).sqrt()
-        half = folded_quantile(self.excess.sqrt(), spread, level).to(self.mean.dtype)
+        half = folded_quantile(self.excess.sqrt(), spread, level).to(spread.dtype)
         return self.mean - half, self.mean + half
 
     @staticmethod

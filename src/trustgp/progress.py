@@ -46,9 +46,11 @@ class Reporter:
     def track(self, items: Iterable[Item], *, stage: str, total: int) -> Iterator[Item]:
         """`items`, with a bar for the stage."""
         task = self._progress.add_task(stage, total=total)
-        for item in items:
+        for done, item in enumerate(items, start=1):
             yield item
             self._progress.advance(task)
+            if 10 * done // total > 10 * (done - 1) // total:
+                LOGGER.debug("%s: %d of %d", stage, done, total)
 
 
 @contextmanager

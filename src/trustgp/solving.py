@@ -80,6 +80,19 @@ def know_features(tangents: TangentMap, rows: Rows, executor: Executor, report: 
     return tangents.kind.from_tensors(table)
 
 
+def know_linear(tangents: TangentMap, rows: Rows, report: Reporter) -> Tensor | None:
+    """J theta of all rows, [n, C], float64, made once; None where experts choose columns of their own.
+
+    Not in the workers: torch has forward mode in one thread at a time, which may use all cores.
+    """
+    if tangents.width(expert=True) != tangents.width(expert=False):
+        return None
+    direction, network = tangents.direction(NO_COLUMNS), tangents.network
+    parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
+    tracked = report.track(parts, stage="linearising", total=len(parts))
+    return torch.cat([network.directional(rows.take(index), direction).double() for index in tracked])
+
+
 def embed_rows(
     tangents: TangentMap,
     gate: Gate,

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from reference import dense_jacobian, dense_rows
-from zoo import NETWORKS, make
+from torch import nn
+from zoo import NETWORKS, Head, LastStep, make, seeded
 
+import trustgp
 from trustgp.data import count
 from trustgp.tangents import JacobianRows, Sketch, output_mixes
 from trustgp.tangents.network import prepare
@@ -39,3 +41,41 @@ def test_the_same_seed_gives_the_same_sketch_on_cuda(name):
     network, inputs = make(name)
     here, there = (bound(network, inputs, Sketch(64), device)[0](inputs).rows for device in ("cpu", "cuda"))
     torch.testing.assert_close(there.cpu(), here, rtol=1e-10, atol=1e-10)
+
+
+SHAPES = {"conv2d, groups": (2, 6, 6), "gru": (4, 3), "transformer encoder": (4, 3)}
+
+
+@pytest.mark.parametrize("tangents", [JacobianRows(), Sketch(64)], ids=["rows", "sketch"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_fit_on_cuda_has_the_error_bar_of_one_on_the_cpu(name, tangents):
+    network, inputs, targets = make(name)[0], seeded(60, *SHAPES[name]), seeded(60, 2)
+    here, there = (
+        trustgp.fit(
+            network, (inputs, targets), tangents=tangents, num_experts=1, device=device, progress=False
+        ).predict(inputs)
+        for device in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-10, atol=1e-10)
+    # tau is found by a search to 1e-6
+    torch.testing.assert_close(there.variance.cpu(), here.variance, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: (Head(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(True), channels=8), (2, 6, 6)),
+        lambda: (LastStep(nn.GRU(3, 6, batch_first=True), 6), (4, 3)),
+    ],
+    ids=["convolution", "gru"],
+)
+def test_a_half_precision_network_on_cuda_keeps_its_mean(build, dtype):
+    torch.manual_seed(0)
+    network, shape = build()
+    network, inputs = network.eval().to("cuda", dtype), seeded(40, *shape).to("cuda", dtype)
+    p = trustgp.fit(network, (inputs, seeded(40, 2)), num_experts=1, progress=False).predict(inputs)
+    with torch.no_grad():
+        assert torch.equal(p.mean, network(inputs))
+    assert p.std.dtype == torch.float32
+    assert bool((p.std > 0).all())

@@ -92,3 +92,8 @@ class Likelihood(Protocol):
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
         """The calibrations from a file, each tensor checked."""
         ...
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """At least float32: the variances of a half-precision network lie below what its numbers can hold."""
+    return torch.promote_types(dtype, torch.float32)

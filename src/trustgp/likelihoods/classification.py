@@ -21,7 +21,7 @@ from ..math.crossentropy import loss_gradient, newton_step
 from ..math.temperature import HeldClasses, Temperature, fit_temperature
 from ..mixture import Raw
 from ..safefile import Reader
-from .base import Shape
+from .base import Shape, wide
 
 NAMED = 8  # absent classes that a warning names
 
@@ -136,16 +136,16 @@ class Classification:
             calibrations: The temperature.
         """
         score = self.score(raw)
-        spread = raw.epistemic.to(outputs.dtype)
+        spread = raw.epistemic.to(wide(outputs.dtype))
         # one number a row serves all logits: a view, however many there are
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
-        nothing = outputs.new_zeros(()).expand(outputs.shape)
+        nothing = spread.new_zeros(()).expand(outputs.shape)
         return ClassPrediction(
             mean=outputs,
             epistemic=spread,
             aleatoric=nothing,
             excess=nothing,
-            novelty=raw.novelty.mean(dim=1).to(outputs.dtype),
+            novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
             valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
             temperature=calibrations[0].to(score.device)(score, raw.expert[:, 0]),

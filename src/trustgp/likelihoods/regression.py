@@ -13,7 +13,7 @@ from ..math.calibration import Calibration, HeldOut, fit_calibration, pooled, un
 from ..mixture import Raw
 from ..prediction import Prediction
 from ..safefile import Reader
-from .base import Shape
+from .base import Shape, wide
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Regression:
             epistemic=_like(left * scale * raw.epistemic, outputs),
             aleatoric=_like(left * scale * raw.noise, outputs),
             excess=_like(c.excess * rest.square() * expected.square(), outputs),
-            novelty=raw.novelty.mean(dim=1).to(outputs.dtype),
+            novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
             _score=self.score(raw),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
             rare=_like(c.rare.expand_as(expected), outputs),
@@ -151,5 +151,5 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
-    """[n, C] float64 in the shape and precision of the network's outputs."""
-    return values.reshape(outputs.shape).to(outputs.dtype)
+    """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
+    return values.reshape(outputs.shape).to(wide(outputs.dtype))

@@ -107,7 +107,8 @@ class TangentMap(Protocol):
 
 def working_set(device: torch.device) -> int:
     """Bytes that the rows of one chunk may take on the way, where a row takes much."""
-    return 768 * 2**20 if device.type == "cuda" else 128 * 2**20
+    # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
+    return 768 * 2**20 if device.type == "cuda" else 256 * 2**20
 
 
 def chunk_bytes(tangents: TangentMap, *, least: int = 64 * 2**20) -> int:

@@ -15,8 +15,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
     Returns:
         Its outputs on these rows, shape [n] or [n, C].
     """
-    if not isinstance(network, nn.Module):
-        raise TypeError(f"network is a {type(network).__name__}; a torch.nn.Module is needed.")
+    check_kind(network)
     check_mode(network)
     n = count(inputs)
     inputs = to_device(inputs, next(network.parameters(), torch.empty(0)).device)
@@ -43,6 +42,24 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
         if n > 1:
             _check_row_independence(network, inputs)
     return outputs
+
+
+def check_kind(network: nn.Module) -> None:
+    """Raise for a network that cannot be copied, or not be looked into."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"network is a {type(network).__name__}; a torch.nn.Module is needed.")
+    for name, module in network.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"layer '{name}'" if name else "the network"
+            raise ValueError(
+                f"{what} is a torch.jit module, whose gradients cannot be taken row by row; pass the "
+                "torch.nn.Module that it was scripted or traced from."
+            )
+    for name, value in network.named_parameters():
+        if isinstance(value, nn.parameter.UninitializedParameter):
+            raise ValueError(
+                f"parameter '{name}' has no shape yet (a lazy layer); call the network once, then train it."
+            )
 
 
 def check_mode(network: nn.Module) -> None:

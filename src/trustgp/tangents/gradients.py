@@ -14,6 +14,7 @@ from .collecting import Dense
 from .layers import Collector, Layout, LayoutError, layout_of
 from .network import TangentNetwork
 from .passes import MIXED, Ways, looped, mapped, mixed_at_once, record, tapped
+from .recorder import LayerCall
 
 NOTHING = Ways({}, frozenset())
 Layouts = dict[tuple, Layout | None]
@@ -182,9 +183,7 @@ class _Probe:
             seen.append({})
             for one in recorder.calls:
                 seen[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(one.probe.shape)))
-            # what goes in, noted and kept; what comes out, twice; and a signal for each mixed output
-            sides = [(one.input.numel(), one.probe.numel()) for one in recorder.calls]
-            numbers = sum(2 * a + (2 + min(MIXED, self.num_mixed)) * b for a, b in sides)
+            numbers = sum(_numbers(one, min(MIXED, self.num_mixed)) for one in recorder.calls)
             size = numbers * self.network.dtype.itemsize // rows
             strays += recorder.strays
         layouts: Layouts = {}
@@ -210,6 +209,12 @@ class _Probe:
             if right == names:
                 break
         return Ways(tried, right)
+
+
+def _numbers(call: LayerCall, mixed: int) -> int:
+    """What a call takes: its input, noted and kept; its output, twice; signals of a pass, and those held."""
+    held = 0 if call.reduces or mixed == 1 else mixed
+    return (1 if call.kind == "product" else 2) * call.input.numel() + (3 + held) * call.probe.numel()
 
 
 def _first_line(error: Exception | None) -> str:

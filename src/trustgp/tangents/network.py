@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from torch.func import functional_call, jvp
 from torch.overrides import TorchFunctionMode
 
 from ..data import CHUNK_ROWS, Inputs, chunks, copied, count, map_tensors, take, to_device
+from .copying import duplicate
 from .unfused import PLAIN, Unfused
 
 Choice = str | Sequence[str]
@@ -52,7 +52,7 @@ class TangentNetwork:
             return self.module
         if self._twin is None or next(self._twin.parameters()).device != self.device:
             with torch.inference_mode(False):
-                self._twin = copy.deepcopy(self.module)._apply(_raised)
+                self._twin = duplicate(self.module)._apply(_raised)
         return self._twin
 
     def ready(self, inputs: Inputs) -> Inputs:
@@ -137,12 +137,13 @@ class TangentNetwork:
 
     def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
         """f(x) [n, C] with a graph that leads to fresh copies of the named parameters, and these copies."""
-        parameters = {
-            k: v.clone().requires_grad_(True) for k, v in self.parameters.items() if k in set(names)
-        }
+        fresh = {k: nn.Parameter(v.clone()) for k, v in self.parameters.items() if k in set(names)}
+        module, every = self.clone(), dict(self.twin.named_parameters())
+        # for good: a checkpointed part of the network is run again in the backward pass
+        put_in(module, {id(every[name]): value for name, value in fresh.items()})
         with torch.enable_grad(), Unfused(PLAIN if self.apart else {}):
-            outputs = as_matrix(call_with(self.clone(), parameters, copied(self.ready(inputs))))
-        return outputs, list(parameters.values())
+            outputs = as_matrix(call(module, copied(self.ready(inputs))))
+        return outputs, list(fresh.values())
 
     def clone(self) -> nn.Module:
         """The twin's module tree anew, around the same tensors.
@@ -152,7 +153,7 @@ class TangentNetwork:
         """
         twin = self.twin
         tensors = [*twin.parameters(), *twin.buffers()]
-        return copy.deepcopy(twin, {id(tensor): tensor for tensor in tensors})
+        return duplicate(twin, tensors)
 
 
 class _Largest(TorchFunctionMode):
@@ -166,6 +167,14 @@ class _Largest(TorchFunctionMode):
             if isinstance(one, Tensor):
                 self.bytes = max(self.bytes, one.numel() * one.element_size())
         return result
+
+
+def put_in(module: nn.Module, instead: dict[int, nn.Parameter]) -> None:
+    """Put other parameters in, wherever the old ones are; `instead` goes by their id."""
+    for part in module.modules():
+        for name, value in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            if id(value) in instead:
+                setattr(part, name, instead[id(value)])
 
 
 def gradients_of(value: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -212,6 +221,17 @@ def as_matrix(outputs: Any) -> Tensor:
 def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
     """Names of the parameters that `choice` stands for, in the order of the network."""
     trainable = [name for name, value in module.named_parameters() if value.requires_grad]
+    chosen = _chosen(module, choice, trainable)
+    unfit = [name for name, value in module.named_parameters() if name in chosen and value.is_complex()]
+    if unfit:
+        raise ValueError(
+            f"parameter '{unfit[0]}' is complex, and the kernel is one of real gradients; hold it as two "
+            "real numbers (torch.view_as_complex in forward), or choose others: parameters='last', or names."
+        )
+    return chosen
+
+
+def _chosen(module: nn.Module, choice: Choice, trainable: list[str]) -> list[str]:
     if not trainable:
         raise ValueError(
             "the network has no trainable parameters; the error bar comes from their gradients. "
@@ -234,5 +254,5 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
 def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> TangentNetwork:
     """A private copy of `network` on `device`, with the parameters that `choice` stands for."""
     names = choose_parameters(network, choice)
-    module = copy.deepcopy(network).requires_grad_(False)
+    module = duplicate(network).requires_grad_(False)
     return TangentNetwork(module.to(device) if device is not None else module, names)

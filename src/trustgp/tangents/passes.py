@@ -68,16 +68,24 @@ def tapped(network: TangentNetwork, ways: Ways, mix: Tensor, inputs: Inputs, int
     chosen = [place for lot in lots for place in lot]
     if not outputs.requires_grad or not chosen:
         return  # nothing depends on these parameters
-    calls = recorder.calls
-    for start in range(0, len(mix), MIXED):
-        group = slice(start, start + MIXED)
-        backs = [_signals(outputs, [calls[p].probe for p in chosen], row) for row in mix[group]]
-        signals = {p: torch.stack(lot) for p, lot in zip(chosen, zip(*backs, strict=True), strict=True)}
-        del backs
-        for lot in lots:
+    calls, last = recorder.calls, len(mix) - 1
+    soon = [lot for lot in lots if calls[lot[0]].reduces]
+    late = [lot for lot in lots if not calls[lot[0]].reduces]
+
+    def hand_on(some: list[list[int]], signals: dict[int, Tensor], group: slice) -> None:
+        for lot in some:
             layout = ways.layouts[calls[lot[0]].key] or Layout()
             found = gather([calls[p] for p in lot], [signals.pop(p) for p in lot], layout, n)
             _hand_on(found, ways.tapped, into, group)
+
+    for start in range(0, len(mix), MIXED):
+        width, held = min(MIXED, len(mix) - start), {}
+        for k in range(start, start + width):
+            backs = _signals(outputs, [calls[p].probe for p in chosen], mix[k], keep=k < last)
+            backs = dict(zip(chosen, backs, strict=True))
+            hand_on(soon, backs, slice(k, k + 1))
+            _hold(held, backs, k - start, width)
+        hand_on(late, held, slice(start, start + width))
 
 
 def _sorted(recorder: Recorder, ways: Ways, n: int) -> list[list[int]]:
@@ -97,16 +105,26 @@ def _sorted(recorder: Recorder, ways: Ways, n: int) -> list[list[int]]:
     return list(lots.values())
 
 
-def _signals(outputs: Tensor, probes: list[Tensor], weights: Tensor) -> tuple[Tensor, ...]:
-    """What comes back to the probes from one mixed output of all rows."""
-    return torch.autograd.grad(
+def _signals(outputs: Tensor, probes: list[Tensor], weights: Tensor, *, keep: bool) -> list[Tensor]:
+    """What comes back to the probes from one mixed output of all rows, [1, *output] each."""
+    found = torch.autograd.grad(
         outputs,
         probes,
         weights.to(outputs).expand_as(outputs),
-        retain_graph=True,
+        retain_graph=keep,
         allow_unused=True,
         materialize_grads=True,
     )
+    return [signal[None] for signal in found]
+
+
+def _hold(held: dict[int, Tensor], backs: dict[int, Tensor], k: int, width: int) -> None:
+    """Put the signals of one mixed output beside those of the others, [width, *output]."""
+    if width == 1:
+        held.update(backs)
+        return
+    for place, back in backs.items():
+        held.setdefault(place, back.new_empty(width, *back.shape[1:]))[k] = back[0]
 
 
 def _hand_on(found: Signals, names: frozenset[str], into: Collector, group: slice) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+
+from .checking import check_kind
+from .copying import bare, duplicate
 
 Output = Callable[[Any], Tensor]
 """Picks a tensor [n] or [n, C] from what a network returns."""
@@ -32,15 +34,21 @@ class Picker:
 
 
 def with_output(network: nn.Module, output: Output | None) -> nn.Module:
-    """A copy of the network that returns `output(network(...))`; without `output` the network itself."""
-    if output is None or not isinstance(network, nn.Module):
-        return network
-    if not callable(output):
+    """A copy of the network, out of its wrappers, that returns `output(network(...))`.
+
+    Args:
+        network: The user's, which stays as it is.
+        output: None: the copy returns what the network does.
+    """
+    network = bare(network)
+    check_kind(network)
+    if output is not None and not callable(output):
         raise TypeError(
             f"output is a {type(output).__name__}; a function of what the network returns is needed."
         )
-    network = copy.deepcopy(network)
-    network.register_forward_hook(Picker(output))
+    network = duplicate(network)
+    if output is not None:
+        network.register_forward_hook(Picker(output))
     return network
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from .copying import tensors_in
 from .network import TangentNetwork
 
 _INPUT, _WEIGHTS = ("input",), ("weight", "bias")
@@ -69,6 +70,11 @@ class LayerCall:
         return (self.weight_name or self.bias_name or "").rpartition(".")[0]
 
     @property
+    def reduces(self) -> bool:
+        """Whether its gradients are sums over positions: they are made at once, and the signals let go."""
+        return self.kind == "product" or self.weight_name is None
+
+    @property
     def weight(self) -> bool:
         """Whether its weight was chosen."""
         return self.weight_name is not None
@@ -112,24 +118,24 @@ class Recorder(TorchFunctionMode):
                 self.strays += self._chosen(others)
                 return self._note(func, func(*args, **kwargs), kind, given)
         result = func(*args, **kwargs)
-        if any(True for _ in _tensors(result)):  # a shape or a dtype is no use of the values
+        if any(True for _ in tensors_in(result)):  # a shape or a dtype is no use of the values
             self.strays += self._chosen([*args, *kwargs.values()])
         return result
 
     def _chosen(self, values: Any) -> list[str]:
-        return [self.names[id(tensor)] for tensor in _tensors(values) if id(tensor) in self.names]
+        return [self.names[id(tensor)] for tensor in tensors_in(values) if id(tensor) in self.names]
 
     def _note(self, func: Any, output: Tensor, kind: str, given: dict[str, Any]) -> Tensor:
         weight, bias = (self.names.get(id(given[name])) for name in ("weight", "bias"))
         if weight is None and bias is None:
             return output
-        value = given["input"] if kind != "product" else _multiplied(func, given)
+        # a copy: an in-place operation may still change the layer's input after this call
+        value = given["input"].detach().clone() if kind != "product" else _multiplied(func, given).detach()
         if (kind, weight, bias) in self.rowless:
             output, value = (_repeated(x, self.rows) for x in (output, value))
         # one number, seen as many: the gradient is as large as the output all the same
         probe = output.new_zeros((), requires_grad=torch.is_grad_enabled()).expand_as(output)
-        # a copy: an in-place operation may still change the layer's input after this call
-        self.calls.append(LayerCall(kind, weight, bias, value.detach().clone(), probe, given))
+        self.calls.append(LayerCall(kind, weight, bias, value, probe, given))
         self.last = output + probe
         self._version = self.last._version
         return self.last
@@ -162,14 +168,3 @@ def _multiplied(func: Any, given: dict[str, Any]) -> Tensor:
 def _repeated(tensor: Tensor, rows: int) -> Tensor:
     tensor = tensor if tensor.shape[0] == 1 else tensor[None]
     return tensor.expand(rows, *tensor.shape[1:])
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and dicts."""
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, dict):
-        yield from _tensors(list(values.values()))
-    elif isinstance(values, (tuple, list)):
-        for value in values:
-            yield from _tensors(value)
