@@ -69,6 +69,12 @@ def dense_gram(jacobian: Tensor, mix: Tensor, other: Tensor | None = None) -> Te
     return left @ (left if other is None else dense_rows(other, mix)).T
 
 
+def relative_sizes(jacobian: Tensor) -> Tensor:
+    """|J_c(x)|^2 over its mean over the outputs, by loops, shape [n, C]."""
+    sizes = [[sum(float(g) ** 2 for g in output) for output in row] for row in jacobian]
+    return torch.tensor([[s * len(row) / sum(row) for s in row] for row in sizes], dtype=torch.float64)
+
+
 def largest_columns(rows: Tensor, count: int, outputs: int) -> Tensor:
     """Stage (ii) by loops: parameters of largest sum over outputs of |sum over rows of J|, ascending.
 

@@ -12,21 +12,24 @@ from reference import (
     posterior_mean,
     posterior_variance,
     profile_likelihood,
+    relative_sizes,
     scale_from_eigenpairs,
 )
 
 from trustgp.data import Rows
 from trustgp.experts import (
+    LEAST_AMPLITUDE,
     SELECTION_NOISE,
     Problem,
     Task,
+    amplitudes,
     chunk_rows,
     features_of,
     prior_expert,
     solve_expert,
 )
 from trustgp.math.evidence import FactorisationError
-from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
+from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
 from trustgp.tangents.base import working_set
 from trustgp.tangents.network import prepare
 
@@ -38,6 +41,11 @@ NOBODY = torch.empty(0, dtype=torch.int64)
 def jacobian_of(network, inputs):
     """The dense Jacobian of the session's case, made once: it takes longer than all else here."""
     return dense_jacobian(network, inputs)
+
+
+@functools.cache
+def relative_sizes_of(network, inputs):
+    return relative_sizes(jacobian_of(network, inputs))
 
 
 class Setting:
@@ -57,6 +65,13 @@ class Setting:
         self.gram = dense_gram(jacobian, self.mix)
         linear = jacobian @ flat_parameters(case.network)
         self.targets = (linear + self.residual)[:, self.served]
+        alike = torch.ones(len(case.inputs), len(self.served), dtype=torch.float64)
+        self.amplitude = relative_sizes_of(case.network, case.inputs) if outputs == "shared" else alike
+
+    def evidence(self, expert):
+        """tau, and s of each output, read back."""
+        scale = expert.scale * self.amplitude[expert.rows].mean(dim=0)
+        return float(expert.noise[0] / scale[0]), scale
 
 
 @pytest.fixture(scope="module", params=["LayerFactors", "JacobianRows"])
@@ -74,11 +89,11 @@ def test_a_solved_expert_equals_dense_gp_regression(case, tangents, outputs, ker
     own, test = torch.arange(0, 60), torch.arange(60, 100)
     expert = solve_expert(setting.problem, whole(own)).expert
     gram, cross = setting.gram[own][:, own], setting.gram[test][:, own]
-    tau = float(expert.noise[0] / expert.scale[0])
+    tau, scale = setting.evidence(expert)
     assert float(expert.jitter) == 0.0
     expected = scale_from_eigenpairs(gram, setting.targets[own], tau)
     # tau is read back as noise / scale, and the smallest eigenvalues lie far below it: 1e-8 is what is left.
-    torch.testing.assert_close(expert.scale, expected, rtol=1e-8, atol=0)
+    torch.testing.assert_close(scale, expected, rtol=1e-8, atol=0)
     answer = expert.posterior(features_of(setting.problem.tangents, case.inputs[test], EVERY))
     prior = setting.gram.diagonal()[test]
     variance = posterior_variance(gram, cross, prior, tau)
@@ -93,7 +108,7 @@ def test_the_evidence_is_that_of_the_pseudo_targets(case, tangents):
     own = torch.arange(60)
     expert = solve_expert(setting.problem, whole(own)).expert
     gram, targets = setting.gram[own][:, own], setting.targets[own]
-    tau = float(expert.noise[0] / expert.scale[0])
+    tau, _ = setting.evidence(expert)
     found = profile_likelihood(gram, targets, tau)
     level = float(gram.diagonal().mean())
     best = max(profile_likelihood(gram, targets, level * 10.0 ** (power / 2)) for power in range(-16, 5))
@@ -104,10 +119,11 @@ def test_kappa_is_the_mean_squared_leave_one_out_error_in_units_of_its_variance(
     setting = Setting(case, tangents)
     own = torch.arange(50)
     expert = solve_expert(setting.problem, whole(own)).expert
-    tau = float(expert.noise[0] / expert.scale[0])
+    tau, scale = setting.evidence(expert)
     gram = setting.gram[own][:, own]
     errors, variances = leave_out(gram, setting.residual[own], torch.arange(50), tau)
-    expected = (errors.square() / (variances[:, None] * expert.scale)).mean(dim=0)
+    typical = setting.amplitude[own] / setting.amplitude[own].mean(dim=0)
+    expected = (errors.square() / (((variances - tau)[:, None] * typical + tau) * scale)).mean(dim=0)
     # fifty inverses of matrices with a condition of up to 1e8
     torch.testing.assert_close(expert.kappa, expected, rtol=1e-6, atol=0)
 
@@ -136,10 +152,11 @@ def test_kappa_counts_own_rows_only(case, tangents):
     setting = Setting(case, tangents)
     own, candidates = torch.arange(30), torch.arange(100, 130)
     expert = solve_expert(setting.problem, Task(own, candidates, cap=10**6, lend=10)).expert
-    tau = float(expert.noise[0] / expert.scale[0])
+    tau, _ = setting.evidence(expert)
     gram = setting.gram[expert.rows][:, expert.rows]
     errors, variances = leave_out(gram, setting.residual[expert.rows], torch.arange(40), tau)
-    ratios = errors.square() / (variances[:, None] * expert.scale)
+    epistemic = (variances - tau)[:, None] * setting.amplitude[expert.rows] * expert.scale
+    ratios = errors.square() / (epistemic + expert.noise)
     torch.testing.assert_close(expert.kappa, ratios[:30].mean(dim=0), rtol=1e-6, atol=0)  # as above
 
 
@@ -149,7 +166,7 @@ def test_left_out_groups_are_predicted_without_them(case, tangents):
     own = torch.arange(48)
     solved = solve_expert(setting.problem, whole(own))
     expert, held = solved.expert, solved.held_out
-    tau = float(expert.noise[0] / expert.scale[0])
+    tau, _ = setting.evidence(expert)
     gram = setting.gram[own][:, own]
     retrained, variances = leave_out(gram, setting.targets[own], groups[own], tau)
     corrected, _ = leave_out(gram, setting.residual[own], groups[own], tau)
@@ -158,11 +175,41 @@ def test_left_out_groups_are_predicted_without_them(case, tangents):
     torch.testing.assert_close(held.shift, shift, rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(held.residual, retrained.flatten() + shift, rtol=1e-6, atol=1e-7)
     unit = variances - tau
-    expected = (unit[:, None] * expert.scale).flatten()
+    expected = (unit[:, None] * setting.amplitude[own] * expert.scale).flatten()
     torch.testing.assert_close(held.epistemic, expected, rtol=1e-6, atol=1e-9 * float(expected.max()))
     novelty = (unit / gram.diagonal())[:, None].expand(48, 2).flatten()
     torch.testing.assert_close(held.novelty, novelty, rtol=1e-6, atol=1e-9)
     assert held.output.tolist() == [0, 1] * 48
+
+
+def test_amplitudes_are_the_squared_gradients_of_each_output_over_their_mean(case, tangents):
+    setting = Setting(case, tangents)
+    found = amplitudes(setting.problem.tangents, setting.problem.tangents(case.inputs))
+    torch.testing.assert_close(found, setting.amplitude, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("outputs", ["separate", "pseudo"])
+def test_a_kernel_of_one_mixed_output_has_no_amplitudes(case, tangents, outputs):
+    made = Setting(case, tangents, outputs).problem.tangents
+    assert bool((amplitudes(made, made(case.inputs[:5])) == 1.0).all())
+
+
+def test_a_sketch_does_not_tell_the_outputs_apart(case):
+    made = Setting(case, Sketch(64)).problem.tangents
+    assert bool((amplitudes(made, made(case.inputs[:5])) == 1.0).all())
+
+
+def test_an_output_without_a_gradient_is_not_certain_for_that(case, tangents):
+    """As behind a ReLU that is off: the kernel of the others still says how new the row is."""
+    network = copy.deepcopy(case.network)
+    network.append(torch.nn.ReLU())
+    with torch.no_grad():
+        network[-2].bias[:] = torch.tensor([-1e6, 1e6])
+    prepared = prepare(network, "all", None)
+    mix, _ = output_mixes("shared", 2, torch.Generator())[0]
+    made = tangents.bind(prepared, mix, case.inputs[:4], case.targets[:4])
+    found = amplitudes(made, made(case.inputs[:9]))
+    assert bool((found[:, 0] == LEAST_AMPLITUDE).all())
 
 
 def test_without_groups_nothing_is_held_out(case, tangents):

@@ -4,7 +4,14 @@ import os
 import gpytorch
 import pytest
 import torch
-from reference import dense_gram, dense_jacobian, dense_rows, flat_parameters, mass_between_by_loops
+from reference import (
+    dense_gram,
+    dense_jacobian,
+    dense_rows,
+    flat_parameters,
+    mass_between_by_loops,
+    relative_sizes,
+)
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct
 from torch import nn
@@ -18,32 +25,38 @@ from trustgp.data import Rows
 
 
 def one_expert(case, tangents, output):
-    """Dense features, residual, scale and noise of a model with one expert, for one output."""
+    """Dense features, residual, s, noise and mean amplitude of a model with one expert, for one output."""
     options = {"num_experts": 1, "tangents": tangents, "witness": None, "progress": False}
     model = trustgp.fit(case.network, (case.inputs, case.targets), **options)
     mixture = model.mixtures[0]
     (expert,) = mixture.experts
-    features = dense_rows(dense_jacobian(case.network, case.inputs), mixture.tangents.mix)
+    jacobian = dense_jacobian(case.network, case.inputs)
+    features, typical = dense_rows(jacobian, mixture.tangents.mix), relative_sizes(jacobian).mean(dim=0)
     with torch.no_grad():
         residual = (case.targets - case.network(case.inputs))[:, output]
-    return model, features, residual, float(expert.scale[output]), float(expert.noise[output])
+    scale, noise = expert.scale * typical, expert.noise
+    return model, features, residual, float(scale[output]), float(noise[output]), float(typical[output])
 
 
 @pytest.mark.parametrize("output", [0, 1])
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
 def test_one_expert_equals_sklearn(case, toy, tangents, output):
-    model, features, residual, scale, noise = one_expert(case, tangents, output)
+    model, features, residual, scale, noise, typical = one_expert(case, tangents, output)
     kernel = ConstantKernel(scale, "fixed") * DotProduct(0.0, "fixed")
     theirs = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None)
     theirs.fit(features.numpy(), residual.numpy())
     test = toy(25, seed=3)[0]
-    test_features = dense_rows(dense_jacobian(case.network, test), model.mixtures[0].tangents.mix)
+    jacobian = dense_jacobian(case.network, test)
+    test_features = dense_rows(jacobian, model.mixtures[0].tangents.mix)
     mean, std = (torch.from_numpy(v) for v in theirs.predict(test_features.numpy(), return_std=True))
     p = model.predict(test)
     shift = (p.corrected.mean - p.mean)[:, output]
     # Both invert K + tau I, whose condition is up to 1e8: digits beyond 1e-7 are not there to compare.
     torch.testing.assert_close(shift, mean, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(p.plain.epistemic[:, output].sqrt(), std, rtol=1e-5, atol=1e-7)
+    amplitude = relative_sizes(jacobian)[:, output] / typical
+    torch.testing.assert_close(
+        p.plain.epistemic[:, output].sqrt(), amplitude.sqrt() * std, rtol=1e-5, atol=1e-7
+    )
 
 
 class LinearGP(gpytorch.models.ExactGP):
@@ -58,7 +71,7 @@ class LinearGP(gpytorch.models.ExactGP):
 
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
 def test_one_expert_equals_gpytorch(case, toy, tangents):
-    model, features, residual, scale, noise = one_expert(case, tangents, 0)
+    model, features, residual, scale, noise, typical = one_expert(case, tangents, 0)
     likelihood = gpytorch.likelihoods.GaussianLikelihood(
         noise_constraint=gpytorch.constraints.GreaterThan(1e-12)
     )
@@ -67,14 +80,16 @@ def test_one_expert_equals_gpytorch(case, toy, tangents):
     likelihood.noise = noise
     theirs.eval()
     test = toy(25, seed=3)[0]
-    test_features = dense_rows(dense_jacobian(case.network, test), model.mixtures[0].tangents.mix)
+    jacobian = dense_jacobian(case.network, test)
+    test_features = dense_rows(jacobian, model.mixtures[0].tangents.mix)
     exact = gpytorch.settings.fast_computations(False, False, False)
     with torch.no_grad(), exact, gpytorch.settings.fast_pred_var(False):
         answer = theirs(test_features)
     p = model.predict(test)
     # As above; GPyTorch also passes scale and noise through a softplus and back.
     torch.testing.assert_close((p.corrected.mean - p.mean)[:, 0], answer.mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(p.plain.epistemic[:, 0], answer.variance, rtol=1e-4, atol=1e-8)
+    amplitude = relative_sizes(jacobian)[:, 0] / typical
+    torch.testing.assert_close(p.plain.epistemic[:, 0], amplitude * answer.variance, rtol=1e-4, atol=1e-8)
 
 
 # The network's own output, to the bit.
@@ -535,11 +550,12 @@ def test_pseudo_targets_of_the_fit_are_j_theta_plus_the_residual(case, fit_case)
     with torch.no_grad():
         targets = jacobian @ flat_parameters(case.network) + case.targets - case.network(case.inputs)
     gram = dense_gram(jacobian, torch.eye(2).double() / 2**0.5)
-    tau = float(expert.noise[0] / expert.scale[0])
+    scale = expert.scale * relative_sizes(jacobian).mean(dim=0)
+    tau = float(expert.noise[0] / scale[0])
     regular = gram + tau * torch.eye(160, dtype=torch.float64)
     expected = (targets * torch.linalg.solve(regular, targets)).sum(dim=0) / 160
     # the condition of K + tau I, up to 1e8
-    torch.testing.assert_close(expert.scale, expected, rtol=1e-7, atol=0)
+    torch.testing.assert_close(scale, expected, rtol=1e-7, atol=0)
 
 
 # Calibration.

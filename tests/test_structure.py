@@ -76,7 +76,17 @@ ROOMS = [
     ["novelty", "model", "conformal"],
     ["state", "witness_state", "checkpoint", "artifact"],
     ["preparing", "holding", "calibrating", "fit", "updating"],
-    ["metrics", "scorecard", "evaluation", "evaluating", "plots", "inspecting", "export", ""],
+    [
+        "metrics",
+        "scorecard",
+        "evaluation",
+        "class_evaluation",
+        "evaluating",
+        "plots",
+        "inspecting",
+        "export",
+        "",
+    ],
     ["datasets", "baselines", "studies"],
     ["demo", "cli", "__main__"],
 ]

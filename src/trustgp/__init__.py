@@ -2,6 +2,9 @@
 
 from . import metrics, plots
 from .artifact import load
+from .class_evaluation import ClassEvaluation
+from .class_prediction import ClassPrediction
+from .conformal import ConformalIntervals, ConformalSets
 from .data import Rows
 from .evaluating import evaluate
 from .evaluation import Evaluation
@@ -25,9 +28,13 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "load",
     "UncertaintyModel",
     "Prediction",
+    "ClassPrediction",
+    "ConformalIntervals",
+    "ConformalSets",
     # look at it
     "evaluate",
     "Evaluation",
+    "ClassEvaluation",
     "metrics",
     "plots",
     # what to choose

@@ -27,6 +27,11 @@ class ClassPrediction(Prediction):
     temperature: Tensor = field(kw_only=True)
 
     @property
+    def variance(self) -> Tensor:
+        """The latent variance of the logits, the same as `epistemic`."""
+        return self.epistemic
+
+    @property
     def probabilities(self) -> Tensor:
         r"""Of the classes, softmax(z / T), shape [n, C]; with one logit [n, 2].
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from .class_evaluation import ClassEvaluation, score_classes
+from .class_prediction import ClassPrediction
 from .data import (
     Inputs,
     Rows,
@@ -24,6 +26,7 @@ from .data import (
     take,
 )
 from .evaluation import Evaluation, score
+from .likelihoods import Classification
 from .prediction import Prediction
 from .progress import Reporter, reporting
 from .scorecard import ALL
@@ -39,11 +42,12 @@ def evaluate(
     *,
     names: Sequence[str] | None = None,
     progress: bool = True,
-) -> Evaluation:
+) -> Evaluation | ClassEvaluation:
     """How good are the error bars? Every score of a model, or of predictions it made, in one call.
 
     Every row is scored; one without a finite prediction costs an infinite likelihood, and is counted in
-    `invalid`. The corrected mean is scored too, without predicting anew: `evaluate(...).corrected`.
+    `invalid`. The corrected mean is scored too, without predicting anew: `evaluate(...).corrected`. Where the
+    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`.
 
     Args:
         model: What `trustgp.fit` gave, or anything else whose `predict(inputs)` returns a `Prediction`;
@@ -73,7 +77,26 @@ def evaluate(
         prediction = model if inputs is None else _predict(model, inputs, outputs, report, "data")
         if foreign is not None and not isinstance(foreign, Prediction):
             foreign = _predict(model, foreign, outputs, report, "ood")
+    if isinstance(prediction, ClassPrediction):
+        return _score_classes(prediction, targets, foreign, foreign_targets)
     return score(prediction, targets, foreign, foreign_targets, names=labels)
+
+
+def _score_classes(
+    prediction: ClassPrediction, targets: Tensor, foreign: Any, foreign_targets: Tensor | None
+) -> ClassEvaluation:
+    """After a check of the class numbers [n, 1]."""
+    if foreign is not None and not isinstance(foreign, ClassPrediction):
+        raise TypeError(
+            f"ood is a {type(foreign).__name__} but data holds classes; both must be predicted alike."
+        )
+    known = None if foreign_targets is None else foreign_targets.flatten()
+    for name, values in (("data", targets), ("ood", foreign_targets)):
+        if values is not None:
+            Classification().check(prediction.cooled.shape[1], values, name=name)
+    return score_classes(
+        prediction, targets.flatten().long(), foreign, None if known is None else known.long()
+    )
 
 
 def _predict(model: Any, inputs: Inputs, outputs: int, report: Reporter, name: str) -> Prediction:
@@ -94,6 +117,9 @@ def _predict(model: Any, inputs: Inputs, outputs: int, report: Reporter, name: s
 
 
 def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> None:
+    """Raise unless there is one prediction for each target; classes have one label however many there are."""
+    if isinstance(prediction, ClassPrediction) and len(prediction) == rows:
+        return
     found = tuple(as_matrix(prediction.mean).shape)
     if found != (rows, outputs):
         raise ValueError(

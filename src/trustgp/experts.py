@@ -18,6 +18,9 @@ from .tangents.base import Features, TangentMap, chunk_bytes
 SELECTION_NOISE = 1e-4
 # A network that meets every target exactly would otherwise claim to be certain everywhere.
 LEAST_KAPPA = 1e-6
+# Of the outputs' average: one whose own gradient vanishes here is not certain for that.
+LEAST_AMPLITUDE = 1e-2
+NO_COLUMNS = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Expert:
         rows: Training rows it holds, its own first, shape [m].
         own: How many of them are its own, a scalar.
         posterior: What answers.
-        scale: s, shape [B].
+        scale: s over the rows' mean amplitude, shape [B]; see `amplitudes`.
         noise: sigma^2 = tau s, shape [B].
         kappa: Leave-one-out scale, shape [B].
         jitter: Added to the diagonal besides tau, a scalar; 0 as a rule.
@@ -41,6 +44,11 @@ class Expert:
     noise: Tensor
     kappa: Tensor
     jitter: Tensor
+
+    @property
+    def columns(self) -> Tensor:
+        """The feature columns it keeps; empty: all."""
+        return self.posterior.columns if isinstance(self.posterior, SpanPosterior) else NO_COLUMNS
 
     @property
     def failed(self) -> bool:
@@ -139,6 +147,27 @@ def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Featur
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
 
 
+def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = False) -> Tensor:
+    r"""How much more, or less, than the average each output may vary at x, shape [n, B] or [n, 1].
+
+    .. math:: \alpha_c(x) = |J_c(x)|^2 \Big/ \tfrac1C \sum_{c'} |J_{c'}(x)|^2
+
+    A kernel that all outputs share says how much of the prior variance the rows leave at x. That prior is
+    not the same for all: output c has its own gradient. With a kernel of its own, or where the outputs
+    are not told apart, it is 1.
+
+    Args:
+        tangents: Made the features.
+        features: An expert's columns selected.
+        blended: Whether the experts learn one combination of the outputs, and none on its own.
+    """
+    parts = tangents.parts(features) if len(tangents.mix) > 1 and not blended else None
+    if parts is None:
+        return torch.ones(len(features), 1, dtype=torch.float64, device=tangents.network.device)
+    mean = parts.mean(dim=1, keepdim=True)
+    return torch.where(mean > 0, parts / mean, 1.0).clamp_min(LEAST_AMPLITUDE)
+
+
 def chunk_rows(tangents: TangentMap, *, most: int = 1024) -> int:
     """Rows per chunk, so that what is needed on the way stays near 64 KiB for each of `most` rows."""
     return max(
@@ -223,23 +252,32 @@ class _System:
 def _solve(problem: Problem, system: _System) -> Solved:
     """Evidence, posterior and leave-out figures."""
     evidence = _evidence(system, problem.prior)
+    amplitude = amplitudes(problem.tangents, system.features, blended=problem.blend is not None)
+    scale, noise = evidence.scale / amplitude.mean(dim=0), evidence.tau * evidence.scale
     inverse = torch.cholesky_inverse(evidence.factor)
     errors, variances = leave_one_out(inverse, system.residual)
-    ratios = errors.square() / (variances[:, None] * evidence.scale)
+    ratios = errors.square() / (_unit(variances, evidence)[:, None] * amplitude * scale + noise)
     weights = inverse @ system.residual
     expert = Expert(
         rows=system.rows,
         own=torch.tensor(system.own),
         posterior=make_posterior(system.features, system.columns, evidence, weights),
-        scale=evidence.scale,
-        noise=evidence.tau * evidence.scale,
+        scale=scale,
+        noise=noise,
         kappa=ratios[: system.own].mean(dim=0).clamp_min(LEAST_KAPPA),
         jitter=evidence.jitter,
     )
     if problem.groups is None:
         return Solved(expert, None)
     labels = problem.groups[system.rows].to(inverse.device)
-    return Solved(expert, _left_out(problem, system, expert, evidence, inverse, labels))
+    errors, variances = leave_groups_out(inverse, torch.cat([system.targets, system.residual], dim=1), labels)
+    unit = _unit(variances, evidence)
+    return Solved(expert, _left_out(problem, system, expert, errors, unit, amplitude))
+
+
+def _unit(variances: Tensor, evidence: Evidence) -> Tensor:
+    """Of left-out rows, over s and without the noise; 1 / Q_ii >= tau but for rounding."""
+    return (variances - evidence.tau).clamp_min(0.0)
 
 
 def _evidence(system: _System, prior: Prior | None) -> Evidence:
@@ -252,26 +290,29 @@ def _evidence(system: _System, prior: Prior | None) -> Evidence:
 
 
 def _left_out(
-    problem: Problem, system: _System, expert: Expert, evidence: Evidence, inverse: Tensor, labels: Tensor
+    problem: Problem, system: _System, expert: Expert, errors: Tensor, unit: Tensor, amplitude: Tensor
 ) -> HeldOut:
     """Own rows with their whole group left out, one entry per row and output.
 
     The network has been trained on every group, so its residuals say little about new ones. What is left
     out here is the group's share in the weights themselves: the pseudo-targets t are predicted from the
     other groups, as if the linearised network had been trained without this one.
+
+    Args:
+        errors: Of the pseudo-targets and of the residuals, side by side, shape [m, 2 B].
+        unit: Variance of the left-out rows over s, shape [m].
+        amplitude: See `amplitudes`.
     """
-    both = torch.cat([system.targets, system.residual], dim=1)
-    errors, variances = leave_groups_out(inverse, both, labels)
+    unit, amplitude = unit[: system.own], amplitude[: system.own]
     retrained, corrected = errors[: system.own].chunk(2, dim=1)
     shift = system.residual[: system.own] - corrected
     prior = system.gram.diagonal()[: system.own]
-    unit = (variances[: system.own] - evidence.tau).clamp_min(0.0)  # 1 / Q_ii >= tau but for rounding
     novelty = torch.where(prior > 0, unit / prior, torch.ones_like(prior)).clamp_max(1.0)
     size = shift.shape
     return HeldOut(
         residual=(retrained + shift).flatten(),
         shift=shift.flatten(),
-        epistemic=(unit[:, None] * expert.scale).flatten(),
+        epistemic=(unit[:, None] * amplitude * expert.scale).flatten(),
         noise=expert.noise.expand(size).flatten(),
         novelty=novelty[:, None].expand(size).flatten(),
         log_kappa=expert.kappa.log().expand(size).flatten(),

@@ -125,15 +125,16 @@ def fit(
         device=device,
         seed=seed,
     )
+    if held is not None:
+        likelihood.check(ready.num_outputs, held.targets, name="validation")
     executor = executor or Threads(1 if ready.network.device.type == "cuda" else None)
     blends = find_blends([tangent_map.mix for tangent_map, _ in ready.maps], likelihood, seed)
     with reporting(enabled=progress) as report:
-        if held is not None:
-            likelihood.check(ready.num_outputs, held.targets, name="validation")
-            residual_of(ready.network, likelihood, held, executor, report, name="validation", blends=blends)
         residuals = residual_of(
             ready.network, likelihood, rows, executor, report, name="train", blends=blends
         )
+        if held is not None:
+            residual_of(ready.network, likelihood, held, executor, report, name="validation", blends=blends)
         split, grouped = (
             (0, 0),
             None if likelihood.needs_held_out else labels,

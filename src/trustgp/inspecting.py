@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .artifact import describe
 from .budget import size_text
+from .likelihoods import KINDS
 from .safefile import ArtifactError
 
 PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts
@@ -76,8 +77,9 @@ def origin_table(summary: Summary) -> Table:
     table.add_row("parameters", f"{len(names)} tensors: {names[0]} ... {names[-1]}" if names else "none")
     table.add_row("likelihood", _choice(summary.field("likelihood")))
     table.add_row("bound", f"{float(bounds.mean()):.3f} of the squared kernel mass lies between experts")
-    for index, about in enumerate(("calibration", "... corrected")):
+    for index, about in enumerate(_titles(summary)):
         table.add_row(about, _calibration(summary, index))
+    table.add_row("novelty threshold", _threshold(summary))
     table.add_row("seed", str(summary.field("seed")))
     table.add_row("network", str(summary.field("network")))
     table.add_row("data", str(summary.field("data")))
@@ -149,6 +151,21 @@ def _choice(value: Mapping[str, Any]) -> str:
     """An object of the fit as it was written in Python."""
     settings = ", ".join(f"{name}={setting!r}" for name, setting in value["settings"].items())
     return f"{value['kind']}({settings})"
+
+
+def _titles(summary: Summary) -> tuple[str, ...]:
+    """What the likelihood calls its calibrations."""
+    kind = summary.field("likelihood")["kind"]
+    if kind not in KINDS:
+        raise ArtifactError(f"{summary.path}: its likelihood, {kind!r}, is unknown.")
+    return KINDS[kind].titles
+
+
+def _threshold(summary: Summary) -> str:
+    found = [summary.tensors.get(f"novelty.{name}") for name in ("threshold", "false_alarm")]
+    if found[0] is None or found[1] is None:
+        return "not fitted"
+    return f"{float(found[0]):.4g}, for {100 * float(found[1]):.3g} % false alarms"
 
 
 def _calibration(summary: Summary, index: int) -> str:

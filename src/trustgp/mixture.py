@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .data import CHUNK_ROWS, Inputs, chunks, count, take
-from .experts import Expert, chunk_rows
+from .experts import Expert, amplitudes, chunk_rows
 from .gating import Gate, nearest_two
 from .math.calibration import HeldOut, steady_log_kappa
 from .tangents.base import Features, TangentMap
@@ -148,7 +148,7 @@ class Mixture:
         novelty = torch.where(known, unit / torch.where(known, answer.prior, 1.0), 1.0)
         size = answer.shift.shape
         return Raw(
-            epistemic=unit[:, None] * expert.scale,
+            epistemic=unit[:, None] * self._amplitudes(expert, features) * expert.scale,
             noise=expert.noise.expand(size),
             log_kappa=self.log_kappa[index].expand(size),
             shift=answer.shift,
@@ -157,3 +157,7 @@ class Mixture:
             witness_shift=torch.zeros_like(answer.shift),
             witness_precision=torch.zeros_like(answer.shift),
         )
+
+    def _amplitudes(self, expert: Expert, features: Features) -> Tensor:
+        blended = len(expert.scale) < len(self.outputs)
+        return amplitudes(self.tangents, features.select(expert.columns), blended=blended)

@@ -11,7 +11,7 @@ from .math.evidence import Prior, pooled_evidence
 
 JUDGES = 16  # experts, evenly spread, on whose rows it is found
 JUDGED_ROWS = 400  # of each of them, evenly spread
-# Noise ratios over the mean diagonal of the kernel among which the evidence decides. It says how noisy a label
+# Noise ratios, over the kernel's mean diagonal, among which the evidence decides. It says how noisy a label
 # is, which a few rows that the network gets wholly wrong decide; what tells foreign rows apart is the same
 # within these bounds (docs/classification.md), and worse far outside.
 LOWEST, HIGHEST = 1e-2, 1e-1
@@ -35,9 +35,7 @@ def agree_on_prior(problem: Problem, tasks: list[Task], executor: Executor) -> P
         return features.gram(features), problem.linear_part(rows, columns) + problem.residual_at(rows)
 
     found = dict(executor.run(judge, chosen))
-    return pooled_evidence(
-        [found[i] for i in range(len(chosen))], lowest=LOWEST, highest=HIGHEST
-    )
+    return pooled_evidence([found[i] for i in range(len(chosen))], lowest=LOWEST, highest=HIGHEST)
 
 
 def prior_of(experts: tuple[Expert, ...]) -> Prior:

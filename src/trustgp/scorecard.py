@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Scores:
     ood_coverage: float | None = None
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
     """Of a table: what a score is called, what is good, and whether it is a share."""
 
     title: str
@@ -68,25 +68,25 @@ class _Line(NamedTuple):
 
 
 _LINES = {
-    "nll": _Line("NLL", "low"),
-    "crps": _Line("CRPS", "low"),
-    "rmse": _Line("RMSE", "low"),
-    "mse": _Line("MSE", "low"),
-    "aurc": _Line("AURC, rows ranked by std", "below MSE"),
-    "aurc_oracle": _Line("AURC, ranked by the errors", ""),
-    "coverage": _Line("inside the 95 % interval", "95 %", share=True),
-    "sharpness": _Line("width of that interval", "low"),
-    "calibration_error": _Line("calibration error", "0", share=True),
-    "rms_calibration_error": _Line("calibration error, rms", "0", share=True),
+    "nll": Line("NLL", "low"),
+    "crps": Line("CRPS", "low"),
+    "rmse": Line("RMSE", "low"),
+    "mse": Line("MSE", "low"),
+    "aurc": Line("AURC, rows ranked by std", "below MSE"),
+    "aurc_oracle": Line("AURC, ranked by the errors", ""),
+    "coverage": Line("inside the 95 % interval", "95 %", share=True),
+    "sharpness": Line("width of that interval", "low"),
+    "calibration_error": Line("calibration error", "0", share=True),
+    "rms_calibration_error": Line("calibration error, rms", "0", share=True),
 }
 _FOREIGN_LINES = {
-    "auroc_std": _Line("AUROC by std", "1"),
-    "fpr95_std": _Line("FPR95 by std", "0 %", share=True),
-    "auroc_novelty": _Line("AUROC by novelty", "1"),
-    "fpr95_novelty": _Line("FPR95 by novelty", "0 %", share=True),
-    "ood_nll": _Line("foreign rows: NLL", "low"),
-    "ood_mse": _Line("foreign rows: MSE", "low"),
-    "ood_coverage": _Line("foreign rows: inside 95 %", "95 %", share=True),
+    "auroc_std": Line("AUROC by std", "1"),
+    "fpr95_std": Line("FPR95 by std", "0 %", share=True),
+    "auroc_novelty": Line("AUROC by novelty", "1"),
+    "fpr95_novelty": Line("FPR95 by novelty", "0 %", share=True),
+    "ood_nll": Line("foreign rows: NLL", "low"),
+    "ood_mse": Line("foreign rows: MSE", "low"),
+    "ood_coverage": Line("foreign rows: inside 95 %", "95 %", share=True),
 }
 
 
@@ -100,24 +100,33 @@ class Counts:
     ood_invalid: int = 0
 
 
-def as_table(scores: Mapping[str, Scores], counts: Counts, *, most: int) -> Table:
+def as_table(
+    scores: Mapping[str, Any],
+    counts: Counts,
+    *,
+    most: int = 8,
+    lines: Sequence[Mapping[str, Line]] = (_LINES, _FOREIGN_LINES),
+    what: str | None = None,
+) -> Table:
     """A line for each score, a column for each output.
 
     Args:
         scores: By output, the average among them as "all".
         counts: Of the rows.
         most: Outputs that have a column each; of more, the lowest and the highest are shown.
+        lines: Sections of scores, by the name of their field.
+        what: There is of each row, for the title; None: the outputs, counted.
     """
     each = {name: found for name, found in scores.items() if name != ALL}
     ranged = len(each) > most
     columns = ["lowest", "highest"] if ranged else list(each) if len(each) > 1 else []
-    table = Table(title=_title(counts, len(each)), title_justify="left", caption_justify="left")
+    table = Table(title=_title(counts, len(each), what), title_justify="left", caption_justify="left")
     table.add_column("score")
     table.add_column("good is", style="dim")
-    for name in (ALL if len(each) > 1 else next(iter(each)), *columns):
+    for name in (next(iter(each)) if len(each) == 1 else ALL, *columns):
         table.add_column(Text(name), justify="right")  # a user's name is no markup
-    for lines in (_LINES, _FOREIGN_LINES):
-        for key, line in lines.items():
+    for section in lines:
+        for key, line in section.items():
             average = getattr(scores[ALL], key)
             if average is None:
                 continue
@@ -141,19 +150,26 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_csv(path: Path, scores: Mapping[str, Scores], counts: Counts) -> Path:
+def write_csv(
+    path: Path,
+    scores: Mapping[str, Any],
+    counts: Counts,
+    *,
+    lines: Sequence[Mapping[str, Line]] = (_LINES, _FOREIGN_LINES),
+) -> Path:
     """Lines of metric, output, value, in full precision, written whole or not at all.
 
     Args:
         path: The file; what stands there is replaced.
         scores: By output, the average among them as "all".
         counts: Of the rows.
+        lines: Sections of scores, by the name of their field.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["metric", "output", "value"])
     writer.writerows([name, ALL, count] for name, count in asdict(counts).items())
-    for key in (*_LINES, *_FOREIGN_LINES):
+    for key in (name for section in lines for name in section):
         values = {name: getattr(found, key) for name, found in scores.items()}
         writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
     with temporary_beside(path) as temporary:
@@ -162,8 +178,9 @@ def write_csv(path: Path, scores: Mapping[str, Scores], counts: Counts) -> Path:
     return path
 
 
-def _title(counts: Counts, outputs: int) -> str:
-    title = f"{counts.rows:,} rows, {outputs} {'output' if outputs == 1 else 'outputs'}"
+def _title(counts: Counts, outputs: int, what: str | None) -> str:
+    what = f"{outputs} {'output' if outputs == 1 else 'outputs'}" if what is None else what
+    title = f"{counts.rows:,} rows, {what}"
     return title + (f", against {counts.ood_rows:,} foreign rows" if counts.ood_rows else "")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .data import Rows, chunks
 from .executors.base import Executor
-from .experts import Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
+from .experts import NO_COLUMNS, Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
 from .gating import Division, Gate, find_centroids, make_projection, nearest_two
 from .math.evidence import FactorisationError
 from .math.kernel_pca import mass_between
@@ -22,7 +22,6 @@ from .progress import Reporter
 from .tangents.base import Features, TangentMap
 
 NO_CAP = 2**62  # own rows of an expert without a budget
-NO_COLUMNS = torch.empty(0, dtype=torch.int64)
 EXACT_BOUND = 2048  # rows up to which the bound of the division is computed exactly
 CANDIDATES = 2  # border rows offered for each row that is lent
 

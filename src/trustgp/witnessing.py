@@ -217,9 +217,10 @@ def _evenly(count: int, most: int) -> Tensor:
 def _solved(
     state: WitnessState, points: Tensor, targets: Tensor, members: list[tuple[Tensor, int]], court: Court
 ) -> WitnessState:
-    """The length and the noise ratio by evidence on a few cells, then every cell on its own."""
+    """The length and the noise ratio by evidence on a few cells' own rows, then every cell by itself."""
     largest = sorted(range(len(members)), key=lambda number: -members[number][1])
-    judges = [members[number][0] for number in largest[:: max(1, len(largest) // JUDGES)][:JUDGES]]
+    judging = [members[number] for number in largest[:: max(1, len(largest) // JUDGES)][:JUDGES]]
+    judges = [held[:own] for held, own in judging]  # rows as dense as all are; strangers would add cost only
     sample = points[_evenly(len(points), 1000).to(points.device)]
     apart = distances(sample, sample)
     apart = apart[apart > 0]

@@ -41,6 +41,13 @@ def unit_variance(phi: Tensor, at: Tensor, tau: float) -> Tensor:
     return outside.square().sum(1) + (tau / (singular.square() + tau) * inside.square()).sum(1)
 
 
+def amplitudes(dense: Tensor) -> Tensor:
+    """Of outputs that share a kernel: |J_c|^2 over its mean, never below a hundredth, shape [n, C]."""
+    sizes = dense.square().sum(dim=2)
+    mean = sizes.mean(dim=1, keepdim=True)
+    return torch.where(mean > 0, sizes / mean, 1.0).clamp_min(0.01)
+
+
 def oracle(model, network: nn.Module, x: Tensor, y: Tensor, at: Tensor, experts: Tensor) -> dict[str, Tensor]:
     """Variance and epistemic part at some rows, from the experts' rows, tau, s and kappa alone."""
     dense, asked = jacobian(network, x), jacobian(network, at)
@@ -53,19 +60,24 @@ def oracle(model, network: nn.Module, x: Tensor, y: Tensor, at: Tensor, experts:
         phi, phi_at = (
             torch.einsum("kc,ncp->nkp", mixture.tangents.mix, j).flatten(1) for j in (dense, asked)
         )
+        shared = len(mixture.tangents.mix) > 1
+        amplitude, amplitude_at = (
+            amplitudes(j) if shared else torch.ones(len(j), 1).double() for j in (dense, asked)
+        )
         chosen = experts.reshape(len(at), -1)[:, k]
         for index in chosen.unique().tolist():
             expert, asking = mixture.experts[index], (chosen == index).nonzero().flatten()
             own, there = phi[expert.rows], phi_at[asking]
-            tau = float(expert.noise[0] / expert.scale[0]) + float(expert.jitter)
+            typical = amplitude[expert.rows].mean(dim=0)
+            tau = float(expert.noise[0] / (expert.scale * typical)[0]) + float(expert.jitter)
             unit, prior = unit_variance(own, there, tau)[:, None], there.square().sum(1, keepdim=True)
             novelty = torch.where(prior > 0, unit / prior, 1.0)
             system = own @ own.T + tau * torch.eye(len(own), dtype=torch.float64)
             shift = there @ own.T @ torch.linalg.solve(system, residual[expert.rows][:, mixture.outputs])
             scale = torch.exp((1.0 - novelty) * mixture.log_kappa[index])
             place = (asking[:, None], mixture.outputs[None])
-            epistemic[place] = unit * expert.scale
-            variance[place] = scale * (unit * expert.scale + expert.noise) + shift.square()
+            epistemic[place] = unit * amplitude_at[asking] * expert.scale
+            variance[place] = scale * (epistemic[place] + expert.noise) + shift.square()
     if len(y) > 1:  # half a row in n may be off by a full spread
         variance += y.double().var(dim=0) / (2 * len(y))
     return {"variance": variance, "epistemic": epistemic}

@@ -72,15 +72,22 @@ def test_corrected_is_judged_on_random_splits_by_both_likelihood_and_error():
 
 
 def test_second_on_another_arm_passes_and_third_does_not():
-    second = said({}, foreign_nll={"trustgp": 2.0, "ensemble of 5": 1.0})[3]
-    third = said({}, foreign_nll={"trustgp": 2.0, "ensemble of 5": 1.0, "trustgp paper form": 1.5})[3]
-    assert "in 1 of 1 cases." in second
-    assert "behind ensemble of 5, trustgp paper form" in third
+    ahead = {"trustgp": 2.0, "ensemble of 5": 1.0}
+    assert "in 1 of 1 cases." in said({}, foreign_nll=ahead)[3]
+    third = said({}, foreign_nll={**ahead, "Laplace GLM": 1.5})[3]
+    assert "behind ensemble of 5, Laplace GLM" in third
+
+
+@pytest.mark.parametrize("relative", ["trustgp paper form", "GP on inputs, no network"])
+def test_the_papers_form_and_a_gp_without_a_network_are_rivals_in_a_sentence_of_their_own(relative):
+    among, with_all = said({}, foreign_nll={"trustgp": 2.0, "ensemble of 5": 1.0, relative: 1.5})[3:5]
+    assert "in 1 of 1 cases." in among
+    assert f"behind ensemble of 5, {relative}" in with_all
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.89, 0), (0.90, 1), (0.985, 1), (0.99, 0)])
 def test_coverage_passes_between_its_bounds(share, held):
-    assert f"in {held} of 1 cases" in said({}, coverage=share)[4]
+    assert f"in {held} of 1 cases" in said({}, coverage=share)[5]
 
 
 def test_an_infinite_cost_is_shown_and_loses():

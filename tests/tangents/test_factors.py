@@ -83,6 +83,9 @@ def in_place():
 
 
 NETWORKS = {
+    "in place at the end": lambda: nn.Sequential(
+        nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2), nn.LeakyReLU(0.3, inplace=True)
+    ),
     "relu": lambda: mlp(nn.ReLU),
     "tanh": lambda: mlp(nn.Tanh),
     "silu": lambda: mlp(nn.SiLU),
@@ -137,6 +140,15 @@ def assert_kernel_is_dense(network, inputs, **options):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_factored_kernel_equals_the_dense_one(name, outputs):
     assert_kernel_is_dense(*make(name), outputs=outputs)
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_one_mixed_output_keeps_one_number_of_the_last_layers_signal(count):
+    network = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, count)).double().eval()
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ((mix, _),) = output_mixes("pseudo", count, torch.Generator().manual_seed(0))
+    features = LayerFactors().bind(prepare(network, "all", None), mix, inputs, inputs)(inputs)
+    assert [signal.shape[1] for signal in features.signals] == [6, 1]
 
 
 @pytest.mark.parametrize("name", ["tanh", "residual", "batch norm", "layer norm", "in place"])

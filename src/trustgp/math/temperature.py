@@ -150,7 +150,9 @@ def _own_slopes(rows: HeldClasses, base: Tensor, slope: Tensor, num_experts: int
 def _least(loss, size: int) -> Tensor:
     """Where a loss of `size` numbers is least, from 0; never worse than there."""
     steps = torch.zeros(size, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([steps], max_iter=100, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS(
+        [steps], max_iter=100, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         optimiser.zero_grad()

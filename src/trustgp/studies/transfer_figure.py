@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import pstdev
+from statistics import median, pstdev
 from typing import Any
 
 from .. import plots
@@ -12,6 +12,7 @@ from .transfer_rows import IN_DOMAIN
 from .transfer_tables import Cells, average, methods_of, tests_of, trainings_of
 
 OFFSET = 3.0  # added to NLL before its logarithm is drawn
+FAR = 10.0  # times from the best to the median, beyond it: so far out, a number takes the place of the dot
 
 
 def draw_in_domain(cells: Cells, path: Path) -> None:
@@ -62,14 +63,22 @@ def draw_zero_shot(cells: Cells, path: Path) -> None:
 
 def _dots(axes: Any, cells: Cells, at: tuple[str, str, str]) -> None:
     methods = methods_of(cells)
+    known = [m for m in methods if not any(isinstance(value, str) for value in cells[*at, m]["nll"])]
+    values = {method: average(cells[*at, method]["nll"]) for method in known}  # others cost infinitely much
+    middle = median(values.values())
+    farthest = middle + FAR * (middle - min(values.values()))
     for place, method in enumerate(methods):
-        cell = cells[*at, method]
-        if any(isinstance(value, str) for value in cell["nll"]):
-            continue  # an infinite cost; the table says so
+        if method not in values:
+            continue  # the table says so
+        cell, value = cells[*at, method], values[method]
+        if value > farthest:
+            where = axes.get_yaxis_transform()  # across in parts of the panel, down in methods
+            axes.text(0.99, place, f"{value:.3g} →", transform=where, ha="right", va="center", fontsize=8)
+            continue
         colour = BLUE if method.startswith("trustgp") else GREY
         face = colour if cell["training_free"] else "white"
         axes.errorbar(
-            average(cell["nll"]),
+            value,
             place,
             xerr=pstdev(cell["nll"]),
             fmt="o",
@@ -78,7 +87,7 @@ def _dots(axes: Any, cells: Cells, at: tuple[str, str, str]) -> None:
             markerfacecolor=face,
             zorder=3,
         )
-    axes.axvline(average(cells[*at, "trustgp"]["nll"]), color=BLUE, linewidth=0.7, alpha=0.6)
+    axes.axvline(values["trustgp"], color=BLUE, linewidth=0.7, alpha=0.6)
     _name_rows(axes, methods)
 
 

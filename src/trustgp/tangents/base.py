@@ -76,6 +76,14 @@ class TangentMap(Protocol):
         """The feature columns an expert on these rows keeps; empty: all of them."""
         ...
 
+    def parts(self, features: Any) -> Tensor | None:
+        """What each mixed output adds to `features.diag()`, float64, [n, K]; None: they are not told apart.
+
+        Args:
+            features: Made by this map, an expert's columns selected or not.
+        """
+        ...
+
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
         """theta, by name, with zeros where neither the network nor the expert keeps a column."""
         ...

@@ -158,6 +158,10 @@ class FactorMap:
             )
             signals.append(gradients)
         per_layer = [torch.stack(lot, dim=1) for lot in zip(*signals, strict=True)]  # [n, K, d']
+        if len(mix) == 1 and calls[-1].kind == "linear" and recorder.returned(outputs):
+            # what the network returns is that layer's output: its signal is the mix, the same for all rows,
+            # and only its length counts, which does not grow with the outputs
+            per_layer[-1] = mix.norm().expand(len(outputs), 1, 1)
         linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "linear"]
         elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "product"]
         return FactorFeatures(
@@ -168,6 +172,14 @@ class FactorMap:
 
     def columns(self, inputs: Inputs) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
+
+    def parts(self, features: FactorFeatures) -> Tensor:
+        total = torch.zeros(len(features), len(self.mix), dtype=torch.float64, device=self.network.device)
+        for a, g in zip(features.activations, features.signals, strict=True):
+            total.addcmul_(a.double().square().sum(1, keepdim=True), _squares(g, len(self.mix)))
+        for p in features.products:
+            total += _squares(p, len(self.mix))
+        return total
 
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
         return self.network.parameters
@@ -184,6 +196,11 @@ class FactorMap:
 
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
+
+
+def _squares(rows: Tensor, parts: int) -> Tensor:
+    """Squared length of each of so many equal parts of [n, K * d], shape [n, K], float64."""
+    return rows.unflatten(1, (parts, -1)).double().square().sum(dim=2)
 
 
 def _extended(one: LayerCall) -> Tensor:

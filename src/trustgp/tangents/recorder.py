@@ -105,6 +105,8 @@ class Recorder(TorchFunctionMode):
         self.rows, self.rowless = rows, rowless
         self.calls: list[LayerCall] = []
         self.strays: list[str] = []  # parameters that are used in some other way
+        self.last: Tensor | None = None  # what the last of these layers gave
+        self._version = 0  # of that: operations in place count it up
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -134,7 +136,13 @@ class Recorder(TorchFunctionMode):
         # one number, seen as many: the gradient is as large as the output all the same
         probe = output.new_zeros((), requires_grad=torch.is_grad_enabled()).expand_as(output)
         self.calls.append(LayerCall(kind, weight, bias, value, probe, given))
-        return output + probe
+        self.last = output + probe
+        self._version = self.last._version
+        return self.last
+
+    def returned(self, tensor: Tensor) -> bool:
+        """Whether this is what the last of the noted layers gave, unchanged since."""
+        return tensor is self.last and tensor._version == self._version
 
 
 def _known(kind: str, given: Mapping[str, Any]) -> bool:

@@ -151,6 +151,9 @@ class RowMap:
         offsets = torch.arange(len(self.mix))[:, None] * len(self.kept)
         return (offsets + best).flatten()
 
+    def parts(self, features: RowFeatures) -> Tensor:
+        return features.rows.unflatten(1, (len(self.mix), -1)).double().square().sum(dim=2)
+
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
         flat = torch.cat([value.flatten() for value in self.network.parameters.values()])
         kept = self.kept

@@ -74,6 +74,9 @@ class SketchMap:
     def columns(self, inputs: Inputs) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
 
+    def parts(self, features: RowFeatures) -> None:
+        return None  # the sums run over all outputs
+
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
         return self.network.parameters
 

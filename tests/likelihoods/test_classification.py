@@ -1,0 +1,166 @@
+"""The likelihood alone: what it asks of labels, what it learns, and what it answers."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trustgp.likelihoods import Classification, Shape
+from trustgp.math.crossentropy import newton_step
+from trustgp.math.temperature import Temperature
+from trustgp.mixture import Raw
+from trustgp.tangents.base import output_mixes
+
+
+def raw_of(variance: torch.Tensor, experts: int = 2) -> Raw:
+    blank = torch.zeros_like(variance)
+    expert = (torch.arange(len(variance)) % experts)[:, None]
+    return Raw(variance, blank, blank, blank, variance / (1 + variance), expert, blank, blank)
+
+
+def answer(logits: torch.Tensor, variance: torch.Tensor):
+    return Classification().prediction(logits, raw_of(variance), (Temperature.default(2),))
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs", "says"),
+    [
+        (torch.tensor([[0], [3]]), 3, "first 3 in row 1; the network has 3 logits, so only 0..2"),
+        (torch.tensor([[0], [-1]]), 3, "1 of 2 rows, first -1 in row 1"),
+        (torch.tensor([[2], [1]]), 1, "one logit, so only 0..1 are classes"),
+        (torch.tensor([[0.0], [1.0]]), 3, "class numbers are needed. Soft labels"),
+        (torch.tensor([[True], [False]]), 2, "labels are torch.bool"),
+        (torch.full((4, 3), 1 / 3), 3, r"shape \(4, 3\).*labels.argmax"),
+        (torch.eye(3, dtype=torch.int64), 3, r"shape \(3, 3\).*labels.argmax"),
+    ],
+)
+def test_what_is_no_class_number_is_refused(targets, outputs, says):
+    with pytest.raises(ValueError, match=says):
+        Classification().check(outputs, targets, name="train")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_any_whole_numbers_are_class_numbers(dtype):
+    Classification().check(3, torch.tensor([[0], [2]], dtype=dtype), name="train")
+
+
+def test_a_class_without_rows_is_named_once():
+    with pytest.warns(UserWarning, match=r"2 of 4 classes have no training row \(1, 3\)"):
+        Classification().warn(4, torch.tensor([[0], [2]]))
+
+
+def test_the_residual_is_a_newton_step():
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    found = Classification().residual(logits, labels[:, None])
+    assert torch.equal(found, newton_step(logits, labels))
+
+
+def test_the_aim_leads_the_squared_error_along_the_cross_entropy():
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    aim = Classification().aim(lambda: logits.detach(), labels[:, None])
+    squares = torch.autograd.grad(0.5 * (logits - aim).square().sum(), logits)[0]
+    entropy = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"), logits)[
+        0
+    ]
+    torch.testing.assert_close(squares, entropy, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("outputs", ["shared", "pseudo", "separate"])
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_kernels_ignore_what_all_logits_share(outputs, classes):
+    for mix, _ in output_mixes(outputs, classes, torch.Generator().manual_seed(0), contrast=True):
+        assert float(mix.sum(dim=1).abs().max()) < 1e-12
+        assert float(mix.square().sum()) == pytest.approx(1.0)
+        blend = Classification().blend(mix, torch.Generator().manual_seed(0))
+        assert blend.shape == (classes, 1)
+        assert abs(float(blend.sum())) < 1e-12
+
+
+def test_a_random_blend_of_a_shared_kernel_has_its_mean_square():
+    ((mix, _),) = output_mixes("shared", 6, torch.Generator(), contrast=True)
+    values = torch.randn(6, generator=torch.Generator().manual_seed(0)).double()
+    squares = [
+        float((values @ Classification().blend(mix, torch.Generator().manual_seed(seed))).square())
+        for seed in range(4000)
+    ]
+    assert sum(squares) / 4000 == pytest.approx(float((mix @ values).square().sum()), rel=0.1)
+
+
+def test_one_logit_is_learnt_as_it_is():
+    ((mix, _),) = output_mixes("pseudo", 1, torch.Generator().manual_seed(0), contrast=True)
+    assert Classification().blend(mix, torch.Generator()).abs().tolist() == [[1.0]]
+
+
+def test_probabilities_are_those_of_the_cooled_logits():
+    logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.5, 0.0]], dtype=torch.float64)
+    variance = torch.tensor([[0.0], [8.0]], dtype=torch.float64)
+    found = answer(logits, variance)
+    spread = (1 + torch.pi / 8 * variance).sqrt()
+    torch.testing.assert_close(found.probabilities, (logits / spread).softmax(1), rtol=0, atol=1e-12)
+    assert torch.equal(found.score, variance[:, 0])
+    assert torch.equal(found.variance, variance.expand(2, 3))
+    assert found.variance.stride(1) == 0  # a view: it costs nothing however many classes there are
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_one_logit_gives_two_probabilities(shape):
+    logits = torch.tensor([-30.0, -1.0, 0.0, 2.0]).reshape(shape)
+    found = answer(logits, torch.full((4, 1), 3.0).double())
+    expected = torch.sigmoid(logits.flatten().double() / (1 + 3 * torch.pi / 8) ** 0.5)
+    torch.testing.assert_close(found.probabilities[:, 1].double(), expected, rtol=1e-5, atol=0)  # float32
+    torch.testing.assert_close(found.probabilities.sum(1), torch.ones(4))
+    assert found.classes.tolist() == [0, 0, 0, 1]
+    assert found.mean.shape == found.variance.shape == found.std.shape == shape
+
+
+@given(st.integers(1, 6), st.integers(0, 2**31), st.floats(1e-6, 1e6), st.floats(0.01, 100))
+def test_the_predicted_class_never_changes(classes, seed, spread, size):
+    generator = torch.Generator().manual_seed(seed)
+    logits = size * torch.randn(8, classes, generator=generator)
+    variance = spread * torch.rand(8, 1, generator=generator, dtype=torch.float64)
+    found = answer(logits, variance)
+    predicted = found.classes
+    expected = (logits[:, 0] > 0).long() if classes == 1 else logits.argmax(1)
+    assert torch.equal(predicted, expected)
+    assert torch.equal(found.probabilities.gather(1, predicted[:, None])[:, 0], found.probabilities.amax(1))
+
+
+def test_the_order_of_probabilities_is_that_of_the_logits():
+    logits = torch.randn(20, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = answer(logits, torch.full((20, 1), 50.0).double())
+    assert torch.equal(found.probabilities.argsort(1), logits.argsort(1))
+
+
+def test_a_constant_added_to_all_logits_changes_no_probability():
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    variance = torch.rand(5, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    one, other = answer(logits, variance), answer(logits + 11.0, variance)
+    torch.testing.assert_close(one.probabilities, other.probabilities, rtol=0, atol=1e-12)
+
+
+def test_half_precision_logits_have_probabilities_in_single_precision():
+    found = answer(torch.tensor([[1.0, 0.0]], dtype=torch.float16), torch.ones(1, 1).double())
+    assert found.mean.dtype == found.variance.dtype == torch.float16
+    assert found.probabilities.dtype == torch.float32
+
+
+def test_classes_have_no_interval_and_numbers_no_classes():
+    with pytest.raises(TypeError, match="conformal"):
+        answer(torch.zeros(1, 2), torch.ones(1, 1).double()).interval()
+
+
+def test_parts_of_a_prediction_are_joined_without_writing_out_views():
+    parts = [answer(torch.randn(n, 50), torch.rand(n, 1).double()) for n in (3, 4)]
+    joined = type(parts[0]).cat(parts)
+    assert len(joined) == 7
+    assert joined.variance.stride(1) == 0
+    assert torch.equal(joined.probabilities, torch.cat([part.probabilities for part in parts]))
+    assert torch.equal(joined.temperature, torch.cat([part.temperature for part in parts]))
+
+
+def test_without_held_out_rows_a_rule_of_thumb_cools():
+    (found,) = Classification().calibrate(None, Shape(3, (4,)), None)
+    assert found.slopes.tolist() == [torch.pi / 8] * 4
+    assert float(found.base) == 1.0

@@ -1,0 +1,122 @@
+"""Temperatures: the formula, and the fit against scipy on the same objective."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from trustgp.math import temperature as module
+from trustgp.math.temperature import HeldClasses, Temperature, fit_temperature, tempered_nll
+
+
+def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 0) -> HeldClasses:
+    """Labels drawn from softmax(z / T) with the given T_0^2 and lambda."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    variance = torch.rand(n, generator=generator, dtype=torch.float64) * 10
+    p = (logits / (base + slope * variance).sqrt()[:, None]).softmax(1)
+    labels = torch.multinomial(p, 1, generator=generator).flatten()
+    return HeldClasses(logits, labels, variance, torch.arange(n) % 3)
+
+
+def objective(rows: HeldClasses, logs: np.ndarray) -> float:
+    """Sum of the losses and of the pulls, in NumPy."""
+    z, y, v = rows.logits.numpy(), rows.labels.numpy(), rows.variance.numpy()
+    spread = np.sqrt(np.exp(logs[0]) + np.pi / 8 * np.exp(logs[1]) * v)
+    fit = -log_softmax(z / spread[:, None], axis=1)[np.arange(len(y)), y].sum()
+    return fit + 0.5 * (logs[0] / module.BASE_SPREAD) ** 2 + 0.5 * (logs[1] / module.SLOPE_SPREAD) ** 2
+
+
+def test_the_default_is_mackays_approximation():
+    found = Temperature.default(2)(torch.tensor([0.0, 2.0]).double(), torch.tensor([0, 1]))
+    assert found.tolist() == pytest.approx([1.0, math.sqrt(1 + math.pi / 4)])
+
+
+def test_each_row_takes_its_experts_slope_and_rows_without_one_that_of_all():
+    one = torch.ones((), dtype=torch.float64)
+    rule = Temperature(one, 3 * one, torch.tensor([8.0, 15.0]).double())
+    found = rule(torch.tensor([1.0, 1.0, 1.0, math.inf]).double(), torch.tensor([0, 1, -1, -1]))
+    assert found.tolist() == [3.0, 4.0, 2.0, math.inf]
+
+
+@pytest.mark.parametrize(("base", "slope"), [(1.0, 0.4), (2.5, 0.1), (0.5, 2.0)])
+def test_base_and_slope_are_those_that_scipy_finds(base, slope):
+    rows = rows_of(800, base=base, slope=slope)
+    found = fit_temperature(rows, 3, seen=False, local=False)
+    best = minimize(
+        lambda x: objective(rows, x),
+        [0.0, 0.0],
+        method="Nelder-Mead",
+        options={"xatol": 1e-8, "fatol": 1e-11},
+    )
+    ours = np.array([float(found.base.log()), math.log(float(found.slope) / (math.pi / 8))])
+    np.testing.assert_allclose(ours, best.x, atol=1e-5)
+
+
+def test_the_true_base_and_slope_are_found_again():
+    found = fit_temperature(rows_of(20_000, base=2.0, slope=0.5), 3, seen=False, local=True)
+    assert float(found.base) == pytest.approx(2.0, rel=0.2)
+    assert float(found.slope) == pytest.approx(0.5, rel=0.2)
+    assert found.slopes.tolist() == pytest.approx([0.5] * 3, rel=0.3)
+
+
+def test_few_rows_hardly_move_the_defaults():
+    rows = rows_of(3, base=9.0, slope=5.0)
+    found = fit_temperature(rows, 3, seen=False, local=True)
+    assert abs(float(found.base.log())) < 1.0
+    assert torch.equal(found.slopes, found.slope.repeat(3))
+
+
+def test_rows_that_the_network_was_trained_on_leave_the_base_alone():
+    found = fit_temperature(rows_of(800, base=4.0, slope=0.5), 3, seen=True, local=True)
+    assert float(found.base) == 1.0
+
+
+def test_an_expert_with_enough_rows_has_its_own_slope_pulled_towards_that_of_all():
+    easy, hard = (rows_of(600, base=1.0, slope=slope, seed=seed) for slope, seed in ((0.05, 1), (4.0, 2)))
+    places = (torch.zeros(600).long(), torch.ones(600).long())
+    parts = [
+        HeldClasses(r.logits, r.labels, r.variance, e) for r, e in zip((easy, hard), places, strict=True)
+    ]
+    few = HeldClasses(
+        *(getattr(hard, name)[:20] for name in ("logits", "labels", "variance")), places[0][:20] + 2
+    )
+    found = fit_temperature(HeldClasses.cat([*parts, few]), 3, seen=False, local=True)
+    assert found.slopes[0] < found.slope < found.slopes[1]
+    assert float(found.slopes[2]) == float(found.slope)
+
+    def pulled(delta: float) -> float:
+        own = found.base + found.slope * math.exp(delta) * parts[1].variance
+        return float(tempered_nll(parts[1], own.sqrt()).sum()) + 0.5 * (delta / module.EXPERT_SPREAD) ** 2
+
+    grid = np.linspace(-1, 3, 4001)
+    best = grid[np.argmin([pulled(d) for d in grid])]
+    assert math.log(float(found.slopes[1] / found.slope)) == pytest.approx(best, abs=2e-3)
+
+
+def test_a_variance_that_says_nothing_leaves_plain_temperature_scaling():
+    rows = rows_of(4000, base=3.0, slope=0.0)
+    found = fit_temperature(rows, 3, seen=False, local=False)
+    best = minimize(
+        lambda x: float(tempered_nll(rows, torch.full((4000,), math.exp(x[0])).double()).mean()), [0.0]
+    )
+    ours = float(tempered_nll(rows, found(rows.variance, rows.expert)).mean())
+    assert ours < best.fun + 1e-3
+
+
+def test_of_very_many_rows_evenly_spread_ones_are_used(monkeypatch):
+    monkeypatch.setattr(module, "MOST_NUMBERS", 400)
+    monkeypatch.setattr(module, "FEWEST_ROWS", 50)
+    some = rows_of(1000, base=1.0, slope=1.0).some()
+    assert len(some) == 100
+    assert torch.equal(some.expert[[0, -1]], torch.tensor([0, 999 % 3]))
+
+
+def test_the_likelihood_of_one_logit_is_that_of_a_pair():
+    rows = rows_of(50, base=1.0, slope=1.0, classes=2)
+    single = HeldClasses(rows.logits[:, 1:] - rows.logits[:, :1], rows.labels, rows.variance, rows.expert)
+    spread = torch.full((50,), 1.7).double()
+    torch.testing.assert_close(tempered_nll(single, spread), tempered_nll(rows, spread))

@@ -1,0 +1,52 @@
+"""The committed results are whole, and what the README quotes is what they say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from trustgp.studies.report import read_results, write_report
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+STUDIES = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
+
+
+def test_a_full_run_of_every_study_of_the_paper_is_there():
+    assert {"toy", "ablation", "transfer", "continuity", "bound"} <= set(STUDIES)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_results_are_of_full_runs_with_three_seeds_and_say_where_they_come_from(study):
+    result = json.loads((RESULTS / study / "result.json").read_text())
+    origin = result["provenance"]
+    assert origin["quick"] is False
+    assert len(origin["seeds"]) >= 3
+    assert re.fullmatch(r"[0-9a-f]{40}", origin["commit"])
+    for figure in result["figures"]:
+        assert (RESULTS / study / figure["file"]).stat().st_size > 1000
+
+
+def test_the_page_of_all_results_can_be_made(tmp_path):
+    page = write_report(RESULTS, tmp_path / "report.html").read_text()
+    for result in read_results(RESULTS).values():
+        assert result.title.split("?")[0] in page
+
+
+def test_the_readme_quotes_the_transfer_study():
+    table = json.loads((RESULTS / "transfer" / "result.json").read_text())["tables"][0]
+    columns = [column["name"] for column in table["columns"]]
+    values = {row[0]: dict(zip(columns, row, strict=True)) for row in table["rows"]}
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if "sarcos, random" in line)
+    names = [cell.strip() for cell in lines[start].strip("|").split("|")][1:]
+    quoted = 0
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        method, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        for name, cell in zip(names, cells, strict=True):
+            assert cell == f"{values[method][name][0]:.2f}"
+            quoted += 1
+    assert quoted >= 40
