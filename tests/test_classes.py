@@ -1,6 +1,7 @@
 """Classification from fit to file: one small case, end to end."""
 
 import copy
+import logging
 import warnings
 
 import pytest
@@ -312,3 +313,9 @@ def test_a_whole_fit_is_quiet(case):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fit(case)
+
+
+def test_the_choice_of_one_backward_pass_is_said(case, caplog):
+    with caplog.at_level(logging.INFO, logger="trustgp"):
+        fit(case)
+    assert "outputs: pseudo, one backward pass for 3 outputs" in caplog.text
