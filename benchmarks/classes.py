@@ -20,7 +20,7 @@ WIDTH, INPUTS = 256, 64
 
 
 def make(classes: int, rows: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A network whose layers but the last do not depend on the classes, and labels that it mostly gets."""
+    """A network of which only the last layer depends on the number of classes, and labels it mostly gets."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     network = nn.Sequential(
