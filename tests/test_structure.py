@@ -30,6 +30,7 @@ ROOMS = [
     ],
     ["data", "progress", "safefile", "fingerprint"],
     [
+        "tangents.blocks",
         "tangents.recurrent",
         "tangents.unfused",
         "tangents.copying",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Inputs, copied, count, take
+from .blocks import gram_blocks, mirrored
 from .dense import dense_rows
 from .network import Choice, TangentNetwork, as_matrix, call, choose_parameters
 from .recorder import LayerCall, Recorder
@@ -73,13 +74,18 @@ class FactorFeatures:
     def gram(self, other: Self) -> Tensor:
         first = (self.activations + self.products)[0]
         total = torch.zeros(len(self), len(other), dtype=torch.float64, device=first.device)
+        blocks = gram_blocks(len(self), len(other), same=self is other)
         mine = zip(self.activations, self.signals, strict=True)
         theirs = zip(other.activations, other.signals, strict=True)
         for (a, g), (a2, g2) in zip(mine, theirs, strict=True):
-            total.addcmul_(a.double() @ a2.double().T, g.double() @ g2.double().T)
+            a, g, a2, g2 = (value.double() for value in (a, g, a2, g2))
+            for rows, columns in blocks:
+                total[rows, columns].addcmul_(a[rows] @ a2[columns].T, g[rows] @ g2[columns].T)
         for p, p2 in zip(self.products, other.products, strict=True):
-            total.addmm_(p.double(), p2.double().T)
-        return total
+            p, p2 = p.double(), p2.double()
+            for rows, columns in blocks:
+                total[rows, columns].addmm_(p[rows], p2[columns].T)
+        return mirrored(total) if len(blocks) > 1 else total
 
     def diag(self) -> Tensor:
         total: Any = 0.0

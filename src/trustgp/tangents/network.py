@@ -153,7 +153,17 @@ class TangentNetwork:
         """
         twin = self.twin
         tensors = [*twin.parameters(), *twin.buffers()]
-        return duplicate(twin, tensors)
+        clone = duplicate(twin, tensors)
+        for part in clone.modules():
+            if isinstance(part, nn.RNNBase):
+                # on a GPU it would lay out its weights anew and ask for their addresses, which tensors
+                # inside torch.func do not have
+                part.flatten_parameters = _as_they_are
+        return clone
+
+
+def _as_they_are() -> None:
+    """Leaves the weights of a recurrent layer where they lie."""
 
 
 class _Largest(TorchFunctionMode):

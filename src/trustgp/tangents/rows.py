@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Inputs, chunks, count, take
+from .blocks import gram_blocks, mirrored
 from .collecting import Dense
 from .gradients import Gradients
 from .network import Choice, TangentNetwork, choose_parameters
@@ -78,9 +79,12 @@ class RowFeatures:
     def gram(self, other: Self) -> Tensor:
         # in column blocks: the float64 copies of a wide matrix need not stand side by side
         total = torch.zeros(len(self), len(other), dtype=torch.float64, device=self.rows.device)
+        blocks = gram_blocks(len(self), len(other), same=self is other)
         for a, b in zip(self.rows.split(8192, dim=1), other.rows.split(8192, dim=1), strict=True):
-            total.addmm_(a.double(), b.double().T)
-        return total
+            a, b = a.double(), b.double()
+            for rows, columns in blocks:
+                total[rows, columns].addmm_(a[rows], b[columns].T)
+        return mirrored(total) if len(blocks) > 1 else total
 
     def diag(self) -> Tensor:
         return self.rows.double().square().sum(dim=1)
