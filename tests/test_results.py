@@ -14,7 +14,7 @@ STUDIES = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
 
 
 def test_a_full_run_of_every_study_of_the_paper_is_there():
-    assert {"toy", "ablation", "transfer", "continuity", "bound"} <= set(STUDIES)
+    assert {"toy", "ablation", "transfer", "continuity", "bound", "classification"} <= set(STUDIES)
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -50,3 +50,34 @@ def test_the_readme_quotes_the_transfer_study():
             assert cell == f"{values[method][name][0]:.2f}"
             quoted += 1
     assert quoted >= 40
+
+
+def test_the_readme_quotes_the_classification_study():
+    result = json.loads((RESULTS / "classification" / "result.json").read_text())
+    inside, outside, distorted = (
+        _by_method(result, title)
+        for title in (
+            "Fashion-MNIST: test images like those that trained",
+            "Trained on Fashion-MNIST: is MNIST told from it?",
+            "NLL on distorted Fashion-MNIST",
+        )
+    )
+    lines = (ROOT / "README.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| Fashion-MNIST"))
+    methods = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        method, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        scores = [v[0] for name, v in outside[method].items() if name.startswith("AUROC") and v is not None]
+        near = inside[method]
+        expected = (near["NLL"][0], near["ECE"][0], distorted[method]["rotated 30"][0], max(scores))
+        assert cells == [f"{v:.{digits}f}" for v, digits in zip(expected, (3, 2, 2, 3), strict=True)]
+        methods.append(method)
+    assert methods == list(inside)
+
+
+def _by_method(result: dict, title: str) -> dict[str, dict]:
+    table = next(table for table in result["tables"] if table["title"] == title)
+    columns = [column["name"] for column in table["columns"]]
+    return {row[0]: dict(zip(columns, row, strict=True)) for row in table["rows"]}

@@ -113,6 +113,19 @@ def test_a_clone_is_another_tree_around_the_same_tensors():
     assert clone[1].running_mean is prepared.module[1].running_mean
 
 
+def test_a_cloned_recurrent_layer_leaves_its_weights_where_they_lie(monkeypatch):
+    """On a GPU it would ask for their addresses, which tensors inside torch.func do not have."""
+    asked = []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda layer: asked.append(layer))
+    prepared = prepare(nn.GRU(3, 2), "all", None)
+    clone = prepared.clone()
+    asked.clear()
+    clone.flatten_parameters()
+    assert asked == []
+    prepared.module.flatten_parameters()
+    assert asked == [prepared.module]
+
+
 def test_directional_derivative_is_the_dense_jacobian_times_the_direction():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)).double().eval()
