@@ -472,7 +472,7 @@ def test_what_is_chosen_is_said_with_its_memory_and_time(build, shape, chosen, w
     with caplog.at_level(logging.INFO, logger="trustgp"):
         model = fitted(build().double().eval(), seeded(30, *shape))
     assert model.origin.tangents == chosen
-    first, outputs, second = (record.message for record in caplog.records[:3])
+    first, second, outputs = (record.message for record in caplog.records[:3])
     assert type(chosen).__name__ in first
     assert why in first
     assert "backward pass" in outputs
