@@ -145,6 +145,37 @@ def test_more_mixed_outputs_than_stand_side_by_side_give_the_same_sketches(monke
     torch.testing.assert_close(tangents(inputs).rows, whole, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("dense", [False, True])
+def test_bucket_sums_are_those_of_a_loop(dense):
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(4, 30, generator=generator, dtype=torch.float64)
+    place = torch.randint(0, 7, (30,), generator=generator)
+    sign = torch.randint(0, 2, (30,), generator=generator).double() * 2 - 1
+    expected = torch.zeros(4, 8, dtype=torch.float64)
+    for row in range(4):
+        for column in range(30):
+            expected[row, place[column]] += sign[column] * values[row, column]
+    found = hashing.bucket_sums(values, place, sign, 8, dense=dense)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gpus_way_to_sum_buckets_gives_the_same_sketches(monkeypatch):
+    network, inputs = make("conv2d, groups")
+    tangents, _ = bound(network, inputs, Sketch(64))
+    monkeypatch.setattr(hashing, "SPECTRUM", 0)  # spectra for every layer
+    sparse, summed = tangents(inputs).rows, hashing.bucket_sums
+    asked = []
+
+    def by_product(*arguments, dense):
+        asked.append(dense)
+        return summed(*arguments, dense=True)
+
+    monkeypatch.setattr(hashing, "bucket_sums", by_product)
+    torch.testing.assert_close(tangents(inputs).rows, sparse, rtol=1e-10, atol=1e-12)
+    assert asked
+    assert not any(asked)  # on a CPU
+
+
 def test_no_bucket_is_used_twice_before_all_are_used():
     buckets = hashing.Buckets.draw(100, 32, torch.Generator().manual_seed(0))
     for start in (0, 32, 64):

@@ -111,6 +111,11 @@ def working_set(device: torch.device) -> int:
     return 768 * 2**20 if device.type == "cuda" else 256 * 2**20
 
 
+def at_once(space: int, device: torch.device) -> int:
+    """Bytes of one step of work where a CPU takes `space`: a GPU waits for each step, so its are larger."""
+    return 4 * space if device.type == "cuda" else space
+
+
 def chunk_bytes(tangents: TangentMap, *, least: int = 64 * 2**20) -> int:
     """Bytes of a chunk of rows on the way: `least`, or sixteen rows of a network with large activations."""
     return max(least, min(working_set(tangents.network.device), 16 * tangents.working_bytes()))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .base import at_once
 from .collecting import products
 from .network import TangentNetwork
 
@@ -113,7 +114,8 @@ class Sketched:
         if groups > 1 or written <= positions * self._spectrum():
             self.plain(name, products(left, right))
             return
-        step = max(1, WORKSPACE // (6 * self._tables.dim * left.element_size()))  # positions of all rows
+        space = at_once(WORKSPACE, left.device)
+        step = max(1, space // (6 * self._tables.dim * left.element_size()))  # positions of all rows
         per_row = min(positions, step)
         for rows in _slices(len(left), max(1, step // per_row)):
             for some in _slices(positions, per_row):
@@ -155,9 +157,26 @@ class Sketched:
         if mixed:
             place = (place + self._mixed.place[:, None]) % self._tables.dim
             sign = sign * self._mixed.sign[:, None]
-        sums = values.new_zeros(len(values) * values.shape[2], self._tables.dim)
-        signed = (values * sign[:, None]).transpose(1, 2).flatten(0, 1).flatten(1)  # [n * t, K * m]
-        return sums.index_add_(1, place.flatten(), signed).unflatten(0, (len(values), values.shape[2]))
+        flat = values.transpose(1, 2).flatten(0, 1).flatten(1)  # [n * t, K * m]
+        sums = bucket_sums(flat, place.flatten(), sign.flatten(), self._tables.dim, dense=values.is_cuda)
+        return sums.unflatten(0, (len(values), values.shape[2]))
+
+
+def bucket_sums(values: Tensor, place: Tensor, sign: Tensor, dim: int, *, dense: bool) -> Tensor:
+    """Sums of the signed entries of each bucket, shape [n, D].
+
+    Args:
+        values: Shape [n, m].
+        place, sign: Bucket and sign of each column, shape [m].
+        dim: D.
+        dense: By a product with a matrix of signs and zeros: more work, but on a GPU without threads that
+            wait for each other, and in the same order every time.
+    """
+    if not dense:
+        return values.new_zeros(len(values), dim).index_add_(1, place, values * sign)
+    matrix = values.new_zeros(len(place), dim)
+    matrix[torch.arange(len(place), device=place.device), place] = sign
+    return values @ matrix
 
 
 def _slices(total: int, step: int) -> list[slice]:

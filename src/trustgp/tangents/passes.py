@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from ..data import Inputs, copied, count, map_tensors, take
+from .base import at_once
 from .layers import GRADIENTS, Collector, Layout, LayoutError, Signals, gather
 from .network import TangentNetwork, as_matrix, call, call_with, gradients_of
 from .recorder import Recorder
@@ -133,7 +134,8 @@ def _hand_on(found: Signals, names: frozenset[str], into: Collector, group: slic
     found = replace(found, call=replace(found.call, weight_name=kept[0], bias_name=kept[1]))
     size = 0 if kept[0] is None else found.call.given["weight"].numel() * found.back.shape[1]
     room = (found.room() + into.room(size)) * found.back.element_size()
-    rows, step = len(found.inputs), max(1, WORKSPACE // max(1, room))
+    space = at_once(WORKSPACE, found.back.device)
+    rows, step = len(found.inputs), max(1, space // max(1, room))
     for start in range(0, rows, step):
         block = slice(start, start + step)
         GRADIENTS[found.call.kind](found.block(block), into.part(block, group))
