@@ -135,26 +135,19 @@ def fit(
         )
         if held is not None:
             residual_of(ready.network, likelihood, held, executor, report, name="validation", blends=blends)
-        split, grouped = (
-            (0, 0),
-            None if likelihood.needs_held_out else labels,
-        )  # there, groups only split rows
-        if held is None and likelihood.needs_held_out:
-            off = hold_out(rows, labels, seed)
-            split = (len(rows), int(off.sum()))
-            held = some_rows(rows, off) if split[1] else None
-            rows, residuals = some_rows(rows, ~off), [residual[~off] for residual in residuals]
+        given = _given(rows, residuals, held, labels, likelihood, seed)
+        rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
         plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers, learnt)
         plan, keep = _with_features(plan, ready, rows, most)
         check_memory(plan, most, ready.network.device)
         _say(report, plan, rows, ready, outputs)
-        if held is None and labels is None:
+        if given.validation is None and labels is None:
             warn_time_series(rows, seed)
-        origin = _origin(ready, rows, grouped, outputs, likelihood, seed, witness, split)
+        origin = _origin(ready, rows, given.groups, outputs, likelihood, seed, witness, given.split)
         settings = _settings(origin, plan, patchwork, division, limit)
         if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
-            settings["output"] = tensor_fingerprint(residuals[0])
+            settings["output"] = tensor_fingerprint(given.residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
         court = Court(ready.network.device, seed, executor, report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
@@ -162,11 +155,12 @@ def fit(
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         # a common prior is found on few rows
         linear = know_linear(ready.maps[0][0], rows, report) if keep and not likelihood.common_prior else None
+        problems = make_problems(ready.maps, rows, given.residuals, given.groups, blends)
         fitted = [
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
-            for index, problem in enumerate(make_problems(ready.maps, rows, residuals, grouped, blends))
+            for index, problem in enumerate(problems)
         ]
-        return _assembled(ready.network.module, origin, fitted, _Given(rows, grouped, held), heard, report)
+        return _assembled(ready.network.module, origin, fitted, given, heard, report)
 
 
 @dataclass(frozen=True)
@@ -187,11 +181,43 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Given:
-    """What the user handed over."""
+    """What the experts and the calibration get of what the user handed over.
+
+    Args:
+        rows: Of the experts.
+        residuals: Of these rows, for each kernel.
+        groups: Of these rows, to be left out together; None: none are.
+        validation: Rows to calibrate on; None: none.
+        split: How many rows were handed over, and how many of them were split off to calibrate on; or 0, 0.
+    """
 
     rows: Rows
+    residuals: list[Tensor]
     groups: Tensor | None
     validation: Rows | None
+    split: tuple[int, int]
+
+
+def _given(
+    rows: Rows,
+    residuals: list[Tensor],
+    held: Rows | None,
+    labels: Tensor | None,
+    likelihood: Likelihood,
+    seed: int,
+) -> _Given:
+    """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without."""
+    groups = (
+        None if likelihood.needs_held_out else labels
+    )  # there, groups only say what is split off together
+    if held is not None or not likelihood.needs_held_out:
+        return _Given(rows, residuals, groups, held, (0, 0))
+    off = hold_out(rows, labels, seed)
+    count = int(off.sum())
+    held = some_rows(rows, off) if count else None
+    return _Given(
+        some_rows(rows, ~off), [residual[~off] for residual in residuals], groups, held, (len(rows), count)
+    )
 
 
 @dataclass(frozen=True)

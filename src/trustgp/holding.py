@@ -27,7 +27,7 @@ def hold_out(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
         warnings.warn(
             f"there are no validation rows and only {len(rows)} training rows in one group: probabilities "
             "are cooled by a rule of thumb, and no threshold can be found. Pass `validation=`.",
-            stacklevel=3,
+            stacklevel=4,
         )
         return torch.zeros(len(rows), dtype=torch.bool)
     held = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
@@ -35,7 +35,7 @@ def hold_out(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
         f"there are no validation rows, so {int(held.sum())} of the {len(rows)} training rows are kept from "
         "the experts to calibrate on. The network was trained on them: how much too sure it is on new rows "
         "they cannot tell. Pass `validation=` (rows that the network has not seen).",
-        stacklevel=3,
+        stacklevel=4,
     )
     return held
 

@@ -45,8 +45,9 @@ def test_any_whole_numbers_are_class_numbers(dtype):
 
 
 def test_a_class_without_rows_is_named_once():
-    with pytest.warns(UserWarning, match=r"2 of 4 classes have no training row \(1, 3\)"):
+    with pytest.warns(UserWarning, match=r"2 of 4 classes have no training row \(1, 3\)") as said:
         Classification().warn(4, torch.tensor([[0], [2]]))
+    assert len(said) == 1
 
 
 def test_the_residual_is_a_newton_step():
