@@ -15,6 +15,7 @@ from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .progress import Reporter
 from .solving import Partition
+from .tangents.base import most_rows
 from .witness import Testimony, WitnessState
 from .witnessing import groups_left_out
 
@@ -61,7 +62,7 @@ def calibrated(
 def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = model.origin.likelihood, [], []
-    parts = list(chunks(len(rows)))
+    parts = list(chunks(len(rows), most_rows(model.device)))
     for index in report.track(parts, stage="calibrating", total=len(parts)):
         outputs, raw = model.answers(rows.take(index))
         held.append(likelihood.held_out(outputs, raw, rows.targets[index.to(rows.targets.device)]))

@@ -154,7 +154,7 @@ def fit(
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         # a common prior is found on few rows
-        linear = know_linear(ready.maps[0][0], rows, report) if keep and not likelihood.common_prior else None
+        linear = None if likelihood.common_prior else know_linear(ready.maps[0][0], rows, report)
         problems = make_problems(ready.maps, rows, given.residuals, given.groups, blends)
         fitted = [
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)

@@ -9,13 +9,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .data import CHUNK_ROWS, Inputs, chunks, count, take
+from .data import Inputs, chunks, count, take
 from .experts import Expert, amplitudes, chunk_rows
 from .gating import Gate, nearest_two
 from .math.calibration import HeldOut, steady_log_kappa
 from .tangents.base import Features, TangentMap
-
-GPU_ROWS = 16384  # answered at a time on a GPU: about 1 GiB on the way
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,7 @@ class Mixture:
     @torch.no_grad()
     def raw(self, inputs: Inputs) -> Raw:
         """Answers of the experts that the gate chooses, chunk by chunk."""
-        # on a GPU a chunk costs as many kernels whatever its size
-        most = GPU_ROWS if self.tangents.network.device.type == "cuda" else CHUNK_ROWS
-        size = chunk_rows(self.tangents, most=most)
+        size = chunk_rows(self.tangents)
         parts = [self._chunk(self.tangents(take(inputs, index))) for index in chunks(count(inputs), size)]
         return parts[0] if len(parts) == 1 else Raw.cat(parts)
 

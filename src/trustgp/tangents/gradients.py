@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Inputs, count, take
 from .collecting import Dense
@@ -85,9 +85,10 @@ def find_ways(network: TangentNetwork, sample: Inputs, num_mixed: int) -> Ways:
 
 
 def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> Dense:
-    """Gradients by a plain loop; on a GPU a fused recurrent layer has none in eval mode: then taken apart."""
+    """Gradients by a plain loop; what is fused and has none, as recurrent layers on a GPU, is taken apart."""
+    recurrent = any(isinstance(part, nn.RNNBase) for part in network.twin.modules())
     problem = None
-    for apart in (False, True):
+    for apart in (True,) if recurrent and network.device.type == "cuda" else (False, True):
         network.apart = apart
         found = Dense(network, count(few), 1)
         try:
