@@ -16,7 +16,7 @@ class Peak:
     """Bytes at the peak since it was made, beside those there were then.
 
     The process's resident memory as "cpu", where Linux tells it, and on a GPU what torch has allocated there
-    as "cuda".
+    as "cuda", and what it keeps there as "cuda reserved". `held` is what there was before.
 
     Args:
         device: Where the work is done.
@@ -30,22 +30,26 @@ class Peak:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         self._reset()
-        self._resident = status_bytes("VmRSS")
-        self._allocated = torch.cuda.memory_allocated(self._device) if self._device.type == "cuda" else 0
+        self.held = self._marks()
 
     def bytes(self) -> dict[str, int]:
         """By place."""
-        found, high = {}, status_bytes("VmHWM")
-        if high is not None and self._resident is not None:
-            found["cpu"] = max(0, high - self._resident)
-        if self._device.type == "cuda":
-            found["cuda"] = torch.cuda.max_memory_allocated(self._device) - self._allocated
-        return found
+        return {place: max(0, size - self.held[place]) for place, size in self._marks().items()}
 
     def lap(self) -> dict[str, int]:
         """As `bytes`, since the last lap; the next one begins."""
         found = self.bytes()
         self._reset()
+        return found
+
+    def _marks(self) -> dict[str, int]:
+        """The high-water marks, which right after a reset are what is held."""
+        found, high = {}, status_bytes("VmHWM")
+        if high is not None:
+            found["cpu"] = high
+        if self._device.type == "cuda":
+            found["cuda"] = torch.cuda.max_memory_allocated(self._device)
+            found["cuda reserved"] = torch.cuda.max_memory_reserved(self._device)
         return found
 
     def _reset(self) -> None:

@@ -23,10 +23,12 @@ class Ledger:
     Args:
         seconds: Of each stage; a stage that comes again, for another kernel, adds to it.
         peaks: Bytes by stage and place, the most beside what there was before all stages.
+        held: Bytes by place before all stages.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     peaks: dict[str, dict[str, int]] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -69,9 +71,9 @@ class _Clock(logging.Handler):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(logging.DEBUG)
-        self.ledger = Ledger()
         self._device, self._stage = device, FIRST
         self._peak, self._since = Peak(device), self._now()
+        self.ledger = Ledger(held=self._peak.held)
 
     def emit(self, record: logging.LogRecord) -> None:
         stage = getattr(record, "stage", None)
