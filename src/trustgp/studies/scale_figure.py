@@ -29,7 +29,7 @@ def draw_scale(runs: Sequence[Runs], place: str, path: Path) -> None:
     seconds = {stage: mean(lambda e, s=stage: e["stages"].get(s, 0.0)) for stage in stages}
     memory = {stage: mean(lambda e, s=stage: e["stage_peaks"].get(s, {}).get(place, 0)) for stage in stages}
     total, model = mean(lambda e: e["seconds"]), mean(lambda e: e["model_bytes"])
-    with plots.figure(path, width=9.5, height=4.0, dpi=110) as figure:
+    with plots.figure(path, width=11.0, height=4.0, dpi=110) as figure:
         left, right = figure.subplots(1, 2)
         _panel(left, rows, seconds, ("all stages", total))
         left.set_title("time")
@@ -38,8 +38,8 @@ def draw_scale(runs: Sequence[Runs], place: str, path: Path) -> None:
         _panel(right, rows, scaled, ("the model", [size / MEGABYTE for size in model]))
         right.set_title(f"memory at the peak, {'GPU' if place == 'cuda' else 'CPU'}")
         right.set_ylabel("MB")
-        for axes in (left, right):
-            axes.legend(fontsize=7)
+        left.legend(handles=left.lines[-2:], loc="upper left", fontsize=8)  # the rest are those of the right
+        right.legend(handles=right.lines[:-1], loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
 
 
 def _panel(
