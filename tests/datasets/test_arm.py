@@ -352,7 +352,7 @@ def test_rows_beyond_one_chunk_continue_with_new_trajectories():
 
 
 def test_the_first_rows_of_blocks_are_the_same_however_many_are_asked_for():
-    block = arm._TRAJECTORIES_PER_CHUNK * arm.ROWS_PER_TRAJECTORY
+    block = arm._BLOCK
     sizes = (1234, block, block + 700)
     few, one, more = (arm.simulate(rows=rows, seed=4, blocks=True) for rows in sizes)
     assert len(more.inputs) == block + 700
@@ -363,7 +363,7 @@ def test_the_first_rows_of_blocks_are_the_same_however_many_are_asked_for():
 
 
 def test_blocks_of_other_seeds_share_no_trajectory():
-    block = arm._TRAJECTORIES_PER_CHUNK * arm.ROWS_PER_TRAJECTORY
+    block = arm._BLOCK
     starts = [
         arm.simulate(rows=2 * block, seed=seed, blocks=True).inputs[:: arm.ROWS_PER_TRAJECTORY]
         for seed in (0, 1)

@@ -16,11 +16,13 @@ from torch import Tensor
 from trustgp.datasets.chain import AXES, Chain, newton_euler, read_chain
 from trustgp.datasets.motion import Motion, random_motion, states
 from trustgp.datasets.recording import Recording
+from trustgp.executors import Threads
 
 GRAVITY = 9.81  # m/s^2
 RATE = 100.0  # rows per second of a trajectory
 ROWS_PER_TRAJECTORY = 500
 _TRAJECTORIES_PER_CHUNK = 64  # bounds memory: 32,000 rows at a time
+_BLOCK = _TRAJECTORIES_PER_CHUNK * ROWS_PER_TRAJECTORY
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ def simulate(
         seed: Seed of the trajectories and of the noise.
         noise: Standard deviation of the torque noise, as a fraction of `TYPICAL_TORQUE`.
         blocks: Draw each 64 trajectories from a seed of their own: the first rows are then the same
-            however many are asked for. Other rows than without.
+            however many are asked for, and all cores make them. Other rows than without.
 
     Returns:
         A recording with inputs [n, 21] = (q, dq, ddq), targets [n, 7], and the number of the
@@ -160,15 +162,20 @@ def simulate(
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
     inputs, targets = torch.empty(rows, 21), torch.empty(rows, 7)
-    drawn = _in_blocks if blocks else _at_once
-    start = 0
-    for (q, dq, ddq), sensor in drawn(rows, style, seed):
-        q, dq, ddq, sensor = (part[: rows - start] for part in (q, dq, ddq, sensor))
-        torque = inverse_dynamics(_CHAIN, q, dq, ddq) + friction_torque(dq)
-        torque += noise * sensor.new_tensor(TYPICAL_TORQUE) * sensor
-        inputs[start : start + len(q)] = torch.cat([q, dq, ddq], dim=1)
-        targets[start : start + len(q)] = torque
-        start += len(q)
+
+    def record(first: int) -> None:
+        """Write rows from the first on: a block, or all."""
+        drawn = _block(first // _BLOCK, style, seed) if blocks else _at_once(rows, style, seed)
+        for (q, dq, ddq), sensor in drawn:
+            q, dq, ddq, sensor = (part[: rows - first] for part in (q, dq, ddq, sensor))
+            torque = inverse_dynamics(_CHAIN, q, dq, ddq) + friction_torque(dq)
+            torque += noise * sensor.new_tensor(TYPICAL_TORQUE) * sensor
+            inputs[first : first + len(q)] = torch.cat([q, dq, ddq], dim=1)
+            targets[first : first + len(q)] = torque
+            first += len(q)
+
+    for _ in Threads().run(record, range(0, rows, _BLOCK if blocks else rows)):
+        pass
     groups = torch.arange(rows) // ROWS_PER_TRAJECTORY
     return Recording(inputs, targets, name=f"arm_{style}", groups=groups, style=style)
 
@@ -187,16 +194,13 @@ def _at_once(rows: int, style: str, seed: int) -> Drawn:
         yield chunk, torch.randn(left, len(LINKS), generator=generator, dtype=torch.float64)
 
 
-def _in_blocks(rows: int, style: str, seed: int) -> Drawn:
-    """States and unit noise of 32,000 rows at a time, each from a generator of its own, always whole."""
-    for number in range(-(-rows // (_TRAJECTORIES_PER_CHUNK * ROWS_PER_TRAJECTORY))):
-        own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
-        generator = torch.Generator().manual_seed(own)
-        motion = random_motion(
-            style, trajectories=_TRAJECTORIES_PER_CHUNK, limits=_LIMITS, generator=generator
-        )
-        chunk = _chunk(motion, 0)
-        yield chunk, torch.randn(chunk[0].shape, generator=generator, dtype=torch.float64)
+def _block(number: int, style: str, seed: int) -> Drawn:
+    """States and unit noise of one block of 32,000 rows, always whole, from a generator of its own."""
+    own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
+    generator = torch.Generator().manual_seed(own)
+    motion = random_motion(style, trajectories=_TRAJECTORIES_PER_CHUNK, limits=_LIMITS, generator=generator)
+    chunk = _chunk(motion, 0)
+    yield chunk, torch.randn(chunk[0].shape, generator=generator, dtype=torch.float64)
 
 
 def _chunk(motion: Motion, first: int) -> list[Tensor]:
