@@ -135,6 +135,7 @@ def fit(
         )
         if held is not None:
             residual_of(ready.network, likelihood, held, executor, report, name="validation", blends=blends)
+        report.begin("planning")
         given = _given(rows, residuals, held, labels, likelihood, seed)
         rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
@@ -235,6 +236,7 @@ def _fit_mixture(index: int, problem: Problem, run: _Run, *, common_prior: bool)
     tangents, store = problem.tangents, run.store
     if run.keep_features:
         problem = replace(problem, known=know_features(tangents, problem.rows, run.executor, run.report))
+    run.report.begin("dividing the rows")
     partition, bound = divide(
         tangents,
         problem.rows,
@@ -273,6 +275,7 @@ def _assembled(
     report: Reporter,
 ) -> UncertaintyModel:
     """The kernels together, calibrated."""
+    report.begin("calibrating")
     cap, lend = (tuple(getattr(one.handout, name) for one in fitted) for name in ("cap", "lend"))
     partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
     training = Training(given.rows, given.groups, given.validation, partitions, solved)

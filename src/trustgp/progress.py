@@ -43,8 +43,13 @@ class Reporter:
         if self._enabled:
             self._console.print(text, highlight=False)
 
+    def begin(self, stage: str) -> None:
+        """Say in the log, at DEBUG, that a stage of the work begins; its name is the record's `stage`."""
+        LOGGER.debug("%s", stage, extra={"stage": stage})
+
     def track(self, items: Iterable[Item], *, stage: str, total: int) -> Iterator[Item]:
         """`items`, with a bar for the stage."""
+        self.begin(stage)
         task = self._progress.add_task(stage, total=total)
         for done, item in enumerate(items, start=1):
             yield item
