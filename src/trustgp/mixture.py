@@ -113,21 +113,35 @@ class Mixture:
 
     @torch.no_grad()
     def raw(self, inputs: Inputs) -> Raw:
-        """Answers of the experts that the gate chooses, chunk by chunk."""
-        size = chunk_rows(self.tangents)
-        parts = [self._chunk(self.tangents(take(inputs, index))) for index in chunks(count(inputs), size)]
-        return parts[0] if len(parts) == 1 else Raw.cat(parts)
+        """Answers of the experts that the gate chooses, chunk by chunk.
 
-    def _chunk(self, features: Features) -> Raw:
-        labels = nearest_two(self.gate.embed(features), self.gate.centroids)[0]
+        Of many rows, those of an expert stand together, so that it is asked once and not in every chunk.
+        """
+        size, n = chunk_rows(self.tangents), count(inputs)
+        if n <= size:
+            features = self.tangents(inputs)
+            return self._answers(features, self._labels(features))
+        labels = torch.cat([self._labels(self.tangents(take(inputs, index))) for index in chunks(n, size)])
         order = labels.argsort(stable=True)
         parts = []
-        for expert in labels.unique().tolist():
-            rows = order[labels[order] == expert]
-            parts.append(self._answer(expert, features.take(rows)))
-        joined = Raw.cat(parts)
-        back = order.argsort()
-        return joined.take(back)
+        for index in chunks(n, size):
+            rows = order[index.to(order.device)]
+            parts.append(self._answers(self.tangents(take(inputs, rows)), labels[rows]))
+        return Raw.cat(parts).take(order.argsort())
+
+    def _labels(self, features: Features) -> Tensor:
+        """Which expert answers for each row, shape [n]."""
+        return nearest_two(self.gate.embed(features), self.gate.centroids)[0]
+
+    def _answers(self, features: Features, labels: Tensor) -> Raw:
+        order = labels.argsort(stable=True)
+        sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
+        parts = [
+            self._answer(expert, features.take(rows))
+            for expert, rows in enumerate(order.split(sizes))
+            if len(rows)
+        ]
+        return Raw.cat(parts).take(order.argsort())
 
     def _answer(self, index: int, features: Features) -> Raw:
         expert = self.experts[index]

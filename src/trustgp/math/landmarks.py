@@ -110,16 +110,18 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: float) -> tuple[T
     divisor = torch.where(seen, kernel.values, 1.0)[:, None]
     energy = torch.where(seen[:, None], (kernel.rotated.T @ targets).square() / divisor, 0.0)
     rest = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
+    # few numbers, looked at many times: a GPU would take longer to be asked than to answer
+    values, energy, rest = kernel.values.cpu(), energy.cpu(), rest.cpu()
 
     def scale_at(tau: float) -> Tensor:
-        scale = ((energy / (kernel.values + tau)[:, None]).sum(dim=0) + rest / tau) / m
+        scale = ((energy / (values + tau)[:, None]).sum(dim=0) + rest / tau) / m
         return torch.maximum(scale, 1e-12 * scale.mean() + torch.finfo(scale.dtype).tiny)
 
     def loss(log_tau: float) -> float:
         tau = math.exp(log_tau)
-        log_determinant = (kernel.values + tau).log().sum() + (m - r) * log_tau
+        log_determinant = (values + tau).log().sum() + (m - r) * log_tau
         return float(0.5 * (m * scale_at(tau).log().sum() + targets.shape[1] * log_determinant))
 
     level = level or 1.0  # no gradient at all: only the noise is left
     tau = math.exp(least_on_grid(loss, math.log(LOWEST * level), math.log(HIGHEST * level)))
-    return targets.new_tensor(tau), scale_at(tau)
+    return targets.new_tensor(tau), scale_at(tau).to(targets)

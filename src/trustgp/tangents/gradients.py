@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -79,9 +80,25 @@ def find_ways(network: TangentNetwork, sample: Inputs, num_mixed: int) -> Ways:
     outputs = network.matrix(few).shape[1]
     mix = torch.randn(1, outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mix = mix.to(device=network.device, dtype=network.dtype)
-    probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
-    probe.check_forward_mode()
-    return probe.with_the_rest(probe.tappable())
+    with full_precision():  # else a GPU rounds so much that a right way may look wrong
+        probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
+        probe.check_forward_mode()
+        return probe.with_the_rest(probe.tappable())
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Within this block cuDNN convolves float32 as float32, not as TF32, which has 10 bits."""
+    try:
+        before = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # torch was told by its newer settings, and will not hear of the older one
+        yield
+        return
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> Dense:
