@@ -7,7 +7,7 @@ was, inputs and targets are read together in one pass, so a loader that shuffles
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ Inputs = Any
 """A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
 
 CHUNK_ROWS = 1024
+NEAR_BYTES = 2**30  # inputs that a fit on a GPU takes there
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 
 
@@ -42,6 +43,13 @@ class Rows:
     def take(self, indices: Tensor) -> Inputs:
         """The inputs of the rows `indices`, leaves of shape [len(indices), ...]."""
         return take(self.inputs, indices)
+
+    def near(self, device: torch.device) -> Rows:
+        """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
+        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves(self.inputs))
+        if device.type != "cuda" or size > NEAR_BYTES:
+            return self
+        return replace(self, inputs=to_device(self.inputs, device))
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:

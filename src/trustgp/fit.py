@@ -156,7 +156,8 @@ def fit(
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         # a common prior is found on few rows
         linear = None if likelihood.common_prior else know_linear(ready.maps[0][0], rows, report)
-        problems = make_problems(ready.maps, rows, given.residuals, given.groups, blends)
+        near = rows.near(ready.network.device)
+        problems = make_problems(ready.maps, near, given.residuals, given.groups, blends)
         fitted = [
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
             for index, problem in enumerate(problems)

@@ -197,17 +197,18 @@ def _bound(
 
 def make_tasks(partition: Partition, handout: Handout) -> list[Task]:
     """The rows of each expert: its own, and its neighbours' nearest to the border."""
-    centroids = partition.gate.centroids.cpu()
-    sizes = torch.bincount(partition.nearest, minlength=len(centroids)).tolist()
-    own = partition.nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
+    centroids = partition.gate.centroids
+    nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
+    sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
+    own = nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
     tasks = []
     for expert, neighbours in enumerate(partition.neighbours):
         offered = [
-            border_rows(own[j], partition.points, centroids[expert], centroids[j], CANDIDATES * handout.lend)
+            border_rows(own[j], points, centroids[expert], centroids[j], CANDIDATES * handout.lend)
             for j in neighbours
         ]
-        candidates = torch.cat([NO_COLUMNS, *offered])
-        tasks.append(Task(own[expert], candidates, handout.cap, handout.lend * len(neighbours)))
+        candidates = torch.cat([NO_COLUMNS, *(rows.cpu() for rows in offered)])
+        tasks.append(Task(own[expert].cpu(), candidates, handout.cap, handout.lend * len(neighbours)))
     return tasks
 
 
