@@ -51,7 +51,15 @@ ROOMS = [
         "tangents.sketch",
         "tangents",
     ],
-    ["executors.base", "executors.threads", "executors.processes", "executors.ray", "executors"],
+    [
+        "executors.base",
+        "executors.packing",
+        "executors.streams",
+        "executors.threads",
+        "executors.processes",
+        "executors.ray",
+        "executors",
+    ],
     [
         "gating",
         "patchwork",
