@@ -5,10 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,41 +57,43 @@ class Processes:
         if len(tasks) < 2:
             yield from self.nearby.run(function, tasks)
             return
+        lost = None
         with tempfile.TemporaryDirectory(prefix="trustgp-") as folder:
             shared = _write(pack(function).parts, Path(folder) / "shared")
             waiting = dict(enumerate(tasks))
             for _ in range(1 + self.retries):
-                yield from self._attempt(shared, waiting)
-                if not waiting:
+                try:
+                    yield from self._attempt(shared, waiting)
                     return
+                except BrokenProcessPool as error:
+                    lost = error
         raise WorkerLostError(
             f"worker processes were killed {1 + self.retries} times, and retries={self.retries} allows no "
             f"more; {len(waiting)} of {len(tasks)} tasks are without a result. If the memory ran out, use "
             "fewer workers or smaller experts.",
             sorted(waiting),
-        )
+        ) from lost
 
     def _attempt(self, shared: _Shared, waiting: dict[int, Any]) -> Iterator[tuple[int, Any]]:
-        """Results of the waiting tasks, which then wait no more; all of them, unless a worker is killed."""
-        whole = False
+        """Results of the waiting tasks, which then wait no more; a killed worker is a BrokenProcessPool."""
+        pool, upcoming = self._pool.of(self.workers), iter(list(waiting.items()))
+        flying: dict[Any, int] = {}
+
+        def launch() -> None:
+            for position, task in islice(upcoming, 2 * self.workers - len(flying)):
+                flying[pool.submit(_solve, shared, task)] = position
+
         try:
-            futures = {}
-            for position, task in waiting.items():
-                futures[self._pool.of(self.workers).submit(_solve, shared, task)] = position
-            for future in as_completed(futures):
-                position = futures.pop(future)
-                try:
-                    result = future.result()
-                except BrokenProcessPool:
-                    continue  # what the others have finished still comes
-                del waiting[position]
-                yield position, result
-            whole = not waiting
-        except BrokenProcessPool:
-            pass  # while tasks were handed in
+            launch()
+            while flying:
+                for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                    result, position = future.result(), flying.pop(future)
+                    launch()  # first, for the caller may take its time
+                    del waiting[position]
+                    yield position, result
         finally:
-            if not whole:
-                self._pool.end()
+            if waiting:
+                self._pool.end(flying)
 
 
 class _Pool:
@@ -102,14 +107,21 @@ class _Pool:
         if self._running is None:
             from joblib.externals.loky import ProcessPoolExecutor
 
-            self._running = ProcessPoolExecutor(workers, timeout=IDLE, env=ONE_THREAD)
+            self._running = ProcessPoolExecutor(
+                workers, timeout=IDLE, env=ONE_THREAD, initializer=_end_with, initargs=(os.getpid(),)
+            )
         return self._running
 
-    def end(self) -> None:
-        """Stop the workers, whatever they are doing."""
-        if self._running is not None:
-            self._running.shutdown(kill_workers=True)
-            self._running = None
+    def end(self, futures: Iterable[Future]) -> None:
+        """Stop the workers, whatever they are doing.
+
+        Args:
+            futures: Of their tasks. While one of them is still on its way to the workers, loky cannot stop.
+        """
+        while not all(future.running() or future.done() for future in futures):
+            time.sleep(0.001)
+        self._running.shutdown(kill_workers=True)
+        self._running = None
 
     def __reduce__(self):
         return _Pool, ()  # processes do not travel
@@ -144,6 +156,17 @@ def _write(parts: Sequence[memoryview], path: Path) -> _Shared:
             file.write(part)
             file.write(bytes(-part.nbytes % ALIGNED))
     return _Shared(os.fspath(path), tuple(part.nbytes for part in parts))
+
+
+def _end_with(parent: int) -> None:
+    """Let this worker end when its parent does, even by `kill -9`; it would go on with what it was given."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _solve(shared: _Shared, task: Any) -> Any:

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -72,15 +73,19 @@ class Ray:
         self._check_devices(packed)
         shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in packed.parts])
         solve = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_solve)
-        most, name = self._workers or len(tasks), uuid.uuid4().hex
+        upcoming, name = iter(enumerate(tasks)), uuid.uuid4().hex
         flying: dict[Any, int] = {}
-        try:
-            for position, task in enumerate(tasks):
-                if len(flying) >= most:
-                    yield self._next(ray, flying)
+
+        def launch() -> None:
+            for position, task in islice(upcoming, (self._workers or len(tasks)) - len(flying)):
                 flying[solve.remote(name, shared, task)] = position
+
+        try:
+            launch()
             while flying:
-                yield self._next(ray, flying)
+                found = self._next(ray, flying)
+                launch()  # first, for the caller may take its time
+                yield found
         finally:
             for reference in flying:
                 ray.cancel(reference, force=True)
