@@ -118,7 +118,9 @@ class Ray:
         if not ray.is_initialized():
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if self.address is None and "RAY_ADDRESS" not in os.environ:
-                ray.init(num_cpus=self._workers, include_dashboard=False, **quiet)
+                # another executor may ask for more workers later
+                cores = max(self._workers or 1, Threads().workers)
+                ray.init(num_cpus=cores, include_dashboard=False, **quiet)
             else:
                 ray.init(address=self.address, **quiet)
         return ray

@@ -16,6 +16,7 @@ STUDIES = {
     "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and whether foreign images are told",
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
     "bound": "the kernel's approximation bound against the number of experts",
+    "distributed": "time to solve the experts against workers: threads, processes, Ray; streams on a GPU",
 }
 """Name of the module here, and what it is about."""
 
