@@ -86,19 +86,20 @@ def _measure(setting: Setting, seed: int) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     executors = {where: started(*where) for where in reversed(settings(setting.device, cores))}
     times: dict[tuple[str, int], list[float]] = {where: [] for where in settings(setting.device, cores)}
-    reference, differences = None, [0.0]
+    reference, differences, found = None, [0.0], 0
     for repeat in range(-1, repeats):  # the first is for whatever is done once, and does not count
         for where, seconds in times.items():
             watch = Stopwatch(executors[where][0])
             model = _fitted(network, rows, experts, watch, seed)
+            found = model.num_experts
             variance = model.predict(rows.inputs[:LOOKED_AT]).variance
             reference = variance if reference is None else reference
             differences.append(float(((variance - reference).abs() / reference).max()))
             if repeat >= 0:
-                seconds.append(watch.experts_seconds(model.num_experts))
+                seconds.append(watch.experts_seconds(found))
     return {
         "rows": n,
-        "experts": model.num_experts,
+        "experts": found,
         "widths": widths,
         "cores": cores,
         "difference": max(differences),
@@ -185,9 +186,9 @@ def _protocol(setting: Setting, run: dict[str, Any]) -> list[str]:
     lines = [
         f"Simulated arm, {run['rows']} rows, {run['experts']} experts; a {shape} ReLU network, trained for "
         f"{EPOCHS} epochs: how good it is does not matter here. {run['cores']} cores.",
-        f"The same fit on every executor in turn, {repeats} times, for each of {setting.seeds} seeds, after one "
-        "round that does not count. Timed is the stage that solves the experts, with what it takes to send the "
-        "data and to bring the results back.",
+        f"The same fit on every executor in turn, {repeats} times, for each of {setting.seeds} seeds, after "
+        "one round that does not count. Timed is the stage that solves the experts, with what it takes to "
+        "send the data and to bring the results back.",
     ]
     if setting.device.startswith("cuda"):
         lines.append("On a GPU, each of several threads has a CUDA stream of its own.")
