@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from trustgp.executors import Processes, Ray, Threads, nearby
+from trustgp.executors.processes import _write
 
 
 def test_every_task_is_run_once_elsewhere_and_carries_its_position(distant):
@@ -103,3 +106,11 @@ def test_a_missing_ray_is_named_with_its_extra(monkeypatch):
 def test_numbers_that_mean_nothing_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path):
+    parts = [memoryview(b"function"), memoryview(b"data")]
+    assert [bytes(part) for part in _write(parts, tmp_path / "shared").parts()] == [b"function", b"data"]
+    with pytest.raises(OSError, match=r"12 bytes.*TMPDIR") as caught:
+        _write(parts, Path("/dev/full"))
+    assert caught.value.errno == errno.ENOSPC

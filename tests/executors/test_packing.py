@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from zoo import NETWORKS, make
 
 import trustgp
 from trustgp.data import read_rows
@@ -20,6 +21,7 @@ from trustgp.model import state_tensors
 from trustgp.patchwork import Patchwork
 from trustgp.preparing import make_problems, prepare_network, residual_of
 from trustgp.solving import Division, Handout, _solve_or_explain, divide, know_features, make_tasks
+from trustgp.tangents.network import prepare
 
 LARGE = BESIDE // 4
 
@@ -156,3 +158,19 @@ def test_every_tensor_of_a_result_is_found():
     found = list(tensors_in(value))
     assert {id(tensor) for tensor in found} == {id(t) for t in (one, two, three, layer.weight, layer.bias)}
     assert len(found) == 5
+
+
+PARAMETRISED = ("weight norm", "spectral norm", "orthogonal")  # torch does not let them be pickled
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_of_every_kind_travel_or_are_refused(name):
+    network, inputs = make(name)
+    prepared = prepare(network, [name for name, _ in network.named_parameters()], None)
+    if name in PARAMETRISED:
+        with pytest.raises(TypeError, match=r"parametrized modules.*Threads\(\)"):
+            pack(prepared.matrix)
+        return
+    there = unpack([bytes(part) for part in pack(prepared.matrix).parts])
+    with torch.no_grad():
+        assert torch.equal(there(inputs), prepared.matrix(inputs))

@@ -220,12 +220,13 @@ def test_threads_name_the_expert_too(monkeypatch):
     assert "in expert 0," in caught.value.__notes__[0]
 
 
-def test_an_interrupted_fit_resumes_on_another_executor(distant, whole, marks, tmp_path):
+@pytest.mark.usefixtures("two_nodes")
+def test_an_interrupted_fit_resumes_on_another_executor(whole, marks, tmp_path):
     def interrupt(_):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(Watched(distant, marks, after=4, accident=interrupt), checkpoint=tmp_path / "c")
+        fit(Watched(Ray(workers=2), marks, after=4, accident=interrupt), checkpoint=tmp_path / "c")
     done = [name for name in listing(tmp_path / "c") if name.startswith("expert")]
     assert len(done) == 3  # written as they came: the fourth was not yet handed on
     again = tmp_path / "again"

@@ -151,11 +151,19 @@ class _Shared:
 
 
 def _write(parts: Sequence[memoryview], path: Path) -> _Shared:
-    with path.open("wb") as file:
-        for part in parts:
-            file.write(part)
-            file.write(bytes(-part.nbytes % ALIGNED))
-    return _Shared(os.fspath(path), tuple(part.nbytes for part in parts))
+    sizes = tuple(part.nbytes for part in parts)
+    try:
+        with path.open("wb") as file:
+            for part in parts:
+                file.write(part)
+                file.write(bytes(-part.nbytes % ALIGNED))
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"what worker processes share ({sum(sizes)} bytes) could not be written to {path.parent}: "
+            f"{error.strerror}. Let TMPDIR name a folder with more room, or use trustgp.Threads().",
+        ) from error
+    return _Shared(os.fspath(path), sizes)
 
 
 def _end_with(parent: int) -> None:
