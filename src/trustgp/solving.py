@@ -237,7 +237,7 @@ def solve_tasks(
     todo = [i for i in range(len(tasks)) if i not in finished]
     found: dict[int, Solved | FactorisationError] = dict(finished)
     solve = partial(_solve_or_explain, problem)
-    results = _named(executor.run(solve, [(i, tasks[i]) for i in todo]), todo)
+    results = _named(executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
     with closing(results):  # an error below stops the workers at once
         for position, result in report.track(results, stage="solving the experts", total=len(todo)):
             found[todo[position]] = result
@@ -249,14 +249,13 @@ def solve_tasks(
     return _with_priors(tasks, found)
 
 
-def _solve_or_explain(problem: Problem, numbered: tuple[int, Task]) -> Solved | FactorisationError:
-    number, task = numbered
+def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:
     try:
         return solve_expert(problem, task)
     except (FactorisationError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
         return FactorisationError(str(error))
     except Exception as error:
-        error.add_note(f"This was in expert {number}, which has {len(task.own)} rows of its own.")
+        error.add_note(f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
         raise
 
 

@@ -51,9 +51,9 @@ def watched(function: Callable, folder: Path, seconds: float, deadly: int | None
     def work(task):  # a closure travels whole: workers need not find this file
         ray = sys.modules.get("ray")
         node = ray.get_runtime_context().get_node_id() if ray else "here"
-        mark = folder / f"{task[0]}_{os.getpid()}_{node}_{time.monotonic_ns()}"
+        mark = folder / f"{task.number}_{os.getpid()}_{node}_{time.monotonic_ns()}"
         mark.touch()
-        if task[0] == deadly:
+        if task.number == deadly:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(seconds)
         result = function(task)

@@ -44,7 +44,7 @@ def pack(function: Callable[[Any], Any]) -> Packed:
     except Exception as error:  # whatever an object raises that does not want to travel
         reason = str(error).partition("\n")[0]
         raise TypeError(
-            f"this cannot be sent to other processes ({type(error).__name__}: {reason}). A network that holds "
+            f"this cannot be sent to other processes ({type(error).__name__}: {reason}). A network with "
             "open files, locks or generators stays in its process: use trustgp.executors.Threads()."
         ) from error
     return Packed([file.getbuffer(), *(buffer.raw() for buffer in beside)], frozenset(devices))
