@@ -145,9 +145,11 @@ def saved(model: trustgp.UncertaintyModel, folder: Path) -> bytes:
 
 def with_retries(executor: Executor) -> Executor:
     """The executor with fewer retries, for a worker takes seconds to start."""
-    return (
-        Processes(2, retries=RETRIES) if isinstance(executor, Processes) else Ray(workers=2, retries=RETRIES)
-    )
+    if not isinstance(executor, Processes):
+        return Ray(workers=2, retries=RETRIES)
+    fewer = Processes(2, retries=RETRIES)
+    object.__setattr__(fewer, "_pool", executor._pool)  # whose workers are up
+    return fewer
 
 
 def test_other_processes_give_the_same_bytes_as_threads(distant, whole, marks, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from trustgp.executors import Threads
 from trustgp.studies import distributed, run_study
-from trustgp.studies.distributed_timing import Stopwatch, settings, started
+from trustgp.studies.distributed_timing import KINDS, Stopwatch, settings, started
 
 
 def test_a_stopwatch_takes_the_time_of_the_last_run_with_a_task_for_each_expert():
@@ -34,7 +34,7 @@ def test_an_executor_is_up_before_it_is_timed():
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
+def quick(tmp_path_factory, processes):
     """Its folder and its result, without Ray, which takes long to start."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("pinocchio")
@@ -42,6 +42,7 @@ def quick(tmp_path_factory):
     chosen = [("threads", 1), ("threads", 2), ("processes", 2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "settings", lambda device, most: chosen)
+        patch.setitem(KINDS, "processes", lambda workers: processes)
         return out, run_study("distributed", out, quick=True, seeds=1)
 
 
