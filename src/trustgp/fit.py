@@ -13,7 +13,7 @@ from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_bytes, size_
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
-from .executors import Executor, Threads
+from .executors import Executor, Threads, nearby
 from .experts import Problem, Solved, chunk_rows
 from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from .gating import Division
@@ -99,7 +99,8 @@ def fit(
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB".
         memory: The most the fit itself may need; None: what is free.
-        executor: Where experts are solved; None: threads, one per core (one on a GPU).
+        executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
+            None: threads, one per core (one on a GPU).
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.
         progress: Whether to show bars in a terminal.
@@ -139,7 +140,8 @@ def fit(
         given = _given(rows, residuals, held, labels, likelihood, seed)
         rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
-        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers, learnt)
+        here = nearby(executor)  # memory is planned for this machine
+        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, here.workers, learnt)
         plan, keep = _with_features(plan, ready, rows, most)
         check_memory(plan, most, ready.network.device)
         _say(report, plan, rows, ready, outputs)
@@ -150,7 +152,7 @@ def fit(
         if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
             settings["output"] = tensor_fingerprint(given.residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
-        court = Court(ready.network.device, seed, executor, report)
+        court = Court(ready.network.device, seed, here, report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .data import Rows, chunks
-from .executors.base import Executor
+from .executors.base import Executor, WorkerLostError
 from .experts import NO_COLUMNS, Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
 from .gating import Division, Gate, find_centroids, make_projection, nearest_two
 from .math.evidence import FactorisationError
@@ -237,14 +239,15 @@ def solve_tasks(
     todo = [i for i in range(len(tasks)) if i not in finished]
     found: dict[int, Solved | FactorisationError] = dict(finished)
     solve = partial(_solve_or_explain, problem)
-    results = executor.run(solve, [tasks[i] for i in todo])
-    for position, result in report.track(results, stage="solving the experts", total=len(todo)):
-        found[todo[position]] = result
-        if isinstance(result, FactorisationError):
-            if strict:
-                raise FactorisationError(f"expert {todo[position]}: {result}") from result
-        else:
-            on_solved(todo[position], result)
+    results = _named(executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
+    with closing(results):  # an error below stops the workers at once
+        for position, result in report.track(results, stage="solving the experts", total=len(todo)):
+            found[todo[position]] = result
+            if isinstance(result, FactorisationError):
+                if strict:
+                    raise FactorisationError(f"expert {todo[position]}: {result}") from result
+            else:
+                on_solved(todo[position], result)
     return _with_priors(tasks, found)
 
 
@@ -253,6 +256,18 @@ def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationErr
         return solve_expert(problem, task)
     except (FactorisationError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
         return FactorisationError(str(error))
+    except Exception as error:
+        error.add_note(f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
+        raise
+
+
+def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tuple[int, Any], None, None]:
+    """The results; where workers were lost, the error says which experts are without one."""
+    try:
+        yield from results
+    except WorkerLostError as error:
+        error.add_note(f"Experts without a result: {', '.join(str(todo[i]) for i in error.positions)}.")
+        raise
 
 
 def _with_priors(tasks: list[Task], found: dict[int, Solved | FactorisationError]) -> list[Solved]:
