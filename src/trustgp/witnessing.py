@@ -66,8 +66,8 @@ def find_witness(rows: Rows, setting: Witness | None, court: Court, room: int | 
         return None  # the squares of inputs or targets overflow
     points = empty.scaled(vectors)
     for size in (setting.rows, *(smaller for smaller in SMALLER if smaller < setting.rows)):
-        if room is not None and 8 * len(rows) * size > room:  # the factors of its own rows alone
-            continue
+        if room is not None and 8 * len(rows) ** 2 // math.ceil(len(rows) / size) > room:
+            continue  # the factors of its own rows alone are too large
         divided = replace(empty, centroids=_centroids(points, size, court.seed))
         members = _members(divided, points, 2 * size, setting.strangers)
         if room is None or witness_bytes([len(held) for held, _ in members], *_widths(empty)) <= room:
