@@ -28,7 +28,7 @@ ROOMS = [
         "math.stationary",
         "math",
     ],
-    ["data", "progress", "safefile", "fingerprint"],
+    ["spooling", "data", "halving", "progress", "safefile", "fingerprint"],
     [
         "tangents.blocks",
         "tangents.recurrent",
