@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .data import Inputs, Rows, chunks, count, take
+from .halving import in_chunks
 from .math import selection
 from .math.calibration import HeldOut, leave_groups_out, leave_one_out
 from .math.evidence import Evidence, Prior, factorise, maximise_evidence
@@ -136,14 +138,24 @@ def features_at(
 ) -> Features:
     """Features of the rows `index`: taken from those that are known, or made."""
     if known is None:
-        return features_of(tangents, rows.take(index), columns)
+        return _made(tangents, rows.take, index, columns)
     return known.take(index.to(tangents.network.device)).select(columns)
 
 
 def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Features:
     """Features made chunk by chunk, an expert's columns selected at once."""
-    size = chunk_rows(tangents)
-    parts = [tangents(take(inputs, i)).select(columns) for i in chunks(count(inputs), size)]
+    return _made(tangents, lambda index: take(inputs, index), torch.arange(count(inputs)), columns)
+
+
+def _made(
+    tangents: TangentMap, taken: Callable[[Tensor], Inputs], index: Tensor, columns: Tensor
+) -> Features:
+    """Features of the rows `index`, whose inputs are `taken` chunk by chunk too."""
+
+    def make(part: Tensor) -> Features:
+        return tangents(taken(part)).select(columns)
+
+    parts = in_chunks(make, index, chunk_rows(tangents))
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
 
 
@@ -183,7 +195,9 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         FactorisationError: When the kernel on these rows cannot be factorised.
     """
     tangents, device = problem.tangents, problem.tangents.network.device
-    columns = tangents.columns(problem.rows.take(task.own))
+    columns = NO_COLUMNS
+    if tangents.width(expert=True) != tangents.width(expert=False):  # else no inputs need be taken for it
+        columns = tangents.columns(problem.rows.take(task.own))
     features = features_at(tangents, problem.rows, task.own, columns, problem.known)
     gram = features.gram(features)
     kept = _choose_own(gram, task.cap)

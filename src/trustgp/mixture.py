@@ -9,9 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .data import CHUNK_ROWS, Inputs, chunks, count, take
+from .data import CHUNK_ROWS, Inputs, count, take
 from .experts import Expert, amplitudes, chunk_rows
 from .gating import Gate, nearest_two
+from .halving import in_chunks
 from .math.calibration import HeldOut, steady_log_kappa
 from .tangents.base import Features, TangentMap
 
@@ -119,7 +120,8 @@ class Mixture:
         # on a GPU a chunk costs as many kernels whatever its size
         most = GPU_ROWS if self.tangents.network.device.type == "cuda" else CHUNK_ROWS
         size = chunk_rows(self.tangents, most=most)
-        parts = [self._chunk(self.tangents(take(inputs, index))) for index in chunks(count(inputs), size)]
+        rows = torch.arange(count(inputs))
+        parts = in_chunks(lambda index: self._chunk(self.tangents(take(inputs, index))), rows, size)
         return parts[0] if len(parts) == 1 else Raw.cat(parts)
 
     def _chunk(self, features: Features) -> Raw:

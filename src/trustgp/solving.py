@@ -15,6 +15,7 @@ from .data import Rows, chunks
 from .executors.base import Executor
 from .experts import NO_COLUMNS, Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
 from .gating import Division, Gate, find_centroids, make_projection, nearest_two
+from .halving import in_chunks
 from .math.evidence import FactorisationError
 from .math.kernel_pca import mass_between
 from .patchwork import Patchwork, border_rows, neighbour_lists
@@ -69,10 +70,15 @@ def know_features(tangents: TangentMap, rows: Rows, executor: Executor, report: 
 
     @torch.no_grad()
     def make(index: Tensor) -> Features:
-        return tangents(rows.take(index))
+        return features_at(tangents, rows, index, NO_COLUMNS, None)
 
     table: dict[str, Tensor] = {}
-    results = report.track(executor.run(make, parts), stage="making the features", total=len(parts))
+    results = report.track(
+        executor.run(make, parts),
+        stage="making the features",
+        total=len(parts),
+        rows=lambda found: len(parts[found[0]]),
+    )
     for place, found in results:  # written to their places as they come: they stand there once only
         for name, value in found.tensors().items():
             whole = table.setdefault(name, value.new_empty(len(rows), *value.shape[1:]))
@@ -89,8 +95,12 @@ def know_linear(tangents: TangentMap, rows: Rows, report: Reporter) -> Tensor | 
         return None
     direction, network = tangents.direction(NO_COLUMNS), tangents.network
     parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
-    tracked = report.track(parts, stage="linearising", total=len(parts))
-    return torch.cat([network.directional(rows.take(index), direction).double() for index in tracked])
+    found = []
+    for index in report.track(parts, stage="linearising", total=len(parts), rows=len):
+        found += in_chunks(
+            lambda part: network.directional(rows.take(part), direction).double(), index, len(index)
+        )
+    return torch.cat(found)
 
 
 def embed_rows(
@@ -108,7 +118,12 @@ def embed_rows(
     def embed(index: Tensor) -> Tensor:
         return gate.embed(features_at(tangents, rows, index, NO_COLUMNS, known))
 
-    results = report.track(executor.run(embed, parts), stage="dividing the rows", total=len(parts))
+    results = report.track(
+        executor.run(embed, parts),
+        stage="dividing the rows",
+        total=len(parts),
+        rows=lambda found: len(parts[found[0]]),
+    )
     found = dict(results)
     return torch.cat([found[i] for i in range(len(parts))])
 
@@ -236,7 +251,14 @@ def solve_tasks(
     found: dict[int, Solved | FactorisationError] = dict(finished)
     solve = partial(_solve_or_explain, problem)
     results = executor.run(solve, [tasks[i] for i in todo])
-    for position, result in report.track(results, stage="solving the experts", total=len(todo)):
+    tracked = report.track(
+        results,
+        stage="solving the experts",
+        total=len(tasks),
+        done=len(finished),
+        rows=lambda found: len(tasks[todo[found[0]]].own),
+    )
+    for position, result in tracked:
         found[todo[position]] = result
         if isinstance(result, FactorisationError):
             if strict:

@@ -1,4 +1,4 @@
-"""Rows that come batch by batch: kept in memory while they are few, beyond that in files that are then mapped.
+"""Rows that come batch by batch: in memory while they are few, beyond that in files that are then mapped.
 
 The files have no name from the start (or lose it on closing, where a system knows no files without), so a
 killed process leaves nothing behind.
@@ -90,7 +90,7 @@ class Spool:
             error.errno or errno.EIO,
             f"{self._name}: {self._rows} rows ({self._held} bytes) and no end yet; what is more than "
             f"{KEPT_BYTES} bytes is kept in a file in {folder}, and that failed: {error.strerror or error}. "
-            "Let TMPDIR name a folder with more room, or pass memory-mapped arrays: they stay where they are.",
+            "Let TMPDIR name a folder with more room, or pass memory-mapped arrays: they are not copied.",
         )
 
     def _mapped(self, file: IO[bytes], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
