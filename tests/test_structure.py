@@ -76,7 +76,7 @@ ROOMS = [
     ],
     ["novelty", "model", "conformal"],
     ["state", "witness_state", "checkpoint", "artifact"],
-    ["preparing", "holding", "calibrating", "fit", "updating"],
+    ["preparing", "holding", "calibrating", "ending", "fit", "updating"],
     [
         "metrics",
         "scorecard",

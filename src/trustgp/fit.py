@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_bytes, size_
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
+from .ending import explaining
 from .executors import Executor, Threads
 from .experts import Problem, Solved, chunk_rows
 from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
@@ -83,7 +85,8 @@ def fit(
 
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
-        train: The rows it was trained on: (inputs, targets), a Dataset or a DataLoader.
+        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader or an iterable of
+            batches. Memory-mapped arrays stay where they are; more than 1 GiB from a loader goes to a file.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
@@ -129,7 +132,7 @@ def fit(
         likelihood.check(ready.num_outputs, held.targets, name="validation")
     executor = executor or Threads(1 if ready.network.device.type == "cuda" else None)
     blends = find_blends([tangent_map.mix for tangent_map, _ in ready.maps], likelihood, seed)
-    with reporting(enabled=progress) as report:
+    with reporting(enabled=progress) as report, ExitStack() as stack:
         residuals = residual_of(
             ready.network, likelihood, rows, executor, report, name="train", blends=blends
         )
@@ -149,6 +152,7 @@ def fit(
         if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
             settings["output"] = tensor_fingerprint(given.residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
+        stack.enter_context(explaining(report, store))
         court = Court(ready.network.device, seed, executor, report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)

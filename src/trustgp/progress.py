@@ -40,6 +40,7 @@ class Reporter:
         self._console = console
         self._enabled = enabled and console.is_terminal
         self._open: dict[int, Any] = {}  # what is being tracked, with what gives its items
+        self._standing = ""
         self._progress = Progress(
             TextColumn("{task.description:<22}"),
             BarColumn(),
@@ -78,16 +79,23 @@ class Reporter:
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         began, counted = time.perf_counter(), 0
         self._open[task] = items
+        self._standing = f"{stage} ({done} of {total})"
         for number, item in enumerate(items, start=done + 1):
             yield item
             counted += 0 if rows is None else rows(item)
             self._progress.update(task, advance=1, rows=counted)
+            self._standing = f"{stage} ({number} of {total})"
             if 10 * number // total > 10 * (number - 1) // total:
                 seconds = max(1e-9, time.perf_counter() - began)
                 left = seconds * (total - number) / (number - done)
                 speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""
                 LOGGER.debug("%s: %d of %d%s, about %.0f s left", stage, number, total, speed, left)
         del self._open[task]
+        self._standing = ""
+
+    def standing(self) -> str:
+        """The stage that is being worked on, and how far it is; empty between two stages."""
+        return self._standing
 
     def close(self) -> None:
         """End what is still being tracked: tasks that have not begun are dropped, and threads end.
