@@ -15,7 +15,6 @@ from .data import Rows, chunks
 from .executors.base import Executor
 from .experts import NO_COLUMNS, Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
 from .gating import Division, Gate, find_centroids, make_projection, nearest_two
-from .halving import in_chunks
 from .math.evidence import FactorisationError
 from .math.kernel_pca import mass_between
 from .patchwork import Patchwork, border_rows, neighbour_lists
@@ -95,12 +94,8 @@ def know_linear(tangents: TangentMap, rows: Rows, report: Reporter) -> Tensor | 
         return None
     direction, network = tangents.direction(NO_COLUMNS), tangents.network
     parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
-    found = []
-    for index in report.track(parts, stage="linearising", total=len(parts), rows=len):
-        found += in_chunks(
-            lambda part: network.directional(rows.take(part), direction).double(), index, len(index)
-        )
-    return torch.cat(found)
+    tracked = report.track(parts, stage="linearising", total=len(parts), rows=len)
+    return torch.cat([network.directional(rows.take(index), direction).double() for index in tracked])
 
 
 def embed_rows(
