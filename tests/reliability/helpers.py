@@ -178,6 +178,16 @@ def python(code: str, *arguments: Any) -> str:
     return result.stdout
 
 
+def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
+    """Begin code in a process of its own, and do not wait for it."""
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
 def in_a_fork(work: Callable[[], Any]) -> int:
     """Begin work in a fork of this process, and return its id. Only before torch has started threads."""
     child = os.fork()
