@@ -24,7 +24,8 @@ Inputs = Any
 
 CHUNK_ROWS = 1024
 BATCH_ROWS = 128  # of a Dataset, read at a time
-CHUNK_BYTES = 2**24  # of rows that are looked at at a time
+CHUNK_BYTES = 2**22  # of rows that are looked at at a time
+INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 
 
@@ -125,6 +126,17 @@ def byte_chunks(tensor: Tensor) -> Iterator[Tensor]:
     """Views of a tensor, shape [b, ...] each, that cover its rows in order: few bytes at a time."""
     row = tensor.element_size() * tensor[:1].numel()
     yield from tensor.split(max(1, CHUNK_BYTES // max(1, row)))
+
+
+def rows_at_once(inputs: Inputs, device: torch.device) -> int:
+    """How many rows like these are given to a network at a time, for their own sake: fewer long ones."""
+    space = INPUT_BYTES if device.type == "cpu" else 4 * INPUT_BYTES
+    return max(1, min(CHUNK_ROWS, space // max(1, row_bytes(inputs))))
+
+
+def row_bytes(inputs: Inputs) -> int:
+    """Memory of one row."""
+    return sum(leaf.element_size() * leaf[:1].numel() for leaf in leaves(inputs))
 
 
 def finite_rows(inputs: Inputs) -> Tensor:

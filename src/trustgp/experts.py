@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .data import Inputs, Rows, chunks, count, take
+from .data import Inputs, Rows, count, rows_at_once, take
 from .halving import in_chunks
 from .math import selection
 from .math.calibration import HeldOut, leave_groups_out, leave_one_out
@@ -100,7 +100,8 @@ class Problem:
         if self.linear is not None:
             return self._served(self.linear[rows.to(self.linear.device)])
         network, direction = self.tangents.network, self.tangents.direction(columns)
-        parts = [network.directional(self.rows.take(rows[index]), direction) for index in chunks(len(rows))]
+        size = network.pass_rows(self.rows.inputs)
+        parts = [network.directional(self.rows.take(part), direction) for part in rows.split(size)]
         return torch.cat([self._served(part.double()) for part in parts])
 
     def _served(self, values: Tensor) -> Tensor:
@@ -155,7 +156,8 @@ def _made(
     def make(part: Tensor) -> Features:
         return tangents(taken(part)).select(columns)
 
-    parts = in_chunks(make, index, chunk_rows(tangents))
+    size = min(chunk_rows(tangents), rows_at_once(taken(index[:1]), tangents.network.device))
+    parts = in_chunks(make, index, size)
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
 
 
