@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import Rows, chunks, rows_at_once
+from .data import CHUNK_ROWS, Rows, chunks, rows_at_once
 from .experts import Solved
 from .math.calibration import HeldOut
 from .mixture import Mixture
@@ -61,7 +61,7 @@ def calibrated(
 def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = model.origin.likelihood, [], []
-    parts = list(chunks(len(rows), rows_at_once(rows.inputs, model.device)))
+    parts = list(chunks(len(rows), min(CHUNK_ROWS, rows_at_once(rows.inputs, model.device))))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         outputs, raw = model.answers(rows.take(index))
         held.append(likelihood.held_out(outputs, raw, rows.targets[index.to(rows.targets.device)]))

@@ -131,7 +131,7 @@ def byte_chunks(tensor: Tensor) -> Iterator[Tensor]:
 def rows_at_once(inputs: Inputs, device: torch.device) -> int:
     """How many rows like these are given to a network at a time, for their own sake: fewer long ones."""
     space = INPUT_BYTES if device.type == "cpu" else 4 * INPUT_BYTES
-    return max(1, min(CHUNK_ROWS, space // max(1, row_bytes(inputs))))
+    return max(1, space // max(1, row_bytes(inputs)))
 
 
 def row_bytes(inputs: Inputs) -> int:

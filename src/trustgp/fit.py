@@ -390,7 +390,7 @@ def _say(report: Reporter, plan: Plan, rows: Rows, ready: Prepared, outputs: str
     report.say(f"tangents: {ready.tangents}, {ready.reason}")
     report.say(
         f"{len(rows)} rows, {plan.num_experts} experts: the model will hold about "
-        f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} "
-        f"and about {plan.seconds:.0f} s."
+        f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} beside the "
+        f"data, and about {plan.seconds:.0f} s."
     )
     report.say(outputs_text(ready, outputs))

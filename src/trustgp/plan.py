@@ -19,7 +19,7 @@ from .budget import (
     smallest_budget,
     subset_for_budget,
 )
-from .data import Inputs, count, row_bytes, rows_at_once
+from .data import CHUNK_ROWS, Inputs, count, row_bytes, rows_at_once
 from .gating import OVERSIZE, Division
 from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
@@ -107,7 +107,7 @@ def make_plan(
     state = len(tangents) * one + second if budget is None else min(len(tangents) * one + second, budget)
     room = None if budget is None else budget // len(tangents)
     held = _held_rows(tangents[0], shape, room, served)
-    given = min(n, rows_at_once(sample, tangents[0].network.device)) * row_bytes(sample)
+    given = min(n, CHUNK_ROWS, rows_at_once(sample, tangents[0].network.device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     early = second + max(_witness_peak(witness, sample, n, workers), _division_bytes(tangents[0], shape))
     peak = always + max(early, state + _solving_bytes(tangents[0], shape, held, workers))

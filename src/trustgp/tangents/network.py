@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.overrides import TorchFunctionMode
 
-from ..data import Inputs, copied, count, map_tensors, rows_at_once, take, to_device
+from ..data import CHUNK_ROWS, Inputs, copied, count, map_tensors, rows_at_once, take, to_device
 from ..halving import in_chunks
 from .copying import duplicate
 from .unfused import PLAIN, Unfused
@@ -94,7 +94,8 @@ class TangentNetwork:
             with torch.no_grad(), _Largest() as seen:
                 call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
             self._row_bytes = COPIES * max(1, seen.bytes)
-        return max(1, min(PASS_BYTES // self._row_bytes, rows_at_once(inputs, self.device)))
+        most = min(CHUNK_ROWS, rows_at_once(inputs, self.device))
+        return max(1, min(most, PASS_BYTES // self._row_bytes))
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
