@@ -11,8 +11,6 @@ process's resident memory (Linux), and on a GPU also what torch has allocated th
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import importlib.util
 import json
 import logging
@@ -24,6 +22,7 @@ import torch
 from torch import nn
 
 import trustgp
+from trustgp.studies.peaks import Peak
 
 PROMISE = 2 * 10**9  # bytes
 PREDICTED = 64  # images
@@ -38,36 +37,6 @@ def example() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-class Peak:
-    """Bytes at the peak since it was made, beside those there were then."""
-
-    def __init__(self, device: torch.device) -> None:
-        gc.collect()
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed but not given back would hide as much
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
-            self.before = torch.cuda.memory_allocated(device)
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
-        self.resident = status_bytes("VmRSS")
-
-    def bytes(self) -> dict[str, int]:
-        """By place."""
-        found = {"cpu": status_bytes("VmHWM") - self.resident}
-        if self.device.type == "cuda":
-            found["cuda"] = torch.cuda.max_memory_allocated(self.device) - self.before
-        return found
-
-
-def status_bytes(name: str) -> int:
-    """A line of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return 1024 * int(line.split()[1])
-    raise OSError(f"/proc/self/status has no {name}.")
 
 
 def seconds_of(

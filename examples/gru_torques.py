@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import trustgp
+from trustgp.datasets import simulate
 
 LENGTH = 12  # positions in a window
 STRIDE = 25  # rows of the recording between two windows
@@ -36,19 +37,8 @@ class Torques(nn.Module):
 
 def recording(trajectories: int, style: str, seed: int) -> tuple[Tensor, Tensor]:
     """Positions [n, joints] and torques [n, joints] of trajectories of 500 rows, one after another."""
-    try:
-        from trustgp.datasets import simulate
-
-        made = simulate(rows=500 * trajectories, style=style, seed=seed)
-        return made.inputs[:, :7], made.targets
-    except ImportError:  # without pinocchio: sines, and an arm of two joints in the plane
-        generator = torch.Generator().manual_seed(seed)
-        speed = (3.0 if style == "fast" else 1.0) * (1 + torch.rand(trajectories, 1, 2, generator=generator))
-        phase = 6.28 * torch.rand(trajectories, 1, 2, generator=generator)
-        angle = speed * torch.arange(500)[:, None] / 100 + phase
-        positions, accelerations = angle.sin(), -speed.square() * angle.sin()
-        torques = (2 + positions.flip(-1).cos()) * accelerations + 9.8 * positions.cumsum(-1).cos()
-        return positions.flatten(0, 1), torques.flatten(0, 1)
+    made = simulate(rows=500 * trajectories, style=style, seed=seed)
+    return made.inputs[:, :7], made.targets
 
 
 def windows(trajectories: int, style: str, seed: int) -> tuple[Tensor, Tensor]:

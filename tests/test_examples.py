@@ -43,8 +43,8 @@ def test_an_example_runs(name, capsys):
 def test_the_gru_example_has_rows_without_pinocchio(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pinocchio", None)
     inputs, targets = example("gru_torques").windows(2, "slow", seed=0)
-    assert inputs.shape[1:] == (12, 2)
-    assert targets.shape == (len(inputs), 2)
+    assert inputs.shape[1:] == (12, 7)
+    assert targets.shape == (len(inputs), 7)
     assert bool(torch.isfinite(targets).all())
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import CHUNK_ROWS, Rows, chunks, rows_at_once
+from .data import Rows, chunks, rows_at_once
 from .experts import Solved
 from .math.calibration import HeldOut
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .progress import Reporter
 from .solving import Partition
+from .tangents.base import most_rows
 from .witness import Testimony, WitnessState
 from .witnessing import groups_left_out
 
@@ -61,7 +62,8 @@ def calibrated(
 def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = model.origin.likelihood, [], []
-    parts = list(chunks(len(rows), min(CHUNK_ROWS, rows_at_once(rows.inputs, model.device))))
+    size = min(most_rows(model.device), rows_at_once(rows.inputs, model.device))
+    parts = list(chunks(len(rows), size))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         outputs, raw = model.answers(rows.take(index))
         held.append(likelihood.held_out(outputs, raw, rows.targets[index.to(rows.targets.device)]))

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from .data import Inputs, Rows, count, rows_at_once, take
+from .equations import Equations, Solution, solve
 from .halving import in_chunks
 from .math import selection
-from .math.calibration import HeldOut, leave_groups_out, leave_one_out
-from .math.evidence import Evidence, Prior, factorise, maximise_evidence
-from .posteriors import GramPosterior, PriorPosterior, SpanPosterior, make_posterior
-from .tangents.base import Features, TangentMap, chunk_bytes
+from .math.calibration import HeldOut
+from .math.evidence import Prior
+from .posteriors import GramPosterior, PriorPosterior, SpanPosterior
+from .tangents.base import Features, TangentMap, chunk_bytes, most_rows
 
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
 SELECTION_NOISE = 1e-4
@@ -116,7 +117,7 @@ class Task:
     Args:
         own: Its rows, shape [k].
         candidates: Neighbours' rows near the border, shape [l].
-        cap: The most of its own rows it may hold.
+        cap: The most of its own rows it may hold; the others count through these.
         lend: How many candidates it takes.
     """
 
@@ -182,11 +183,10 @@ def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = Fals
     return torch.where(mean > 0, parts / mean, 1.0).clamp_min(LEAST_AMPLITUDE)
 
 
-def chunk_rows(tangents: TangentMap, *, most: int = 1024) -> int:
-    """Rows per chunk, so that what is needed on the way stays near 64 KiB for each of `most` rows."""
-    return max(
-        1, min(most, chunk_bytes(tangents, least=most * 64 * 2**10) // max(1, tangents.working_bytes()))
-    )
+def chunk_rows(tangents: TangentMap) -> int:
+    """Rows whose features are made at a time."""
+    room = chunk_bytes(tangents) // max(1, tangents.working_bytes())
+    return max(1, min(most_rows(tangents.network.device), room))
 
 
 @torch.no_grad()
@@ -196,24 +196,22 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     Raises:
         FactorisationError: When the kernel on these rows cannot be factorised.
     """
-    tangents, device = problem.tangents, problem.tangents.network.device
+    tangents = problem.tangents
     columns = NO_COLUMNS
     if tangents.width(expert=True) != tangents.width(expert=False):  # else no inputs need be taken for it
         columns = tangents.columns(problem.rows.take(task.own))
-    features = features_at(tangents, problem.rows, task.own, columns, problem.known)
-    gram = features.gram(features)
-    kept = _choose_own(gram, task.cap)
-    rows = task.own[kept]
-    if len(kept) < len(task.own):
-        features, gram = features.take(kept.to(device)), gram[kept][:, kept]
+    own = features_at(tangents, problem.rows, task.own, columns, problem.known)
+    view, kept = _view(own, task.cap)
+    held, seen = task.own[kept], task.own
     if len(task.candidates) and task.lend:
         border = features_at(tangents, problem.rows, task.candidates, columns, problem.known)
-        features, gram, lent = _borrow(features, gram, border, task.lend)
-        rows = torch.cat([rows, task.candidates[lent]])
-    residual = problem.residual_at(rows)
+        view, lent = view.borrow(border, task.lend)
+        held, seen = (torch.cat([rows, task.candidates[lent]]) for rows in (held, seen))
+    residual = problem.residual_at(seen)
     # with a prior at hand there is nothing to learn from the targets
-    targets = problem.linear_part(rows, columns) + residual if problem.prior is None else residual
-    return _solve(problem, _System(rows, len(kept), features, columns, gram, targets, residual))
+    targets = problem.linear_part(seen, columns) + residual if problem.prior is None else residual
+    equations = Equations(view.held, columns, view.gram, view.cross, view.seen.diag(), targets, residual)
+    return _solved(problem, equations, _Share(held, kept, seen, len(task.own), view.seen))
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
@@ -234,95 +232,112 @@ def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
     )
 
 
-def _choose_own(gram: Tensor, cap: int) -> Tensor:
-    """At most `cap` of the expert's own rows, the most informative first, as positions."""
+@dataclass(frozen=True)
+class _View:
+    """What an expert sees and holds, while its rows are chosen.
+
+    Args:
+        seen: Features of all rows that count, m.
+        held: Features of those that stay, r.
+        gram: K between the held rows, shape [r, r].
+        cross: K between held and seen rows, shape [r, m]; None: the same rows.
+    """
+
+    seen: Features
+    held: Features
+    gram: Tensor
+    cross: Tensor | None
+
+    def borrow(self, border: Features, lend: int) -> tuple[_View, Tensor]:
+        """Add the `lend` candidates that the held rows leave most uncertain; and which they are."""
+        aside, corner = self.held.gram(border), border.gram(border)
+        noise = SELECTION_NOISE * float(self.gram.diagonal().mean())
+        left = selection.condition(corner, aside, self.gram, noise)
+        lent = selection.greedy_rows(left, lend, noise)
+        added, aside, corner = border.take(lent), aside[:, lent], corner[lent][:, lent]
+        gram = _framed(self.gram, aside, aside.T, corner)
+        held = type(self.held).cat([self.held, added])
+        if self.cross is None:
+            return _View(held, held, gram, None), lent.cpu()
+        seen = type(self.seen).cat([self.seen, added])
+        return _View(seen, held, gram, _framed(self.cross, aside, added.gram(self.seen), corner)), lent.cpu()
+
+
+def _view(own: Features, cap: int) -> tuple[_View, Tensor]:
+    """An expert with at most `cap` of its own rows, the most informative first; and which, as positions."""
+    gram = own.gram(own)
     if len(gram) <= cap:
-        return torch.arange(len(gram))
+        return _View(own, own, gram, None), torch.arange(len(gram))
     noise = SELECTION_NOISE * float(gram.diagonal().mean())
-    return selection.greedy_rows(gram, cap, noise).cpu()
+    kept = selection.greedy_rows(gram, cap, noise)
+    return _View(own, own.take(kept), gram[kept][:, kept], gram[kept]), kept.cpu()
 
 
-def _borrow(own: Features, gram: Tensor, border: Features, lend: int) -> tuple[Features, Tensor, Tensor]:
-    """Add the `lend` candidates that the expert is most uncertain about, given its own rows."""
-    cross, corner = own.gram(border), border.gram(border)
-    noise = SELECTION_NOISE * float(gram.diagonal().mean())
-    lent = selection.greedy_rows(selection.condition(corner, cross, gram, noise), lend, noise)
-    cross, corner = cross[:, lent], corner[lent][:, lent]
-    top, bottom = torch.cat([gram, cross], dim=1), torch.cat([cross.T, corner], dim=1)
-    return type(own).cat([own, border.take(lent)]), torch.cat([top, bottom]), lent.cpu()
+def _framed(body: Tensor, right: Tensor, below: Tensor, corner: Tensor) -> Tensor:
+    """A matrix with columns and rows added."""
+    return torch.cat([torch.cat([body, right], dim=1), torch.cat([below, corner], dim=1)])
 
 
 @dataclass(frozen=True)
-class _System:
-    """The equations of one expert: m rows, the first `own` of them its own."""
+class _Share:
+    """Which rows an expert has.
 
-    rows: Tensor
+    Args:
+        held: Rows it holds, its own first, shape [r].
+        kept: Those of its own, as positions among its own.
+        seen: Rows it sees, its own first, shape [m].
+        own: How many it sees are its own.
+        features: Of the rows it sees.
+    """
+
+    held: Tensor
+    kept: Tensor
+    seen: Tensor
     own: int
     features: Features
-    columns: Tensor
-    gram: Tensor  # K [m, m]
-    targets: Tensor  # t [m, B]
-    residual: Tensor  # r [m, B]
 
 
-def _solve(problem: Problem, system: _System) -> Solved:
+def _solved(problem: Problem, equations: Equations, share: _Share) -> Solved:
     """Evidence, posterior and leave-out figures."""
-    evidence = _evidence(system, problem.prior)
-    amplitude = amplitudes(problem.tangents, system.features, blended=problem.blend is not None)
-    scale, noise = evidence.scale / amplitude.mean(dim=0), evidence.tau * evidence.scale
-    inverse = torch.cholesky_inverse(evidence.factor)
-    errors, variances = leave_one_out(inverse, system.residual)
-    ratios = errors.square() / (_unit(variances, evidence)[:, None] * amplitude * scale + noise)
-    weights = inverse @ system.residual
+    solution = solve(equations, problem.prior)
+    amplitude = amplitudes(problem.tangents, share.features, blended=problem.blend is not None)
+    scale, noise = solution.scale / amplitude.mean(dim=0), solution.tau * solution.scale
+    ratios = solution.errors.square() / (solution.unit[:, None] * amplitude * scale + noise)
     expert = Expert(
-        rows=system.rows,
-        own=torch.tensor(system.own),
-        posterior=make_posterior(system.features, system.columns, evidence, weights),
+        rows=share.held,
+        own=torch.tensor(len(share.kept)),
+        posterior=solution.posterior,
         scale=scale,
         noise=noise,
-        kappa=ratios[: system.own].mean(dim=0).clamp_min(LEAST_KAPPA),
-        jitter=evidence.jitter,
+        kappa=ratios[: share.own].mean(dim=0).clamp_min(LEAST_KAPPA),
+        jitter=solution.jitter,
     )
     if problem.groups is None:
         return Solved(expert, None)
-    labels = problem.groups[system.rows].to(inverse.device)
-    errors, variances = leave_groups_out(inverse, torch.cat([system.targets, system.residual], dim=1), labels)
-    unit = _unit(variances, evidence)
-    return Solved(expert, _left_out(problem, system, expert, errors, unit, amplitude))
-
-
-def _unit(variances: Tensor, evidence: Evidence) -> Tensor:
-    """Of left-out rows, over s and without the noise; 1 / Q_ii >= tau but for rounding."""
-    return (variances - evidence.tau).clamp_min(0.0)
-
-
-def _evidence(system: _System, prior: Prior | None) -> Evidence:
-    """Scale, noise ratio and factor: by the expert's own evidence, or those that all experts share."""
-    if prior is None:
-        return maximise_evidence(system.gram, system.targets)
-    factor, jitter = factorise(system.gram, float(prior.tau))
-    tau, scale = prior.tau.to(system.gram), prior.scale.to(system.gram)
-    return Evidence(tau, scale.repeat(system.targets.shape[1]), factor, system.gram.new_tensor(jitter))
+    return Solved(expert, _left_out(problem, equations, share, solution, expert, amplitude))
 
 
 def _left_out(
-    problem: Problem, system: _System, expert: Expert, errors: Tensor, unit: Tensor, amplitude: Tensor
+    problem: Problem,
+    equations: Equations,
+    share: _Share,
+    solution: Solution,
+    expert: Expert,
+    amplitude: Tensor,
 ) -> HeldOut:
-    """Own rows with their whole group left out, one entry per row and output.
+    """Its own rows that it holds, with their whole group left out, one entry per row and output.
 
     The network has been trained on every group, so its residuals say little about new ones. What is left
     out here is the group's share in the weights themselves: the pseudo-targets t are predicted from the
     other groups, as if the linearised network had been trained without this one.
-
-    Args:
-        errors: Of the pseudo-targets and of the residuals, side by side, shape [m, 2 B].
-        unit: Variance of the left-out rows over s, shape [m].
-        amplitude: See `amplitudes`.
     """
-    unit, amplitude = unit[: system.own], amplitude[: system.own]
-    retrained, corrected = errors[: system.own].chunk(2, dim=1)
-    shift = system.residual[: system.own] - corrected
-    prior = system.gram.diagonal()[: system.own]
+    assert problem.groups is not None
+    values = torch.cat([equations.targets, equations.residual], dim=1)
+    errors, unit = solution.without_groups(values, problem.groups[share.seen].to(values.device))
+    kept = share.kept.to(values.device)
+    unit, amplitude, prior = unit[kept], amplitude[kept], equations.diag[kept]
+    retrained, corrected = errors[kept].chunk(2, dim=1)
+    shift = equations.residual[kept] - corrected
     novelty = torch.where(prior > 0, unit / prior, torch.ones_like(prior)).clamp_max(1.0)
     size = shift.shape
     return HeldOut(

@@ -138,6 +138,7 @@ def fit(
         )
         if held is not None:
             residual_of(ready.network, likelihood, held, executor, report, name="validation", blends=blends)
+        report.begin("planning")
         given = _given(rows, residuals, held, labels, likelihood, seed)
         rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
@@ -158,7 +159,7 @@ def fit(
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         # a common prior is found on few rows
-        linear = know_linear(ready.maps[0][0], rows, report) if keep and not likelihood.common_prior else None
+        linear = None if likelihood.common_prior else know_linear(ready.maps[0][0], rows, report)
         problems = make_problems(ready.maps, rows, given.residuals, given.groups, blends)
         fitted = [
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
@@ -239,6 +240,7 @@ def _fit_mixture(index: int, problem: Problem, run: _Run, *, common_prior: bool)
     tangents, store = problem.tangents, run.store
     if run.keep_features:
         problem = replace(problem, known=know_features(tangents, problem.rows, run.executor, run.report))
+    run.report.begin("dividing the rows")
     partition, bound = divide(
         tangents,
         problem.rows,
@@ -277,6 +279,7 @@ def _assembled(
     report: Reporter,
 ) -> UncertaintyModel:
     """The kernels together, calibrated."""
+    report.begin("calibrating")
     cap, lend = (tuple(getattr(one.handout, name) for one in fitted) for name in ("cap", "lend"))
     partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
     training = Training(given.rows, given.groups, given.validation, partitions, solved)

@@ -12,8 +12,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from .math.kernel_pca import principal_components
-from .tangents.base import Features
+from .tangents.base import Features, at_once
 
+DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
+HALVED = 4096  # rows from which the two halves of an oversized expert are found
 OVERSIZE = 2.0  # an expert above so many times the target is split: it would dominate time and memory
 
 
@@ -93,13 +95,38 @@ def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
     With a single centroid the second is the first.
     """
-    # written out: the direct difference keeps equal points at equal distances, cdist's expansion may not
-    distances = torch.stack([(points - c).square().sum(dim=1) for c in centroids], dim=1)
+    lots = [_nearest_two(lot, centroids) for lot in points.split(_at_once(points, centroids))]
+    nearest, second = (torch.cat(found) for found in zip(*lots, strict=True))
+    return nearest, second
+
+
+def _at_once(points: Tensor, centroids: Tensor) -> int:
+    """Rows whose distances to all centroids stand side by side."""
+    return max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
+
+
+def _nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    distances = _distances(points, centroids)
     nearest = distances.argmin(dim=1)
     if len(centroids) == 1:
         return nearest, nearest.clone()
     distances.scatter_(1, nearest[:, None], torch.inf)
     return nearest, distances.argmin(dim=1)
+
+
+def _nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centroid of each point and its squared distance, [n] each; ties go to the first."""
+    lots = [_distances(lot, centroids).min(dim=1) for lot in points.split(_at_once(points, centroids))]
+    return torch.cat([lot.indices for lot in lots]), torch.cat([lot.values for lot in lots])
+
+
+def _distances(points: Tensor, centroids: Tensor) -> Tensor:
+    """Squared distances, shape [n, M]."""
+    # the direct difference keeps equal points at equal distances, the expansion of cdist may not
+    total = points.new_zeros(len(points), len(centroids))
+    for place, centre in zip(points.T, centroids.T, strict=True):
+        total += (place[:, None] - centre).square_()
+    return total
 
 
 def make_projection(features: Features, components: int) -> GramProjection | SpanProjection:
@@ -123,21 +150,41 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
     """
     centroids = _kmeans(subset, num_experts, seed)
     target = math.ceil(len(points) / num_experts)
+    labels, apart = _nearest(points, centroids)
     for _ in range(4 * num_experts):
-        labels = nearest_two(points, centroids)[0]
         sizes = torch.bincount(labels, minlength=len(centroids))
         if int(sizes.min()) == 0:
-            centroids = centroids[sizes > 0]
+            filled = sizes > 0
+            centroids, labels = centroids[filled], (filled.cumsum(0) - 1)[labels]
             continue
         largest = int(sizes.argmax())
         enough = len(centroids) >= num_experts and int(sizes[largest]) <= OVERSIZE * target
         if enough or len(centroids) >= 2 * num_experts:
             break
-        halves = _kmeans(points[labels == largest], 2, seed)
+        mine = (labels == largest).nonzero().flatten()
+        halves = _kmeans(points[_evenly(mine, HALVED)], 2, seed)
         if len(halves) < 2:  # all its rows lie in one place
             break
         centroids = torch.cat([centroids[:largest], centroids[largest + 1 :], halves])
+        labels, apart = _with_halves(points, labels, apart, largest, mine, centroids)
     return centroids
+
+
+def _with_halves(
+    points: Tensor, labels: Tensor, apart: Tensor, gone: int, orphans: Tensor, centroids: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Labels and distances when one centroid has gone, with its rows, and the last two have come."""
+    added, nearer = _nearest(points, centroids[-2:])
+    added += len(centroids) - 2
+    labels = labels - (labels > gone).long()
+    labels, apart = torch.where(nearer < apart, added, labels), torch.minimum(nearer, apart)
+    labels[orphans], apart[orphans] = _nearest(points[orphans], centroids)
+    return labels, apart
+
+
+def _evenly(rows: Tensor, most: int) -> Tensor:
+    """At most about so many of the rows, evenly spread."""
+    return rows[:: math.ceil(len(rows) / most)]
 
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:

@@ -9,14 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .data import CHUNK_ROWS, Inputs, count, take
+from .data import Inputs, count, take
 from .experts import Expert, amplitudes, chunk_rows
 from .gating import Gate, nearest_two
 from .halving import in_chunks
 from .math.calibration import HeldOut, steady_log_kappa
 from .tangents.base import Features, TangentMap
-
-GPU_ROWS = 16384  # answered at a time on a GPU: about 1 GiB on the way
 
 
 @dataclass(frozen=True)
@@ -116,24 +114,41 @@ class Mixture:
 
     @torch.no_grad()
     def raw(self, inputs: Inputs) -> Raw:
-        """Answers of the experts that the gate chooses, chunk by chunk."""
-        # on a GPU a chunk costs as many kernels whatever its size
-        most = GPU_ROWS if self.tangents.network.device.type == "cuda" else CHUNK_ROWS
-        size = chunk_rows(self.tangents, most=most)
-        rows = torch.arange(count(inputs))
-        parts = in_chunks(lambda index: self._chunk(self.tangents(take(inputs, index))), rows, size)
-        return parts[0] if len(parts) == 1 else Raw.cat(parts)
+        """Answers of the experts that the gate chooses, chunk by chunk.
 
-    def _chunk(self, features: Features) -> Raw:
-        labels = nearest_two(self.gate.embed(features), self.gate.centroids)[0]
+        Of many rows, those of an expert stand together, so that it is asked once and not in every chunk.
+        """
+        size, n = chunk_rows(self.tangents), count(inputs)
+        every = torch.arange(n)
+        if n <= size:
+            parts = in_chunks(lambda rows: self._at_once(take(inputs, rows)), every, size)
+            return parts[0] if len(parts) == 1 else Raw.cat(parts)
+        labels = torch.cat(
+            in_chunks(lambda rows: self._labels(self.tangents(take(inputs, rows))), every, size)
+        )
         order = labels.argsort(stable=True)
-        parts = []
-        for expert in labels.unique().tolist():
-            rows = order[labels[order] == expert]
-            parts.append(self._answer(expert, features.take(rows)))
-        joined = Raw.cat(parts)
-        back = order.argsort()
-        return joined.take(back)
+        parts = in_chunks(
+            lambda rows: self._answers(self.tangents(take(inputs, rows)), labels[rows]), order, size
+        )
+        return Raw.cat(parts).take(order.argsort())
+
+    def _at_once(self, inputs: Inputs) -> Raw:
+        features = self.tangents(inputs)
+        return self._answers(features, self._labels(features))
+
+    def _labels(self, features: Features) -> Tensor:
+        """Which expert answers for each row, shape [n]."""
+        return nearest_two(self.gate.embed(features), self.gate.centroids)[0]
+
+    def _answers(self, features: Features, labels: Tensor) -> Raw:
+        order = labels.argsort(stable=True)
+        sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
+        parts = [
+            self._answer(expert, features.take(rows))
+            for expert, rows in enumerate(order.split(sizes))
+            if len(rows)
+        ]
+        return Raw.cat(parts).take(order.argsort())
 
     def _answer(self, index: int, features: Features) -> Raw:
         expert = self.experts[index]

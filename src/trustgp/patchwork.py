@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -49,26 +51,23 @@ def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbou
     votes = votes + votes.T
     lists = []
     for i in range(count):
-        voted = [
-            int(j) for j in votes[i].argsort(descending=True, stable=True) if votes[i, j] >= FEWEST_VOTES
-        ]
-        voted = [j for j in voted if j != i][:neighbours]
-        across = [j for j in _facing(i, centroids) if j not in voted]
-        lists.append(voted + across[: neighbours - len(voted)])
+        order = votes[i].argsort(descending=True, stable=True)
+        order = order[(votes[i, order] >= FEWEST_VOTES) & (order != i)]
+        voted = order[:neighbours].tolist()
+        across = (j for j in _facing(i, centroids) if j not in voted)
+        lists.append(voted + list(islice(across, neighbours - len(voted))))
     return lists
 
 
-def _facing(expert: int, centroids: Tensor) -> list[int]:
+def _facing(expert: int, centroids: Tensor) -> Iterator[int]:
     """Experts with no third one between, the closest first."""
     own = centroids[expert]
     distance = (centroids - own).square().sum(dim=1)
-    facing = []
     for j in distance.argsort(stable=True).tolist():
         middle = (own + centroids[j]) / 2
         nearer = (centroids - middle).square().sum(dim=1) < distance[j] / 4 * (1 - 1e-9)
         if j != expert and not bool(nearer.any()):
-            facing.append(j)
-    return facing
+            yield j
 
 
 def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor, count: int) -> Tensor:

@@ -19,12 +19,13 @@ from .budget import (
     smallest_budget,
     subset_for_budget,
 )
-from .data import CHUNK_ROWS, Inputs, count, row_bytes, rows_at_once
-from .gating import OVERSIZE, Division
+from .data import Inputs, count, row_bytes, rows_at_once
+from .gating import DISTANCES, OVERSIZE, Division
 from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
 from .solving import CANDIDATES, EXACT_BOUND, lend_rows
-from .tangents.base import TangentMap, chunk_bytes
+from .tangents.base import TangentMap, at_once, chunk_bytes, most_rows
+from .tangents.passes import WORKSPACE
 from .tangents.rows import WORKING_SET
 from .witness import Witness, can_speak, vectors_of
 from .witnessing import FEWEST_ROWS, JUDGES, MOST_JUDGED, NEARBY, witness_bytes
@@ -107,7 +108,8 @@ def make_plan(
     state = len(tangents) * one + second if budget is None else min(len(tangents) * one + second, budget)
     room = None if budget is None else budget // len(tangents)
     held = _held_rows(tangents[0], shape, room, served)
-    given = min(n, CHUNK_ROWS, rows_at_once(sample, tangents[0].network.device)) * row_bytes(sample)
+    device = tangents[0].network.device
+    given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     early = second + max(_witness_peak(witness, sample, n, workers), _division_bytes(tangents[0], shape))
     peak = always + max(early, state + _solving_bytes(tangents[0], shape, held, workers))
@@ -225,8 +227,8 @@ def _division_bytes(tangents: TangentMap, shape: _Shape) -> int:
     rows = max(shape.subset, shape.n if shape.n <= EXACT_BOUND else 512)
     kernel = _features_bytes(tangents, rows, expert=False) + 6 * 8 * rows * rows
     kernel += 8 * rows * (tangents.width(expert=False) or 0)
-    distances = 8 * shape.n * (2 * shape.most + 3 * shape.division.components)
-    return max(kernel, distances)
+    rows_and_labels = 8 * shape.n * (3 * shape.division.components + 10)
+    return max(kernel, rows_and_labels + 3 * at_once(DISTANCES, tangents.network.device))
 
 
 def _solving_bytes(
@@ -249,6 +251,8 @@ def _solving_bytes(
 def _making_bytes(tangents: TangentMap, own: int) -> int:
     """What a worker needs while it makes the features of an expert with so many rows; 0: of some chunk."""
     chunk = int(CHUNK * chunk_bytes(tangents))
+    if tangents.network.device.type == "cuda":
+        chunk += 2 * at_once(WORKSPACE, tangents.network.device)
     if not own:
         return chunk
     if tangents.width(expert=True) != tangents.width(expert=False):  # columns are chosen on larger chunks
@@ -271,6 +275,9 @@ def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> in
     borrowing = _features_bytes(tangents, held + offered, expert=True) + 8 * given
     spectrum = 5 * rows * (width or 0)  # singular vectors of explicit features
     solving = _features_bytes(tangents, rows, expert=True) + 8 * (6 * rows**2 + spectrum)
+    if kept:  # the others count through the rows that are held
+        seen = own + rows - held
+        solving += _features_bytes(tangents, seen, expert=True) + 8 * 6 * rows * seen
     return max(choosing, borrowing, solving)
 
 

@@ -104,6 +104,25 @@ def make_posterior(
     return SpanPosterior(columns, basis.to(stored.dtype), shrink, phi.T @ weights)
 
 
+def landmark_posterior(
+    features: Features, columns: Tensor, factor: Tensor, weights: Tensor
+) -> GramPosterior | SpanPosterior:
+    """The state of an expert that holds landmarks: they answer like rows with correlated noise.
+
+    Args:
+        features: Of the landmarks, the expert's columns selected.
+        columns: Those columns; empty: all.
+        factor: L with L L^T = K_zz + noise, shape [r, r], float64.
+        weights: Of the landmarks, shape [r, B].
+    """
+    stored = features.explicit()
+    if stored is None:
+        return GramPosterior(features, factor, weights)
+    phi = _explicit(features)
+    basis, shrink = posterior.noisy_span(phi, factor)
+    return SpanPosterior(columns, basis.to(stored.dtype), shrink, phi.T @ weights)
+
+
 def _explicit(features: Features) -> Tensor:
     phi = features.explicit()
     if phi is None:

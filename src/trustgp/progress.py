@@ -58,6 +58,10 @@ class Reporter:
         if self._enabled:
             self._console.print(text, highlight=False)
 
+    def begin(self, stage: str) -> None:
+        """Say in the log, at DEBUG, that a stage of the work begins; its name is the record's `stage`."""
+        LOGGER.debug("%s", stage, extra={"stage": stage})
+
     def track(
         self,
         items: Iterable[Item],
@@ -76,6 +80,7 @@ class Reporter:
             done: How many of them were there before, and do not come.
             rows: How many rows an item stands for; None: rows are not counted.
         """
+        self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         began, counted = time.perf_counter(), 0
         self._open[task] = items

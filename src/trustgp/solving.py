@@ -208,7 +208,8 @@ def _bound(
 def make_tasks(partition: Partition, handout: Handout) -> list[Task]:
     """The rows of each expert: its own, and its neighbours' nearest to the border."""
     centroids = partition.gate.centroids.cpu()
-    own = [(partition.nearest == expert).nonzero().flatten() for expert in range(len(centroids))]
+    sizes = torch.bincount(partition.nearest, minlength=len(centroids)).tolist()
+    own = partition.nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
     tasks = []
     for expert, neighbours in enumerate(partition.neighbours):
         offered = [

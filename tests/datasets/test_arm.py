@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -10,11 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp.datasets import arm
+from trustgp.datasets import arm, chain
 from trustgp.datasets.motion import STYLES, random_motion, states
 
-pin = pytest.importorskip("pinocchio", reason="the simulated arm needs trustgp[sim]")
+try:
+    import pinocchio as pin
+except ImportError:
+    pin = None
 
+needs_pinocchio = pytest.mark.skipif(pin is None, reason="the independent dynamics need trustgp[sim]")
 GRAVITY = 9.81
 LIMITS = torch.tensor([link.limit for link in arm.LINKS], dtype=torch.float64)
 MJCF = Path("robot_models/menagerie_kuka_iiwa14_nomesh.xml")
@@ -73,7 +76,7 @@ def lagrange_torque(q, dq, ddq):
 def test_torques_obey_lagranges_equations():
     q, dq, ddq = random_states(6)
     expected = torch.stack([lagrange_torque(*row) for row in zip(q, dq, ddq, strict=True)])
-    found = arm.inverse_dynamics(arm.arm_model(), q, dq, ddq)
+    found = arm.inverse_dynamics(arm.arm_chain(), q, dq, ddq)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -84,9 +87,66 @@ def test_power_balance_holds_along_a_trajectory():
     times = torch.tensor([0.7 - step, 0.7, 0.7 + step], dtype=torch.float64)
     q, dq, ddq = (part[0] for part in states(motion, times))
     before, after = (sum(energies(q[i], dq[i])) for i in (0, 2))
-    torque = arm.inverse_dynamics(arm.arm_model(), q[1:2], dq[1:2], ddq[1:2])[0]
+    torque = arm.inverse_dynamics(arm.arm_chain(), q[1:2], dq[1:2], ddq[1:2])[0]
     # Central differences: the error is of the order step^2 times the third derivative.
     torch.testing.assert_close((after - before) / (2 * step), dq[1] @ torque, rtol=1e-5, atol=1e-5)
+
+
+# --- pinocchio ------------------------------------------------------------------------------
+
+
+def rnea(model, q, dq, ddq):
+    """Row by row."""
+    data = model.createData()
+    rows = zip(*(part.numpy() for part in (q, dq, ddq)), strict=True)
+    return torch.stack([torch.from_numpy(pin.rnea(model, data, *row).copy()) for row in rows])
+
+
+def random_model(seed):
+    """A chain of seven bodies, placed, turned and loaded anyhow, about axes x, y and z."""
+    generator, model, parent = np.random.default_rng(seed), pin.Model(), 0
+    for number, kind in enumerate("XYZZXYX"):
+        placement = pin.SE3(pin.exp3(generator.normal(size=3)), generator.normal(size=3))
+        parent = model.addJoint(parent, getattr(pin, f"JointModelR{kind}")(), placement, f"joint{number}")
+        root = generator.normal(size=(3, 3))
+        body = pin.Inertia(float(generator.uniform(1, 5)), generator.normal(size=3), root @ root.T)
+        model.appendBodyToJoint(parent, body, pin.SE3.Identity())
+    return model
+
+
+@needs_pinocchio
+@pytest.mark.parametrize("make", [arm.arm_model, lambda: random_model(0), lambda: random_model(1)])
+def test_torques_equal_pinocchios_for_random_states(make):
+    model, states = make(), random_states(200)
+    found = chain.newton_euler(chain.read_chain(model), *states)
+    torch.testing.assert_close(found, rnea(model, *states), rtol=1e-9, atol=1e-9)
+
+
+@needs_pinocchio
+def test_the_arm_of_plain_numbers_is_that_of_pinocchio():
+    plain, read = vars(arm.arm_chain()), vars(chain.read_chain(arm.arm_model()))
+    assert plain.keys() == read.keys()
+    for name in plain:
+        assert torch.equal(plain[name], read[name])
+
+
+@needs_pinocchio
+def test_a_model_that_is_no_chain_of_turning_joints_is_refused():
+    model = random_model(0)
+    model.addJoint(3, pin.JointModelRX(), pin.SE3.Identity(), "branch")
+    with pytest.raises(ValueError, match="without branches"):
+        chain.read_chain(model)
+    sliding = pin.Model()
+    sliding.addJoint(0, pin.JointModelPX(), pin.SE3.Identity(), "slide")
+    with pytest.raises(ValueError, match="PX"):
+        chain.read_chain(sliding)
+
+
+def test_rows_of_several_blocks_are_those_of_one(monkeypatch):
+    states = random_states(50)
+    whole = arm.inverse_dynamics(arm.arm_chain(), *states)
+    monkeypatch.setattr(chain, "BLOCK", 7)
+    torch.testing.assert_close(arm.inverse_dynamics(arm.arm_chain(), *states), whole, rtol=1e-12, atol=1e-12)
 
 
 # --- Newton-Euler in the world frame, from the MJCF read by hand -----------------------------
@@ -161,6 +221,7 @@ def kuka():
 
 
 @needs_data
+@needs_pinocchio
 def test_torques_of_the_kuka_model_equal_a_hand_written_newton_euler(kuka):
     model, chain = kuka
     q, dq, ddq = random_states(50)
@@ -172,6 +233,7 @@ def test_torques_of_the_kuka_model_equal_a_hand_written_newton_euler(kuka):
 
 
 @needs_data
+@needs_pinocchio
 def test_our_arm_is_of_the_class_of_the_kuka(kuka):
     model, chain = kuka
     ours = arm.arm_model()
@@ -240,7 +302,7 @@ def test_friction_is_odd_and_viscous_plus_coulomb():
 def test_without_noise_the_targets_are_rigid_body_torques_plus_friction():
     recording = arm.simulate(rows=600, noise=0.0)
     q, dq, ddq = recording.inputs.double().split(7, dim=1)
-    expected = arm.inverse_dynamics(arm.arm_model(), q, dq, ddq) + arm.friction_torque(dq)
+    expected = arm.inverse_dynamics(arm.arm_chain(), q, dq, ddq) + arm.friction_torque(dq)
     # The stored states are rounded to float32, and friction is steep at small speeds.
     torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
 
@@ -289,10 +351,35 @@ def test_rows_beyond_one_chunk_continue_with_new_trajectories():
     assert len(starts.unique(dim=0)) == len(starts)
 
 
-def test_ten_thousand_rows_take_less_than_two_seconds():
-    start = time.perf_counter()
-    arm.simulate(rows=10_000)
-    assert time.perf_counter() - start < 2
+def test_the_first_rows_of_blocks_are_the_same_however_many_are_asked_for():
+    block = arm._BLOCK
+    sizes = (1234, block, block + 700)
+    few, one, more = (arm.simulate(rows=rows, seed=4, blocks=True) for rows in sizes)
+    assert len(more.inputs) == block + 700
+    for part in ("inputs", "targets", "groups"):
+        assert torch.equal(getattr(more, part)[:block], getattr(one, part))
+        assert torch.equal(getattr(more, part)[:1234], getattr(few, part))
+    assert not torch.equal(more.inputs[block : block + 500], more.inputs[:500])
+
+
+def test_blocks_of_other_seeds_share_no_trajectory():
+    block = arm._BLOCK
+    starts = [
+        arm.simulate(rows=2 * block, seed=seed, blocks=True).inputs[:: arm.ROWS_PER_TRAJECTORY]
+        for seed in (0, 1)
+    ]
+    together = torch.cat(starts)
+    assert len(together.unique(dim=0)) == len(together)
+
+
+@needs_pinocchio
+@pytest.mark.parametrize("blocks", [False, True])
+def test_every_recording_has_pinocchios_torques(blocks):
+    recording = arm.simulate(rows=300, noise=0.0, style="fast", blocks=blocks)
+    q, dq, ddq = recording.inputs.double().split(7, dim=1)
+    expected = rnea(arm.arm_model(), q, dq, ddq) + arm.friction_torque(dq)
+    # The stored states are rounded to float32.
+    torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_options_are_refused_with_the_allowed_ones():
@@ -301,10 +388,11 @@ def test_wrong_options_are_refused_with_the_allowed_ones():
     with pytest.raises(ValueError, match="rows=0"):
         arm.simulate(rows=0)
     with pytest.raises(ValueError, match=r"\[n, 7\]"):
-        arm.inverse_dynamics(arm.arm_model(), *[torch.zeros(2, 6)] * 3)
+        arm.inverse_dynamics(arm.arm_chain(), *[torch.zeros(2, 6)] * 3)
 
 
-def test_without_pinocchio_the_error_names_the_extra(monkeypatch):
+def test_the_rows_need_no_pinocchio_and_its_model_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "pinocchio", None)
+    assert len(arm.simulate(rows=10).inputs) == 10
     with pytest.raises(ImportError, match=r"trustgp\[sim\]"):
-        arm.simulate(rows=10)
+        arm.arm_model()

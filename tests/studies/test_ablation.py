@@ -125,7 +125,6 @@ def test_trials_of_one_name_are_one_trial(quick):
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    pytest.importorskip("pinocchio")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRUSTGP_DATA", raising=False)
         found = Bench(0, Setting(tmp_path_factory.mktemp("bench"), quick=True))
@@ -219,7 +218,6 @@ def test_the_figure_has_a_panel_for_each_axis_and_copes_with_gaps(tmp_path):
 def quick(tmp_path_factory):
     """Its folder and its result."""
     pytest.importorskip("matplotlib")
-    pytest.importorskip("pinocchio")
     out = tmp_path_factory.mktemp("ablation")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRUSTGP_DATA", raising=False)

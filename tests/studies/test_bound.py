@@ -90,7 +90,6 @@ def test_a_subset_comes_near_the_exact_share(case, shares, monkeypatch):
 def quick(tmp_path_factory):
     """Its folder and its result."""
     pytest.importorskip("matplotlib")
-    pytest.importorskip("pinocchio")
     out = tmp_path_factory.mktemp("bound")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRUSTGP_DATA", raising=False)

@@ -17,7 +17,6 @@ pytest.importorskip("matplotlib")
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """One quick run of everything: its folder, its JSON and what it printed."""
-    pytest.importorskip("pinocchio")
     out = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         printed = []
@@ -81,7 +80,6 @@ def test_the_error_bar_knows_motions_that_were_never_trained(quick):
 
 
 def test_no_trajectory_is_in_two_sets():
-    pytest.importorskip("pinocchio")
     size = demo_arm.Size(trajectories=20, foreign=2, width=8, epochs=1)
     data = demo_arm.arm_data(size, seed=0)
     per = demo_arm.TRAJECTORY // demo_arm.STRIDE
@@ -111,14 +109,6 @@ def test_jumps_are_ratios_of_the_two_sides_whichever_is_larger():
     borders, jumps = border_jumps(line)
     assert borders.tolist() == [0, 2]
     assert jumps.tolist() == [2.0, 2.0]
-
-
-def test_without_pinocchio_part_one_still_runs_and_the_extra_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pinocchio", None)
-    monkeypatch.setitem(demo._RUN, "toy", lambda *_: {"ran": True})
-    assert main(["demo", "--quick", "--out", str(tmp_path)]) == 1
-    assert "trustgp[sim]" in capsys.readouterr().out
-    assert json.loads((tmp_path / "results.json").read_text())["toy"] == {"ran": True}
 
 
 def test_without_matplotlib_nothing_runs_and_the_extra_is_named(tmp_path, monkeypatch, capsys):

@@ -83,7 +83,6 @@ def test_a_gru_answers_for_the_last_state_and_its_seed_decides_its_weights():
 
 
 def test_the_same_seed_trains_the_same_networks(monkeypatch):
-    pytest.importorskip("pinocchio")
     monkeypatch.delenv("TRUSTGP_DATA", raising=False)
     case = make_case("slow", seed=0, quick=True)
     first, again = (train_bundle(case, QUICK, seed=0, device="cpu", progress=False) for _ in range(2))
@@ -128,7 +127,6 @@ def test_every_other_arm_is_tested_whole(data_root):
 
 def test_a_small_run_on_simulated_arms_is_whole_and_stands_in_the_report(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    pytest.importorskip("pinocchio")
     monkeypatch.delenv("TRUSTGP_DATA", raising=False)
     result = run_study("sequence", tmp_path, seeds=1, quick=True)
     folder = tmp_path / "sequence"

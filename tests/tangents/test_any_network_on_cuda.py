@@ -15,6 +15,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding='same'"),
 ]
+# torch's own kernel of these is off by so much on a GPU, in float64 (2.11)
+ROUGH = {"weight norm": 1e-6}
 # torch has no gradient for a packed sequence on a GPU in eval mode
 THERE = [name for name in NETWORKS if name != "lstm, packed"]
 
@@ -30,10 +32,11 @@ def test_gradient_rows_on_cuda_are_those_of_a_plain_loop(name):
     network, inputs = make(name)
     tangents, mix = bound(network, inputs, JacobianRows(), "cuda")
     expected = dense_rows(dense_jacobian(network, inputs), mix)
-    torch.testing.assert_close(tangents(inputs).rows.cpu(), expected, rtol=1e-10, atol=1e-10)
+    rough = ROUGH.get(name, 1e-10)
+    torch.testing.assert_close(tangents(inputs).rows.cpu(), expected, rtol=rough, atol=rough)
     theta = torch.cat([value.flatten().cpu() for value in tangents.network.parameters.values()])
     found = tangents.network.directional(inputs, tangents.network.parameters)
-    torch.testing.assert_close(found.cpu(), dense_jacobian(network, inputs) @ theta, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.cpu(), dense_jacobian(network, inputs) @ theta, rtol=rough, atol=rough)
 
 
 def test_a_recurrent_network_on_cuda_has_forward_mode():
@@ -49,12 +52,23 @@ def test_a_recurrent_network_on_cuda_has_forward_mode():
 def test_the_same_seed_gives_the_same_sketch_on_cuda(name):
     network, inputs = make(name)
     here, there = (bound(network, inputs, Sketch(64), device)[0](inputs).rows for device in ("cpu", "cuda"))
-    torch.testing.assert_close(there.cpu(), here, rtol=1e-10, atol=1e-10)
+    rough = ROUGH.get(name, 1e-10)
+    torch.testing.assert_close(there.cpu(), here, rtol=rough, atol=rough)
+
+
+@pytest.fixture
+def plain_encoder():
+    """torch's fused encoder is another function on a GPU: off by 1.6e-4 in float64 (2.11)."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(before)
 
 
 SHAPES = {"conv2d, groups": (2, 6, 6), "gru": (4, 3), "transformer encoder": (4, 3)}
 
 
+@pytest.mark.usefixtures("plain_encoder")
 @pytest.mark.parametrize("tangents", [JacobianRows(), Sketch(64)], ids=["rows", "sketch"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_fit_on_cuda_has_the_error_bar_of_one_on_the_cpu(name, tangents):

@@ -1,6 +1,7 @@
 """Data for the studies: the simulated arm, a 1-D toy, real recordings, images, splits and scaling."""
 
-from trustgp.datasets.arm import arm_model, friction_torque, inverse_dynamics, simulate
+from trustgp.datasets.arm import arm_chain, arm_model, friction_torque, inverse_dynamics, simulate
+from trustgp.datasets.chain import Chain, read_chain
 from trustgp.datasets.distorted import add_noise, rotate, uniform_noise
 from trustgp.datasets.files import verify
 from trustgp.datasets.images import IMAGE_NAMES, Images, load_images
@@ -23,9 +24,12 @@ from trustgp.datasets.windows import seams, window_ends, windows_at
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # made here
+    "Chain",
+    "arm_chain",
     "arm_model",
     "friction_torque",
     "inverse_dynamics",
+    "read_chain",
     "simulate",
     "snelson_like",
     "truth",

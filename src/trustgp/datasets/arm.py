@@ -5,6 +5,7 @@ solid cylinders. All joint frames are parallel at q = 0; the axes alternate betw
 """
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trustgp.datasets.chain import AXES, Chain, newton_euler, read_chain
 from trustgp.datasets.motion import Motion, random_motion, states
 from trustgp.datasets.recording import Recording
+from trustgp.executors import Threads
 
+GRAVITY = 9.81  # m/s^2
 RATE = 100.0  # rows per second of a trajectory
 ROWS_PER_TRAJECTORY = 500
 _TRAJECTORIES_PER_CHUNK = 64  # bounds memory: 32,000 rows at a time
+_BLOCK = _TRAJECTORIES_PER_CHUNK * ROWS_PER_TRAJECTORY
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ TYPICAL_TORQUE = (2.0, 42.0, 5.0, 15.0, 1.0, 1.5, 0.4)  # N m, rms of slow motio
 def arm_model() -> Any:
     """The rigid-body model of the arm, a ``pinocchio.Model`` with 7 revolute joints.
 
-    The model has no friction; `friction_torque` adds it.
+    For other tools; `arm_chain` is the same arm without pinocchio. The model has no friction;
+    `friction_torque` adds it.
     """
     pin = _pinocchio()
     joints = {"y": pin.JointModelRY, "z": pin.JointModelRZ}
@@ -72,32 +78,50 @@ def arm_model() -> Any:
     return model
 
 
+def arm_chain() -> Chain:
+    """The same arm as plain numbers; this one needs no pinocchio."""
+    joints = len(LINKS)
+
+    def table(rows: list) -> Tensor:
+        return torch.tensor(rows, dtype=torch.float64)
+
+    return Chain(
+        axes=table([AXES["R" + link.axis.upper()] for link in LINKS]),
+        offsets=table([(0.0, 0.0, link.offset) for link in LINKS]),
+        turns=torch.eye(3, dtype=torch.float64).expand(joints, 3, 3),
+        masses=table([link.mass for link in LINKS]),
+        centres=table([link.centre for link in LINKS]),
+        inertias=torch.diag_embed(table([link.inertia_diagonal() for link in LINKS])),
+        gravity=table([0.0, 0.0, -GRAVITY]),
+    )
+
+
 def inverse_dynamics(model: Any, q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
     r"""Torques of rigid-body motion, by recursive Newton-Euler.
 
     .. math:: \tau = M(q) \ddot q + C(q, \dot q) \dot q + g(q)
 
     Args:
-        model: A ``pinocchio.Model`` of revolute joints, such as `arm_model` makes.
+        model: A `Chain`, such as `arm_chain` makes, or a ``pinocchio.Model`` of one.
         q: Joint angles, shape [n, joints].
         dq: Velocities, shape [n, joints].
         ddq: Accelerations, shape [n, joints].
 
     Returns:
-        Torques, float64, shape [n, joints].
+        Torques, float64, shape [n, joints], where ``q`` is.
     """
-    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != model.nv:
+    chain = model if isinstance(model, Chain) else read_chain(model)
+    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != chain.joints:
         raise ValueError(
             f"q, dq, ddq have shapes {tuple(q.shape)}, {tuple(dq.shape)}, {tuple(ddq.shape)}; "
-            f"pass three tensors of shape [n, {model.nv}]."
+            f"pass three tensors of shape [n, {chain.joints}]."
         )
-    rnea, data = _pinocchio().rnea, model.createData()
-    torques = torch.empty(q.shape, dtype=torch.float64)
-    out = torques.numpy()
-    columns = (part.detach().cpu().double().numpy() for part in (q, dq, ddq))
-    for row, state in enumerate(zip(*columns, strict=True)):
-        out[row] = rnea(model, data, *state)
-    return torques
+    with torch.no_grad():
+        return newton_euler(chain, q.double(), dq.double(), ddq.double())
+
+
+_CHAIN = arm_chain()
+_LIMITS = torch.tensor([link.limit for link in LINKS], dtype=torch.float64)
 
 
 def friction_torque(dq: Tensor) -> Tensor:
@@ -114,7 +138,9 @@ def friction_torque(dq: Tensor) -> Tensor:
     return dq.new_tensor(VISCOUS) * dq + dq.new_tensor(COULOMB) * torch.tanh(dq / STICTION_SPEED)
 
 
-def simulate(*, rows: int, style: str = "slow", seed: int = 0, noise: float = 0.01) -> Recording:
+def simulate(
+    *, rows: int, style: str = "slow", seed: int = 0, noise: float = 0.01, blocks: bool = False
+) -> Recording:
     """Record the simulated arm along random trajectories of a style.
 
     Every trajectory is 5 s long at 100 Hz (the last one may be cut short). Torques are computed
@@ -126,6 +152,8 @@ def simulate(*, rows: int, style: str = "slow", seed: int = 0, noise: float = 0.
             speeds, other region).
         seed: Seed of the trajectories and of the noise.
         noise: Standard deviation of the torque noise, as a fraction of `TYPICAL_TORQUE`.
+        blocks: Draw each 64 trajectories from a seed of their own: the first rows are then the same
+            however many are asked for, and all cores make them. Other rows than without.
 
     Returns:
         A recording with inputs [n, 21] = (q, dq, ddq), targets [n, 7], and the number of the
@@ -133,23 +161,46 @@ def simulate(*, rows: int, style: str = "slow", seed: int = 0, noise: float = 0.
     """
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
-    generator = torch.Generator().manual_seed(seed)
-    limits = torch.tensor([link.limit for link in LINKS], dtype=torch.float64)
-    trajectories = -(-rows // ROWS_PER_TRAJECTORY)
-    motion = random_motion(style, trajectories=trajectories, limits=limits, generator=generator)
-    model = arm_model()
     inputs, targets = torch.empty(rows, 21), torch.empty(rows, 7)
-    spread = noise * torch.tensor(TYPICAL_TORQUE, dtype=torch.float64)
-    for first in range(0, trajectories, _TRAJECTORIES_PER_CHUNK):
-        start = first * ROWS_PER_TRAJECTORY
-        stop = min(start + _TRAJECTORIES_PER_CHUNK * ROWS_PER_TRAJECTORY, rows)
-        q, dq, ddq = (part[: stop - start] for part in _chunk(motion, first))
-        torque = inverse_dynamics(model, q, dq, ddq) + friction_torque(dq)
-        torque += spread * torch.randn(torque.shape, generator=generator, dtype=torch.float64)
-        inputs[start:stop] = torch.cat([q, dq, ddq], dim=1)
-        targets[start:stop] = torque
+
+    def record(first: int) -> None:
+        """Write rows from the first on: a block, or all."""
+        drawn = _block(first // _BLOCK, style, seed) if blocks else _at_once(rows, style, seed)
+        for (q, dq, ddq), sensor in drawn:
+            q, dq, ddq, sensor = (part[: rows - first] for part in (q, dq, ddq, sensor))
+            torque = inverse_dynamics(_CHAIN, q, dq, ddq) + friction_torque(dq)
+            torque += noise * sensor.new_tensor(TYPICAL_TORQUE) * sensor
+            inputs[first : first + len(q)] = torch.cat([q, dq, ddq], dim=1)
+            targets[first : first + len(q)] = torque
+            first += len(q)
+
+    for _ in Threads().run(record, range(0, rows, _BLOCK if blocks else rows)):
+        pass
     groups = torch.arange(rows) // ROWS_PER_TRAJECTORY
     return Recording(inputs, targets, name=f"arm_{style}", groups=groups, style=style)
+
+
+Drawn = Iterator[tuple[list[Tensor], Tensor]]
+
+
+def _at_once(rows: int, style: str, seed: int) -> Drawn:
+    """States and unit noise of 32,000 rows at a time, all from one generator, the trajectories first."""
+    generator = torch.Generator().manual_seed(seed)
+    trajectories = -(-rows // ROWS_PER_TRAJECTORY)
+    motion = random_motion(style, trajectories=trajectories, limits=_LIMITS, generator=generator)
+    for first in range(0, trajectories, _TRAJECTORIES_PER_CHUNK):
+        chunk = _chunk(motion, first)
+        left = min(len(chunk[0]), rows - first * ROWS_PER_TRAJECTORY)
+        yield chunk, torch.randn(left, len(LINKS), generator=generator, dtype=torch.float64)
+
+
+def _block(number: int, style: str, seed: int) -> Drawn:
+    """States and unit noise of one block of 32,000 rows, always whole, from a generator of its own."""
+    own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
+    generator = torch.Generator().manual_seed(own)
+    motion = random_motion(style, trajectories=_TRAJECTORIES_PER_CHUNK, limits=_LIMITS, generator=generator)
+    chunk = _chunk(motion, 0)
+    yield chunk, torch.randn(chunk[0].shape, generator=generator, dtype=torch.float64)
 
 
 def _chunk(motion: Motion, first: int) -> list[Tensor]:
@@ -170,5 +221,5 @@ def _pinocchio() -> Any:
         return importlib.import_module("pinocchio")
     except ImportError as error:
         raise ImportError(
-            'The simulated arm needs pinocchio, which is not installed: pip install "trustgp[sim]"'
+            'this model of the arm needs pinocchio, which is not installed: pip install "trustgp[sim]"'
         ) from error

@@ -94,7 +94,7 @@ def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
         return profile_loss(factorise(gram, math.exp(log_tau))[0], targets)
 
     low, high = math.log(LOWEST * level), math.log(HIGHEST * level)
-    tau = math.exp(_least_on_grid(loss, low, high))
+    tau = math.exp(least_on_grid(loss, low, high))
     factor, jitter = factorise(gram, tau)
     return Evidence(
         tau=torch.tensor(tau, dtype=gram.dtype, device=gram.device),
@@ -166,11 +166,11 @@ def pooled_evidence(
         return float(scale_at(log_tau).log() + (spectrum + math.exp(log_tau)).log().mean())
 
     low, high = math.log(lowest * level), math.log(highest * level)
-    log_tau = _least_on_grid(loss, low, high)
+    log_tau = least_on_grid(loss, low, high)
     return Prior(tau=spectrum.new_tensor(math.exp(log_tau)), scale=scale_at(log_tau))
 
 
-def _least_on_grid(loss: Callable[[float], float], low: float, high: float) -> float:
+def least_on_grid(loss: Callable[[float], float], low: float, high: float) -> float:
     """Where a loss is least: on a grid, then by golden section around the best grid point."""
     step = (high - low) / (GRID - 1)
     losses = [loss(low + i * step) for i in range(GRID)]

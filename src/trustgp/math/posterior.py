@@ -64,3 +64,21 @@ def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
     eigenvalues = singular[keep].square()
     return right[keep].T.contiguous(), tau / (eigenvalues + tau)
+
+
+def noisy_span(phi: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Basis and shrinkage of rows seen with correlated noise N, :math:`L L^\top = \Phi \Phi^\top + N`.
+
+    What the rows tell is :math:`\Phi^\top (L L^\top)^{-1} \Phi = V G V^\top`, and 1 - G is left of the prior.
+
+    Args:
+        phi: Feature rows, shape [m, d].
+        factor: L, shape [m, m].
+
+    Returns:
+        basis V of shape [d, r] and shrink 1 - G of shape [r].
+    """
+    white = torch.linalg.solve_triangular(factor, phi, upper=False)
+    _, singular, right = torch.linalg.svd(white, full_matrices=False)
+    keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
+    return right[keep].T.contiguous(), (1.0 - singular[keep].square()).clamp_min(0.0)

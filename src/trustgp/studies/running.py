@@ -15,6 +15,7 @@ STUDIES = {
     "sequence": "a GRU over windows of past states on the real arms: torques and their error bars",
     "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and whether foreign images are told",
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
+    "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
     "bound": "the kernel's approximation bound against the number of experts",
 }
 """Name of the module here, and what it is about."""

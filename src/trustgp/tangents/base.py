@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from ..data import Inputs
+from ..data import CHUNK_ROWS, Inputs
 from .network import TangentNetwork
 
 
@@ -105,20 +105,28 @@ class TangentMap(Protocol):
         ...
 
 
+def at_once(space: int, device: torch.device) -> int:
+    """Bytes of one step of work where a CPU takes `space`: a GPU waits for each step, so its are larger."""
+    return 4 * space if device.type == "cuda" else space
+
+
 def working_set(device: torch.device) -> int:
     """Bytes that the rows of one chunk may take on the way, where a row takes much."""
     # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
     return 768 * 2**20 if device.type == "cuda" else 256 * 2**20
 
 
-def at_once(space: int, device: torch.device) -> int:
-    """Bytes of one step of work where a CPU takes `space`: a GPU waits for each step, so its are larger."""
-    return 4 * space if device.type == "cuda" else space
+def chunk_bytes(tangents: TangentMap) -> int:
+    """Bytes of a chunk of rows on the way; on a CPU 64 MiB, or sixteen rows of large activations."""
+    most = working_set(tangents.network.device)
+    if tangents.network.device.type == "cuda":
+        return most
+    return max(64 * 2**20, min(most, 16 * tangents.working_bytes()))
 
 
-def chunk_bytes(tangents: TangentMap, *, least: int = 64 * 2**20) -> int:
-    """Bytes of a chunk of rows on the way: `least`, or sixteen rows of a network with large activations."""
-    return max(least, min(working_set(tangents.network.device), 16 * tangents.working_bytes()))
+def most_rows(device: torch.device) -> int:
+    """Rows of a chunk, at most: on a GPU a chunk costs as many kernels whatever its size."""
+    return 16384 if device.type == "cuda" else CHUNK_ROWS
 
 
 class Tangents(Protocol):

@@ -144,6 +144,7 @@ class FactorMap:
         self.network = network
         self.mix = mix
         self._row_bytes = row_bytes
+        self._together = True  # until it is found to fail
 
     @torch.inference_mode(False)  # the user may predict in it
     def __call__(self, inputs: Inputs) -> FactorFeatures:
@@ -152,18 +153,7 @@ class FactorMap:
             outputs = as_matrix(call(self.network.twin, copied(self.network.ready(inputs))))
         calls = recorder.calls
         mix = self.mix.to(outputs)
-        signals = []  # per mixed output, per layer: [n, d']
-        for row in mix:
-            gradients = torch.autograd.grad(
-                outputs,
-                [call.probe for call in calls],
-                row.expand_as(outputs),
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            signals.append(gradients)
-        per_layer = [torch.stack(lot, dim=1) for lot in zip(*signals, strict=True)]  # [n, K, d']
+        per_layer = self._signals(outputs, [call.probe for call in calls], mix)
         if len(mix) == 1 and calls[-1].kind == "linear" and recorder.returned(outputs):
             # what the network returns is that layer's output: its signal is the mix, the same for all rows,
             # and only its length counts, which does not grow with the outputs
@@ -175,6 +165,21 @@ class FactorMap:
             signals=tuple(g.flatten(1) for _, g in linear),
             products=tuple(_products(c, g) for c, g in elementwise),
         )
+
+    def _signals(self, outputs: Tensor, probes: list[Tensor], mix: Tensor) -> list[Tensor]:
+        """What comes back to each layer from the mixed outputs, [n, K, d'] each."""
+        if outputs.is_cuda and len(mix) > 1 and self._together:
+            try:  # all in one pass: a GPU takes as long to be asked as to answer
+                every = mix[:, None].expand(-1, *outputs.shape)
+                return [
+                    signal.transpose(0, 1) for signal in _back(outputs, probes, every, is_grads_batched=True)
+                ]
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # vmap does not know some operation of this network
+                self._together = False
+        signals = [_back(outputs, probes, row.expand_as(outputs)) for row in mix]
+        return [torch.stack(lot, dim=1) for lot in zip(*signals, strict=True)]
 
     def columns(self, inputs: Inputs) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
@@ -202,6 +207,13 @@ class FactorMap:
 
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
+
+
+def _back(outputs: Tensor, probes: list[Tensor], weights: Tensor, **options: bool) -> tuple[Tensor, ...]:
+    """What comes back to the probes; the graph is kept."""
+    return torch.autograd.grad(
+        outputs, probes, weights, retain_graph=True, allow_unused=True, materialize_grads=True, **options
+    )
 
 
 def _squares(rows: Tensor, parts: int) -> Tensor:

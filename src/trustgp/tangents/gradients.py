@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Inputs, count, take
 from .collecting import Dense
@@ -79,15 +80,32 @@ def find_ways(network: TangentNetwork, sample: Inputs, num_mixed: int) -> Ways:
     outputs = network.matrix(few).shape[1]
     mix = torch.randn(1, outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mix = mix.to(device=network.device, dtype=network.dtype)
-    probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
-    probe.check_forward_mode()
-    return probe.with_the_rest(probe.tappable())
+    with full_precision():  # else a GPU rounds so much that a right way may look wrong
+        probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
+        probe.check_forward_mode()
+        return probe.with_the_rest(probe.tappable())
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Within this block cuDNN convolves float32 as float32, not as TF32, which has 10 bits."""
+    try:
+        before = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # torch was told by its newer settings, and will not hear of the older one
+        yield
+        return
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> Dense:
-    """Gradients by a plain loop; on a GPU a fused recurrent layer has none in eval mode: then taken apart."""
+    """Gradients by a plain loop; what is fused and has none, as recurrent layers on a GPU, is taken apart."""
+    recurrent = any(isinstance(part, nn.RNNBase) for part in network.twin.modules())
     problem = None
-    for apart in (False, True):
+    for apart in (True,) if recurrent and network.device.type == "cuda" else (False, True):
         network.apart = apart
         found = Dense(network, count(few), 1)
         try:

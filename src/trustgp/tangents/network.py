@@ -23,6 +23,7 @@ Choice = str | Sequence[str]
 _FORWARD_MODE = threading.Lock()
 HALF = (torch.float16, torch.bfloat16)
 PASS_BYTES = 256 * 2**20  # what the activations of one pass through the network may take
+GPU_ROWS = 16384  # of one pass on a GPU, which waits for each
 COPIES = 8  # of the largest activation, that stand side by side in a forward-mode pass
 
 
@@ -94,7 +95,8 @@ class TangentNetwork:
             with torch.no_grad(), _Largest() as seen:
                 call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
             self._row_bytes = COPIES * max(1, seen.bytes)
-        most = min(CHUNK_ROWS, rows_at_once(inputs, self.device))
+        most = GPU_ROWS if self.device.type == "cuda" else CHUNK_ROWS
+        most = min(most, rows_at_once(inputs, self.device))
         return max(1, min(most, PASS_BYTES // self._row_bytes))
 
     @torch.inference_mode(False)
@@ -267,4 +269,8 @@ def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> 
     """A private copy of `network` on `device`, with the parameters that `choice` stands for."""
     names = choose_parameters(network, choice)
     module = duplicate(network).requires_grad_(False)
-    return TangentNetwork(module.to(device) if device is not None else module, names)
+    module = module.to(device) if device is not None else module
+    for part in module.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters()  # a copy's weights lie apart, which is slow on a GPU
+    return TangentNetwork(module, names)
