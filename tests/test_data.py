@@ -1,3 +1,6 @@
+import math
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -5,11 +8,13 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     TensorDataset,
 )
 
+from trustgp import data, spooling
 from trustgp.data import (
     Rows,
     as_inputs,
@@ -25,6 +30,8 @@ from trustgp.data import (
     structure,
     take,
 )
+from trustgp.fingerprint import rows_fingerprint
+from trustgp.holding import some_rows
 
 INPUTS, TARGETS = torch.arange(30.0).reshape(10, 3), torch.arange(10.0)[:, None]
 
@@ -184,3 +191,175 @@ def test_shuffled_few_or_noisy_rows_do_not_look_like_a_time_series(generator):
     assert not looks_like_time_series(Rows(inputs[:40], inputs[:40, :1]), generator)
     assert not looks_like_time_series(Rows(inputs, noise), generator)
     assert not looks_like_time_series(Rows(inputs, inputs, ordered=False), generator)
+
+
+# -- large data --------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset):
+    """The same rows one after another, without a length."""
+
+    def __iter__(self):
+        yield from zip(INPUTS, TARGETS, strict=True)
+
+
+class Lots:
+    """An iterable of our own: batches, counted as they are read."""
+
+    def __init__(self, size):
+        self.size, self.read, self.passes = size, 0, 0
+
+    def __iter__(self):
+        self.passes += 1
+        for index in chunks(10, self.size):
+            self.read += 1
+            yield INPUTS[index], TARGETS[index]
+
+
+def generated(size):
+    yield from Lots(size)
+
+
+@pytest.mark.parametrize("limit", [0, 50, 2**30])
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: Stream(),
+        lambda: DataLoader(Stream(), batch_size=4),
+        lambda: Lots(3),
+        lambda: generated(4),
+        lambda: iter(Lots(10)),
+        lambda: map(lambda pair: [pair[0].numpy(), pair[1].numpy()], Lots(1)),
+        lambda: DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=3),
+    ],
+    ids=["iterable-dataset", "its-loader", "iterable", "generator", "iterator", "arrays", "loader"],
+)
+def test_streams_are_read_whole_and_in_order_in_memory_or_in_a_file(source, limit, monkeypatch):
+    monkeypatch.setattr(spooling, "KEPT_BYTES", limit)
+    rows = read_rows(source(), name="train")
+    assert torch.equal(rows.inputs, INPUTS)
+    assert torch.equal(rows.targets, TARGETS)
+    assert rows.ordered
+
+
+def test_a_stream_is_read_in_a_single_pass():
+    lots = Lots(3)
+    read_rows(lots, name="train")
+    assert (lots.passes, lots.read) == (1, 4)
+
+
+@pytest.mark.parametrize("limit", [0, 2**30])
+def test_nested_batches_keep_their_structure_in_a_file(limit, monkeypatch):
+    monkeypatch.setattr(spooling, "KEPT_BYTES", limit)
+    whole = {"b": (INPUTS, INPUTS.long()), "a": INPUTS[:, 0] > 9}
+    rows = read_rows(((take(whole, i), TARGETS[i, 0]) for i in chunks(10, 3)), name="train")
+    assert structure(rows.inputs) == structure(whole)
+    for found, expected in zip(leaves(rows.inputs), leaves(whole), strict=True):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    assert torch.equal(rows.targets, TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        ((INPUTS[:2].double(), TARGETS[:2]), r"batch 2 of train holds .*float64\[3\]"),
+        (
+            (INPUTS[:2, :2], TARGETS[:2]),
+            r"batch 2 of train holds .*float32\[2\].* first batch .*float32\[3\]",
+        ),
+        (((INPUTS[:2],), TARGETS[:2]), r"batch 2 of train holds .*\(tensor\)"),
+        ((INPUTS[:2], TARGETS[:2, 0]), r"batch 2 of train holds"),
+        ((INPUTS[:2], TARGETS[:3]), "batch 2 of train has 2 inputs but 3 targets"),
+        ((INPUTS[:2], TARGETS[:2], TARGETS[:2]), "batch 2 of train is a tuple; pass"),
+        (INPUTS[:2], "batch 2 of train is a Tensor; pass"),
+    ],
+)
+def test_a_batch_that_differs_from_the_earlier_ones_is_named(odd, message):
+    batches = [(INPUTS[:4], TARGETS[:4]), (INPUTS[4:], TARGETS[4:]), odd]
+    with pytest.raises((ValueError, TypeError), match=message):
+        read_rows(iter(batches), name="train")
+
+
+def test_a_stream_without_rows_is_refused():
+    with pytest.raises(ValueError, match="train holds no rows"):
+        read_rows(iter([]), name="train")
+
+
+@pytest.mark.parametrize("source", [{"a": INPUTS}, "text", 7, INPUTS.numpy(), [INPUTS] * 3], ids=str)
+def test_what_can_be_iterated_but_holds_no_batches_is_refused(source):
+    with pytest.raises(TypeError, match="an iterable of batches"):
+        read_rows(source, name="train")
+
+
+def test_rows_of_a_stream_that_are_not_finite_are_counted(monkeypatch):
+    monkeypatch.setattr(spooling, "KEPT_BYTES", 0)
+    broken = INPUTS.clone()
+    broken[4, 0] = broken[7, 1] = torch.nan
+    with pytest.raises(ValueError, match="NaN or infinite in 2 of 10 rows, first in row 4"):
+        read_rows(iter([(broken[:5], TARGETS[:5]), (broken[5:], TARGETS[5:])]), name="train")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_mapped_array_stays_where_it_is(tmp_path, order):
+    """Not a byte of it is copied, nothing warns of read-only memory, and the file is as it was."""
+    np.save(tmp_path / "inputs.npy", np.asarray(INPUTS.numpy(), order=order))
+    before = (tmp_path / "inputs.npy").read_bytes()
+    mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = read_rows((mapped, TARGETS), name="train")
+    assert rows.inputs.data_ptr() == mapped.ctypes.data
+    assert torch.equal(rows.inputs, INPUTS)
+    assert rows_fingerprint(rows, None) == rows_fingerprint(Rows(INPUTS, TARGETS), None)
+    assert (tmp_path / "inputs.npy").read_bytes() == before
+
+
+def test_a_tensor_on_a_file_stays_where_it_is(tmp_path):
+    INPUTS.numpy().tofile(tmp_path / "inputs")
+    mapped = torch.from_file(str(tmp_path / "inputs"), size=30).reshape(10, 3)
+    rows = read_rows((mapped, TARGETS), name="train")
+    assert rows.inputs.data_ptr() == mapped.data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(10,), (10, 0), (10, 3), (10, 2, 2), (0, 3), (1, 5)])
+@pytest.mark.parametrize("size", [1, 8, 2**24])
+def test_pieces_of_a_tensor_cover_its_rows_in_order(shape, size, monkeypatch):
+    monkeypatch.setattr(data, "CHUNK_BYTES", size)
+    tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
+    assert torch.equal(torch.cat(list(data.byte_chunks(tensor))), tensor)
+    assert finite_rows(tensor).tolist() == [True] * shape[0]
+
+
+def test_what_is_seen_of_the_rows_does_not_depend_on_the_pieces(monkeypatch, generator):
+    tensor = torch.randn(50, 4, generator=generator).where(
+        torch.rand(50, 4, generator=generator) > 0.1, torch.inf
+    )
+    finite, print_of = finite_rows(tensor), rows_fingerprint(Rows(tensor, tensor), None)
+    monkeypatch.setattr(data, "CHUNK_BYTES", 33)
+    assert torch.equal(finite_rows(tensor), finite)
+    assert torch.equal(finite, torch.isfinite(tensor).all(dim=1))
+    assert rows_fingerprint(Rows(tensor, tensor), None) == print_of
+
+
+def test_rows_that_are_split_off_may_lie_in_a_file(monkeypatch):
+    monkeypatch.setattr(spooling, "KEPT_BYTES", 0)
+    found = some_rows(Rows(INPUTS, TARGETS), torch.arange(10) % 3 == 0)
+    assert torch.equal(found.inputs, INPUTS[::3])
+    assert torch.equal(found.targets, TARGETS[::3])
+
+
+def test_a_model_is_the_same_to_the_bit_whatever_its_rows_came_from(
+    case, fit_case, assert_same_state, tmp_path, monkeypatch
+):
+    whole = fit_case(checkpoint=tmp_path / "c")
+    arrays = []
+    for name, tensor in (("x", case.inputs), ("y", case.targets)):
+        np.save(tmp_path / f"{name}.npy", tensor.numpy())
+        arrays.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    assert_same_state(fit_case(train=tuple(arrays)), whole)
+    monkeypatch.setattr(spooling, "KEPT_BYTES", 1000)
+    batches = ((case.inputs[i], case.targets[i]) for i in chunks(len(case.inputs), 7))
+    assert_same_state(
+        fit_case(train=batches, checkpoint=tmp_path / "c"), whole
+    )  # a checkpoint of the same data

@@ -29,7 +29,7 @@ ROOMS = [
         "math.landmarks",
         "math",
     ],
-    ["data", "progress", "safefile", "fingerprint"],
+    ["spooling", "data", "halving", "progress", "safefile", "fingerprint"],
     [
         "tangents.blocks",
         "tangents.recurrent",
@@ -86,7 +86,7 @@ ROOMS = [
     ],
     ["novelty", "model", "conformal"],
     ["state", "witness_state", "checkpoint", "artifact"],
-    ["preparing", "holding", "calibrating", "fit", "updating"],
+    ["preparing", "holding", "calibrating", "ending", "fit", "updating"],
     [
         "metrics",
         "scorecard",

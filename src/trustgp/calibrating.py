@@ -64,7 +64,7 @@ def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[A
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = model.origin.likelihood, [], []
     parts = list(chunks(len(rows), _together(rows, model.shape.outputs)))
-    for index in report.track(parts, stage="calibrating", total=len(parts)):
+    for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         outputs, raw = model.answers(rows.take(index))
         held.append(likelihood.held_out(outputs, raw, rows.targets[index.to(rows.targets.device)]))
         scores.append(likelihood.score(raw).cpu())

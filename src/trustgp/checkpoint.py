@@ -13,7 +13,7 @@ from torch import Tensor
 from .experts import Solved, Task
 from .fingerprint import settings_fingerprint
 from .math.calibration import HeldOut
-from .safefile import PART, ArtifactError, Reader, read, write
+from .safefile import PART, ArtifactError, Reader, explained, read, write
 from .state import expert_tensors, read_experts
 from .tangents.base import TangentMap
 
@@ -39,7 +39,10 @@ class Checkpoint:
 
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
         fingerprint = settings_fingerprint(settings)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explained(error, f"the folder of the checkpoint, {folder}, cannot be made") from error
         for part in folder.glob(f".*{PART}"):  # what a killed fit was writing
             part.unlink(missing_ok=True)
         note = folder / "fit.trustgp"
@@ -66,6 +69,10 @@ class Checkpoint:
             for field in fields(HeldOut):
                 table[f"held.{field.name}"] = getattr(solved.held_out, field.name)
         write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
+
+    def count(self) -> int:
+        """How many solved experts are there."""
+        return len(list(self.folder.glob("expert-*.trustgp")))
 
     def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
         """The experts that are already there; a damaged file, or one of other rows, counts as not there."""

@@ -1,24 +1,31 @@
 """What the user hands over, read once into aligned rows.
 
-`train`, `validation` and new rows may be a pair of tensors, a `Dataset` or a `DataLoader`. Whatever it
-was, inputs and targets are read together in one pass, so a loader that shuffles cannot misalign them.
+`train`, `validation` and new rows may be a pair of tensors or arrays, a `Dataset`, a `DataLoader` or an
+iterable of batches. Whatever it was, inputs and targets are read together in one pass, so a loader that
+shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from .spooling import Spool
 
 Inputs = Any
 """A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
 
 CHUNK_ROWS = 1024
+BATCH_ROWS = 128  # of a Dataset, read at a time
+CHUNK_BYTES = 2**22  # of rows that are looked at at a time
+INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
 NEAR_BYTES = 2**30  # inputs that a fit on a GPU takes there
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 
@@ -123,14 +130,35 @@ def chunks(n: int, size: int = CHUNK_ROWS) -> Iterator[Tensor]:
         yield torch.arange(start, min(start + size, n))
 
 
+def byte_chunks(tensor: Tensor) -> Iterator[Tensor]:
+    """Views of a tensor, shape [b, ...] each, that cover its rows in order: few bytes at a time."""
+    row = tensor.element_size() * tensor[:1].numel()
+    yield from tensor.split(max(1, CHUNK_BYTES // max(1, row)))
+
+
+def rows_at_once(inputs: Inputs, device: torch.device) -> int:
+    """How many rows like these are given to a network at a time, for their own sake: fewer long ones."""
+    space = INPUT_BYTES if device.type == "cpu" else 4 * INPUT_BYTES
+    return max(1, space // max(1, row_bytes(inputs)))
+
+
+def row_bytes(inputs: Inputs) -> int:
+    """Memory of one row."""
+    return sum(leaf.element_size() * leaf[:1].numel() for leaf in leaves(inputs))
+
+
 def finite_rows(inputs: Inputs) -> Tensor:
     """Which rows hold no NaN and no infinity, shape [n] bool."""
     tensors = leaves(inputs)
     finite = torch.ones(tensors[0].shape[0], dtype=torch.bool, device=tensors[0].device)
     for leaf in tensors:
         if leaf.is_floating_point():
-            good = torch.isfinite(leaf).reshape(leaf.shape[0], -1).all(dim=1)
-            finite &= good.to(finite.device)
+            # a mask of all numbers at once would be a quarter of the data
+            numbers = leaf[:1].numel()
+            parts = [
+                torch.isfinite(part).reshape(len(part), numbers).all(dim=1) for part in byte_chunks(leaf)
+            ]
+            finite &= torch.cat(parts).to(finite.device)
     return finite
 
 
@@ -151,20 +179,72 @@ def as_inputs(inputs: Inputs) -> Inputs:
     if isinstance(inputs, (tuple, list)):
         return tuple(as_inputs(value) for value in inputs)
     if isinstance(inputs, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(inputs))
+        return _as_tensor(inputs)
     return map_tensors(lambda leaf: leaf.detach(), inputs)
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    """The array's own memory, wherever it lies; only strides that torch does not know are laid out anew."""
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
+        return torch.from_numpy(array)  # a file mapped for reading; nothing here writes to inputs
+
+
+def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inputs, Inputs]:
+    """Batches of (inputs, targets) one after another, in one pass; many of them go to a mapped file.
+
+    Args:
+        batches: Leaves of shape [b, ...], alike but for b.
+        name: What to call them in error messages.
+    """
+    spool, first = Spool(name), None
+    for number, batch in enumerate(batches):
+        pair = (as_inputs(batch[0]), as_inputs(batch[1]))
+        tensors = leaves(pair)
+        if count(pair[0]) != count(pair[1]):
+            raise ValueError(
+                f"batch {number} of {name} has {count(pair[0])} inputs but {count(pair[1])} targets."
+            )
+        first = pair if first is None else first
+        if _kind(pair) != _kind(first):
+            raise ValueError(
+                f"batch {number} of {name} holds {_kind(pair)}, but the first batch {_kind(first)}; all "
+                "batches must have the same structure, types and shapes, but for the number of rows."
+            )
+        spool.add(tensors)
+    if first is None:
+        raise ValueError(f"{name} holds no rows.")
+    return _rebuilt(first, iter(spool.finish()))
+
+
+def _kind(pair: Inputs) -> str:
+    """Structure, types and shapes without the rows, as text."""
+    kinds = [f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape[1:])}" for leaf in leaves(pair)]
+    return f"{structure(pair)} of {', '.join(kinds)}"
+
+
+def _rebuilt(like: Inputs, tensors: Iterator[Tensor]) -> Inputs:
+    """The structure of `like` with other tensors, in the order of `leaves`."""
+    if isinstance(like, dict):
+        return {key: _rebuilt(like[key], tensors) for key in sorted(like)}
+    if isinstance(like, tuple):
+        return tuple(_rebuilt(value, tensors) for value in like)
+    return next(tensors)
 
 
 def read_rows(source: Any, *, name: str) -> Rows:
     """Read `source` once into aligned rows, and check that they are whole and finite.
 
     Args:
-        source: `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` of batches of them.
+        source: `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of
+            batches of them.
         name: What to call it in error messages.
     """
     if isinstance(source, Rows):
         pairs, ordered = (source.inputs, source.targets), source.ordered
-    elif isinstance(source, (DataLoader, Dataset)):
+    elif isinstance(source, (DataLoader, Dataset)) or _is_stream(source):
         pairs, ordered = _read_batches(source, name)
     else:
         pairs, ordered = _as_pair(source, name), True
@@ -181,29 +261,33 @@ def read_rows(source: Any, *, name: str) -> Rows:
     return Rows(inputs, targets.reshape(targets.shape[0], -1), ordered)
 
 
+def _is_stream(source: Any) -> bool:
+    """Whether it gives batches one after another, and is not itself a batch."""
+    held = (tuple, list, dict, str, bytes, Tensor, np.ndarray)
+    return isinstance(source, Iterable) and not isinstance(source, held)
+
+
 def _as_pair(source: Any, name: str) -> tuple[Any, Any]:
     if not isinstance(source, (tuple, list)) or len(source) != 2:
         raise TypeError(
-            f"{name} is a {type(source).__name__}; pass (inputs, targets), a Dataset or a DataLoader."
+            f"{name} is a {type(source).__name__}; pass (inputs, targets), a Dataset, a DataLoader or an "
+            "iterable of batches (inputs, targets)."
         )
     return source[0], source[1]
 
 
 def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
-    """One pass over a loader; says whether the rows came in the dataset's own order."""
+    """One pass over a loader or an iterable; says whether the rows came in the data's own order."""
+    loader, ordered = source, True
     if isinstance(source, DataLoader):
         # with a batch sampler of the user's own, the order is decided there and not by `sampler`
         sampler = source.sampler if source.batch_sampler is None else source.batch_sampler
         sampler = getattr(sampler, "sampler", sampler)
-        loader, ordered = source, isinstance(sampler, SequentialSampler)
-    else:
-        loader, ordered = DataLoader(source, batch_size=CHUNK_ROWS), True
-    batches = [_as_pair(batch, f"a batch of {name}") for batch in loader]
-    if not batches:
-        raise ValueError(f"{name} holds no rows.")
-    inputs = concatenate([as_inputs(batch[0]) for batch in batches])
-    targets = concatenate([as_inputs(batch[1]) for batch in batches])
-    return (inputs, targets), ordered
+        ordered = isinstance(sampler, SequentialSampler) or isinstance(source.dataset, IterableDataset)
+    elif isinstance(source, Dataset):
+        loader = DataLoader(source, batch_size=BATCH_ROWS)
+    pairs = (_as_pair(batch, f"batch {number} of {name}") for number, batch in enumerate(loader))
+    return gather(pairs, name=name), ordered
 
 
 def looks_like_time_series(rows: Rows, generator: torch.Generator) -> bool:
@@ -215,13 +299,15 @@ def looks_like_time_series(rows: Rows, generator: torch.Generator) -> bool:
     other = torch.randint(0, n, first.shape, generator=generator)
     floats = [leaf for leaf in leaves(rows.inputs) if leaf.is_floating_point()]
     for tensor in [*floats, rows.targets]:
-        place = tensor.device
-        here, beside, apart = (
-            tensor[index.to(place)].detach().cpu().flatten(1)[:, :256].double()
-            for index in (first, first + 1, other)
-        )
+        here, beside, apart = (_beginnings(tensor, index) for index in (first, first + 1, other))
         spread = here.std(dim=0).clamp_min(1e-300)
         near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
         if not near < ALIKE * far:
             return False
     return bool(floats)
+
+
+def _beginnings(tensor: Tensor, index: Tensor) -> Tensor:
+    """The first numbers of some rows, at most 256 of each, float64; rows may be long, so a few at a time."""
+    parts = (tensor[part.to(tensor.device)].flatten(1)[:, :256] for part in index.split(64))
+    return torch.cat([part.detach().cpu().double() for part in parts])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .data import Inputs, Rows, chunks, count, take
+from .data import Inputs, Rows, count, rows_at_once, take
 from .equations import Equations, Solution, solve
+from .halving import in_chunks
 from .math import selection
 from .math.calibration import HeldOut
 from .math.evidence import Prior
@@ -99,7 +101,8 @@ class Problem:
         if self.linear is not None:
             return self._served(self.linear[rows.to(self.linear.device)])
         network, direction = self.tangents.network, self.tangents.direction(columns)
-        parts = [network.directional(self.rows.take(rows[index]), direction) for index in chunks(len(rows))]
+        size = network.pass_rows(self.rows.inputs)
+        parts = [network.directional(self.rows.take(part), direction) for part in rows.split(size)]
         return torch.cat([self._served(part.double()) for part in parts])
 
     def _served(self, values: Tensor) -> Tensor:
@@ -139,14 +142,25 @@ def features_at(
 ) -> Features:
     """Features of the rows `index`: taken from those that are known, or made."""
     if known is None:
-        return features_of(tangents, rows.take(index), columns)
+        return _made(tangents, rows.take, index, columns)
     return known.take(index.to(tangents.network.device)).select(columns)
 
 
 def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Features:
     """Features made chunk by chunk, an expert's columns selected at once."""
-    size = chunk_rows(tangents)
-    parts = [tangents(take(inputs, i)).select(columns) for i in chunks(count(inputs), size)]
+    return _made(tangents, lambda index: take(inputs, index), torch.arange(count(inputs)), columns)
+
+
+def _made(
+    tangents: TangentMap, taken: Callable[[Tensor], Inputs], index: Tensor, columns: Tensor
+) -> Features:
+    """Features of the rows `index`, whose inputs are `taken` chunk by chunk too."""
+
+    def make(part: Tensor) -> Features:
+        return tangents(taken(part)).select(columns)
+
+    size = min(chunk_rows(tangents), rows_at_once(taken(index[:1]), tangents.network.device))
+    parts = in_chunks(make, index, size)
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
 
 
@@ -185,7 +199,9 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         FactorisationError: When the kernel on these rows cannot be factorised.
     """
     tangents = problem.tangents
-    columns = tangents.columns(problem.rows.take(task.own))
+    columns = NO_COLUMNS
+    if tangents.width(expert=True) != tangents.width(expert=False):  # else no inputs need be taken for it
+        columns = tangents.columns(problem.rows.take(task.own))
     own = features_at(tangents, problem.rows, task.own, columns, problem.known)
     view, kept = _view(own, task.cap)
     held, seen = task.own[kept], task.own

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import Rows, leaves, structure
+from .data import Rows, byte_chunks, leaves, structure
 
 
 def network_fingerprint(network: nn.Module) -> str:
@@ -51,6 +51,8 @@ def settings_fingerprint(settings: Mapping[str, Any]) -> str:
 def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
     digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    plain = tensor.detach().cpu().contiguous()
-    if plain.numel():
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy())  # as it lies: no second copy of the data
+    if not tensor.numel():
+        return
+    # a few rows at a time: data on a disk, on a GPU or with other strides are never here as a whole
+    for part in byte_chunks(tensor.detach()) if tensor.ndim else [tensor.detach()]:
+        digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

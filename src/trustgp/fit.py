@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_bytes, size_
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
-from .executors import Executor, Threads, nearby
+from .ending import explaining
+from .executors import Executor, Threads, nearby, usual_threads
 from .experts import Problem, Solved, chunk_rows
 from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from .gating import Division
@@ -83,7 +85,8 @@ def fit(
 
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
-        train: The rows it was trained on: (inputs, targets), a Dataset or a DataLoader.
+        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader or an iterable of
+            batches. Memory-mapped arrays stay where they are; more than 1 GiB from a loader goes to a file.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
@@ -100,7 +103,7 @@ def fit(
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB".
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
-            None: threads, one per core (one on a GPU).
+            None: threads, one per core (three on a GPU), or a single one where the memory is short.
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.
         progress: Whether to show bars in a terminal.
@@ -128,9 +131,10 @@ def fit(
     )
     if held is not None:
         likelihood.check(ready.num_outputs, held.targets, name="validation")
-    executor = executor or Threads(1 if ready.network.device.type == "cuda" else None)
+    usual = [usual_threads(ready.network.device), Threads(1)] if executor is None else [executor]
+    executor = usual[0]
     blends = find_blends([tangent_map.mix for tangent_map, _ in ready.maps], likelihood, seed)
-    with reporting(enabled=progress) as report:
+    with reporting(enabled=progress) as report, ExitStack() as stack:
         residuals = residual_of(
             ready.network, likelihood, rows, executor, report, name="train", blends=blends
         )
@@ -140,10 +144,8 @@ def fit(
         given = _given(rows, residuals, held, labels, likelihood, seed)
         rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
-        here = nearby(executor)  # memory is planned for this machine
-        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, here.workers, learnt)
-        plan, keep = _with_features(plan, ready, rows, most)
-        check_memory(plan, most, ready.network.device)
+        wanted = _Wanted(num_experts, division, patchwork, witness, limit, most, learnt)
+        executor, plan, keep = _plan_that_fits(ready, rows, wanted, usual)
         _say(report, plan, rows, ready, outputs)
         if given.validation is None and labels is None:
             warn_time_series(rows, seed)
@@ -152,13 +154,14 @@ def fit(
         if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
             settings["output"] = tensor_fingerprint(given.residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
-        court = Court(ready.network.device, seed, here, report)
+        stack.enter_context(explaining(report, store))
+        court = Court(ready.network.device, seed, nearby(executor), report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         # a common prior is found on few rows
         linear = None if likelihood.common_prior else know_linear(ready.maps[0][0], rows, report)
-        near = rows.near(ready.network.device)
+        near = rows.near(ready.network.device) if nearby(executor) is executor else rows
         problems = make_problems(ready.maps, near, given.residuals, given.groups, blends)
         fitted = [
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
@@ -286,28 +289,51 @@ def _assembled(
     return calibrated(module, mixtures, replace(origin, cap=cap, lend=lend), training, witness, report)
 
 
-def _plan(
-    ready: Prepared,
-    rows: Rows,
-    num_experts: int | None,
-    division: Division,
-    patchwork: Patchwork,
-    witness: Witness | None,
-    budget: int | None,
-    workers: int,
-    num_outputs: int,
-) -> Plan:
+@dataclass(frozen=True)
+class _Wanted:
+    """What was asked of the model's size."""
+
+    num_experts: int | None
+    division: Division
+    patchwork: Patchwork
+    witness: Witness | None
+    budget: int | None
+    memory: int | None
+    learnt: int  # outputs
+
+
+def _plan_that_fits(
+    ready: Prepared, rows: Rows, wanted: _Wanted, executors: list[Executor]
+) -> tuple[Executor, Plan, bool]:
+    """The first of the executors for which the memory is there, the plan, and whether features are kept.
+
+    Raises:
+        MemoryError: When it is there for none.
+    """
+    for executor in executors:
+        plan = _plan(ready, rows, wanted, nearby(executor).workers)  # memory is planned for this machine
+        plan, keep = _with_features(plan, ready, rows, wanted.memory)
+        try:
+            check_memory(plan, wanted.memory, ready.network.device)
+            return executor, plan, keep
+        except MemoryError:
+            if executor is executors[-1]:
+                raise
+    raise AssertionError("there is always an executor")
+
+
+def _plan(ready: Prepared, rows: Rows, wanted: _Wanted, workers: int) -> Plan:
     """What the fit will do, from a probe on the first rows."""
     return make_plan(
         [tangent_map for tangent_map, _ in ready.maps],
         rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(ready.maps[0][0]), len(rows)))),
         len(rows),
-        num_experts,
-        division=division,
-        patchwork=patchwork,
-        witness=witness,
-        num_outputs=num_outputs,
-        budget=budget,
+        wanted.num_experts,
+        division=wanted.division,
+        patchwork=wanted.patchwork,
+        witness=wanted.witness,
+        num_outputs=wanted.learnt,
+        budget=wanted.budget,
         workers=workers,
     )
 
@@ -392,7 +418,7 @@ def _say(report: Reporter, plan: Plan, rows: Rows, ready: Prepared, outputs: str
     report.say(f"tangents: {ready.tangents}, {ready.reason}")
     report.say(
         f"{len(rows)} rows, {plan.num_experts} experts: the model will hold about "
-        f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} "
-        f"and about {plan.seconds:.0f} s."
+        f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} beside the "
+        f"data, and about {plan.seconds:.0f} s."
     )
     report.say(outputs_text(ready, outputs))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .data import Rows
+from .data import BATCH_ROWS, Rows, gather
 
 SHARE = 10  # one row in so many
 MOST = 2000  # rows
@@ -67,6 +67,10 @@ def _held_groups(groups: Tensor, seed: int) -> Tensor:
 
 
 def some_rows(rows: Rows, chosen: Tensor) -> Rows:
-    """The rows that are True in `chosen` [n], in their order."""
+    """The rows that are True in `chosen` [n], in their order; more than memory should hold go to a file."""
     index = chosen.nonzero().flatten()
-    return replace(rows, inputs=rows.take(index), targets=rows.targets[index.to(rows.targets.device)])
+    parts = (
+        (rows.take(part), rows.targets[part.to(rows.targets.device)]) for part in index.split(BATCH_ROWS)
+    )
+    inputs, targets = gather(parts, name="the chosen rows")
+    return replace(rows, inputs=inputs, targets=targets)

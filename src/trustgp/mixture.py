@@ -9,9 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .data import Inputs, chunks, count, take
+from .data import Inputs, count, take
 from .experts import Expert, amplitudes, chunk_rows
 from .gating import Gate, nearest_two
+from .halving import in_chunks
 from .math.calibration import HeldOut, steady_log_kappa
 from .tangents.base import Features, TangentMap
 
@@ -118,16 +119,22 @@ class Mixture:
         Of many rows, those of an expert stand together, so that it is asked once and not in every chunk.
         """
         size, n = chunk_rows(self.tangents), count(inputs)
+        every = torch.arange(n)
         if n <= size:
-            features = self.tangents(inputs)
-            return self._answers(features, self._labels(features))
-        labels = torch.cat([self._labels(self.tangents(take(inputs, index))) for index in chunks(n, size)])
+            parts = in_chunks(lambda rows: self._at_once(take(inputs, rows)), every, size)
+            return parts[0] if len(parts) == 1 else Raw.cat(parts)
+        labels = torch.cat(
+            in_chunks(lambda rows: self._labels(self.tangents(take(inputs, rows))), every, size)
+        )
         order = labels.argsort(stable=True)
-        parts = []
-        for index in chunks(n, size):
-            rows = order[index.to(order.device)]
-            parts.append(self._answers(self.tangents(take(inputs, rows)), labels[rows]))
+        parts = in_chunks(
+            lambda rows: self._answers(self.tangents(take(inputs, rows)), labels[rows]), order, size
+        )
         return Raw.cat(parts).take(order.argsort())
+
+    def _at_once(self, inputs: Inputs) -> Raw:
+        features = self.tangents(inputs)
+        return self._answers(features, self._labels(features))
 
     def _labels(self, features: Features) -> Tensor:
         """Which expert answers for each row, shape [n]."""

@@ -19,12 +19,12 @@ from .budget import (
     smallest_budget,
     subset_for_budget,
 )
-from .data import Inputs, count
+from .data import NEAR_BYTES, Inputs, count, row_bytes, rows_at_once
 from .gating import DISTANCES, OVERSIZE, Division
 from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
 from .solving import CANDIDATES, EXACT_BOUND, lend_rows
-from .tangents.base import TangentMap, at_once, chunk_bytes
+from .tangents.base import TangentMap, at_once, chunk_bytes, most_rows
 from .tangents.passes import WORKSPACE
 from .tangents.rows import WORKING_SET
 from .witness import Witness, vectors_of
@@ -34,6 +34,7 @@ ROWS_PER_EXPERT = 1000
 CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
 WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
+INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
 
 
@@ -107,7 +108,10 @@ def make_plan(
     state = len(tangents) * one + second if budget is None else min(len(tangents) * one + second, budget)
     room = None if budget is None else budget // len(tangents)
     held = _held_rows(tangents[0], shape, room, served)
-    always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK
+    device = tangents[0].network.device
+    given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
+    always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
+    always += n * row_bytes(sample) if device.type == "cuda" and n * row_bytes(sample) <= NEAR_BYTES else 0
     early = second + max(_witness_peak(witness, sample, n, workers), _division_bytes(tangents[0], shape))
     peak = always + max(early, state + _solving_bytes(tangents[0], shape, held, workers))
     making = min(n * tangents[0].working_bytes(), workers * int(CHUNK * chunk_bytes(tangents[0])))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .data import Inputs, Rows, chunks, count, finite_rows, looks_like_time_series, take
 from .executors.base import Executor
 from .experts import Problem
+from .halving import in_chunks
 from .likelihoods import Likelihood, Regression
 from .progress import Reporter
 from .tangents import JacobianRows, LayerFactors, Sketch, Tangents, output_mixes
@@ -149,13 +150,18 @@ def residual_of(
 
     @torch.no_grad()
     def residual(index: Tensor) -> tuple[Tensor, list[Tensor]]:
-        outputs = network.matrix(rows.take(index)).cpu()
+        outputs = torch.cat(in_chunks(lambda part: network.matrix(rows.take(part)).cpu(), index, len(index)))
         if int(index[0]) == 0:
             likelihood.check(outputs.shape[1], targets, name=name)
         found = likelihood.residual(outputs, targets[index])
         return finite_rows(outputs), [found @ blend for blend in blends] or [found]
 
-    tracked = report.track(executor.run(residual, parts), stage="running the network", total=len(parts))
+    tracked = report.track(
+        executor.run(residual, parts),
+        stage="running the network",
+        total=len(parts),
+        rows=lambda found: len(parts[found[0]]),
+    )
     results = dict(tracked)
     bad = (~torch.cat([results[i][0] for i in range(len(parts))])).nonzero().flatten()
     if len(bad):

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 Item = TypeVar("Item")
 LOGGER = logging.getLogger("trustgp")
+
+
+class RowsColumn(ProgressColumn):
+    """Rows per second since a stage began; empty for stages that do not count rows."""
+
+    def render(self, task: Task) -> Text:
+        rows, seconds = task.fields.get("rows", 0), task.elapsed or 0.0
+        return Text(f"{rate_text(rows / seconds)} rows/s" if rows and seconds else "", style="cyan")
 
 
 class Reporter:
@@ -27,10 +39,13 @@ class Reporter:
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._console = console
         self._enabled = enabled and console.is_terminal
+        self._open: dict[int, Any] = {}  # what is being tracked, with what gives its items
+        self._standing = ""
         self._progress = Progress(
             TextColumn("{task.description:<22}"),
             BarColumn(),
             MofNCompleteColumn(),
+            RowsColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
@@ -47,20 +62,71 @@ class Reporter:
         """Say in the log, at DEBUG, that a stage of the work begins; its name is the record's `stage`."""
         LOGGER.debug("%s", stage, extra={"stage": stage})
 
-    def track(self, items: Iterable[Item], *, stage: str, total: int) -> Iterator[Item]:
-        """`items`, with a bar for the stage."""
+    def track(
+        self,
+        items: Iterable[Item],
+        *,
+        stage: str,
+        total: int,
+        done: int = 0,
+        rows: Callable[[Item], int] | None = None,
+    ) -> Iterator[Item]:
+        """`items`, with a bar for the stage.
+
+        Args:
+            items: That come; when the work ends early, `close` of what gives them is called.
+            stage: Its name.
+            total: How many items there are in all.
+            done: How many of them were there before, and do not come.
+            rows: How many rows an item stands for; None: rows are not counted.
+        """
         self.begin(stage)
-        task = self._progress.add_task(stage, total=total)
-        for done, item in enumerate(items, start=1):
+        task = self._progress.add_task(stage, total=total, completed=done, rows=0)
+        began, counted = time.perf_counter(), 0
+        self._open[task] = items
+        self._standing = f"{stage} ({done} of {total})"
+        for number, item in enumerate(items, start=done + 1):
             yield item
-            self._progress.advance(task)
-            if 10 * done // total > 10 * (done - 1) // total:
-                LOGGER.debug("%s: %d of %d", stage, done, total)
+            counted += 0 if rows is None else rows(item)
+            self._progress.update(task, advance=1, rows=counted)
+            self._standing = f"{stage} ({number} of {total})"
+            if 10 * number // total > 10 * (number - 1) // total:
+                seconds = max(1e-9, time.perf_counter() - began)
+                left = seconds * (total - number) / (number - done)
+                speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""
+                LOGGER.debug("%s: %d of %d%s, about %.0f s left", stage, number, total, speed, left)
+        del self._open[task]
+        self._standing = ""
+
+    def standing(self) -> str:
+        """The stage that is being worked on, and how far it is; empty between two stages."""
+        return self._standing
+
+    def close(self) -> None:
+        """End what is still being tracked: tasks that have not begun are dropped, and threads end.
+
+        Where the work was interrupted, the exception keeps the generators alive, and with them their workers.
+        """
+        while self._open:
+            _, items = self._open.popitem()
+            if hasattr(items, "close"):
+                items.close()
+
+
+def rate_text(rate: float) -> str:
+    """Three digits: 0.123, 12.3, 1,230,000."""
+    if rate < 100:
+        return f"{rate:.3g}"
+    size = 10 ** (len(str(int(rate))) - 3)
+    return f"{round(rate / size) * size:,}"
 
 
 @contextmanager
 def reporting(*, enabled: bool) -> Iterator[Reporter]:
-    """A reporter whose bars live for the duration of the block."""
+    """A reporter whose bars live for the duration of the block, and what it tracks no longer."""
     reporter = Reporter(Console(stderr=True), enabled=enabled)
     with reporter._progress:
-        yield reporter
+        try:
+            yield reporter
+        finally:
+            reporter.close()

@@ -237,16 +237,16 @@ def temporary_beside(path: Path) -> Iterator[Path]:
         # not `tempfile`, whose files nobody but the owner may read
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        raise _explained(error, f"cannot write in the folder of {path}") from error
+        raise explained(error, f"cannot write in the folder of {path}") from error
     try:
         yield temporary
     except OSError as error:
-        raise _explained(error, f"{path} was not written; what stood there before is intact") from error
+        raise explained(error, f"{path} was not written; what stood there before is intact") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _explained(error: OSError, what: str) -> OSError:
+def explained(error: OSError, what: str) -> OSError:
     """An error of the same kind (`PermissionError` and so on) that says what it means."""
     reason = error.strerror or str(error)
     return OSError(error.errno, f"{what}: {reason}") if error.errno else OSError(f"{what}: {reason}")

@@ -71,10 +71,15 @@ def know_features(tangents: TangentMap, rows: Rows, executor: Executor, report: 
 
     @torch.no_grad()
     def make(index: Tensor) -> Features:
-        return tangents(rows.take(index))
+        return features_at(tangents, rows, index, NO_COLUMNS, None)
 
     table: dict[str, Tensor] = {}
-    results = report.track(executor.run(make, parts), stage="making the features", total=len(parts))
+    results = report.track(
+        executor.run(make, parts),
+        stage="making the features",
+        total=len(parts),
+        rows=lambda found: len(parts[found[0]]),
+    )
     for place, found in results:  # written to their places as they come: they stand there once only
         for name, value in found.tensors().items():
             whole = table.setdefault(name, value.new_empty(len(rows), *value.shape[1:]))
@@ -91,7 +96,7 @@ def know_linear(tangents: TangentMap, rows: Rows, report: Reporter) -> Tensor | 
         return None
     direction, network = tangents.direction(NO_COLUMNS), tangents.network
     parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
-    tracked = report.track(parts, stage="linearising", total=len(parts))
+    tracked = report.track(parts, stage="linearising", total=len(parts), rows=len)
     return torch.cat([network.directional(rows.take(index), direction).double() for index in tracked])
 
 
@@ -110,7 +115,12 @@ def embed_rows(
     def embed(index: Tensor) -> Tensor:
         return gate.embed(features_at(tangents, rows, index, NO_COLUMNS, known))
 
-    results = report.track(executor.run(embed, parts), stage="dividing the rows", total=len(parts))
+    results = report.track(
+        executor.run(embed, parts),
+        stage="dividing the rows",
+        total=len(parts),
+        rows=lambda found: len(parts[found[0]]),
+    )
     found = dict(results)
     return torch.cat([found[i] for i in range(len(parts))])
 
@@ -240,8 +250,15 @@ def solve_tasks(
     found: dict[int, Solved | FactorisationError] = dict(finished)
     solve = partial(_solve_or_explain, problem)
     results = _named(executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
+    tracked = report.track(
+        results,
+        stage="solving the experts",
+        total=len(tasks),
+        done=len(finished),
+        rows=lambda found: len(tasks[todo[found[0]]].own),
+    )
     with closing(results):  # an error below stops the workers at once
-        for position, result in report.track(results, stage="solving the experts", total=len(todo)):
+        for position, result in tracked:
             found[todo[position]] = result
             if isinstance(result, FactorisationError):
                 if strict:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .calibrating import Training, calibrated
-from .data import Rows, concatenate, leaves, read_rows, structure
-from .executors import Executor, Threads, nearby
+from .data import BATCH_ROWS, Rows, chunks, gather, leaves, read_rows, structure
+from .executors import Executor, nearby, usual_threads
 from .experts import Problem, Solved, Task
 from .fingerprint import rows_fingerprint
 from .gating import nearest_two
@@ -56,7 +56,7 @@ def update(
             f"new_rows have the structure {structure(added.inputs)}; the model was fitted on "
             f"{model.origin.structure}."
         )
-    executor = executor or Threads(1 if model.device.type == "cuda" else None)
+    executor = executor or usual_threads(model.device)
     with reporting(enabled=progress) as report:
         memory = _recall(model, train, executor, report)
         _check_alike(memory.rows, added)
@@ -105,9 +105,14 @@ def _alarm_again(alarm: Alarm | None, scores: Tensor) -> Alarm | None:
 
 
 def _joined(old: Rows, new: Rows) -> Rows:
-    """The old rows, then the new ones."""
-    targets = torch.cat([old.targets, new.targets.to(old.targets)])
-    return Rows(concatenate([old.inputs, new.inputs]), targets, old.ordered and new.ordered)
+    """The old rows, then the new ones; more than memory should hold go to a file."""
+    batches = (
+        (rows.take(index), rows.targets[index.to(rows.targets.device)].to(old.targets))
+        for rows in (old, new)
+        for index in chunks(len(rows), BATCH_ROWS)
+    )
+    inputs, targets = gather(batches, name="old and new rows")
+    return Rows(inputs, targets, old.ordered and new.ordered)
 
 
 def _solved(
@@ -170,6 +175,9 @@ def _check_alike(rows: Rows, added: Rows) -> None:
                 f"new_rows hold {tuple(new.shape[1:])} numbers a row where the model was fitted on "
                 f"{tuple(old.shape[1:])}."
             )
+    for old, new in zip(leaves(rows.inputs), leaves(added.inputs), strict=True):
+        if old.dtype != new.dtype:
+            raise ValueError(f"new_rows hold {new.dtype} where the model was fitted on {old.dtype}.")
 
 
 def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:

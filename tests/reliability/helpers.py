@@ -166,16 +166,26 @@ def forge_tensors(source: Path, target: Path, change: Callable[[dict[str, Tensor
 # -- processes --------------------------------------------------------------------------------------
 
 
-def python(code: str, *arguments: Any) -> str:
+def python(code: str, *arguments: Any, **environment: str) -> str:
     """Run code in a process of its own, wait for it, and return what it printed."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2", **environment}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     result = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
+    """Begin code in a process of its own, and do not wait for it."""
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def in_a_fork(work: Callable[[], Any]) -> int:

@@ -1,54 +1,160 @@
-"""Promise 12, in small: a killed fit goes on where it was, and ends in the same bytes."""
+"""Promise 12: a killed fit goes on where it was, and ends in the same bytes."""
 
 from __future__ import annotations
 
+import json
+import signal
 import time
 
 import pytest
 import torch
-from reliability.helpers import listing, python, quiet_fit, rows, trained
+from reliability.helpers import listing, python, quiet_fit, rows, started, trained
 
 import trustgp
 from trustgp import solving
 
-KILLS = 5
-
 # One process that forks: a fresh interpreter for each fit would spend its time on imports.
 SCRIPT = """
-import random, sys
+import json, os, random, sys, time
 from pathlib import Path
 import sympy, torch.fx.experimental.symbolic_shapes  # torch.func imports them at its first call
-import trustgp
-from reliability.helpers import finished, killed_when, listing, mlp, quiet_fit, rows
+import torch, trustgp
+from trustgp import solving
+from reliability.helpers import finished, killed_when, mlp, quiet_fit, rows
 
-folder, mode, kills = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-network, (x, y) = mlp(3, 16, 2), rows(900, inputs=3)
+network, (x, y) = mlp(3, 16, 2), rows(500, inputs=3)
+modes = {
+    "shared": {"num_experts": 10, "patchwork": trustgp.Patchwork(neighbours=2)},
+    "separate": {"outputs": "separate", "num_experts": 6, "witness": None},
+    "groups": {"groups": torch.arange(500) // 20, "num_experts": 10, "witness": None},
+    "budget": {
+        "budget": "300 KiB",
+        "validation": rows(100, inputs=3, seed=1),
+        "outputs": "pseudo",
+        "num_experts": 10,
+        "witness": None,
+    },
+}
+root = Path(sys.argv[1])
+journal = os.open(root / "journal", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+real = solving.solve_expert
 
-def fit(name, checkpoint):
-    model = quiet_fit(network, (x, y), num_experts=15, outputs=mode, checkpoint=checkpoint)
-    model.save(folder / name)
+def solve(problem, task):
+    os.write(journal, b"s")  # begun
+    time.sleep(0.03)  # so small an expert is solved before a kill can come
+    return real(problem, task)
 
-def count():
-    return len(list((folder / "c").glob("expert-*")))
+solving.solve_expert = solve
 
-seconds = finished(lambda: fit("whole", None))
-chance, done = random.Random(mode), [0]
-for number in range(kills):
-    wanted = chance.randint(done[-1], 3 * (number + 1))  # experts on disk before the kill
-    killed_when(lambda: fit("resumed", folder / "c"), lambda: count() >= wanted, chance.uniform(0, 0.02))
-    done.append(count())
-finished(lambda: fit("resumed", folder / "c"))
-print(*done)
+def begun():
+    return (root / "journal").stat().st_size
+
+def kill_five_times(folder, options):
+    folder.mkdir()
+
+    def fit(name):
+        model = quiet_fit(network, (x, y), checkpoint=folder / name, executor=trustgp.Threads(2), **options)
+        model.save(folder / f"{name}.trustgp")
+
+    def count(name="killed"):
+        return len(list((folder / name).glob("expert-*")))
+
+    def writing():
+        place = folder / "killed"
+        return place.is_dir() and any(name.endswith(".part") for name in os.listdir(place))
+
+    finished(lambda: fit("whole"))
+    total, chance = count("whole"), random.Random(folder.name)
+    ends = finished(lambda: fit("whole"))  # what all but the solving takes
+    moments = [  # when it is killed, and how long after at most
+        (lambda: True, ends / 2),  # in the first stages
+        (writing, 0.002),
+        (lambda: count() >= wanted, 0.02),  # when so many experts are there, and then some
+        (lambda: count() >= wanted, 0.02),
+        (lambda: count() >= total, ends / 2),  # in the last stages
+    ]
+    told = []
+    for ripe, delay in moments:
+        there, before = count(), begun()
+        wanted = chance.randint(min(there + 1, total), min(there + 4, total))
+        killed_when(lambda: fit("killed"), ripe, chance.uniform(0, delay))
+        told.append((there, count(), begun() - before))
+    there, before = count(), begun()
+    finished(lambda: fit("killed"))
+    told.append((there, count(), begun() - before))
+    return {"total": total, "runs": told}
+
+print(json.dumps({mode: kill_five_times(root / mode, options) for mode, options in modes.items()}))
 """
 
 
-@pytest.mark.parametrize("mode", ["shared", "separate"])
-def test_a_fit_killed_at_random_moments_ends_in_the_same_bytes(tmp_path, mode):
-    done = [int(word) for word in python(SCRIPT, tmp_path, mode, KILLS).split()]
-    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
-    assert done == sorted(done)  # what is done stays done
-    assert done[-1] > 0  # and the kills came in the middle of it
-    assert [name for name in listing(tmp_path / "c") if name.startswith(".")] == []
+def test_a_fit_killed_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path):
+    """While rows are divided, while experts are solved and written, at the end: five times in four ways."""
+    halfway = 0
+    for mode, told in json.loads(python(SCRIPT, tmp_path)).items():
+        folder, total, runs = tmp_path / mode, told["total"], told["runs"]
+        assert len(runs) == 6
+        halfway += sum(0 < after < total for _, after, _ in runs)
+        assert (folder / "killed.trustgp").read_bytes() == (folder / "whole.trustgp").read_bytes()
+        assert listing(folder / "killed") == listing(folder / "whole")
+        for name in listing(folder / "killed"):
+            assert (folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+        for there, after, begun in runs:
+            assert there <= after  # what is done stays done
+            assert begun <= total - there  # and is not done again
+        assert runs[-1][2] == total - runs[-1][0]  # only what is missing is solved at the end
+    assert halfway >= 4  # some kills came in the middle of it
+
+
+STOPPED = """
+import os, sys, threading, time
+import trustgp
+from trustgp import solving
+from reliability.helpers import mlp, quiet_fit, rows
+
+real, begun = solving.solve_expert, []
+
+def slow(problem, task):
+    begun.append(task)
+    if len(begun) == 9:
+        os.write(1, b"nine\\n")
+    time.sleep(0.1)
+    return real(problem, task)
+
+solving.solve_expert = slow
+folder = None if sys.argv[1] == "none" else sys.argv[1]
+try:
+    quiet_fit(
+        mlp(2, 3, 2), rows(200), num_experts=100, checkpoint=folder, executor=trustgp.Threads(2), witness=None
+    )
+finally:
+    print(len(begun), threading.active_count())
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, kept):
+    """Nobody waits for the experts that are pending, and no thread is left."""
+    folder = tmp_path / "c"
+    process = started(STOPPED, folder if kept else "none")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "nine\n"
+    process.send_signal(signal.SIGINT)
+    told, said = process.communicate(timeout=120)
+    begun, threads = map(int, told.split())
+    assert process.returncode not in (0, None)
+    assert begun < 50
+    assert threads == 1
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("KeyboardInterrupt: the fit was stopped while solving the experts (")
+    there = len(list(folder.glob("expert-*")))
+    if kept:
+        assert 0 < there <= begun
+        assert f"{there} solved expert" in last
+        assert last.endswith(f"in {folder}; the same call goes on from there.")
+        assert not [name for name in listing(folder) if name.endswith(".part")]
+    else:
+        assert "Nothing of it is kept; with checkpoint=FOLDER" in last
 
 
 def test_a_worker_has_one_thread_of_its_own(one_thread):

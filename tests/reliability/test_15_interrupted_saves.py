@@ -244,6 +244,62 @@ def test_a_checkpoint_on_a_full_disk_keeps_what_it_has(tmp_path, monkeypatch):
     assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+REFUSED = """
+import json, os, resource, sys
+from pathlib import Path
+import trustgp
+from reliability.helpers import listing, mlp, quiet_fit, rows
+
+folder, network, data = Path(sys.argv[1]), mlp(2, 8, 2), rows(200)
+
+def fit(name):
+    model = quiet_fit(network, data, num_experts=4, checkpoint=folder / name, executor=trustgp.Threads(1))
+    model.save(folder / f"{name}.trustgp")
+
+fit("whole")
+sizes = {path.name: path.stat().st_size for path in (folder / "whole").glob("expert-*")}
+resource.setrlimit(resource.RLIMIT_FSIZE, (sorted(sizes.values())[2], resource.RLIM_INFINITY))
+told = []
+try:
+    fit("full")
+except OSError as error:
+    told.append(str(error))
+told.append(listing(folder / "full"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+fit("full")
+told.append((folder / "full.trustgp").read_bytes() == (folder / "whole.trustgp").read_bytes())
+folder.chmod(0o555)
+if os.geteuid() == 0:  # the superuser may write anywhere: become somebody else
+    os.setegid(65534)
+    os.seteuid(65534)
+try:
+    fit("locked")
+except PermissionError as error:
+    told.append(str(error))
+os.seteuid(os.getuid())
+folder.chmod(0o755)
+print(json.dumps(told))
+"""
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_with_a_message_and_goes_on_later(tmp_path):
+    """A limit on the size of files stands in for a full disk: the largest expert does not fit."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for place in (tmp_path, inner):
+        place.chmod(0o755)
+    full, names, same, locked = json.loads(python(REFUSED, inner))
+    experts = [name for name in names if name.startswith("expert-")]
+    assert "was not written" in full
+    assert f"{len(experts)} solved expert" in full or not experts
+    assert f"in {inner / 'full'}; the same call goes on from there." in full
+    assert set(names) == {"fit.trustgp", *experts}  # nothing half-written
+    assert len(experts) < 4
+    assert same
+    assert "the folder of the checkpoint" in locked
+    assert "Permission denied" in locked
+
+
 def test_tensors_come_back_to_the_bit(tmp_path):
     """All kinds that are written, of any shape, also views and empty ones."""
     generator = torch.Generator().manual_seed(0)

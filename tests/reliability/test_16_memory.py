@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from reliability.helpers import OUTPUTS, mlp, python, quiet_fit, rows
+from reliability.helpers import OUTPUTS, listing, mlp, python, quiet_fit, rows
 
 import trustgp
 from trustgp import plan, solving
@@ -196,3 +196,100 @@ def test_the_peak_of_a_fit_stays_below_its_estimate():
         assert peak >= estimate / 5, f"{case}: only {peak / estimate:.2f} of the estimate"
         assert held <= 1.2 * state, f"{case}: the model holds {held / state:.2f} of the estimate"
         assert held >= state / 3, f"{case}: the model holds only {held / state:.2f} of the estimate"
+
+
+LARGE = """
+import ctypes, gc, importlib, json, sys, threading, time
+from pathlib import Path
+import numpy as np
+import torch
+from torch import nn
+import trustgp
+from trustgp import spooling
+from reliability.helpers import quiet_fit, seeded
+
+fitting, plans = importlib.import_module("trustgp.fit"), []
+real = fitting.make_plan
+
+def noted(*arguments, **options):
+    plans.append(real(*arguments, **options))
+    return plans[-1]
+
+fitting.make_plan = noted
+spooling.KEPT_BYTES = 2**24
+
+ROWS, PARTS, LENGTH = 4000, 8, 1600
+
+class Pooled(nn.Module):  # of 12,800 numbers a row, their means
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(PARTS, 16), nn.Tanh(), nn.Linear(16, 2))
+
+    def forward(self, inputs):
+        return self.inner(inputs.unflatten(1, (PARTS, LENGTH)).mean(dim=2))
+
+def batches(size=100):
+    for start in range(0, ROWS, size):
+        chance = np.random.default_rng(start)
+        centre = chance.standard_normal((size, PARTS, 1), dtype=np.float32)
+        noise = chance.standard_normal((size, PARTS, LENGTH), dtype=np.float32)
+        x = (centre + noise).reshape(size, -1)
+        yield x, np.sin(centre[:, :2, 0]).astype(np.float32)
+
+folder = Path(sys.argv[1])
+x, y = (
+    np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.float32, shape=shape)
+    for name, shape in (("x.npy", (ROWS, PARTS * LENGTH)), ("y.npy", (ROWS, 2)))
+)
+for number, (inputs, targets) in enumerate(batches()):
+    x[100 * number : 100 * number + 100], y[100 * number : 100 * number + 100] = inputs, targets
+x.flush()
+del x, y
+x, y = (np.load(folder / name, mmap_mode="r") for name in ("x.npy", "y.npy"))
+network = seeded(Pooled(), 0).eval()
+
+def own():  # memory of this process alone: pages of files that are mapped are the system's to give away
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+def measure(train, **options):
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before, seen, over = own(), [], threading.Event()
+
+    def watch():
+        while not over.wait(0.002):
+            seen.append(own())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        quiet_fit(network, train, num_experts=16, division=trustgp.Division(subset=256), **options)
+    finally:
+        over.set()
+        thread.join()
+    return plans[-1].peak_bytes, max(seen) - before
+
+labels = (y[:, 0] > 0).astype(np.int64)
+cases = {"mapped": (x, y), "stream": batches(), "labels": (x, labels)}
+quiet_fit(network, (np.array(x[:60]), np.array(y[:60])), num_experts=2)  # what is loaded at the first call
+found = {"data": x.nbytes}
+for name, train in cases.items():
+    options = {"likelihood": trustgp.Classification()} if name == "labels" else {}
+    found[name] = measure(train, **options)
+print(json.dumps(found))
+"""
+
+
+def test_data_on_a_disk_are_never_in_memory_as_a_whole(tmp_path):
+    """Mapped arrays, batches that come once, and rows of which some are split off.
+
+    The allocator gives large blocks back at once here: what it would keep for later is not looked at.
+    """
+    found = json.loads(python(LARGE, tmp_path, MALLOC_MMAP_THRESHOLD_="65536"))
+    size = found.pop("data")
+    assert size > 200e6
+    for case, (estimate, peak) in found.items():
+        assert peak <= 1.2 * estimate, f"{case}: {peak / estimate:.2f} of the estimate"
+        assert peak <= 0.5 * size, f"{case}: {peak / size:.2f} of the data"
+    assert listing(tmp_path) == ["x.npy", "y.npy"]

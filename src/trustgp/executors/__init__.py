@@ -3,6 +3,6 @@
 from .base import Executor, WorkerLostError, nearby
 from .processes import Processes
 from .ray import Ray
-from .threads import Threads
+from .threads import Threads, usual_threads
 
-__all__ = ["Executor", "Processes", "Ray", "Threads", "WorkerLostError", "nearby"]
+__all__ = ["Executor", "Processes", "Ray", "Threads", "WorkerLostError", "nearby", "usual_threads"]

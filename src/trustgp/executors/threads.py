@@ -12,6 +12,9 @@ import torch
 
 from .streams import in_streams
 
+# On a GPU: one expert's small steps fill the gaps that another's leave.
+GPU_WORKERS = 3
+
 
 @dataclass(frozen=True)
 class Threads:
@@ -55,3 +58,8 @@ class Threads:
 def _single_blas_thread() -> None:
     torch.get_num_threads()  # a thread takes up the process's number at its first call: before, not after
     torch.set_num_threads(1)
+
+
+def usual_threads(device: torch.device) -> Threads:
+    """As many as suit a device: one per core, a few on a GPU."""
+    return Threads(GPU_WORKERS if device.type == "cuda" else None)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.overrides import TorchFunctionMode
 
-from ..data import CHUNK_ROWS, Inputs, chunks, copied, count, map_tensors, take, to_device
+from ..data import CHUNK_ROWS, Inputs, copied, count, map_tensors, rows_at_once, take, to_device
+from ..halving import in_chunks
 from .copying import duplicate
 from .unfused import PLAIN, Unfused
 
@@ -95,6 +96,7 @@ class TangentNetwork:
                 call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
             self._row_bytes = COPIES * max(1, seen.bytes)
         most = GPU_ROWS if self.device.type == "cuda" else CHUNK_ROWS
+        most = min(most, rows_at_once(inputs, self.device))
         return max(1, min(most, PASS_BYTES // self._row_bytes))
 
     @torch.inference_mode(False)
@@ -103,15 +105,15 @@ class TangentNetwork:
 
         Where torch has no forward mode for an operation, by gradients row after row.
         """
-        parts = [take(inputs, index) for index in chunks(count(inputs), self.pass_rows(inputs))]
+        rows, size = torch.arange(count(inputs)), self.pass_rows(inputs)
         if self.forward_mode:
             try:
-                return torch.cat([self._forward(part, direction) for part in parts])
+                return torch.cat(in_chunks(lambda i: self._forward(take(inputs, i), direction), rows, size))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # NotImplementedError is one
                 self.forward_mode = False
-        return torch.cat([self._reverse(part, direction) for part in parts])
+        return torch.cat([self._reverse(take(inputs, index), direction) for index in rows.split(size)])
 
     def _forward(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
         module, inputs = self.clone(), self.ready(inputs)
