@@ -13,6 +13,7 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 import trustgp
+from trustgp.executors import Executor, Processes, Ray
 from trustgp.progress import reporting
 from trustgp.state import mixture_tensors
 from trustgp.witness import WitnessState
@@ -184,3 +185,56 @@ def report():
 def own_network(case) -> nn.Module:
     """A copy of the case's network that a test may change."""
     return copy.deepcopy(case.network)
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Two worker processes: starting them takes seconds, so all tests share them."""
+    return Processes(2)
+
+
+class TwoNodes:
+    """A simulated Ray cluster with a CPU on each of two nodes."""
+
+    def __init__(self) -> None:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        ray.shutdown()  # one that an example started
+        head = {**NODE, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.second = self.cluster.add_node(**NODE)
+        ray.init(self.cluster.address, log_to_driver=False, logging_level="ERROR")
+
+    def replace_second(self) -> None:
+        """Remove the second node as if its power had failed, and put another in its place."""
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        self.second = self.cluster.add_node(**NODE)
+
+    def close(self) -> None:
+        """Leave the cluster, and end it."""
+        import ray
+
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+
+
+@pytest.fixture(scope="session")
+def two_nodes():
+    """The simulated cluster, to which this process is connected."""
+    pytest.importorskip("ray", reason='ray is not installed: pip install "trustgp[ray]"')
+    nodes = TwoNodes()
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture(params=["processes", "ray"])
+def distant(request) -> Executor:
+    """Each executor whose workers are other processes, two of them."""
+    if request.param == "processes":
+        return request.getfixturevalue("processes")
+    request.getfixturevalue("two_nodes")
+    return Ray(workers=2)

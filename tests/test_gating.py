@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trustgp import gating
 from trustgp.gating import (
     OVERSIZE,
     Division,
@@ -27,6 +28,25 @@ def test_nearest_two_equal_the_sorted_distances():
     for i in range(40):
         order = sorted(range(6), key=lambda j: float((points[i] - centroids[j]).square().sum()))
         assert [int(nearest[i]), int(second[i])] == order[:2]
+
+
+def test_distances_in_small_lots_give_the_same_centroids(monkeypatch):
+    points, centroids = cloud(40, 3, 0), cloud(6, 3, 1)
+    whole = nearest_two(points, centroids)
+    monkeypatch.setattr(gating, "DISTANCES", 7 * 8 * len(centroids))
+    for some, all_at_once in zip(nearest_two(points, centroids), whole, strict=True):
+        assert torch.equal(some, all_at_once)
+
+
+@pytest.mark.parametrize("gone", range(5))
+def test_rows_move_to_new_halves_as_if_all_were_asked_again(gone):
+    points, before, halves = cloud(200, 3, 0), cloud(5, 3, 1), cloud(2, 3, 2)
+    labels, apart = gating._nearest(points, before)
+    after = torch.cat([before[:gone], before[gone + 1 :], halves])
+    orphans = (labels == gone).nonzero().flatten()
+    moved = gating._with_halves(points, labels, apart, gone, orphans, after)
+    for found, expected in zip(moved, gating._nearest(points, after), strict=True):
+        assert torch.equal(found, expected)
 
 
 def test_ties_go_to_the_first_centroid():

@@ -52,7 +52,15 @@ ROOMS = [
         "tangents.sketch",
         "tangents",
     ],
-    ["executors.base", "executors.threads", "executors.processes", "executors.ray", "executors"],
+    [
+        "executors.base",
+        "executors.packing",
+        "executors.streams",
+        "executors.threads",
+        "executors.processes",
+        "executors.ray",
+        "executors",
+    ],
     [
         "gating",
         "patchwork",
@@ -266,12 +274,13 @@ def test_all_names_exist_and_none_stands_twice():
     assert all(hasattr(trustgp, name) for name in trustgp.__all__)
 
 
-def test_importing_changes_no_global_setting():
+def test_importing_changes_no_global_setting_and_brings_no_optional_package():
     script = (
-        "import torch\n"
+        "import sys, torch\n"
         "before = torch.get_num_threads(), torch.get_default_dtype(), torch.initial_seed()\n"
         "import trustgp\n"
         "assert (torch.get_num_threads(), torch.get_default_dtype(), torch.initial_seed()) == before\n"
+        "assert not {'ray', 'matplotlib', 'pinocchio', 'transformers'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

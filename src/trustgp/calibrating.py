@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import Rows, chunks, rows_at_once
+from .data import Rows, chunks, row_bytes
 from .experts import Solved
 from .math.calibration import HeldOut
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .progress import Reporter
 from .solving import Partition
-from .tangents.base import most_rows
 from .witness import Testimony, WitnessState
 from .witnessing import groups_left_out
+
+MOST_TOGETHER, TOGETHER = 2**16, 256 * 2**20  # held-out rows, and their bytes, answered together
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,18 @@ def calibrated(
 def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = model.origin.likelihood, [], []
-    size = min(most_rows(model.device), rows_at_once(rows.inputs, model.device))
-    parts = list(chunks(len(rows), size))
+    parts = list(chunks(len(rows), _together(rows, model.shape.outputs)))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         outputs, raw = model.answers(rows.take(index))
         held.append(likelihood.held_out(outputs, raw, rows.targets[index.to(rows.targets.device)]))
         scores.append(likelihood.score(raw).cpu())
     return type(held[0]).cat(held), torch.cat(scores)
+
+
+def _together(rows: Rows, num_outputs: int) -> int:
+    """How many held-out rows are answered together: many, so that an expert is asked few times."""
+    size = row_bytes(rows.inputs) + 80 * num_outputs
+    return max(1, min(MOST_TOGETHER, TOGETHER // size))
 
 
 def _left_out(mixtures: tuple[Mixture, ...], training: Training, said: Testimony | None) -> list[HeldOut]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ CHUNK_ROWS = 1024
 BATCH_ROWS = 128  # of a Dataset, read at a time
 CHUNK_BYTES = 2**22  # of rows that are looked at at a time
 INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
+NEAR_BYTES = 2**30  # inputs that a fit on a GPU takes there
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 
 
@@ -49,6 +50,13 @@ class Rows:
     def take(self, indices: Tensor) -> Inputs:
         """The inputs of the rows `indices`, leaves of shape [len(indices), ...]."""
         return take(self.inputs, indices)
+
+    def near(self, device: torch.device) -> Rows:
+        """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
+        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves(self.inputs))
+        if device.type != "cuda" or size > NEAR_BYTES:
+            return self
+        return replace(self, inputs=to_device(self.inputs, device))
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:

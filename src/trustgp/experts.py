@@ -119,12 +119,14 @@ class Task:
         candidates: Neighbours' rows near the border, shape [l].
         cap: The most of its own rows it may hold; the others count through these.
         lend: How many candidates it takes.
+        number: Of the expert, for messages.
     """
 
     own: Tensor
     candidates: Tensor
     cap: int
     lend: int
+    number: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
 from .ending import explaining
-from .executors import Executor, Threads
+from .executors import Executor, Threads, nearby
 from .experts import Problem, Solved, chunk_rows
 from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from .gating import Division
@@ -85,8 +85,7 @@ def fit(
 
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
-        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader or an iterable of
-            batches. Memory-mapped arrays stay where they are; more than 1 GiB from a loader goes to a file.
+        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
@@ -102,7 +101,8 @@ def fit(
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB".
         memory: The most the fit itself may need; None: what is free.
-        executor: Where experts are solved; None: threads, one per core (one on a GPU).
+        executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
+            None: threads, one per core (one on a GPU).
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.
         progress: Whether to show bars in a terminal.
@@ -142,7 +142,8 @@ def fit(
         given = _given(rows, residuals, held, labels, likelihood, seed)
         rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
-        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, executor.workers, learnt)
+        here = nearby(executor)  # memory is planned for this machine
+        plan = _plan(ready, rows, num_experts, division, patchwork, witness, limit, here.workers, learnt)
         plan, keep = _with_features(plan, ready, rows, most)
         check_memory(plan, most, ready.network.device)
         _say(report, plan, rows, ready, outputs)
@@ -154,13 +155,14 @@ def fit(
             settings["output"] = tensor_fingerprint(given.residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
         stack.enter_context(explaining(report, store))
-        court = Court(ready.network.device, seed, executor, report)
+        court = Court(ready.network.device, seed, here, report)
         heard = find_witness(rows, witness, court, None if limit is None else plan.witness_bytes)
         room = None if limit is None else (limit - (0 if heard is None else heard.nbytes)) // len(ready.maps)
         run = _Run(plan, patchwork, division, room, seed, executor, report, store, strict, keep)
         # a common prior is found on few rows
         linear = None if likelihood.common_prior else know_linear(ready.maps[0][0], rows, report)
-        problems = make_problems(ready.maps, rows, given.residuals, given.groups, blends)
+        near = rows.near(ready.network.device)
+        problems = make_problems(ready.maps, near, given.residuals, given.groups, blends)
         fitted = [
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
             for index, problem in enumerate(problems)
@@ -212,9 +214,8 @@ def _given(
     seed: int,
 ) -> _Given:
     """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without."""
-    groups = (
-        None if likelihood.needs_held_out else labels
-    )  # there, groups only say what is split off together
+    # where rows are split off, groups only say which of them go together
+    groups = None if likelihood.needs_held_out else labels
     if held is not None or not likelihood.needs_held_out:
         return _Given(rows, residuals, groups, held, (0, 0))
     off = hold_out(rows, labels, seed)

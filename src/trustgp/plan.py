@@ -27,8 +27,8 @@ from .solving import CANDIDATES, EXACT_BOUND, lend_rows
 from .tangents.base import TangentMap, at_once, chunk_bytes, most_rows
 from .tangents.passes import WORKSPACE
 from .tangents.rows import WORKING_SET
-from .witness import Witness, can_speak, vectors_of
-from .witnessing import FEWEST_ROWS, JUDGES, MOST_JUDGED, NEARBY, witness_bytes
+from .witness import Witness, vectors_of
+from .witnessing import JUDGES, MOST_JUDGED, NEARBY, can_judge, witness_bytes
 
 ROWS_PER_EXPERT = 1000
 CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
@@ -123,7 +123,7 @@ def make_plan(
 
 def _witness_bytes(witness: Witness | None, sample: Inputs, n: int, num_outputs: int) -> int:
     """What a witness will hold."""
-    if witness is None or n < FEWEST_ROWS or not can_speak(sample, witness):
+    if witness is None or not can_judge(n, sample, witness):
         return 0
     cells = math.ceil(n / witness.rows)
     sizes = [_cell_rows(n, cells)] * cells
@@ -133,7 +133,7 @@ def _witness_bytes(witness: Witness | None, sample: Inputs, n: int, num_outputs:
 
 def _witness_peak(witness: Witness | None, sample: Inputs, n: int, workers: int) -> int:
     """What the search for a witness needs at its peak: distances to the strangers, or a few factors."""
-    if witness is None or n < FEWEST_ROWS or not can_speak(sample, witness):
+    if witness is None or not can_judge(n, sample, witness):
         return 0
     cells = math.ceil(n / witness.rows)
     largest = min(n, 2 * witness.rows)
@@ -147,7 +147,7 @@ def _witness_peak(witness: Witness | None, sample: Inputs, n: int, workers: int)
 
 def _witness_work(witness: Witness | None, sample: Inputs, n: int, workers: int) -> float:
     """Multiplications of each worker while a witness is found: three factors' worth a cell, and the grid."""
-    if witness is None or n < FEWEST_ROWS or not can_speak(sample, witness):
+    if witness is None or not can_judge(n, sample, witness):
         return 0.0
     cells = math.ceil(n / witness.rows)
     grid = len(LENGTHS) * len(RATIOS) * min(JUDGES, cells)  # on one worker

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .data import Rows, chunks
-from .executors.base import Executor
+from .executors.base import Executor, WorkerLostError
 from .experts import NO_COLUMNS, Problem, Solved, Task, chunk_rows, features_at, prior_expert, solve_expert
 from .gating import Division, Gate, find_centroids, make_projection, nearest_two
 from .math.evidence import FactorisationError
@@ -207,17 +209,18 @@ def _bound(
 
 def make_tasks(partition: Partition, handout: Handout) -> list[Task]:
     """The rows of each expert: its own, and its neighbours' nearest to the border."""
-    centroids = partition.gate.centroids.cpu()
-    sizes = torch.bincount(partition.nearest, minlength=len(centroids)).tolist()
-    own = partition.nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
+    centroids = partition.gate.centroids
+    nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
+    sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
+    own = nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
     tasks = []
     for expert, neighbours in enumerate(partition.neighbours):
         offered = [
-            border_rows(own[j], partition.points, centroids[expert], centroids[j], CANDIDATES * handout.lend)
+            border_rows(own[j], points, centroids[expert], centroids[j], CANDIDATES * handout.lend)
             for j in neighbours
         ]
-        candidates = torch.cat([NO_COLUMNS, *offered])
-        tasks.append(Task(own[expert], candidates, handout.cap, handout.lend * len(neighbours)))
+        candidates = torch.cat([NO_COLUMNS, *(rows.cpu() for rows in offered)])
+        tasks.append(Task(own[expert].cpu(), candidates, handout.cap, handout.lend * len(neighbours)))
     return tasks
 
 
@@ -246,7 +249,7 @@ def solve_tasks(
     todo = [i for i in range(len(tasks)) if i not in finished]
     found: dict[int, Solved | FactorisationError] = dict(finished)
     solve = partial(_solve_or_explain, problem)
-    results = executor.run(solve, [tasks[i] for i in todo])
+    results = _named(executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
     tracked = report.track(
         results,
         stage="solving the experts",
@@ -254,13 +257,14 @@ def solve_tasks(
         done=len(finished),
         rows=lambda found: len(tasks[todo[found[0]]].own),
     )
-    for position, result in tracked:
-        found[todo[position]] = result
-        if isinstance(result, FactorisationError):
-            if strict:
-                raise FactorisationError(f"expert {todo[position]}: {result}") from result
-        else:
-            on_solved(todo[position], result)
+    with closing(results):  # an error below stops the workers at once
+        for position, result in tracked:
+            found[todo[position]] = result
+            if isinstance(result, FactorisationError):
+                if strict:
+                    raise FactorisationError(f"expert {todo[position]}: {result}") from result
+            else:
+                on_solved(todo[position], result)
     return _with_priors(tasks, found)
 
 
@@ -269,6 +273,18 @@ def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationErr
         return solve_expert(problem, task)
     except (FactorisationError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
         return FactorisationError(str(error))
+    except Exception as error:
+        error.add_note(f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
+        raise
+
+
+def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tuple[int, Any], None, None]:
+    """The results; where workers were lost, the error says which experts are without one."""
+    try:
+        yield from results
+    except WorkerLostError as error:
+        error.add_note(f"Experts without a result: {', '.join(str(todo[i]) for i in error.positions)}.")
+        raise
 
 
 def _with_priors(tasks: list[Task], found: dict[int, Solved | FactorisationError]) -> list[Solved]:

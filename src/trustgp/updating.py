@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .calibrating import Training, calibrated
 from .data import BATCH_ROWS, Rows, chunks, gather, leaves, read_rows, structure
-from .executors import Executor, Threads
+from .executors import Executor, Threads, nearby
 from .experts import Problem, Solved, Task
 from .fingerprint import rows_fingerprint
 from .gating import nearest_two
@@ -137,7 +137,7 @@ def _heard_again(
     origin = model.origin
     if model.witness is None or origin.witness is None:
         return model.witness
-    court = Court(model.device, origin.seed, executor, report)
+    court = Court(model.device, origin.seed, nearby(executor), report)
     limited = any(cap < NO_CAP for cap in origin.cap)  # by a budget
     room = model.witness.nbytes if limited else None
     return update_witness(model.witness, rows, origin.witness, court, room)[0]

@@ -33,7 +33,7 @@ class Witness:
     """How the second opinion is formed.
 
     Args:
-        rows: Of a cell, about.
+        rows: Of a cell, about; of more than 1,024 cells' rows there is no witness.
         strangers: Rows of other cells that each row brings along: its nearest ones.
         most_inputs: With more numbers a row than this, distances say little and there is no witness.
     """

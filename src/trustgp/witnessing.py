@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .data import Rows, chunks
+from .data import Inputs, Rows, chunks
 from .executors import Executor, Threads
 from .gating import find_centroids, nearest_two
 from .math.calibration import LEAST_REACH, REACH, leave_groups_out, leave_one_out
@@ -19,6 +19,7 @@ from .progress import Reporter
 from .witness import Cell, Testimony, Witness, WitnessState, can_speak, vectors_of
 
 FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
+MOST_CELLS = 1024  # of more rows than these hold it would be larger, and slower to find, than the experts
 SMALLER = (500, 350, 250, 150, 100, 64)  # rows of a cell that are tried where a budget is tight
 JUDGES = 3  # cells that decide on the length and the noise ratio for all
 NEARBY = 8  # other cells among whose rows strangers are looked for
@@ -57,7 +58,7 @@ def find_witness(rows: Rows, setting: Witness | None, court: Court, room: int | 
         court: Where and how the work is done.
         room: The most bytes it may hold; None: no limit.
     """
-    if setting is None or len(rows) < FEWEST_ROWS or not can_speak(rows.inputs, setting):
+    if setting is None or not can_judge(len(rows), rows.inputs, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(court.device), rows.targets.to(court.device).double()
     empty = _empty(vectors, targets)
@@ -65,12 +66,25 @@ def find_witness(rows: Rows, setting: Witness | None, court: Court, room: int | 
         return None  # the squares of inputs or targets overflow
     points = empty.scaled(vectors)
     for size in (setting.rows, *(smaller for smaller in SMALLER if smaller < setting.rows)):
+        if room is not None and 8 * len(rows) ** 2 // math.ceil(len(rows) / size) > room:
+            continue  # the factors of its own rows alone are too large
         divided = replace(empty, centroids=_centroids(points, size, court.seed))
         members = _members(divided, points, 2 * size, setting.strangers)
         if room is None or witness_bytes([len(held) for held, _ in members], *_widths(empty)) <= room:
             divided = replace(divided, size=torch.tensor(size))
             return _solved(divided, points, targets, members, court)
     return None
+
+
+def can_judge(n: int, inputs: Inputs, setting: Witness) -> bool:
+    """Whether n such rows can have a witness: vectors, neither too few nor too many.
+
+    Args:
+        n: How many rows.
+        inputs: Some of them.
+        setting: How the witness is formed.
+    """
+    return FEWEST_ROWS <= n <= MOST_CELLS * setting.rows and can_speak(inputs, setting)
 
 
 def witness_bytes(sizes: list[int], num_inputs: int, num_outputs: int) -> int:

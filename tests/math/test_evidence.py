@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -151,3 +153,39 @@ def test_evidence_is_equivariant_under_the_units_of_kernel_and_targets(power):
     # The search takes the same steps; its end points carry the rounding of a logarithm.
     torch.testing.assert_close(other.tau, factor * one.tau, rtol=1e-8, atol=0)
     torch.testing.assert_close(other.scale, factor * one.scale, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("true_log_tau", [-14.0, -6.0, -1.0, 2.0])
+def test_a_search_from_fewer_rows_ends_where_one_on_all_rows_does(true_log_tau, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    phi = torch.randn(120, 40, generator=generator, dtype=torch.float64)
+    signal = phi @ torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    noise = torch.randn(120, 2, generator=generator, dtype=torch.float64)
+    gram = phi @ phi.T
+    targets = signal + math.exp(0.5 * true_log_tau) * noise
+    expected = evidence.maximise_evidence(gram, targets)
+    losses = []
+    counted = evidence.profile_loss
+
+    def loss(factor, some):
+        if len(some) == 120:
+            losses.append(1)
+        return counted(factor, some)
+
+    monkeypatch.setattr(evidence, "profile_loss", loss)
+    monkeypatch.setattr(evidence, "MANY", 100)
+    found = evidence.maximise_evidence(gram, targets)
+    # of 240 numbers together: a fiftieth of log tau more or less makes no difference that anyone sees
+    assert counted(found.factor, targets) <= counted(expected.factor, targets) + 0.05
+    assert len(losses) <= 12
+
+
+@pytest.mark.parametrize("start", [-9.0, -1.0, 0.3, 4.0, 9.0])
+@pytest.mark.parametrize("best", [-10.0, -3.0, 0.0, 2.7, 10.0])
+def test_from_anywhere_the_lowest_place_is_found(start, best):
+    found = evidence.least_near(lambda x: math.cosh(0.5 * (x - best)), start, -8.0, 8.0)
+    assert found == pytest.approx(min(max(best, -8.0), 8.0), abs=0.1)
+
+
+def test_a_loss_that_is_flat_has_any_place():
+    assert -8.0 <= evidence.least_near(lambda x: 1.0, 0.0, -8.0, 8.0) <= 8.0

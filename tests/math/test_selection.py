@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import greedy_by_refit, inverse_of
 
+from trustgp.math import selection
 from trustgp.math.selection import condition, greedy_rows
 
 
@@ -75,3 +76,17 @@ def test_selection_is_the_prefix_of_a_permutation(seed, rows, count, width, powe
     assert len(set(found)) == len(found)
     assert set(found) <= set(range(rows))
     assert greedy_rows(gram, rows, 10.0**power).tolist()[: len(found)] == found
+
+
+@pytest.mark.parametrize("contenders", [1, 3, 10, 1000])
+def test_rows_chosen_together_are_those_chosen_one_by_one(contenders, monkeypatch):
+    gram, noise = kernel(60), 0.05
+    monkeypatch.setattr(selection, "CONTENDERS", contenders)
+    left, expected = gram.clone(), []
+    for _ in range(25):  # the covariance itself is conditioned on each choice
+        variance = left.diagonal().clone()
+        variance[expected] = -torch.inf
+        pivot = int(variance.argmax())
+        expected.append(pivot)
+        left = left - torch.outer(left[:, pivot], left[pivot]) / (left[pivot, pivot] + noise)
+    assert greedy_rows(gram, 25, noise).tolist() == expected

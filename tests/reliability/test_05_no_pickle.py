@@ -32,6 +32,12 @@ ATTRIBUTES = {
     "builtins.exec",
 }
 
+# A function travels to the worker processes that this process itself started: no file of a user's is read.
+BETWEEN_PROCESSES = {
+    "executors/packing.py": {"pickle", "cloudpickle"},
+    "executors/processes.py": {"joblib.externals.loky.ProcessPoolExecutor"},
+}
+
 
 def _dotted(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
@@ -64,7 +70,8 @@ def forbidden(source: str) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_source_file_can_execute_what_it_reads(path):
-    assert forbidden(path.read_text()) == []
+    allowed = BETWEEN_PROCESSES.get(path.relative_to(SOURCE).as_posix(), set())
+    assert set(forbidden(path.read_text())) == allowed
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ from typing import Any
 
 import torch
 
+from .streams import in_streams
+
 
 @dataclass(frozen=True)
 class Threads:
     """A pool of threads, each with a single BLAS thread of its own.
 
     One BLAS thread per worker keeps the machine from being oversubscribed, and makes the result of a task
-    the same to the bit however many workers there are.
+    the same to the bit however many workers there are. On a GPU, several workers have a CUDA stream each, so
+    that several tasks are in flight.
 
     Args:
         count: Workers; None: one per core that this process may use.
@@ -34,6 +37,8 @@ class Threads:
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         before = torch.get_num_threads()
+        if self.workers > 1 and torch.cuda.is_initialized():
+            function = in_streams(function)
         pool = ThreadPoolExecutor(min(self.workers, max(1, len(tasks))), initializer=_single_blas_thread)
         try:
             futures = {pool.submit(function, task): i for i, task in enumerate(tasks)}

@@ -17,6 +17,7 @@ STUDIES = {
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
     "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
     "bound": "the kernel's approximation bound against the number of experts",
+    "distributed": "time to solve the experts against workers: threads, processes, Ray; streams on a GPU",
 }
 """Name of the module here, and what it is about."""
 

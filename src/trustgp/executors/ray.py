@@ -1,0 +1,138 @@
+"""Workers of a Ray cluster: one machine or many, on CPUs or on fractions of GPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from .base import WorkerLostError, check_counts
+from .packing import Packed, held, pack, work
+from .threads import Threads
+
+
+class Ray:
+    """Tasks on a Ray cluster; needs `pip install "trustgp[ray]"`, on every node of it.
+
+    What the tasks share is put once into Ray's object store, which each node maps into the memory of all its
+    workers. A single task is run here. Ray begins a task anew when its worker or its node was lost. What
+    this process itself owned is lost with it: only a checkpoint outlives it.
+
+    Args:
+        address: Of the cluster, "auto" for the one that this machine belongs to; None: the one that is
+            connected already or that RAY_ADDRESS names, else a new one on this machine.
+        workers: Tasks at the same time; None: as many as the cluster has room for.
+        gpus: Of each task, a fraction or a whole number: 0.25 puts four tasks on each GPU. The fit must then
+            be on the first GPU of this machine (`device="cuda"`).
+        retries: How often a task is begun anew after its worker or its node was lost.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        workers: int | None = None,
+        *,
+        gpus: float = 0.0,
+        retries: int = 3,
+    ) -> None:
+        check_counts(workers=workers, retries=retries)
+        if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+            raise ValueError(f"gpus={gpus}; give a fraction of one GPU, or a whole number of them.")
+        self.address, self.gpus, self.retries = address, gpus, retries
+        self._workers = workers
+
+    def __repr__(self) -> str:
+        where = f"address={self.address!r}, workers={self._workers}"
+        return f"Ray({where}, gpus={self.gpus}, retries={self.retries})"
+
+    @property
+    def workers(self) -> int:
+        if self._workers is not None:
+            return self._workers
+        resources = self._connected().cluster_resources()
+        if self.gpus:
+            return max(1, int(resources.get("GPU", 0) / self.gpus))
+        return max(1, int(resources.get("CPU", 1)))
+
+    @property
+    def nearby(self) -> Threads:
+        """For work that is not worth sending."""
+        return Threads(1 if self.gpus else None)
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        if len(tasks) < 2:
+            yield from self.nearby.run(function, tasks)
+            return
+        ray, packed = self._connected(), pack(function)
+        self._check_devices(packed)
+        shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in packed.parts])
+        solve = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_solve)
+        upcoming, name = iter(enumerate(tasks)), uuid.uuid4().hex
+        flying: dict[Any, int] = {}
+
+        def launch() -> None:
+            for position, task in islice(upcoming, (self._workers or len(tasks)) - len(flying)):
+                flying[solve.remote(name, shared, task)] = position
+
+        try:
+            launch()
+            while flying:
+                found = self._next(ray, flying)
+                launch()  # first, for the caller may take its time
+                yield found
+        finally:
+            for reference in flying:
+                ray.cancel(reference, force=True)
+
+    def _next(self, ray: Any, flying: dict[Any, int]) -> tuple[int, Any]:
+        """The next result, whose task flies no more."""
+        (reference,), _ = ray.wait(list(flying), num_returns=1)
+        position = flying.pop(reference)
+        try:
+            return position, ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # the task raised it
+            raise (error.cause if isinstance(error.cause, Exception) else error) from error
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise WorkerLostError(
+                f"the worker of task {position} was lost {self.retries + 1} times ({type(error).__name__}: "
+                f"{reason}); retries={self.retries} allows no more. If the memory ran out, use fewer workers "
+                "or smaller experts.",
+                [position],
+            ) from error
+
+    def _connected(self) -> Any:
+        """The package, connected to a cluster."""
+        try:
+            ray: Any = import_module("ray")
+        except ImportError as error:
+            raise ImportError(
+                'trustgp.executors.Ray needs the package ray: pip install "trustgp[ray]".'
+            ) from error
+        if not ray.is_initialized():
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            if self.address is None and "RAY_ADDRESS" not in os.environ:
+                # another executor may ask for more workers later
+                cores = max(self._workers or 1, Threads().workers)
+                ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+            else:
+                ray.init(address=self.address, **quiet)
+        return ray
+
+    def _check_devices(self, packed: Packed) -> None:
+        if "cuda" in packed.devices and not self.gpus:
+            raise ValueError(
+                "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
+                'four tasks on each GPU, or fit on the CPU (device="cpu").'
+            )
+
+
+def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:
+    """In a worker."""
+    return work(held(name, lambda: parts), task)

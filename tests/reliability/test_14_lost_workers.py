@@ -1,0 +1,277 @@
+"""Promise 14: a worker is killed or raises, a node is gone: the same model, or an error, and no hang."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from reliability.helpers import TESTS, listing, mlp, quiet_fit, rows
+from torch import nn
+
+import trustgp
+from trustgp.executors import Executor, Processes, Ray, WorkerLostError, nearby
+
+EXPERTS = 8
+VICTIM = 2  # an expert
+RETRIES = 1
+
+
+class Begun(NamedTuple):
+    """A task of an expert in a process on a node: begun, and perhaps done."""
+
+    expert: int
+    process: int
+    node: str
+    done: bool
+
+
+def begun(folder: Path) -> list[Begun]:
+    """What the marks of `watched` say."""
+    found = []
+    for mark in folder.glob("*_*"):
+        expert, process, node, *_ = mark.name.split("_")
+        if not mark.name.endswith("done"):
+            done = mark.with_name(mark.name + "_done").exists()
+            found.append(Begun(int(expert), int(process), node, done))
+    return found
+
+
+def watched(function: Callable, folder: Path, seconds: float, deadly: int | None) -> Callable:
+    """The function, slowed down, with marks when a task begins and ends; one expert kills its worker."""
+
+    def work(task):  # a closure travels whole: workers need not find this file
+        ray = sys.modules.get("ray")
+        node = ray.get_runtime_context().get_node_id() if ray else "here"
+        mark = folder / f"{task.number}_{os.getpid()}_{node}_{time.monotonic_ns()}"
+        mark.touch()
+        if task.number == deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(seconds)
+        result = function(task)
+        mark.with_name(mark.name + "_done").touch()
+        return result
+
+    return work
+
+
+class Watched:
+    """An executor whose experts leave marks, and to which something happens after some have come back.
+
+    Args:
+        executor: Does the work.
+        folder: Of the marks.
+        after: How many results come before it happens.
+        accident: What happens; it is given the tasks in flight, of which there is one at least.
+        deadly: An expert that kills its worker, always.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        folder: Path,
+        *,
+        after: int = 1,
+        accident: Callable[[list[Begun]], None] | None = None,
+        deadly: int | None = None,
+    ) -> None:
+        self.executor, self.folder, self.after = executor, folder, after
+        self.accident, self.deadly, self.happened = accident, deadly, False
+        self.nearby, self.workers = nearby(executor), executor.workers
+
+    def run(self, function, tasks):
+        if not isinstance(function, partial):  # not the experts' stage
+            yield from self.executor.run(function, tasks)
+            return
+        seconds = 0.3 if self.accident else 0.0
+        results = self.executor.run(watched(function, self.folder, seconds, self.deadly), tasks)
+        for number, pair in enumerate(results, start=1):
+            if number == self.after and self.accident:
+                self.happened = True
+                self.accident(self.in_flight())
+            yield pair
+
+    def in_flight(self) -> list[Begun]:
+        return soon(lambda: [one for one in begun(self.folder) if not one.done])
+
+
+def soon(look: Callable[[], list[Begun]]) -> list[Begun]:
+    """What there is to see, as soon as there is."""
+    deadline = time.monotonic() + 60
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.001)
+    return found
+
+
+def kill_one(flying: list[Begun]) -> None:
+    os.kill(flying[0].process, signal.SIGKILL)
+
+
+def fit(executor: Executor | None = None, **options) -> trustgp.UncertaintyModel:
+    """A small network, never trained: what it says does not matter here."""
+    return quiet_fit(
+        mlp(3, 8, 2), rows(240, inputs=3), num_experts=EXPERTS, executor=executor, witness=None, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> bytes:
+    """The model that is fitted on threads."""
+    path = tmp_path_factory.mktemp("whole") / "model"
+    fit(trustgp.Threads(2)).save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def marks(tmp_path) -> Path:
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+def saved(model: trustgp.UncertaintyModel, folder: Path) -> bytes:
+    model.save(folder / "model")
+    return (folder / "model").read_bytes()
+
+
+def with_retries(executor: Executor) -> Executor:
+    """The executor with fewer retries, for a worker takes seconds to start."""
+    if not isinstance(executor, Processes):
+        return Ray(workers=2, retries=RETRIES)
+    fewer = Processes(2, retries=RETRIES)
+    object.__setattr__(fewer, "_pool", executor._pool)  # whose workers are up
+    return fewer
+
+
+def test_other_processes_give_the_same_bytes_as_threads(distant, whole, marks, tmp_path):
+    watching = Watched(distant, marks)
+    assert saved(fit(watching), tmp_path) == whole
+    there = begun(marks)
+    assert sorted(one.expert for one in there) == list(range(EXPERTS))  # each once
+    assert os.getpid() not in {one.process for one in there}
+
+
+def test_a_worker_killed_in_the_middle_changes_nothing(distant, whole, marks, tmp_path):
+    watching = Watched(distant, marks, accident=kill_one)
+    assert saved(fit(watching), tmp_path) == whole
+    assert watching.happened
+    assert len(begun(marks)) > EXPERTS  # what the killed worker was doing was begun anew
+    assert {one.expert for one in begun(marks) if one.done} == set(range(EXPERTS))
+
+
+def test_a_removed_node_changes_nothing(two_nodes, whole, marks, tmp_path):
+    gone, lost = two_nodes.second.node_id, []
+
+    def remove(_):
+        lost.extend(soon(lambda: [one for one in begun(marks) if one.node == gone and not one.done]))
+        two_nodes.replace_second()
+
+    list(Ray().run(lambda _: time.sleep(0.5), range(4)))  # both nodes have a worker now
+    assert saved(fit(Watched(Ray(), marks, accident=remove)), tmp_path) == whole
+    assert {one.expert for one in lost} <= {one.expert for one in begun(marks) if one.node != gone}
+    assert lost
+
+
+def test_an_expert_that_kills_every_worker_ends_in_an_error_that_names_it(distant, marks):
+    with pytest.raises(WorkerLostError, match=f"retries={RETRIES}") as caught:
+        fit(Watched(with_retries(distant), marks, deadly=VICTIM))
+    assert VICTIM in caught.value.positions
+    (note,) = caught.value.__notes__
+    assert str(VICTIM) in re.findall(r"\d+", note)
+    assert len([one for one in begun(marks) if one.expert == VICTIM]) == 1 + RETRIES
+
+
+def fussy_network() -> nn.Module:
+    """Raises in another process, when it sees rows far to one side: those of one expert, or a few."""
+    home = os.getpid()
+
+    class Fussy(nn.Sequential):
+        def forward(self, inputs):
+            if os.getpid() != home and float(inputs[:, 0].max()) > 1.9:
+                raise KeyError("a mistake")
+            return super().forward(inputs)
+
+    return Fussy(*mlp(3, 8, 2)).eval()
+
+
+def test_a_worker_that_raises_ends_the_fit_with_an_error_that_names_the_expert(distant):
+    data = rows(240, inputs=3)
+    assert float(data[0][:, 0].max()) > 1.9
+    with pytest.raises(KeyError, match="a mistake") as caught:
+        quiet_fit(fussy_network(), data, num_experts=EXPERTS, executor=distant, witness=None)
+    (note,) = caught.value.__notes__
+    assert re.search(r"in expert \d+", note)
+
+
+def test_threads_name_the_expert_too(monkeypatch):
+    def fail(problem, task):
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr("trustgp.solving.solve_expert", fail)
+    with pytest.raises(KeyError, match="a mistake") as caught:
+        fit(trustgp.Threads(1))
+    assert "in expert 0," in caught.value.__notes__[0]
+
+
+@pytest.mark.usefixtures("two_nodes")
+def test_an_interrupted_fit_resumes_on_another_executor(whole, marks, tmp_path):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Watched(Ray(workers=2), marks, after=4, accident=interrupt), checkpoint=tmp_path / "c")
+    done = [name for name in listing(tmp_path / "c") if name.startswith("expert")]
+    assert len(done) == 3  # written as they came: the fourth was not yet handed on
+    again = tmp_path / "again"
+    again.mkdir()
+    model = fit(Watched(trustgp.Threads(2), again), checkpoint=tmp_path / "c")
+    assert saved(model, tmp_path) == whole
+    assert len(begun(again)) == EXPERTS - len(done)
+
+
+DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from reliability.test_14_lost_workers import Watched, fit
+from trustgp.executors import Processes, Ray
+
+folder, address = Path(sys.argv[1]), sys.argv[2]
+executor = Ray(address=address) if address else Processes(2)
+end = lambda flying: os.kill(os.getpid(), signal.SIGKILL)
+fit(Watched(executor, folder / "marks", after=4, accident=end), checkpoint=folder / "c")
+"""
+
+
+def test_what_a_killed_driver_had_finished_is_on_disk_and_its_workers_end(
+    distant, whole, marks, tmp_path, request
+):
+    """Ray loses what a dead driver owned, and so do processes."""
+    address = "" if isinstance(distant, Processes) else request.getfixturevalue("two_nodes").cluster.address
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", DRIVER, str(tmp_path), address]
+    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=120, check=False)
+    assert result.returncode == -signal.SIGKILL
+    done = [name for name in listing(tmp_path / "c") if name.startswith("expert")]
+    assert len(done) == 3
+    assert saved(fit(trustgp.Threads(2), checkpoint=tmp_path / "c"), tmp_path) == whole
+    deadline = time.monotonic() + 60
+    while any(is_alive(one.process) for one in begun(marks)):
+        assert time.monotonic() < deadline, "a worker outlives its driver"
+        time.sleep(0.1)
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is such a process, and it is no zombie that nobody has asked for its exit status."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
