@@ -1,7 +1,6 @@
 """Networks of every kind: gradients against a plain loop of autograd in float64, and fits from end to end."""
 
 import copy
-import importlib
 import logging
 import warnings
 
@@ -401,15 +400,12 @@ def test_a_sketched_fit_goes_on_from_its_checkpoint(tmp_path, assert_same_state)
         fitted(network, inputs, checkpoint=tmp_path, **{**options, "tangents": Sketch(64, seed=1)})
 
 
-FIT = importlib.import_module("trustgp.fit")  # the module: the package's name is the function
-
-
 @pytest.mark.parametrize("tangents", [JacobianRows(keep_per_expert=9), Sketch(64)], ids=["rows", "sketch"])
 def test_features_that_are_kept_during_the_fit_change_nothing(tangents, monkeypatch):
     network, inputs = rows_of("gru", 60)
     options = {"tangents": tangents, "num_experts": 3}
     kept = fitted(network, inputs, **options).predict(inputs)
-    monkeypatch.setattr(FIT, "KEPT_FEATURES", 0)
+    monkeypatch.setattr("trustgp.settling.KEPT_FEATURES", 0)
     made_again = fitted(network, inputs, **options).predict(inputs)
     # rows are made in other batches, and tau is found by a search to 1e-6
     torch.testing.assert_close(kept.variance, made_again.variance, rtol=1e-5, atol=0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data import CHUNK_ROWS, Rows, chunks, leaves
+from .data import Rows, chunks, row_bytes
 from .experts import Solved
 from .math.calibration import HeldOut
 from .mixture import Mixture
@@ -18,7 +18,7 @@ from .solving import Partition
 from .witness import Testimony, WitnessState
 from .witnessing import groups_left_out
 
-MOST_TOGETHER, TOGETHER = 2**16, 256 * 2**20  # held-out rows, and their bytes, answered together
+MOST_TOGETHER, TOGETHER = 2**16, 32 * 2**20  # held-out rows, and their bytes, answered together
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[A
 
 def _together(rows: Rows, num_outputs: int) -> int:
     """How many held-out rows are answered together: many, so that an expert is asked few times."""
-    size = sum(leaf[:1].numel() * leaf.element_size() for leaf in leaves(rows.inputs)) + 80 * num_outputs
-    return max(CHUNK_ROWS, min(MOST_TOGETHER, TOGETHER // size))
+    size = row_bytes(rows.inputs) + 80 * num_outputs
+    return max(1, min(MOST_TOGETHER, TOGETHER // size))
 
 
 def _left_out(mixtures: tuple[Mixture, ...], training: Training, said: Testimony | None) -> list[HeldOut]:

@@ -16,7 +16,7 @@ from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
 from .ending import explaining
 from .executors import Executor, Threads, nearby, usual_threads
-from .experts import Problem, Solved, chunk_rows
+from .experts import Problem, Solved
 from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from .gating import Division
 from .holding import hold_out, some_rows
@@ -24,9 +24,8 @@ from .likelihoods import Likelihood, Regression
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .patchwork import Patchwork
-from .plan import Plan, check_memory, make_plan
+from .plan import Plan
 from .preparing import (
-    PROBE_ROWS,
     Prepared,
     check_groups,
     find_blends,
@@ -38,6 +37,7 @@ from .preparing import (
 )
 from .priors import agree_on_prior
 from .progress import Reporter, reporting
+from .settling import Wanted, plan_that_fits
 from .solving import (
     NO_CAP,
     Handout,
@@ -54,8 +54,6 @@ from .tangents.base import TangentMap
 from .tangents.picking import Output, is_picked
 from .witness import Witness, WitnessState
 from .witnessing import Court, find_witness
-
-KEPT_FEATURES = 2**30  # bytes of explicit features that are kept while a model is fitted
 
 
 def fit(
@@ -85,8 +83,7 @@ def fit(
 
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
-        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader or an iterable of
-            batches. Memory-mapped arrays stay where they are; more than 1 GiB from a loader goes to a file.
+        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
@@ -144,8 +141,8 @@ def fit(
         given = _given(rows, residuals, held, labels, likelihood, seed)
         rows = given.rows
         learnt = ready.num_outputs if not blends else len(blends)
-        wanted = _Wanted(num_experts, division, patchwork, witness, limit, most, learnt)
-        executor, plan, keep = _plan_that_fits(ready, rows, wanted, usual)
+        wanted = Wanted(num_experts, division, patchwork, witness, limit, most, learnt)
+        executor, plan, keep = plan_that_fits(ready, rows, wanted, usual)
         _say(report, plan, rows, ready, outputs)
         if given.validation is None and labels is None:
             warn_time_series(rows, seed)
@@ -214,9 +211,8 @@ def _given(
     seed: int,
 ) -> _Given:
     """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without."""
-    groups = (
-        None if likelihood.needs_held_out else labels
-    )  # there, groups only say what is split off together
+    # where rows are split off, groups only say which of them go together
+    groups = None if likelihood.needs_held_out else labels
     if held is not None or not likelihood.needs_held_out:
         return _Given(rows, residuals, groups, held, (0, 0))
     off = hold_out(rows, labels, seed)
@@ -287,71 +283,6 @@ def _assembled(
     training = Training(given.rows, given.groups, given.validation, partitions, solved)
     mixtures = tuple(one.mixture for one in fitted)
     return calibrated(module, mixtures, replace(origin, cap=cap, lend=lend), training, witness, report)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What was asked of the model's size."""
-
-    num_experts: int | None
-    division: Division
-    patchwork: Patchwork
-    witness: Witness | None
-    budget: int | None
-    memory: int | None
-    learnt: int  # outputs
-
-
-def _plan_that_fits(
-    ready: Prepared, rows: Rows, wanted: _Wanted, executors: list[Executor]
-) -> tuple[Executor, Plan, bool]:
-    """The first of the executors for which the memory is there, the plan, and whether features are kept.
-
-    Raises:
-        MemoryError: When it is there for none.
-    """
-    for executor in executors:
-        plan = _plan(ready, rows, wanted, nearby(executor).workers)  # memory is planned for this machine
-        plan, keep = _with_features(plan, ready, rows, wanted.memory)
-        try:
-            check_memory(plan, wanted.memory, ready.network.device)
-            return executor, plan, keep
-        except MemoryError:
-            if executor is executors[-1]:
-                raise
-    raise AssertionError("there is always an executor")
-
-
-def _plan(ready: Prepared, rows: Rows, wanted: _Wanted, workers: int) -> Plan:
-    """What the fit will do, from a probe on the first rows."""
-    return make_plan(
-        [tangent_map for tangent_map, _ in ready.maps],
-        rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(ready.maps[0][0]), len(rows)))),
-        len(rows),
-        wanted.num_experts,
-        division=wanted.division,
-        patchwork=wanted.patchwork,
-        witness=wanted.witness,
-        num_outputs=wanted.learnt,
-        budget=wanted.budget,
-        workers=workers,
-    )
-
-
-def _with_features(plan: Plan, ready: Prepared, rows: Rows, most: int | None) -> tuple[Plan, bool]:
-    """The plan with the features of all rows kept during the fit, and whether they are.
-
-    Gradients are dear: without that they are made about three times. Only explicit features are as short as
-    it takes, and only where the memory is there.
-    """
-    tangents, larger = ready.maps[0][0], plan.keeping()
-    if tangents.width(expert=False) is None or len(rows) * tangents.row_bytes() > KEPT_FEATURES:
-        return plan, False
-    try:
-        check_memory(larger, most, ready.network.device)
-    except MemoryError:
-        return plan, False
-    return larger, True
 
 
 def _handout(tangents: TangentMap, partition: Partition, run: _Run, num_outputs: int) -> Handout:

@@ -27,7 +27,7 @@ def no_expert_work(monkeypatch):
         raise AssertionError("an expert's work began before the rows were checked")
 
     monkeypatch.setattr(fitting, "divide", never)
-    monkeypatch.setattr(fitting, "make_plan", never)
+    monkeypatch.setattr("trustgp.settling.make_plan", never)
     monkeypatch.setattr(solving, "solve_expert", never)
 
 

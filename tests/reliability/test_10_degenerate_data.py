@@ -339,7 +339,7 @@ def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
 
 def test_jitter_is_recorded_for_each_expert(monkeypatch, tmp_path):
     """Rounding that makes a Gram matrix indefinite costs jitter, and the expert says how much."""
-    from trustgp import experts
+    from trustgp import equations
 
     x, y = rows(60)
     network = train(mlp(2, 2, 2), x, y)
@@ -353,7 +353,7 @@ def test_jitter_is_recorded_for_each_expert(monkeypatch, tmp_path):
             targets = gram @ targets  # no noise: tau goes to its lower bound
         return maximise_evidence(gram, targets)
 
-    monkeypatch.setattr(experts, "maximise_evidence", indefinite)
+    monkeypatch.setattr(equations, "maximise_evidence", indefinite)
     model = quiet_fit(network, (x, y), num_experts=3, executor=trustgp.Threads(1))
     jitter = [float(expert.jitter) for expert in model.mixtures[0].experts]
     assert 0.9 * LOWEST * damaged[0] < jitter[0] <= 1e-6 * damaged[0]
