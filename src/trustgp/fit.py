@@ -100,7 +100,7 @@ def fit(
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB".
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
-            None: threads, one per core (three on a GPU), or a single one where the memory is short.
+            None: threads, one per core (two on a GPU), or a single one where the memory is short.
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.
         progress: Whether to show bars in a terminal.

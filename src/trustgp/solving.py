@@ -25,6 +25,7 @@ from .tangents.base import Features, TangentMap
 
 NO_CAP = 2**62  # own rows of an expert without a budget
 EXACT_BOUND = 2048  # rows up to which the bound of the division is computed exactly
+SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
 CANDIDATES = 2  # border rows offered for each row that is lent
 
 
@@ -259,6 +260,7 @@ def solve_tasks(
     )
     with closing(results):  # an error below stops the workers at once
         for position, result in tracked:
+            _give_back(problem.tangents.network.device)
             found[todo[position]] = result
             if isinstance(result, FactorisationError):
                 if strict:
@@ -266,6 +268,14 @@ def solve_tasks(
             else:
                 on_solved(todo[position], result)
     return _with_priors(tasks, found)
+
+
+def _give_back(device: torch.device) -> None:
+    """Memory that torch keeps on a GPU in pieces that fit no other expert."""
+    if device.type == "cuda":
+        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if spare > SPARE:
+            torch.cuda.empty_cache()
 
 
 def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:

@@ -119,4 +119,7 @@ def test_a_model_is_the_same_however_many_streams_there_are(tangents):
         ).predict(inputs[:100])
         for count in (1, 4)
     )
-    assert torch.equal(one.variance, several.variance)
+    if isinstance(tangents, trustgp.Sketch):  # torch's index_add_ sums in any order on a GPU
+        torch.testing.assert_close(one.variance, several.variance, rtol=1e-3, atol=0)
+    else:
+        assert torch.equal(one.variance, several.variance)

@@ -12,8 +12,7 @@ import torch
 
 from .streams import in_streams
 
-# On a GPU: one expert's small steps fill the gaps that another's leave.
-GPU_WORKERS = 3
+GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,17 +112,17 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: float) -> tuple[T
     energy = torch.where(seen[:, None], (kernel.rotated.T @ targets).square() / divisor, 0.0)
     rest = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
     # few numbers, looked at many times: a GPU would take longer to be asked than to answer
-    values, energy, rest = kernel.values.cpu(), energy.cpu(), rest.cpu()
+    known, shares, left = (tensor.cpu().numpy() for tensor in (kernel.values, energy, rest))
 
-    def scale_at(tau: float) -> Tensor:
-        scale = ((energy / (values + tau)[:, None]).sum(dim=0) + rest / tau) / m
-        return torch.maximum(scale, 1e-12 * scale.mean() + torch.finfo(scale.dtype).tiny)
+    def scale_at(tau: float) -> np.ndarray:
+        scale = (1.0 / (known + tau) @ shares + left / tau) / m
+        return np.maximum(scale, 1e-12 * scale.mean() + np.finfo(scale.dtype).tiny)
 
     def loss(log_tau: float) -> float:
         tau = math.exp(log_tau)
-        log_determinant = (values + tau).log().sum() + (m - r) * log_tau
-        return float(0.5 * (m * scale_at(tau).log().sum() + targets.shape[1] * log_determinant))
+        log_determinant = np.log(known + tau).sum() + (m - r) * log_tau
+        return float(0.5 * (m * np.log(scale_at(tau)).sum() + targets.shape[1] * log_determinant))
 
     level = level or 1.0  # no gradient at all: only the noise is left
     tau = math.exp(least_on_grid(loss, math.log(LOWEST * level), math.log(HIGHEST * level)))
-    return targets.new_tensor(tau), scale_at(tau).to(targets)
+    return targets.new_tensor(tau), torch.from_numpy(scale_at(tau)).to(targets)
