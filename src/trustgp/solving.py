@@ -151,6 +151,7 @@ def divide(
 
     if num_experts == 1:
         return alone()
+    give_back(device)
 
     @torch.no_grad()
     def project(index: Tensor):
@@ -164,6 +165,7 @@ def divide(
         return alone()
     gate = Gate(projection, single.centroids)
     points = embed_rows(tangents, gate, rows, executor, report, known)
+    give_back(device)
     _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
     centroids = find_centroids(subset_points, points, num_experts, seed=seed)
     partition = _partition(Gate(projection, centroids), points, patchwork)
@@ -206,6 +208,14 @@ def _bound(
 
     ((_, bound),) = executor.run(measure, [sample])
     return bound
+
+
+def give_back(device: torch.device) -> None:
+    """Memory that torch keeps on a GPU in pieces that fit no other expert."""
+    if device.type == "cuda":
+        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if spare > SPARE:
+            torch.cuda.empty_cache()
 
 
 def make_tasks(partition: Partition, handout: Handout) -> list[Task]:
@@ -260,7 +270,7 @@ def solve_tasks(
     )
     with closing(results):  # an error below stops the workers at once
         for position, result in tracked:
-            _give_back(problem.tangents.network.device)
+            give_back(problem.tangents.network.device)
             found[todo[position]] = result
             if isinstance(result, FactorisationError):
                 if strict:
@@ -268,14 +278,6 @@ def solve_tasks(
             else:
                 on_solved(todo[position], result)
     return _with_priors(tasks, found)
-
-
-def _give_back(device: torch.device) -> None:
-    """Memory that torch keeps on a GPU in pieces that fit no other expert."""
-    if device.type == "cuda":
-        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if spare > SPARE:
-            torch.cuda.empty_cache()
 
 
 def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:

@@ -26,7 +26,10 @@ def gram_blocks(rows: int, columns: int, *, same: bool) -> list[tuple[slice, sli
     return [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
 
 
-def mirrored(matrix: Tensor) -> Tensor:
-    """A matrix whose lower triangle is known, whole: shape [n, n]."""
-    lower = torch.tril(matrix, -1)
-    return torch.tril(matrix).add_(lower.T)
+def mirrored(matrix: Tensor, blocks: list[tuple[slice, slice]]) -> Tensor:
+    """A matrix whose `gram_blocks` are known, made whole where it lies: shape [n, n]."""
+    for rows, _ in blocks:
+        corner = matrix[rows, rows]
+        corner.copy_(torch.tril(corner) + torch.tril(corner, -1).T)
+        matrix[: rows.start, rows] = matrix[rows, : rows.start].T
+    return matrix

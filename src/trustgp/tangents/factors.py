@@ -85,7 +85,7 @@ class FactorFeatures:
             p, p2 = p.double(), p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
-        return mirrored(total) if len(blocks) > 1 else total
+        return mirrored(total, blocks) if len(blocks) > 1 else total
 
     def diag(self) -> Tensor:
         total: Any = 0.0

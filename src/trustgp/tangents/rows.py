@@ -84,7 +84,7 @@ class RowFeatures:
             a, b = a.double(), b.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(a[rows], b[columns].T)
-        return mirrored(total) if len(blocks) > 1 else total
+        return mirrored(total, blocks) if len(blocks) > 1 else total
 
     def diag(self) -> Tensor:
         return self.rows.double().square().sum(dim=1)
