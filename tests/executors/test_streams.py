@@ -11,6 +11,7 @@ from torch import nn
 
 import trustgp
 from trustgp.executors import Threads
+from trustgp.executors.streams import numbered_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -49,7 +50,18 @@ def log(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream(found))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(found, threading.get_ident()))
     monkeypatch.setattr(torch.cuda, "stream", stream)
-    return found
+    numbered_stream.cache_clear()
+    yield found
+    numbered_stream.cache_clear()
+
+
+def test_the_next_run_has_the_same_streams(log, monkeypatch):
+    made = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(device) or Stream(log, len(made)))
+    barrier = threading.Barrier(2)
+    for _ in range(3):
+        dict(Threads(2).run(lambda task: barrier.wait(timeout=30), range(2)))
+    assert len(made) == 2
 
 
 def test_each_thread_has_a_stream_that_waits_for_the_caller_and_is_done_before_the_result(log):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,11 +20,11 @@ def in_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
     caller = torch.cuda.current_stream()
     begun = caller.record_event()
-    mine = threading.local()
+    mine, number = threading.local(), itertools.count()
 
     def work(task: Any) -> Any:
         if not hasattr(mine, "stream"):
-            mine.stream = torch.cuda.Stream(caller.device)
+            mine.stream = numbered_stream(caller.device, next(number))
             mine.stream.wait_event(begun)
         with torch.cuda.stream(mine.stream):
             result = function(task)
@@ -33,6 +35,12 @@ def in_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return result
 
     return work
+
+
+@functools.cache
+def numbered_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """The same stream every time: torch keeps memory aside for each that was ever used."""
+    return torch.cuda.Stream(device)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -113,7 +113,7 @@ def at_once(space: int, device: torch.device) -> int:
 def working_set(device: torch.device) -> int:
     """Bytes that the rows of one chunk may take on the way, where a row takes much."""
     # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
-    return 768 * 2**20 if device.type == "cuda" else 256 * 2**20
+    return 512 * 2**20 if device.type == "cuda" else 256 * 2**20
 
 
 def chunk_bytes(tangents: TangentMap) -> int:
