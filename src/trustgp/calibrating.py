@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +57,9 @@ def calibrated(
     model.calibrations = likelihood.calibrate(
         held_out, model.shape, training.rows.targets, seen=origin.split[1] > 0
     )
+    doubt = "" if held_out is None else likelihood.doubt(held_out, model.calibrations)
+    if doubt:
+        warnings.warn(doubt, stacklevel=4)  # from the line that calls `fit`, or `update`
     return model
 
 

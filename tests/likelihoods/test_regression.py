@@ -1,11 +1,14 @@
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from reference import calibrated_scale, two_opinions
+from torch import nn
 
+import trustgp
 from trustgp.likelihoods import KINDS, Regression, Shape
-from trustgp.math.calibration import Calibration
+from trustgp.math.calibration import Calibration, HeldOut
 from trustgp.mixture import Raw
 
 SEED = torch.Generator().manual_seed(0)
@@ -175,3 +178,42 @@ def test_what_the_rows_cannot_rule_out_is_kept_with_and_without_held_out_rows():
 def test_every_likelihood_is_made_again_from_its_settings():
     for kind in KINDS.values():
         assert kind(**kind().settings()) == kind()
+
+
+@pytest.mark.parametrize(("epistemic", "worse"), [(1.0, False), (1e4, True)])
+def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epistemic, worse):
+    residual = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    zeros = torch.zeros_like(residual)
+    held = HeldOut(
+        residual=residual,
+        shift=zeros,
+        epistemic=zeros + epistemic,
+        noise=zeros,
+        novelty=zeros + 1.0,
+        log_kappa=zeros,
+        output=torch.arange(400) % 2,
+        witness_shift=zeros,
+        witness_precision=zeros,
+    )
+    calibrations = Regression().calibrate(None, Shape(2, (1,)), None)
+    text = Regression().doubt(held, calibrations)
+    assert bool(text) == worse
+    if worse:
+        variances = [float(residual[k::2].square().mean()) for k in (0, 1)]
+        constant = sum(0.5 * (math.log(2 * math.pi * v) + 1.0) for v in variances) / 2
+        found = float(0.5 * (math.log(2 * math.pi * epistemic) + residual.square() / epistemic).mean())
+        assert f"NLL {found:.2f} against {constant:.2f}" in text
+    few = HeldOut(**{field.name: getattr(held, field.name)[:90] for field in fields(HeldOut)})
+    assert Regression().doubt(few, calibrations) == ""
+
+
+def test_doubts_are_told_where_fit_and_update_are_called(monkeypatch):
+    monkeypatch.setattr(Regression, "doubt", lambda self, rows, calibrations: "a doubt")
+    network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double().eval()
+    rows = (uniform(40, 2), uniform(40, 2))
+    with pytest.warns(UserWarning, match="a doubt") as fitted:
+        model = trustgp.fit(network, rows, validation=rows, num_experts=1, progress=False)
+    with pytest.warns(UserWarning, match="a doubt") as updated:
+        model.update((uniform(5, 2), uniform(5, 2)), progress=False)
+    for found in (fitted, updated):
+        assert [one.filename for one in found if "a doubt" in str(one.message)] == [__file__]

@@ -81,6 +81,10 @@ class Likelihood(Protocol):
         """
         ...
 
+    def doubt(self, rows: Any, calibrations: Calibrations) -> str:
+        """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""
+        ...
+
     def score(self, raw: Raw) -> Tensor:
         """How foreign a row is, as one number, float64, shape [n]."""
         ...

@@ -123,6 +123,10 @@ class Classification:
         # with a kernel for each output there is no one expert that a row belongs to
         return (fit_temperature(rows, experts, seen=seen, local=len(shape.experts) == 1),)
 
+    def doubt(self, rows: HeldClasses, calibrations: tuple[Temperature]) -> str:
+        """A constant temperature is among those it is fitted with: there is nothing to say."""
+        return ""
+
     def score(self, raw: Raw) -> Tensor:
         """The latent variance, the mean over the logits where they have kernels of their own, shape [n]."""
         return raw.epistemic.mean(dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
@@ -9,11 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..math.calibration import Calibration, HeldOut, fit_calibration, pooled, unruled
+from ..math.calibration import Calibration, HeldOut, fit_calibration, held_out_loss, pooled, unruled
 from ..mixture import Raw
 from ..prediction import Prediction
 from ..safefile import Reader
 from .base import Shape, wide
+
+FEWEST_DOUBTED, DOUBT = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,21 @@ class Regression:
             return own, corrected
         own, corrected = (fit_calibration(rows, num_outputs, corrected=z, rare=rare) for z in (False, True))
         return own, corrected
+
+    def doubt(self, rows: HeldOut, calibrations: tuple[Calibration, Calibration]) -> str:
+        """Whether one constant noise for each output would have told more about the held-out rows."""
+        spread = torch.stack([part.square().mean() for part in _by_output(rows)])
+        if len(rows) < FEWEST_DOUBTED * len(spread) or not bool((spread > 0).all()):
+            return ""
+        found = float(held_out_loss(calibrations[0], rows))
+        constant = float(0.5 * (2 * math.pi * math.e * spread).log().mean())
+        if not found > constant + DOUBT:
+            return ""
+        return (
+            f"on the held-out rows this error bar is worse than one constant noise: NLL {found:.2f} against "
+            f"{constant:.2f}. The network's errors there are unlike its residuals on the training rows, "
+            "which may follow each other closely in time: pass fewer of these (every eighth), and compare."
+        )
 
     def score(self, raw: Raw) -> Tensor:
         """Novelty, which has no unit, the mean over the outputs, shape [n]."""
@@ -153,3 +171,8 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
     """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
     return values.reshape(outputs.shape).to(wide(outputs.dtype))
+
+
+def _by_output(rows: HeldOut) -> list[Tensor]:
+    """The residuals of each output."""
+    return [rows.residual[rows.output == output] for output in rows.output.unique().tolist()]
