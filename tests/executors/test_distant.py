@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 import time
 from functools import partial
@@ -114,3 +115,24 @@ def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(OSError, match=r"12 bytes.*TMPDIR") as caught:
         _write(parts, Path("/dev/full"))
     assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_cluster_outlives_the_thread_that_first_asked_for_it():
+    """The system ends Ray's processes with the thread that started them, and Ray this process with them."""
+    pytest.importorskip("ray")
+    code = """
+import threading, time
+from trustgp.executors import Ray
+
+def work():
+    assert dict(Ray(workers=2).run(abs, [-1, -2])) == {0: 1, 1: 2}
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+time.sleep(2)
+work()
+print("alive")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "alive", done.stderr

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from importlib import import_module
 from itertools import islice
 from typing import Any
@@ -120,9 +122,9 @@ class Ray:
             if self.address is None and "RAY_ADDRESS" not in os.environ:
                 # another executor may ask for more workers later
                 cores = max(self._workers or 1, Threads().workers)
-                ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+                _begin(ray, address="local", num_cpus=cores, include_dashboard=False, **quiet)
             else:
-                ray.init(address=self.address, **quiet)
+                _begin(ray, address=self.address, **quiet)
         return ray
 
     def _check_devices(self, packed: Packed) -> None:
@@ -131,6 +133,30 @@ class Ray:
                 "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
                 'four tasks on each GPU, or fit on the CPU (device="cpu").'
             )
+
+
+def _begin(ray: Any, **options: Any) -> None:
+    """`ray.init` in a thread that lasts as long as this process.
+
+    The processes of a cluster that Ray starts here end with the thread that started them, and this process
+    with them: it may be a thread that ends soon.
+    """
+    if threading.current_thread() is threading.main_thread():
+        ray.init(**options)
+        return
+    begun: Future[None] = Future()
+
+    def begin() -> None:
+        try:
+            ray.init(**options)
+        except BaseException as error:
+            begun.set_exception(error)
+            return
+        begun.set_result(None)
+        threading.Event().wait()
+
+    threading.Thread(target=begin, name="trustgp-ray", daemon=True).start()
+    begun.result()
 
 
 def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:
