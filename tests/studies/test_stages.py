@@ -24,6 +24,7 @@ def test_every_second_of_a_fit_belongs_to_a_stage(case):
         "preparing",
         "running the network",
         "planning",
+        "linearising",
         "dividing the rows",
         "solving the experts",
         "calibrating",
