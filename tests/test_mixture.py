@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
 
+import trustgp
 from trustgp.experts import Task, prior_expert
 from trustgp.gating import nearest_two
 from trustgp.mixture import Raw
@@ -74,6 +75,24 @@ def test_chunks_do_not_change_the_answers(mixture, new, monkeypatch):
     parts = mixture.raw(new)
     for name in FIELDS:
         torch.testing.assert_close(getattr(parts, name), getattr(straight, name), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("tangents", [trustgp.Sketch(64), trustgp.JacobianRows()], ids=["sketch", "rows"])
+def test_the_gradients_of_many_rows_are_made_once(case, new, tangents, monkeypatch):
+    model = trustgp.fit(
+        case.network, (case.inputs, case.targets), num_experts=3, tangents=tangents, progress=False
+    )
+    (mixture,), made = model.mixtures, []
+    whole, real = mixture.raw(new), type(mixture.tangents).__call__
+
+    def counted(self, inputs):
+        made.append(len(inputs))
+        return real(self, inputs)
+
+    monkeypatch.setattr(type(mixture.tangents), "__call__", counted)
+    monkeypatch.setattr("trustgp.mixture.chunk_rows", lambda _: 7)
+    torch.testing.assert_close(mixture.raw(new).epistemic, whole.epistemic, rtol=1e-8, atol=1e-12)
+    assert sum(made) == len(new)
 
 
 def test_steadied_kappa_lies_between_an_experts_own_and_the_average(mixture):

@@ -29,7 +29,7 @@ ROOMS = [
         "math.landmarks",
         "math",
     ],
-    ["spooling", "data", "halving", "progress", "safefile", "fingerprint"],
+    ["spooling", "data", "progress", "halving", "safefile", "fingerprint"],
     [
         "tangents.blocks",
         "tangents.recurrent",

@@ -53,8 +53,7 @@ class Rows:
 
     def near(self, device: torch.device) -> Rows:
         """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
-        size = sum(leaf.numel() * leaf.element_size() for leaf in leaves(self.inputs))
-        if device.type != "cuda" or size > NEAR_BYTES:
+        if not near_bytes(len(self), self.inputs, device):
             return self
         return replace(self, inputs=to_device(self.inputs, device))
 
@@ -145,6 +144,17 @@ def rows_at_once(inputs: Inputs, device: torch.device) -> int:
 def row_bytes(inputs: Inputs) -> int:
     """Memory of one row."""
     return sum(leaf.element_size() * leaf[:1].numel() for leaf in leaves(inputs))
+
+
+def near_bytes(n: int, inputs: Inputs, device: torch.device) -> int:
+    """What n rows like these take on a GPU where they are kept during a fit; 0: they are not."""
+    size = n * row_bytes(inputs)
+    return size if device.type == "cuda" and size <= NEAR_BYTES else 0
+
+
+def evenly(count: int, most: int) -> Tensor:
+    """At most `most` of 0 .. count - 1, evenly spread."""
+    return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()
 
 
 def finite_rows(inputs: Inputs) -> Tensor:

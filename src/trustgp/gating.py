@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from .data import evenly
 from .math.kernel_pca import principal_components
 from .tangents.base import Features, at_once
 
@@ -162,7 +163,7 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
         if enough or len(centroids) >= 2 * num_experts:
             break
         mine = (labels == largest).nonzero().flatten()
-        halves = _kmeans(points[_evenly(mine, HALVED)], 2, seed)
+        halves = _kmeans(points[mine[evenly(len(mine), HALVED).to(mine.device)]], 2, seed)
         if len(halves) < 2:  # all its rows lie in one place
             break
         centroids = torch.cat([centroids[:largest], centroids[largest + 1 :], halves])
@@ -180,11 +181,6 @@ def _with_halves(
     labels, apart = torch.where(nearer < apart, added, labels), torch.minimum(nearer, apart)
     labels[orphans], apart[orphans] = _nearest(points[orphans], centroids)
     return labels, apart
-
-
-def _evenly(rows: Tensor, most: int) -> Tensor:
-    """At most about so many of the rows, evenly spread."""
-    return rows[:: math.ceil(len(rows) / most)]
 
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:

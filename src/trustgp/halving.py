@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from .progress import LOGGER
+
 Part = TypeVar("Part")
-LOGGER = logging.getLogger("trustgp")
 
 
 def in_chunks(work: Callable[[Tensor], Part], index: Tensor, size: int) -> list[Part]:

@@ -116,11 +116,12 @@ class Mixture:
     def raw(self, inputs: Inputs) -> Raw:
         """Answers of the experts that the gate chooses, chunk by chunk.
 
-        Of many rows, those of an expert stand together, so that it is asked once and not in every chunk.
+        Of many rows, those of an expert stand together, so that it is asked once and not in every chunk. That
+        takes their features twice: not where gradients are written out, which are dearer than the answers.
         """
         size, n = chunk_rows(self.tangents), count(inputs)
         every = torch.arange(n)
-        if n <= size:
+        if n <= size or self.tangents.width(expert=False) is not None:
             parts = in_chunks(lambda rows: self._at_once(take(inputs, rows)), every, size)
             return parts[0] if len(parts) == 1 else Raw.cat(parts)
         labels = torch.cat(

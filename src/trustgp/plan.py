@@ -19,7 +19,7 @@ from .budget import (
     smallest_budget,
     subset_for_budget,
 )
-from .data import NEAR_BYTES, Inputs, count, row_bytes, rows_at_once
+from .data import Inputs, count, near_bytes, row_bytes, rows_at_once
 from .gating import DISTANCES, OVERSIZE, Division
 from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
@@ -111,7 +111,7 @@ def make_plan(
     device = tangents[0].network.device
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
-    always += n * row_bytes(sample) if device.type == "cuda" and n * row_bytes(sample) <= NEAR_BYTES else 0
+    always += near_bytes(n, sample, device)
     early = second + max(_witness_peak(witness, sample, n, workers), _division_bytes(tangents[0], shape))
     peak = always + max(early, state + _solving_bytes(tangents[0], shape, held, workers))
     making = min(n * tangents[0].working_bytes(), workers * int(CHUNK * chunk_bytes(tangents[0])))

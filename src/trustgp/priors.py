@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .data import evenly
 from .executors.base import Executor
 from .experts import Expert, Problem, Task, features_at
 from .math.evidence import Prior, pooled_evidence
@@ -25,11 +26,11 @@ def agree_on_prior(problem: Problem, tasks: list[Task], executor: Executor) -> P
     the experts must use one measure.
     """
     filled = [task for task in tasks if len(task.own)]
-    chosen = [filled[int(i)] for i in _evenly(len(filled), JUDGES)]
+    chosen = [filled[int(i)] for i in evenly(len(filled), JUDGES)]
 
     @torch.no_grad()
     def judge(task: Task) -> tuple[Tensor, Tensor]:
-        rows = task.own[_evenly(len(task.own), JUDGED_ROWS)]
+        rows = task.own[evenly(len(task.own), JUDGED_ROWS)]
         columns = problem.tangents.columns(problem.rows.take(rows))
         features = features_at(problem.tangents, problem.rows, rows, columns, problem.known)
         return features.gram(features), problem.linear_part(rows, columns) + problem.residual_at(rows)
@@ -43,8 +44,3 @@ def prior_of(experts: tuple[Expert, ...]) -> Prior:
     first = next(expert for expert in experts if not expert.failed)
     scale = first.scale[0]
     return Prior(tau=first.noise[0] / scale, scale=scale)
-
-
-def _evenly(count: int, most: int) -> Tensor:
-    """At most `most` of 0 .. count - 1, evenly spread."""
-    return torch.linspace(0, count - 1, min(count, most), dtype=torch.float64).round().long()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,16 +40,32 @@ def plan_that_fits(
     Raises:
         MemoryError: When it is there for none.
     """
-    for executor in executors:
-        plan = _plan(ready, rows, wanted, nearby(executor).workers)  # memory is planned for this machine
-        plan, keep = _with_features(plan, ready, rows, wanted.memory)
+    ways = _ways(ready, rows, wanted, executors)
+    while True:
+        executor, plan, keep = next(ways)
         try:
             check_memory(plan, wanted.memory, ready.network.device)
             return executor, plan, keep
         except MemoryError:
-            if executor is executors[-1]:
+            if executor is executors[-1] and not keep:  # the last way there is
                 raise
-    raise AssertionError("there is always an executor")
+
+
+def _ways(
+    ready: Prepared, rows: Rows, wanted: Wanted, executors: Sequence[Executor]
+) -> Iterator[tuple[Executor, Plan, bool]]:
+    """What may be tried, the best first: with the features of all rows kept during the fit, and without.
+
+    Gradients are dear: without that they are made about three times. Only explicit features are as short as
+    it takes.
+    """
+    tangents = ready.maps[0][0]
+    short = tangents.width(expert=False) is not None and len(rows) * tangents.row_bytes() <= KEPT_FEATURES
+    for executor in executors:
+        plan = _plan(ready, rows, wanted, nearby(executor).workers)  # memory is planned for this machine
+        if short:
+            yield executor, plan.keeping(), True
+        yield executor, plan, False
 
 
 def _plan(ready: Prepared, rows: Rows, wanted: Wanted, workers: int) -> Plan:
@@ -66,19 +82,3 @@ def _plan(ready: Prepared, rows: Rows, wanted: Wanted, workers: int) -> Plan:
         budget=wanted.budget,
         workers=workers,
     )
-
-
-def _with_features(plan: Plan, ready: Prepared, rows: Rows, most: int | None) -> tuple[Plan, bool]:
-    """The plan with the features of all rows kept during the fit, and whether they are.
-
-    Gradients are dear: without that they are made about three times. Only explicit features are as short as
-    it takes, and only where the memory is there.
-    """
-    tangents, larger = ready.maps[0][0], plan.keeping()
-    if tangents.width(expert=False) is None or len(rows) * tangents.row_bytes() > KEPT_FEATURES:
-        return plan, False
-    try:
-        check_memory(larger, most, ready.network.device)
-    except MemoryError:
-        return plan, False
-    return larger, True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .data import Inputs, Rows, chunks
+from .data import Inputs, Rows, chunks, evenly
 from .executors import Executor, Threads
 from .gating import find_centroids, nearest_two
 from .math.calibration import LEAST_REACH, REACH, leave_groups_out, leave_one_out
@@ -202,7 +202,7 @@ def _members(state: WitnessState, points: Tensor, most: int, strangers: int) -> 
     near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
     found = []
     for number, own in enumerate(owned):
-        own = own[_evenly(len(own), most).to(own.device)]
+        own = own[evenly(len(own), most).to(own.device)]
         others = [owned[other] for other in near[number].tolist() if other != number][:NEARBY]
         offered = torch.cat(others) if others else own[:0]
         lent = _nearest_strangers(points, own, offered, strangers, min(len(own), most - len(own)))
@@ -221,13 +221,6 @@ def _nearest_strangers(points: Tensor, own: Tensor, offered: Tensor, count: int,
     return offered[named[closest]].sort().values
 
 
-def _evenly(count: int, most: int) -> Tensor:
-    """At most `most` of 0 .. count - 1, evenly spread."""
-    if count <= most:
-        return torch.arange(count)
-    return torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
-
-
 def _solved(
     state: WitnessState, points: Tensor, targets: Tensor, members: list[tuple[Tensor, int]], court: Court
 ) -> WitnessState:
@@ -235,7 +228,7 @@ def _solved(
     largest = sorted(range(len(members)), key=lambda number: -members[number][1])
     judging = [members[number] for number in largest[:: max(1, len(largest) // JUDGES)][:JUDGES]]
     judges = [held[:own] for held, own in judging]  # rows as dense as all are; strangers would add cost only
-    sample = points[_evenly(len(points), 1000).to(points.device)]
+    sample = points[evenly(len(points), 1000).to(points.device)]
     apart = distances(sample, sample)
     apart = apart[apart > 0]
     typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
