@@ -23,7 +23,7 @@ from .summaries import mean_spread, words
 
 # rows, experts, widths of the network, repeats
 CPU = (16_000, 16, [21, 200, 200, 7], 3)
-CUDA = (200_000, 64, [21, *[200] * 5, 7], 3)
+CUDA = (100_000, 64, [21, *[200] * 5, 7], 3)
 QUICK = (600, 4, [21, 16, 7], 2)
 LOOKED_AT = 200  # rows on which the models are compared
 EPOCHS = 3
