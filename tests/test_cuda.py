@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import trustgp
+from trustgp.budget import parse_bytes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -91,3 +92,19 @@ def test_a_network_on_cuda_takes_rows_from_the_cpu_and_updates():
     prediction = model.predict(inputs[:50])
     assert torch.equal(prediction.mean, network(inputs[:50].cuda()).detach())
     assert bool((prediction.variance > 0).all())
+
+
+@pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.Sketch(512)])
+def test_the_peak_of_a_fit_stays_below_what_it_states_beforehand(tangents, caplog):
+    network, few, targets = problem()
+    network.cuda()
+    options = {"tangents": tangents, "witness": None, "progress": False}
+    trustgp.fit(network, (few, targets), **options)  # libraries load, workspaces are taken
+    inputs = torch.randn(20_000, 3, dtype=torch.float64)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with caplog.at_level("INFO", logger="trustgp"):
+        trustgp.fit(network, (inputs, inputs[:, :2].sin()), num_experts=8, **options)
+    peak = torch.cuda.max_memory_allocated() - before
+    stated = next(text for text in caplog.messages if "needs at most" in text)
+    assert peak <= parse_bytes(stated.split("at most about ")[1].split(" beside")[0], name="stated")

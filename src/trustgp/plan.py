@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +21,7 @@ from .budget import (
     smallest_budget,
     subset_for_budget,
 )
-from .data import Inputs, count, near_bytes, row_bytes, rows_at_once
+from .data import Inputs, count, near_bytes, row_bytes, rows_at_once, take
 from .gating import DISTANCES, OVERSIZE, Division
 from .math.stationary import LENGTHS, RATIOS
 from .patchwork import Patchwork
@@ -35,6 +37,7 @@ CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chu
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
 WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
 INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
+GPU_PROBE = 1024  # rows that a GPU is timed on
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
 
 
@@ -326,23 +329,36 @@ def _free_in_container() -> int | None:
         return None
 
 
+def _timed(work: Callable[[], Any], device: torch.device) -> float:
+    """Seconds that `work` takes, after a call for whatever is done once."""
+    work()
+    _finish(device)
+    start = time.perf_counter()
+    work()
+    _finish(device)
+    return time.perf_counter() - start
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _seconds(
     tangents: TangentMap, sample: Inputs, shape: _Shape, witness_work: float, kernels: int, workers: int
 ) -> tuple[float, float]:
     """Rough time of a fit, from a small probe of this machine; and where features are made only once."""
+    device = tangents.network.device
+    if device.type == "cuda":  # a few rows would take as long as many
+        chunk = chunk_bytes(tangents) // max(1, tangents.working_bytes())
+        sample = take(sample, torch.arange(max(1, min(GPU_PROBE, chunk))) % count(sample))
+    n, size = count(sample), GPU_PROBE if device.type == "cuda" else 256
     with torch.no_grad():
-        tangents(sample)
-        start = time.perf_counter()
         features = tangents(sample)
-        per_row = (time.perf_counter() - start) / count(sample)
-        start = time.perf_counter()
-        features.gram(features)
-        per_pair = (time.perf_counter() - start) / count(sample) ** 2
-        probe = torch.eye(256, dtype=torch.float64, device=tangents.network.device)
-        start = time.perf_counter()
-        for _ in range(3):
-            torch.linalg.cholesky(probe)
-        flop = (time.perf_counter() - start) / 3 / (256**3 / 3)
+        per_row = _timed(lambda: tangents(sample), device) / n
+        per_pair = _timed(lambda: features.gram(features), device) / n**2
+        probe = torch.eye(size, dtype=torch.float64, device=device)
+        flop = _timed(lambda: torch.linalg.cholesky(probe), device) / (size**3 / 3)
     rows = shape.rows + shape.offered
     once, again = shape.n * per_row, shape.experts * rows * per_row
     pairs = (shape.n * shape.subset + shape.experts * rows**2) * per_pair

@@ -182,7 +182,9 @@ def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
     """Begin code in a process of its own, and do not wait for it."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    # a shell may have it ignored
+    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{hears}\n{code}", *map(str, arguments)]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
