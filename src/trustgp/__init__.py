@@ -4,6 +4,7 @@ from . import metrics, plots
 from .artifact import load
 from .class_evaluation import ClassEvaluation
 from .class_prediction import ClassPrediction
+from .compressing import compress
 from .conformal import ConformalIntervals, ConformalSets
 from .data import Rows
 from .evaluating import evaluate
@@ -31,6 +32,8 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "ClassPrediction",
     "ConformalIntervals",
     "ConformalSets",
+    # make it small
+    "compress",
     # look at it
     "evaluate",
     "Evaluation",

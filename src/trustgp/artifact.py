@@ -151,7 +151,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Origin, int]:
 
 def _plain_values(origin: Origin) -> bool:
     """Whether each value is of the type it must have."""
-    texts = (origin.network, origin.data, origin.structure, *origin.names)
+    texts = (origin.network, origin.data, origin.structure, origin.compressed, *origin.names)
     heard = () if origin.witness is None else tuple(asdict(origin.witness).values())
     numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend, *origin.split, *heard)
     return (

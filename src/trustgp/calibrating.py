@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from .data import Rows, chunks, row_bytes
 from .experts import Solved
 from .math.calibration import HeldOut
+from .math.ranks import needed_rows
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
+from .novelty import Alarm
 from .progress import Reporter
 from .solving import Partition
 from .witness import Testimony, WitnessState
@@ -46,7 +48,7 @@ def calibrated(
     model = UncertaintyModel(module, mixtures, (), origin, training, witness)
     held_out: Any = None
     if training.validation is not None:
-        held_out, model.held_scores = _validated(model, training.validation, report)
+        held_out, model.held_scores = validated(model, training.validation, report)
     elif training.groups is not None:
         said = None
         if witness is not None:
@@ -63,8 +65,32 @@ def calibrated(
     return model
 
 
+def recalibrated(model: UncertaintyModel, rows: Rows, report: Reporter) -> None:
+    """Fit the scale of a model, and its threshold if it has one, to validation rows, in place.
+
+    What only training rows can tell (see `unruled`) stays as it is.
+
+    Args:
+        model: Whose experts or witness are no longer those it was calibrated with.
+        rows: That neither the network nor the experts have seen.
+        report: Shows how far it is.
+    """
+    likelihood = model.origin.likelihood
+    likelihood.check(model.shape.outputs, rows.targets, name="validation")
+    held_out, model.held_scores = validated(model, rows, report)
+    model.calibrations = likelihood.recalibrate(held_out, model.shape, model.calibrations)
+    model.alarm = alarm_again(model.alarm, model.held_scores)
+
+
+def alarm_again(alarm: Alarm | None, scores: Tensor) -> Alarm | None:
+    """The threshold on the scores as they are now; None where there are too few held-out rows at hand."""
+    if alarm is None or len(scores) < needed_rows(1.0 - float(alarm.false_alarm)):
+        return None
+    return Alarm.fit(scores, float(alarm.false_alarm))
+
+
 @torch.no_grad()
-def _validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
+def validated(model: UncertaintyModel, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = model.origin.likelihood, [], []
     parts = list(chunks(len(rows), _together(rows, model.shape.outputs)))

@@ -14,7 +14,7 @@ from .halving import in_chunks
 from .math import selection
 from .math.calibration import HeldOut
 from .math.evidence import Prior
-from .posteriors import GramPosterior, PriorPosterior, SpanPosterior
+from .posteriors import GramPosterior, PriorPosterior, RootPosterior, SpanPosterior
 from .tangents.base import Features, TangentMap, chunk_bytes, most_rows
 
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
@@ -42,7 +42,7 @@ class Expert:
 
     rows: Tensor
     own: Tensor
-    posterior: GramPosterior | SpanPosterior | PriorPosterior
+    posterior: GramPosterior | RootPosterior | SpanPosterior | PriorPosterior
     scale: Tensor
     noise: Tensor
     kappa: Tensor

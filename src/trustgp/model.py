@@ -37,6 +37,7 @@ class Origin:
         seed: Of the fit.
         witness: How the second opinion was formed; None: there is none.
         split: How many rows were given, and how many of them were kept from the experts; (0, 0) without.
+        compressed: How the model was made smaller after the fit, in words; empty: it was not.
     """
 
     network: str
@@ -52,6 +53,7 @@ class Origin:
     seed: int
     witness: Witness | None
     split: tuple[int, int] = (0, 0)
+    compressed: str = ""
 
 
 class UncertaintyModel(nn.Module):

@@ -1,4 +1,4 @@
-"""What an expert keeps to answer with: one of three states, one call."""
+"""What an expert keeps to answer with: one of four states, one call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .math import posterior
+from .math.compression import root_variance
 from .math.evidence import Evidence
 from .tangents.base import Features
 
@@ -48,12 +49,31 @@ class GramPosterior:
 
 
 @dataclass(frozen=True)
+class RootPosterior:
+    """Keeps the rows' features and few directions, in place of a factor: of a compressed expert.
+
+    Args:
+        features: Of the m rows.
+        root: R with R R^T <= (K + N)^-1, shape [m, r], float64 or float32.
+        weights: Of the rows in the residual mean, shape [m, B], float64.
+    """
+
+    features: Features
+    root: Tensor
+    weights: Tensor
+
+    def __call__(self, features: Features) -> Answer:
+        cross, prior = features.gram(self.features), features.diag()
+        return Answer(root_variance(prior, cross, self.root), prior, cross @ self.weights)
+
+
+@dataclass(frozen=True)
 class SpanPosterior:
     """Keeps a basis of the rows' span: for explicit features.
 
     Args:
         columns: The feature columns it keeps; empty: all.
-        basis: V, shape [d, r], in the network's precision.
+        basis: V, shape [d, r], in the network's precision, or in float16 where it was compressed.
         shrink: tau / (lambda + tau), shape [r].
         weights: Phi^T (K + tau I)^-1 r, shape [d, B].
     """

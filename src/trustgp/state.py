@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .experts import Expert
 from .gating import Gate, GramProjection, SpanProjection
 from .mixture import Mixture
-from .posteriors import GramPosterior, PriorPosterior, SpanPosterior
+from .posteriors import GramPosterior, PriorPosterior, RootPosterior, SpanPosterior
 from .safefile import Reader
 from .tangents.base import Features, TangentMap
+from .tangents.half import HalfFactors
 
 INT, REAL = torch.int64, torch.float64
 
@@ -60,7 +63,7 @@ def _gate_tensors(gate: Gate) -> dict[str, Tensor]:
     projection = gate.projection if gate.centroids.shape[1] else None
     if isinstance(projection, GramProjection):
         table |= {"coefficients": projection.coefficients, "offset": projection.offset}
-        table |= {f"features.{k}": v for k, v in projection.features.tensors().items()}
+        table |= _feature_tensors([projection.features])
     elif isinstance(projection, SpanProjection):
         table |= {"directions": projection.directions, "offset": projection.offset}
     return table
@@ -86,6 +89,8 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
 def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
     """Features of so many rows; they must be whole, and as wide as the tangents say."""
     names = reader.matching(prefix)
+    if "scales" in names:
+        return _read_halves(reader, prefix, tangents, rows)
     _check_pairs(reader, prefix, names)
     dtype = tangents.network.dtype
     table = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
@@ -105,6 +110,32 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
             f"{prefix}*", f"take {wide} bytes a row, not {tangents.row_bytes()}: some are missing or cut"
         )
     return features
+
+
+def _read_halves(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> HalfFactors:
+    """The same in float16, with a scale for each tensor."""
+    scales = reader.take(f"{prefix}scales", REAL, None)
+    layers = int(reader.take(f"{prefix}layers", INT))
+    halves = tuple(reader.take(f"{prefix}half.{i}", torch.float16, rows, None) for i in range(len(scales)))
+    if not bool((scales > 0).all()) or not 0 <= 2 * layers <= len(scales):
+        raise reader.fail(f"{prefix}scales", "and 'layers' do not describe factors")
+    wide = sum(half.shape[1] for half in halves) * tangents.network.dtype.itemsize
+    if tangents.width(expert=False) is not None or wide != tangents.row_bytes():
+        raise reader.fail(f"{prefix}*", "are not as wide as the network's layers: some are missing or cut")
+    return HalfFactors(halves, scales, layers)
+
+
+def _feature_tensors(lots: Sequence[Features]) -> dict[str, Tensor]:
+    """Features of several lots of rows, laid end to end, as a file holds them."""
+    first = lots[0]
+    if isinstance(first, HalfFactors):
+        joined = HalfFactors.cat([lot for lot in lots if isinstance(lot, HalfFactors)])
+        table = {f"half.{i}": half for i, half in enumerate(joined.halves)}
+        table |= {"scales": joined.scales, "layers": torch.tensor(joined.layers)}
+    else:
+        tables = [lot.tensors() for lot in lots]
+        table = {name: torch.cat([one[name] for one in tables]) for name in tables[0]}
+    return {f"features.{name}": value for name, value in table.items()}
 
 
 def _check_pairs(reader: Reader, prefix: str, names: list[str]) -> None:
@@ -127,16 +158,30 @@ def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
         table[name] = torch.stack([getattr(e, name) for e in experts])
     solved = [e.posterior for e in experts if not e.failed]
     grams = [p for p in solved if isinstance(p, GramPosterior)]
+    roots = [p for p in solved if isinstance(p, RootPosterior)]
     spans = [p for p in solved if isinstance(p, SpanPosterior)]
-    return table | (_gram_tensors(grams) if grams else _span_tensors(spans))
+    return table | (
+        _gram_tensors(grams) if grams else _root_tensors(roots) if roots else _span_tensors(spans)
+    )
 
 
 def _gram_tensors(posteriors: list[GramPosterior]) -> dict[str, Tensor]:
     triangles = [p.factor[torch.ones_like(p.factor, dtype=torch.bool).tril()] for p in posteriors]
-    tables = [p.features.tensors() for p in posteriors]
-    features = {f"features.{k}": torch.cat([t[k] for t in tables]) for k in tables[0]}
     weights = torch.cat([p.weights for p in posteriors])
-    return {"factor": torch.cat(triangles), "weights": weights, **features}
+    return {
+        "factor": torch.cat(triangles),
+        "weights": weights,
+        **_feature_tensors([p.features for p in posteriors]),
+    }
+
+
+def _root_tensors(posteriors: list[RootPosterior]) -> dict[str, Tensor]:
+    return {
+        "ranks": torch.tensor([p.root.shape[1] for p in posteriors], dtype=INT),
+        "root": torch.cat([p.root.flatten() for p in posteriors]),
+        "weights": torch.cat([p.weights for p in posteriors]),
+        **_feature_tensors([p.features for p in posteriors]),
+    }
 
 
 def _span_tensors(posteriors: list[SpanPosterior]) -> dict[str, Tensor]:
@@ -191,17 +236,42 @@ def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs:
 
 def _read_grams(reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int):
     total = sum(sizes)
-    flat = reader.take(f"{prefix}factor", REAL, sum(m * (m + 1) // 2 for m in sizes))
+    rooted = "root" in reader.matching(prefix)
+    state = RootPosterior if rooted else GramPosterior
+    matrices = (
+        read_roots(reader, prefix, sizes) if rooted else read_triangles(reader, f"{prefix}factor", sizes)
+    )
     weights = reader.take(f"{prefix}weights", REAL, total, num_outputs).split(sizes)
     features = _read_features(reader, f"{prefix}features.", tangents, total)
     places = torch.arange(total).split(sizes)
-    triangles = flat.split([m * (m + 1) // 2 for m in sizes])
-    for m, triangle, weight, place in zip(sizes, triangles, weights, places, strict=True):
+    for matrix, weight, place in zip(matrices, weights, places, strict=True):
+        yield state(features.take(place), matrix, weight)
+
+
+def read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]:
+    """Lower Cholesky factors of these sizes, whose triangles are laid end to end, shape [m, m] each."""
+    counts = [m * (m + 1) // 2 for m in sizes]
+    factors = []
+    for m, triangle in zip(sizes, reader.take(name, REAL, sum(counts)).split(counts), strict=True):
         factor = torch.zeros(m, m, dtype=REAL)
         factor[torch.ones(m, m, dtype=torch.bool).tril()] = triangle
         if not bool((factor.diagonal() > 0).all()):
-            raise reader.fail(f"{prefix}factor", "is not a positive definite factor")
-        yield GramPosterior(features.take(place), factor, weight)
+            raise reader.fail(name, "is not a positive definite factor")
+        factors.append(factor)
+    return factors
+
+
+def read_roots(reader: Reader, prefix: str, sizes: list[int]) -> list[Tensor]:
+    """Roots of so many rows each, laid end to end, shape [m, r] each; float64 or float32, all alike."""
+    ranks = reader.take(f"{prefix}ranks", INT, len(sizes)).tolist()
+    if any(not 0 <= rank <= m for rank, m in zip(ranks, sizes, strict=True)):
+        raise reader.fail(f"{prefix}ranks", "lie beyond the number of rows")
+    counts = [m * rank for m, rank in zip(sizes, ranks, strict=True)]
+    flat = reader.take(f"{prefix}root", None, sum(counts))
+    if flat.dtype not in (torch.float64, torch.float32):
+        raise reader.fail(f"{prefix}root", f"is {flat.dtype}, neither float64 nor float32")
+    parts = flat.split(counts)
+    return [part.view(m, rank) for part, m, rank in zip(parts, sizes, ranks, strict=True)]
 
 
 def _read_spans(reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int):
@@ -221,7 +291,9 @@ def _read_spans(reader: Reader, prefix: str, tangents: TangentMap, sizes: list[i
     if not bool(((flat >= 0) & (flat <= 1)).all()):
         raise reader.fail(f"{prefix}shrink", "lies beyond 0..1")
     shrink = flat.split(ranks.tolist())
-    basis = reader.take(f"{prefix}basis", tangents.network.dtype, width * total)
+    basis = reader.take(f"{prefix}basis", None, width * total)
+    if basis.dtype not in (tangents.network.dtype, torch.float16):
+        raise reader.fail(f"{prefix}basis", f"is {basis.dtype}, not {tangents.network.dtype} or float16")
     bases = basis.split([width * r for r in ranks.tolist()])
     weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)
     for i, rank in enumerate(ranks.tolist()):

@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calibrating import Training, calibrated
+from .calibrating import Training, alarm_again, calibrated
 from .data import BATCH_ROWS, Rows, chunks, gather, leaves, read_rows, structure
 from .executors import Executor, nearby, usual_threads
 from .experts import Problem, Solved, Task
 from .fingerprint import rows_fingerprint
 from .gating import nearest_two
 from .holding import kept_rows
-from .math.ranks import needed_rows
 from .model import UncertaintyModel
-from .novelty import Alarm
 from .preparing import check_groups, find_blends, make_problems, residual_of
 from .priors import prior_of
 from .progress import Reporter, reporting
@@ -50,6 +48,11 @@ def update(
     Returns:
         Which experts were solved again, counted through all kernels.
     """
+    if model.origin.compressed:
+        raise ValueError(
+            f"this model was compressed ({model.origin.compressed}) and no longer holds what new rows need; "
+            "update the model that it was made from, and compress that again."
+        )
     added = read_rows(new_rows, name="new_rows")
     if structure(added.inputs) != model.origin.structure:
         raise ValueError(
@@ -91,17 +94,10 @@ def update(
         refitted = calibrated(model.network, tuple(mixtures), origin, training, witness, report)
         if memory.validation is None and labels is None:
             refitted.calibrations = model.calibrations  # nothing new is known about them
-        refitted.alarm = _alarm_again(model.alarm, refitted.held_scores)
+        refitted.alarm = alarm_again(model.alarm, refitted.held_scores)
     for name in ("mixtures", "origin", "calibrations", "memory", "witness", "held_scores", "alarm"):
         setattr(model, name, getattr(refitted, name))
     return touched
-
-
-def _alarm_again(alarm: Alarm | None, scores: Tensor) -> Alarm | None:
-    """The threshold on the scores as they are now; None where there are too few held-out rows at hand."""
-    if alarm is None or len(scores) < needed_rows(1.0 - float(alarm.false_alarm)):
-        return None
-    return Alarm.fit(scores, float(alarm.false_alarm))
 
 
 def _joined(old: Rows, new: Rows) -> Rows:

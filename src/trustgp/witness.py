@@ -22,6 +22,7 @@ from torch import Tensor
 from .data import Inputs, chunks, leaves
 from .gating import nearest_two
 from .math.calibration import steady_log_kappa
+from .math.compression import root_variance
 from .math.posterior import gram_variance
 from .math.stationary import squared_exponential
 
@@ -76,6 +77,34 @@ class Cell:
     kappa: Tensor
     tau: Tensor
 
+    def unit(self, cross: Tensor) -> Tensor:
+        """Posterior over prior variance of rows with the kernel `cross` [n, m], shape [n]."""
+        return gram_variance(torch.ones_like(cross[:, 0]), cross, self.factor)
+
+
+@dataclass(frozen=True)
+class RootCell:
+    """A cell that keeps few directions in place of the factor: of a compressed model.
+
+    Args:
+        rows, own, inputs, weights, centre, scale, kappa, tau: As of `Cell`.
+        root: R with R R^T <= (K + tau I)^-1, shape [m, r], float64 or float32.
+    """
+
+    rows: Tensor
+    own: Tensor
+    inputs: Tensor
+    root: Tensor
+    weights: Tensor
+    centre: Tensor
+    scale: Tensor
+    kappa: Tensor
+    tau: Tensor
+
+    def unit(self, cross: Tensor) -> Tensor:
+        """Posterior over prior variance of rows with the kernel `cross` [n, m], shape [n]."""
+        return root_variance(torch.ones_like(cross[:, 0]), cross, self.root)
+
 
 @dataclass(frozen=True)
 class Testimony:
@@ -113,7 +142,7 @@ class WitnessState:
         size: A cell holds at most twice as many rows, a scalar.
         reach: nu_0, the novelty that left-out training rows reach, a scalar.
         floor: The least variance of each output that it claims, shape [C].
-        cells: M of them.
+        cells: M of them, all of one kind.
     """
 
     offset: Tensor
@@ -124,7 +153,7 @@ class WitnessState:
     size: Tensor
     reach: Tensor
     floor: Tensor
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...] | tuple[RootCell, ...]
 
     @cached_property
     def kappa(self) -> Tensor:
@@ -178,7 +207,7 @@ class WitnessState:
             cell = self.cells[number]
             cross = squared_exponential(points[rows], cell.inputs, self.length)
             # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
-            unit = gram_variance(torch.ones_like(cross[:, 0]), cross, cell.factor).clamp(0.0, 1.0)
+            unit = cell.unit(cross).clamp(0.0, 1.0)
             mean[rows] = cell.centre + cross @ cell.weights
             variance[rows], novelty[rows] = self.variance(number, unit), unit
         return Testimony(mean, variance, novelty, self.reach)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from .safefile import Reader
-from .witness import Cell, WitnessState
+from .state import read_roots, read_triangles
+from .witness import Cell, RootCell, WitnessState
 
 INT, REAL = torch.int64, torch.float64
 EACH = ("centre", "scale", "kappa")  # one row for each cell, shape [M, C]
@@ -24,7 +25,12 @@ def witness_tensors(state: WitnessState) -> dict[str, Tensor]:
     table |= {
         name: torch.cat([getattr(cell, name) for cell in cells]) for name in ("rows", "inputs", "weights")
     }
-    triangles = [cell.factor[torch.ones_like(cell.factor, dtype=torch.bool).tril()] for cell in cells]
+    roots = [cell.root for cell in cells if isinstance(cell, RootCell)]
+    if roots:
+        table["ranks"] = torch.tensor([root.shape[1] for root in roots], dtype=INT)
+        return table | {"root": torch.cat([root.flatten() for root in roots])}
+    factors = [cell.factor for cell in cells if isinstance(cell, Cell)]
+    triangles = [factor[torch.ones_like(factor, dtype=torch.bool).tril()] for factor in factors]
     return table | {"factor": torch.cat(triangles)}
 
 
@@ -60,7 +66,7 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
 
 def _read_cells(
     reader: Reader, prefix: str, count: int, width: int, num_outputs: int, rows: int
-) -> tuple[Cell, ...]:
+) -> tuple[Cell, ...] | tuple[RootCell, ...]:
     sizes = reader.take(f"{prefix}sizes", INT, count)
     own = reader.take(f"{prefix}own", INT, count)
     if int(sizes.min()) < 1 or bool((own > sizes).any()) or bool((own < 0).any()) or int(own.max()) == 0:
@@ -81,18 +87,15 @@ def _read_cells(
         "inputs": reader.take(f"{prefix}inputs", REAL, total, width).split(lengths),
         "weights": reader.take(f"{prefix}weights", REAL, total, num_outputs).split(lengths),
     }
-    triangles = [m * (m + 1) // 2 for m in lengths]
-    flat = reader.take(f"{prefix}factor", REAL, sum(triangles)).split(triangles)
-    cells = []
-    for i, m in enumerate(lengths):
-        factor = torch.zeros(m, m, dtype=REAL)
-        factor[torch.ones(m, m, dtype=torch.bool).tril()] = flat[i]
-        if not bool((factor.diagonal() > 0).all()):
-            raise reader.fail(f"{prefix}factor", "is not a positive definite factor")
-        parts = {name: value[i] for name, value in split.items()}
-        each = {name: value[i] for name, value in numbers.items()}
-        cells.append(Cell(own=own[i], factor=factor, tau=tau[i], **parts, **each))
-    return tuple(cells)
+    said = [
+        {"own": own[i], "tau": tau[i]} | {name: value[i] for name, value in (split | numbers).items()}
+        for i in range(count)
+    ]
+    if "root" in reader.matching(prefix):
+        roots = read_roots(reader, prefix, lengths)
+        return tuple(RootCell(root=root, **one) for root, one in zip(roots, said, strict=True))
+    factors = read_triangles(reader, f"{prefix}factor", lengths)
+    return tuple(Cell(factor=factor, **one) for factor, one in zip(factors, said, strict=True))
 
 
 def _positive(reader: Reader, name: str, *shape: int) -> Tensor:

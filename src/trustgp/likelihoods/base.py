@@ -81,6 +81,10 @@ class Likelihood(Protocol):
         """
         ...
 
+    def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:
+        """What held-out rows teach anew; what only training rows can tell is taken from `calibrations`."""
+        ...
+
     def doubt(self, rows: Any, calibrations: Calibrations) -> str:
         """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""
         ...

@@ -123,6 +123,12 @@ class Classification:
         # with a kernel for each output there is no one expert that a row belongs to
         return (fit_temperature(rows, experts, seen=seen, local=len(shape.experts) == 1),)
 
+    def recalibrate(
+        self, rows: HeldClasses, shape: Shape, calibrations: tuple[Temperature]
+    ) -> tuple[Temperature]:
+        """The temperature fitted anew, to rows that the network has not seen."""
+        return self.calibrate(rows, shape, None)
+
     def doubt(self, rows: HeldClasses, calibrations: tuple[Temperature]) -> str:
         """A constant temperature is among those it is fitted with: there is nothing to say."""
         return ""

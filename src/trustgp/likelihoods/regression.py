@@ -82,6 +82,16 @@ class Regression:
         own, corrected = (fit_calibration(rows, num_outputs, corrected=z, rare=rare) for z in (False, True))
         return own, corrected
 
+    def recalibrate(
+        self, rows: HeldOut, shape: Shape, calibrations: tuple[Calibration, Calibration]
+    ) -> tuple[Calibration, Calibration]:
+        """Both scales fitted anew; rho is that of before."""
+        own, corrected = (
+            fit_calibration(rows, shape.outputs, corrected=z, rare=before.rare.cpu())
+            for z, before in zip((False, True), calibrations, strict=True)
+        )
+        return own, corrected
+
     def doubt(self, rows: HeldOut, calibrations: tuple[Calibration, Calibration]) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
         spread = torch.stack([part.square().mean() for part in _by_output(rows)])

@@ -1,0 +1,135 @@
+r"""Less to hold, and never a smaller variance: fewer rows, fewer directions.
+
+An expert knows m rows with the kernel K and (correlated) noise N. What it has learnt takes
+:math:`k(x)^\top (K + N)^{-1} k(x)` from the prior variance. Whoever conditions on less takes less:
+
+* of the rows Z alone, :math:`k_Z(x)^\top (K_{ZZ} + N_{ZZ})^{-1} k_Z(x)`. Among all forms
+  :math:`k_Z(x)^\top M k_Z(x)` that take at most as much as the m rows do, for every x, no other takes more
+  when K is of full rank: it is the m rows' form, shorted to the span of Z (Anderson and Trapp, 1975);
+* in r directions V with orthonormal columns, :math:`|V^\top L^{-1} k(x)|^2`, where L L^T = K + N.
+
+The mean has no such side to err on: it is projected, so that all m rows count through those that stay.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .evidence import factorise
+
+# Of the mean diagonal, against rounding: rows that repeat each other may all be kept.
+RIDGE = 1e-10
+# Directions that are fewer than one in SPARE are found by iteration, with some EXTRA, in so many ROUNDS.
+SPARE, EXTRA, ROUNDS = 5, 16, 3
+# The most that float32 may change a variance, over the prior's.
+SAFE = 1e-3
+TRIES = 8
+
+
+def projected(cross: Tensor, gram: Tensor, values: Tensor) -> Tensor:
+    r"""Weights of the kept rows that come nearest to given values at all rows.
+
+    .. math:: \min_w |K_{nz} w - g|^2 + \epsilon \, w^\top K_{zz} w, \qquad
+              (\epsilon K_{zz} + K_{zn} K_{nz}) w = K_{zn} g
+
+    Solved through :math:`K_{zz} = L L^\top`, as a least-squares problem in :math:`L^\top w`: the normal
+    equations would square the kernel's condition.
+
+    Args:
+        cross: K_nz, shape [n, r].
+        gram: K_zz, shape [r, r].
+        values: g, shape [n, B].
+
+    Returns:
+        w, shape [r, B].
+    """
+    level = float(gram.diagonal().mean())
+    factor, _ = factorise(gram, RIDGE * level)
+    phi = torch.linalg.solve_triangular(factor, cross.T, upper=False).T  # [n, r]
+    ridge = (RIDGE * level * len(cross)) ** 0.5 * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    stacked = torch.cat([phi, ridge])
+    target = torch.cat([values, values.new_zeros(len(gram), values.shape[1])])
+    orthonormal, upper = torch.linalg.qr(stacked)
+    inside = torch.linalg.solve_triangular(upper, orthonormal.T @ target, upper=True)
+    return torch.linalg.solve_triangular(factor.T, inside, upper=True)
+
+
+def strongest_root(factor: Tensor, gram: Tensor, rank: int) -> Tensor:
+    r"""R with :math:`R R^\top \le (L L^\top)^{-1}`, of the r directions in which the rows tell most.
+
+    .. math:: R = L^{-\top} V, \qquad L^{-1} K K L^{-\top} = V S V^\top,
+
+    the r leading eigenvectors: they take most from the variances of the rows themselves. With N = tau I they
+    are the leading eigenvectors of K, what Lanczos' iteration (LOVE) tends to.
+
+    Args:
+        factor: L, lower, shape [m, m].
+        gram: K, shape [m, m].
+        rank: r; at most m.
+
+    Returns:
+        R, shape [m, min(r, m)].
+    """
+    white = torch.linalg.solve_triangular(factor, gram, upper=False)
+    vectors = _leading(white, rank)
+    return torch.linalg.solve_triangular(factor.T, vectors, upper=True)
+
+
+def _leading(white: Tensor, rank: int) -> Tensor:
+    """About the leading left singular vectors of [m, m], orthonormal, shape [m, min(rank, m)].
+
+    Few of many are found by iterating on a subspace, from some of the columns: what is promised holds for any
+    orthonormal directions, so those found need only be good.
+    """
+    m = len(white)
+    if SPARE * rank >= m:
+        return torch.linalg.eigh(white @ white.T)[1].flip(1)[:, :rank]
+    start = torch.linspace(0, m - 1, rank + EXTRA, device=white.device).long()
+    space = torch.linalg.qr(white[:, start])[0]
+    for _ in range(ROUNDS):
+        space = torch.linalg.qr(white @ (white.T @ space))[0]
+    left = torch.linalg.svd(space.T @ white, full_matrices=False)[0]
+    return space @ left[:, :rank]
+
+
+def narrowed(root: Tensor, gram: Tensor) -> Tensor | None:
+    r"""R in float32, shrunk until no row's variance falls by the rounding; None: too much would be lost.
+
+    .. math:: |\tilde R^\top k_i|^2 \le |R^\top k_i|^2, \quad
+              |R^\top k_i|^2 - |\tilde R^\top k_i|^2 \le 10^{-3} k_{ii}
+
+    Args:
+        root: R, shape [m, r], float64.
+        gram: K, shape [m, m].
+    """
+    before, level = (gram @ root).square().sum(1), gram.diagonal().mean()
+    margin = 0.0
+    for _ in range(TRIES):
+        small = (root * math.sqrt(1.0 - margin)).float()
+        after = (gram @ small.double()).square().sum(1)
+        moved = float(((before - after).abs() / level).amax())
+        if not moved <= SAFE:
+            return None
+        if bool((after <= before).all()):
+            return small
+        margin = 2.0 * max(margin, moved)
+    return None
+
+
+def root_variance(prior: Tensor, cross: Tensor, root: Tensor) -> Tensor:
+    r"""Unit variance :math:`k(x, x) - |R^\top k(x)|^2`; see `posterior.gram_variance` for what holds.
+
+    Args:
+        prior: k(x, x) / s, shape [n].
+        cross: k(x, rows) / s, shape [n, m].
+        root: R, shape [m, r], in any precision.
+
+    Returns:
+        Shape [n].
+    """
+    if cross.dtype != torch.float64:
+        raise TypeError(f"the difference needs float64, not {cross.dtype}.")
+    return prior - (cross @ root.to(cross)).square().sum(dim=1)
