@@ -19,6 +19,7 @@ from .patchwork import Patchwork
 from .prediction import Prediction
 from .safefile import ArtifactError
 from .tangents import JacobianRows, LayerFactors, Sketch
+from .tuning import Tuning, tune
 from .witness import Witness
 
 __version__ = "0.1.0"
@@ -34,6 +35,8 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "ConformalSets",
     # make it small
     "compress",
+    "tune",
+    "Tuning",
     # look at it
     "evaluate",
     "Evaluation",

@@ -16,7 +16,7 @@ from .likelihoods import Shape
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .novelty import novelty_tensors, read_novelty
-from .safefile import ArtifactError, Reader, read, write
+from .safefile import ArtifactError, Reader, read, write, written_bytes
 from .state import mixture_tensors, read_mixture
 from .tangents.checking import check_mode
 from .tangents.copying import bare
@@ -31,6 +31,15 @@ LISTS = ("names", "cap", "lend", "split")  # of an origin: tuples, which JSON do
 
 def save(model: UncertaintyModel, path: str | Path) -> None:
     """Write a model whole or not at all. The network is not in the file."""
+    write(Path(path), kind=KIND, text=_origin_text(model), tensors=_tensors(model))
+
+
+def file_bytes(model: UncertaintyModel) -> int:
+    """How long the file would be that `save` writes."""
+    return written_bytes(kind=KIND, text=_origin_text(model), tensors=_tensors(model))
+
+
+def _tensors(model: UncertaintyModel) -> dict[str, Tensor]:
     table: dict[str, Tensor] = {}
     for k, mixture in enumerate(model.mixtures):
         table |= {f"mixture.{k}.{name}": value for name, value in mixture_tensors(mixture).items()}
@@ -39,8 +48,7 @@ def save(model: UncertaintyModel, path: str | Path) -> None:
     for k, calibration in enumerate(model.calibrations):
         for field in fields(calibration):
             table[f"calibration.{k}.{field.name}"] = getattr(calibration, field.name)
-    table |= novelty_tensors(model.held_scores, model.alarm)
-    write(Path(path), kind=KIND, text=_origin_text(model), tensors=table)
+    return table | novelty_tensors(model.held_scores, model.alarm)
 
 
 def load(

@@ -69,7 +69,11 @@ def check_whole(model: UncertaintyModel) -> None:
 
 @torch.no_grad()
 def compressed(
-    model: UncertaintyModel, sizes: Sizes, validation: Rows | None, report: Reporter
+    model: UncertaintyModel,
+    sizes: Sizes,
+    validation: Rows | None,
+    report: Reporter,
+    known: dict | None = None,
 ) -> UncertaintyModel:
     """The smaller model, calibrated on the validation rows if there are any.
 
@@ -78,13 +82,14 @@ def compressed(
         sizes: What is left of it.
         validation: Rows that neither the network nor the experts have seen; None: none.
         report: Shows how far it is.
+        known: Roots of the witness, see `smaller_witness`.
     """
     parts = report.track(model.mixtures, stage="compressing", total=len(model.mixtures))
     mixtures = tuple(
         replace(m, experts=smaller_experts(m.experts, sizes), gate=smaller_gate(m.gate, sizes)) for m in parts
     )
-    witness = None if model.witness is None else smaller_witness(model.witness, sizes)
-    origin = replace(model.origin, compressed=str(sizes), witness=model.origin.witness)
+    witness = None if model.witness is None else smaller_witness(model.witness, sizes, known)
+    origin = replace(model.origin, compressed=str(sizes))
     found = UncertaintyModel(model.network, mixtures, model.calibrations, origin, None, witness)
     if validation is not None:
         if witness is not None and model.witness is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_bytes, size_text
+from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_budget, parse_bytes, size_text
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows, structure
@@ -70,7 +71,7 @@ def fit(
     patchwork: Patchwork | None = None,
     division: Division | None = None,
     witness: Witness | None = Witness(),  # noqa: B008 - frozen
-    budget: int | str | None = None,
+    budget: int | str | Sequence[int | str] | None = None,
     memory: int | str | None = None,
     executor: Executor | None = None,
     device: str | torch.device | None = None,
@@ -97,7 +98,9 @@ def fit(
         patchwork: How many neighbours lend how many rows; None: `Patchwork(neighbours=4, fraction=0.1)`.
         division: How the rows are divided; None: `Division()`.
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
-        budget: The most the fitted model may hold: bytes, or a text like "64 MiB".
+        budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that a
+            prediction for one row may take on this machine, "2 ms", or both, "64 MiB, 2 ms": then the model
+            is fitted without a limit, and `trustgp.tune` makes it smaller with the validation rows.
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
             None: threads, one per core (two on a GPU), or a single one where the memory is short.
@@ -109,7 +112,13 @@ def fit(
     """
     likelihood = likelihood or Regression()
     patchwork, division = patchwork or Patchwork(), division or Division()
-    limit = None if budget is None else parse_bytes(budget, name="budget")
+    most_allowed = parse_budget(budget, name="budget")
+    timed = most_allowed.seconds is not None
+    if timed and validation is None:
+        raise ValueError(
+            f"budget={budget!r} names a time: pass validation=, rows on which forms are compared."
+        )
+    limit = None if timed else most_allowed.size
     most = None if memory is None else parse_bytes(memory, name="memory")
     rows = read_rows(train, name="train")
     held = None if validation is None else read_rows(validation, name="validation")
@@ -164,7 +173,12 @@ def fit(
             _fit_mixture(index, replace(problem, linear=linear), run, common_prior=likelihood.common_prior)
             for index, problem in enumerate(problems)
         ]
-        return _assembled(ready.network.module, origin, fitted, given, heard, report)
+        model = _assembled(ready.network.module, origin, fitted, given, heard, report)
+    if not timed:
+        return model
+    from .tuning import tune  # which may fit again
+
+    return tune(model, held, budget=budget, progress=progress).best
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,13 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, 
     _sync_folder(path.parent)
 
 
+def written_bytes(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """How long the file would be that `write` writes."""
+    payload = sum(value.numel() * value.element_size() for value in tensors.values())
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
+    return 8 + len(_make_header(kind, text, ordered)) + payload
+
+
 def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """The safetensors header, a checksum of zeros in it; `tensors` in the order in which they lie."""
     metadata = {

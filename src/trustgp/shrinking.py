@@ -154,19 +154,32 @@ def smaller_gate(gate: Gate, sizes: Sizes) -> Gate:
     return replace(gate, projection=GramProjection(kept, coefficients, offset))
 
 
-def smaller_witness(witness: WitnessState, sizes: Sizes) -> WitnessState | None:
-    """The witness with fewer directions in each cell; its mean stays what it is."""
+def smaller_witness(
+    witness: WitnessState, sizes: Sizes, known: dict[int | None, list[Tensor]] | None = None
+) -> WitnessState | None:
+    """The witness with fewer directions in each cell; its mean stays what it is.
+
+    Args:
+        witness: As it was fitted.
+        sizes: What is left of it.
+        known: Roots by their number of directions, where several are wanted of one witness; they are added.
+    """
     if sizes.witness == 0:
         return None
     if sizes.witness is None and not sizes.half:
         return witness
     whole = [cell for cell in witness.cells if isinstance(cell, Cell)]
+    known = {} if known is None else known
     grams = [_cell_kernel(cell) for cell in whole]
-    roots = [_cell_root(cell, gram, sizes.witness) for cell, gram in zip(whole, grams, strict=True)]
+    if sizes.witness not in known:
+        known[sizes.witness] = [
+            _cell_root(c, gram, sizes.witness) for c, gram in zip(whole, grams, strict=True)
+        ]
+    roots = known[sizes.witness]
     if sizes.half:
         narrow = [narrowed(root, gram) for root, gram in zip(roots, grams, strict=True)]
-        known = [root for root in narrow if root is not None]
-        roots = known if len(known) == len(roots) else roots
+        sound = [root for root in narrow if root is not None]
+        roots = sound if len(sound) == len(roots) else roots  # all alike
     cells = tuple(
         RootCell(root=root, **{f.name: getattr(cell, f.name) for f in fields(Cell) if f.name != "factor"})
         for cell, root in zip(whole, roots, strict=True)

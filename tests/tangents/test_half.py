@@ -64,7 +64,7 @@ def test_a_tensor_of_zeros_stays_one():
 
 
 def test_numbers_beyond_all_measure_are_refused():
-    huge = FactorFeatures((torch.full((2, 3), 1e40).double(),), (torch.ones(2, 2).double(),), ())
+    huge = FactorFeatures((torch.full((2, 3), 1e40, dtype=torch.float64),), (torch.ones(2, 2).double(),), ())
     with pytest.raises(ValueError, match=r"1e\+40.*Leave dtype out"):
         half_scales([huge])
 

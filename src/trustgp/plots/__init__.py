@@ -3,6 +3,7 @@
 from .bands import draw_bands
 from .basic import draw_band, draw_bars, draw_histograms
 from .experts import ExpertMap, draw_experts, map_experts
+from .frontier import draw_frontier
 from .overviews import overview
 from .quality import draw_calibration, draw_parity, draw_sparsification
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
@@ -26,6 +27,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "draw_bars",
     "draw_calibration",
     "draw_experts",
+    "draw_frontier",
     "draw_histograms",
     "draw_parity",
     "draw_sparsification",

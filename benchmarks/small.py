@@ -1,0 +1,156 @@
+"""How good is a small model of a real arm? The last line is JSON.
+
+    TRUSTGP_DATA=... python benchmarks/small.py [--budget "64 MiB"] [--seed 0] [--cache DIR] [--quick]
+
+Protocol, that of `trustgp study transfer` on SARCOS: both parts of the recording merged, duplicates dropped,
+20 % of the rows test and 10 % validate, at random. Inputs and targets are standardised by the TRAINING rows'
+statistics. Five networks, 21-5x200-7 ReLU, AdamW, one cycle to 3e-3, 100 epochs of batches of 128; network 0
+is that of all other methods. NLL is per torque, in standardised units.
+
+A model is fitted without a limit. `trustgp.tune` makes smaller forms of it, calibrates each on one half of
+the validation rows and scores it on the other (the table below); the best corrected NLL within the budget is
+chosen and calibrated on all validation rows. Then, once, the test rows: the ensemble of 5, the model without
+a limit, the chosen one, and `fit(..., budget=...)`, which keeps to the bytes while it fits. AUROC tells the
+test rows from every tenth row of the Barrett arm's recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import trustgp
+from trustgp.baselines import Ensemble, mlp, train_many
+from trustgp.metrics import auroc, gaussian_nll, mse
+from trustgp.prediction import Prediction
+from trustgp.studies.transfer_networks import FULL, MEMBERS, QUICK, Recipe
+from trustgp.studies.transfer_rows import IN_DOMAIN, Case, make_case
+
+
+def networks_for(case: Case, recipe: Recipe, seed: int, cache: Path | None) -> list[nn.Module]:
+    """Five trained networks, from the cache if they are there."""
+    seeds = [100 * seed + member for member in range(MEMBERS)]
+    networks = [mlp(recipe.widths, seed=number) for number in seeds]
+    file = None if cache is None else cache / f"small-{seed}-{recipe.epochs}.safetensors"
+    if file is not None and file.exists():
+        state = load_file(file)
+        for i, network in enumerate(networks):
+            own = {k.removeprefix(f"{i}."): v for k, v in state.items() if k.startswith(f"{i}.")}
+            network.load_state_dict(own)
+        return [network.eval() for network in networks]
+    options = {
+        "epochs": recipe.epochs,
+        "batch_size": recipe.batch_size,
+        "learning_rate": recipe.learning_rate,
+    }
+    trained = train_many(networks, *case.train, seeds=seeds, device="cpu", progress=True, **options)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file({f"{i}.{k}": v for i, n in enumerate(trained) for k, v in n.state_dict().items()}, file)
+    return trained
+
+
+def scores(said: Prediction, foreign: Prediction, targets: Tensor) -> dict[str, float]:
+    """On the test rows; by std, which every method has."""
+    here, there = (one.std.double().mean(dim=1) for one in (said, foreign))
+    return {
+        "nll": float(gaussian_nll(said.mean, said.variance, targets).mean()),
+        "mse": float(mse(said.mean, targets)),
+        "auroc": float(auroc(here, there)),
+    }
+
+
+def tested(predict: Any, case: Case) -> dict[str, dict[str, float]]:
+    """The scores of a predictor on the test rows, about its own mean and, where there is one, corrected."""
+    inputs, targets = case.tests[IN_DOMAIN]
+    said, foreign = predict(inputs), predict(case.tests["barrett"][0][::10])
+    found = {"own": scores(said, foreign, targets)}
+    if said._corrected is not None:
+        found["corrected"] = scores(said.corrected, foreign.corrected, targets)
+    return found
+
+
+def fitted(
+    network: nn.Module, case: Case, seed: int, **options: Any
+) -> tuple[trustgp.UncertaintyModel, float]:
+    """A model, and the seconds of its fit."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        model = trustgp.fit(network, case.train, validation=case.validation, seed=seed, **options)
+    return model, time.perf_counter() - start
+
+
+def show(console: Console, tests: dict[str, dict[str, Any]]) -> None:
+    """The test rows."""
+    shown = Table(title="Test rows, scored once", title_justify="left")
+    for column in ("method", "memory, MiB", "NLL", "corrected NLL", "mse", "corrected mse", "AUROC, Barrett"):
+        shown.add_column(column, justify="left" if column == "method" else "right")
+    for name, found in tests.items():
+        own, corrected = found["own"], found.get("corrected")
+        size = f"{found['nbytes'] / 2**20:.1f}"
+        likelihoods = (f"{own['nll']:.3f}", "" if corrected is None else f"{corrected['nll']:.3f}")
+        errors = (f"{own['mse']:.5f}", "" if corrected is None else f"{corrected['mse']:.5f}")
+        shown.add_row(name, size, *likelihoods, *errors, f"{own['auroc']:.4f}")
+    console.print(shown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", default="64 MiB")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--calls", type=int, default=30, help="predictions that are timed, of each form")
+    parser.add_argument("--cache", type=Path, help="a folder for the trained networks")
+    parser.add_argument("--figure", type=Path, help="where to draw the frontier")
+    parser.add_argument("--quick", action="store_true", help="few rows, small networks: to see that it runs")
+    options = parser.parse_args()
+    console = Console(width=150)
+    case = make_case("sarcos", "random", seed=options.seed, quick=options.quick)
+    recipe = QUICK if options.quick else FULL
+    networks = networks_for(case, recipe, options.seed, options.cache)
+    whole, seconds = fitted(networks[0], case, options.seed)
+    start = time.perf_counter()
+    tuning = trustgp.tune(whole, case.validation, budget=options.budget, by="corrected", calls=options.calls)
+    tuned_seconds = time.perf_counter() - start
+    console.print(tuning)
+    if options.figure is not None:
+        tuning.plot(options.figure)
+    bounded, _ = fitted(networks[0], case, options.seed, budget=options.budget)
+    ensemble = Ensemble.fit(networks, case.validation)
+    parameters = sum(p.numel() * p.element_size() for p in networks[0].parameters())
+    tests = {
+        "ensemble of 5": {"nbytes": 4 * parameters, **tested(ensemble.predict, case)},
+        "no limit": {"nbytes": whole.nbytes, **tested(whole.predict, case)},
+        "tuned": {"nbytes": tuning.best.nbytes, **tested(tuning.best.predict, case)},
+        "fit within the budget": {"nbytes": bounded.nbytes, **tested(bounded.predict, case)},
+    }
+    show(console, tests)
+    result = {
+        "budget": options.budget,
+        "seed": options.seed,
+        "quick": options.quick,
+        "rows": case.sizes,
+        "network": recipe.words(),
+        "chosen": tuning.chosen,
+        "fit_seconds": seconds,
+        "tune_seconds": tuned_seconds,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "frontier": [vars(row) for row in tuning.table],
+        "test": tests,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
