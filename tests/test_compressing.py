@@ -143,6 +143,21 @@ def test_the_states_are_what_was_asked_for(whole):
     assert all(isinstance(e.posterior, GramPosterior) for e in whole.mixtures[0].experts)
 
 
+@pytest.mark.parametrize("options", [{"rows": 12}, {"rows": 12, "rank": 5, "witness": 7}])
+def test_what_rows_take_from_the_prior_is_a_product_for_those_who_write_it_out(whole, strange, options):
+    small = compress(whole, **options)
+    features = small.mixtures[0].tangents(strange)
+    for expert in small.mixtures[0].experts:
+        state = expert.posterior
+        taken = (features.gram(state.features) @ state.whitening().T).square().sum(1)
+        answer = state(features)
+        torch.testing.assert_close(answer.prior - taken, answer.unit, rtol=1e-8, atol=1e-8)
+    for cell in small.witness.cells:
+        cross = torch.rand(3, len(cell.rows), dtype=torch.float64) / len(cell.rows)
+        taken = (cross @ cell.whitening().T).square().sum(1)
+        torch.testing.assert_close(1.0 - taken, cell.unit(cross), rtol=1e-8, atol=1e-8)
+
+
 def test_a_gate_of_fewer_rows_sends_nearly_all_rows_to_the_same_expert(whole, toy):
     inputs = toy(400, seed=11)[0]
     before = answers(whole, inputs).expert

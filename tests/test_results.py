@@ -73,6 +73,26 @@ def test_the_pages_quote_the_benchmark_of_many_rows(name):
         assert f"{result['fit_seconds']:.0f} seconds on one H200" in (ROOT / "README.md").read_text()
 
 
+def test_the_page_of_small_models_quotes_its_benchmark_and_they_beat_the_ensemble():
+    result = json.loads((ROOT / "benchmarks" / "results" / "small.json").read_text())
+    page, tests = (ROOT / "docs" / "small.md").read_text(), result["test"]
+    assert result["quick"] is False
+    for name, found in tests.items():
+        own, corrected = found["own"], found.get("corrected", {"nll": None, "mse": None})
+        cells = [f"{found['nbytes'] / 2**20:.1f}"]
+        cells += ["" if one["nll"] is None else f"{one['nll']:.3f}" for one in (own, corrected)]
+        cells += ["" if one["mse"] is None else f"{one['mse']:.5f}" for one in (own, corrected)]
+        assert f"| {name} | {' | '.join(cells)} | {own['auroc']:.4f} |".replace("|  |", "| |") in page
+    for row in result["frontier"]:
+        figures = (
+            f"{row['nll']:.3f} | {row['corrected']:.3f} | {row['auroc']:.4f} | {100 * row['moved']:.1f} %"
+        )
+        assert f"| {row['name']} | {figures} | {row['nbytes'] / 2**20:.1f} | " in page
+    assert f"`{result['chosen']}`" in page
+    assert tests["tuned"]["nbytes"] <= 64 * 2**20
+    assert tests["tuned"]["corrected"]["nll"] < tests["ensemble of 5"]["own"]["nll"]
+
+
 def test_the_readme_quotes_the_classification_study():
     result = json.loads((RESULTS / "classification" / "result.json").read_text())
     inside, outside, distorted = (

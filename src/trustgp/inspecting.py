@@ -21,6 +21,7 @@ PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; th
     "witness.": "witness",
     "experts.factor": "experts: Cholesky factors",
     "experts.basis": "experts: bases",
+    "experts.root": "experts: directions",
     "experts.features.": "experts: features of their rows",
     "experts.": "experts: the rest",
     "": "the rest",
@@ -75,6 +76,7 @@ def origin_table(summary: Summary) -> Table:
     table.add_row("outputs", f"{_outputs(summary)}, {summary.field('outputs')}")
     table.add_row("tangents", _choice(summary.field("tangents")))
     table.add_row("parameters", f"{len(names)} tensors: {names[0]} ... {names[-1]}" if names else "none")
+    table.add_row("compressed", str(summary.text.get("compressed") or "no"))
     table.add_row("likelihood", _choice(summary.field("likelihood")))
     table.add_row("bound", f"{float(bounds.mean()):.3f} of the squared kernel mass lies between experts")
     for index, about in enumerate(_titles(summary)):

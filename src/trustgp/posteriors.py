@@ -47,6 +47,10 @@ class GramPosterior:
         unit = posterior.gram_variance(prior, cross, self.factor)
         return Answer(unit, prior, cross @ self.weights)
 
+    def whitening(self) -> Tensor:
+        """W such that |W k(x)|^2 is what the rows take from the prior: L^-1, shape [m, m], float64."""
+        return posterior.inverse_factor(self.factor)
+
 
 @dataclass(frozen=True)
 class RootPosterior:
@@ -65,6 +69,10 @@ class RootPosterior:
     def __call__(self, features: Features) -> Answer:
         cross, prior = features.gram(self.features), features.diag()
         return Answer(root_variance(prior, cross, self.root), prior, cross @ self.weights)
+
+    def whitening(self) -> Tensor:
+        """W such that |W k(x)|^2 is what the rows take from the prior: R^T, shape [r, m], float64."""
+        return self.root.T.double()
 
 
 @dataclass(frozen=True)

@@ -196,8 +196,7 @@ def _cell_kernel(cell: Cell) -> Tensor:
 def _cell_root(cell: Cell, gram: Tensor, most: int | None) -> Tensor:
     if most is not None and most < len(gram):
         return strongest_root(cell.factor, gram, most)
-    whole = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    return torch.linalg.solve_triangular(cell.factor.T, whole, upper=True)
+    return cell.whitening().T
 
 
 def _unpacked(features: Features) -> Features:

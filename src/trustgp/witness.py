@@ -23,7 +23,7 @@ from .data import Inputs, chunks, leaves
 from .gating import nearest_two
 from .math.calibration import steady_log_kappa
 from .math.compression import root_variance
-from .math.posterior import gram_variance
+from .math.posterior import gram_variance, inverse_factor
 from .math.stationary import squared_exponential
 
 FARTHEST = 1e50  # scaled inputs beyond are taken as this: their squares must not overflow
@@ -81,6 +81,10 @@ class Cell:
         """Posterior over prior variance of rows with the kernel `cross` [n, m], shape [n]."""
         return gram_variance(torch.ones_like(cross[:, 0]), cross, self.factor)
 
+    def whitening(self) -> Tensor:
+        """W such that |W k(x)|^2 is what the rows take from the prior: L^-1, shape [m, m], float64."""
+        return inverse_factor(self.factor)
+
 
 @dataclass(frozen=True)
 class RootCell:
@@ -104,6 +108,10 @@ class RootCell:
     def unit(self, cross: Tensor) -> Tensor:
         """Posterior over prior variance of rows with the kernel `cross` [n, m], shape [n]."""
         return root_variance(torch.ones_like(cross[:, 0]), cross, self.root)
+
+    def whitening(self) -> Tensor:
+        """W such that |W k(x)|^2 is what the rows take from the prior: R^T, shape [r, m], float64."""
+        return self.root.T.double()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,12 @@ def gram_variance(prior: Tensor, cross: Tensor, factor: Tensor) -> Tensor:
     return prior - white.square().sum(dim=0)
 
 
+def inverse_factor(factor: Tensor) -> Tensor:
+    """L^-1 of a lower factor L [m, m], float64, shape [m, m]."""
+    eye = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
+    return torch.linalg.solve_triangular(factor.double(), eye, upper=False)
+
+
 def span_variance(phi: Tensor, basis: Tensor, shrink: Tensor) -> Tensor:
     r"""Unit variance from explicit features: a sum of squares, so never negative in any precision.
 
