@@ -68,6 +68,7 @@ ROOMS = [
         "equations",
         "experts",
         "mixture",
+        "one_pass",
         "solving",
         "priors",
         "witness",
