@@ -70,6 +70,7 @@ ROOMS = [
         "equations",
         "experts",
         "mixture",
+        "one_pass",
         "solving",
         "priors",
         "witness",

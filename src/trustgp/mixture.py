@@ -113,12 +113,18 @@ class Mixture:
         return steady_log_kappa(kappa.log(), own.to(kappa.device))
 
     @torch.no_grad()
-    def raw(self, inputs: Inputs) -> Raw:
+    def raw(self, inputs: Inputs, features: Features | None = None) -> Raw:
         """Answers of the experts that the gate chooses, chunk by chunk.
 
         Of many rows, those of an expert stand together, so that it is asked once and not in every chunk. That
         takes their features twice: not where gradients are written out, which are dearer than the answers.
+
+        Args:
+            inputs: Of the rows.
+            features: Theirs, where they are known.
         """
+        if features is not None:
+            return self._answers(features, self._labels(features))
         size, n = chunk_rows(self.tangents), count(inputs)
         every = torch.arange(n)
         if n <= size or self.tangents.width(expert=False) is not None:

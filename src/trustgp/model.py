@@ -14,8 +14,9 @@ from .data import Inputs, as_inputs, copied, count, finite_rows, structure, take
 from .likelihoods import Calibrations, Likelihood, Shape
 from .mixture import Mixture, Raw
 from .novelty import Alarm
+from .one_pass import OnePass
 from .prediction import Prediction
-from .tangents.base import Tangents
+from .tangents.base import Features, Tangents
 from .tangents.network import as_matrix, call
 from .witness import Witness, WitnessState
 
@@ -92,6 +93,7 @@ class UncertaintyModel(nn.Module):
         self.held_scores = torch.zeros(0, dtype=torch.float64) if held_scores is None else held_scores
         self.alarm = alarm
         self.training = network.training
+        self._one_pass = OnePass()
 
     @property
     def num_experts(self) -> int:
@@ -186,14 +188,16 @@ class UncertaintyModel(nn.Module):
 
         save(self, path)
 
-    def raw(self, inputs: Inputs, outputs: Tensor) -> Raw:
+    def raw(self, inputs: Inputs, outputs: Tensor, features: Features | None = None) -> Raw:
         """What experts and witness say before calibration.
 
         Args:
             inputs: Finite, on any device.
             outputs: The network's, shape [n] or [n, C].
+            features: Of the first kernel, where they are known.
         """
-        raw = Raw.join([mixture.raw(inputs) for mixture in self.mixtures])
+        first, *others = self.mixtures
+        raw = Raw.join([first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)])
         if self.witness is None:
             return raw
         said = self.witness(to_device(inputs, self.device))
@@ -221,13 +225,13 @@ class UncertaintyModel(nn.Module):
 
     def _predict(self, inputs: Inputs) -> Prediction:
         inputs = to_device(inputs, self.device)
-        outputs = call(self.network, copied(inputs))
+        outputs, features = self._one_pass(self.network, self.mixtures[0].tangents, inputs)
         good = finite_rows(inputs) & finite_rows(outputs)
         if not bool(good.all()) and bool(good.any()):
             # Rows that are whole must come out as if the others were not there, to the bit.
             outputs = outputs.clone()
             outputs[good] = call(self.network, take(inputs, good.nonzero().flatten()))
-        raw, known = self._known(inputs, outputs, good)
+        raw, known = self._known(inputs, outputs, features, good)
         prediction = self.origin.likelihood.prediction(outputs, raw, self.calibrations)
         limit = None if self.alarm is None else float(self.alarm.threshold)
         inner = {
@@ -237,14 +241,18 @@ class UncertaintyModel(nn.Module):
         }
         return replace(prediction, valid=known, _threshold=limit, **inner)
 
-    def _known(self, inputs: Inputs, outputs: Tensor, good: Tensor) -> tuple[Raw, Tensor]:
+    def _known(
+        self, inputs: Inputs, outputs: Tensor, features: Features | None, good: Tensor
+    ) -> tuple[Raw, Tensor]:
         """What the experts say of the good rows, and for which rows it is finite, shape [n]."""
         if not bool(good.any()):
             told = sum(len(mixture.experts[0].scale) for mixture in self.mixtures)
             return _nothing_known(outputs, told, len(self.mixtures)), good
         whole = bool(good.all())
         chosen = good.nonzero().flatten()
-        raw = self.raw(inputs, outputs) if whole else self.raw(take(inputs, chosen), outputs[chosen])
+        raw = (
+            self.raw(inputs, outputs, features) if whole else self.raw(take(inputs, chosen), outputs[chosen])
+        )
         sound = raw.finite()  # a gradient may overflow where input and output are finite
         known = good.clone()
         known[good] = sound

@@ -330,8 +330,7 @@ def _free_in_container() -> int | None:
 
 
 def _timed(work: Callable[[], Any], device: torch.device) -> float:
-    """Seconds that `work` takes, after a call for whatever is done once."""
-    work()
+    """Seconds that `work` takes."""
     _finish(device)
     start = time.perf_counter()
     work()
@@ -354,10 +353,12 @@ def _seconds(
         sample = take(sample, torch.arange(max(1, min(GPU_PROBE, chunk))) % count(sample))
     n, size = count(sample), GPU_PROBE if device.type == "cuda" else 256
     with torch.no_grad():
-        features = tangents(sample)
+        features = tangents(sample)  # and whatever is done once
         per_row = _timed(lambda: tangents(sample), device) / n
+        features.gram(features)
         per_pair = _timed(lambda: features.gram(features), device) / n**2
         probe = torch.eye(size, dtype=torch.float64, device=device)
+        torch.linalg.cholesky(probe)
         flop = _timed(lambda: torch.linalg.cholesky(probe), device) / (size**3 / 3)
     rows = shape.rows + shape.offered
     once, again = shape.n * per_row, shape.experts * rows * per_row

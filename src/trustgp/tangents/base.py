@@ -72,6 +72,10 @@ class TangentMap(Protocol):
         """Features of a chunk of rows."""
         ...
 
+    def seen(self, inputs: Inputs) -> tuple[Features, Tensor | None]:
+        """The same, and the outputs [n, C] of the forward pass that gave them; None: there was not one."""
+        ...
+
     def columns(self, inputs: Inputs) -> Tensor:
         """The feature columns an expert on these rows keeps; empty: all of them."""
         ...

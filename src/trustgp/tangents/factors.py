@@ -20,6 +20,7 @@ from .dense import dense_rows
 from .network import Choice, TangentNetwork, as_matrix, call, choose_parameters
 from .recorder import LayerCall, Recorder
 
+FEW_ROWS = 64  # on a CPU: the backward passes of so few cost more to begin than to do
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
 
@@ -146,8 +147,11 @@ class FactorMap:
         self._row_bytes = row_bytes
         self._together = True  # until it is found to fail
 
-    @torch.inference_mode(False)  # the user may predict in it
     def __call__(self, inputs: Inputs) -> FactorFeatures:
+        return self.seen(inputs)[0]
+
+    @torch.inference_mode(False)  # the user may predict in it
+    def seen(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
         recorder = Recorder(self.network)
         with torch.enable_grad(), recorder:
             outputs = as_matrix(call(self.network.twin, copied(self.network.ready(inputs))))
@@ -160,16 +164,18 @@ class FactorMap:
             per_layer[-1] = mix.norm().expand(len(outputs), 1, 1)
         linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "linear"]
         elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "product"]
-        return FactorFeatures(
+        features = FactorFeatures(
             activations=tuple(_extended(c) for c, _ in linear),
             signals=tuple(g.flatten(1) for _, g in linear),
             products=tuple(_products(c, g) for c, g in elementwise),
         )
+        return features, outputs.detach()
 
     def _signals(self, outputs: Tensor, probes: list[Tensor], mix: Tensor) -> list[Tensor]:
         """What comes back to each layer from the mixed outputs, [n, K, d'] each."""
-        if outputs.is_cuda and len(mix) > 1 and self._together:
-            try:  # all in one pass: a GPU takes as long to be asked as to answer
+        few = outputs.is_cuda or outputs.shape[0] <= FEW_ROWS
+        if few and len(mix) > 1 and self._together:
+            try:  # all in one pass: it takes as long to be asked as to answer
                 every = mix[:, None].expand(-1, *outputs.shape)
                 return [
                     signal.transpose(0, 1) for signal in _back(outputs, probes, every, is_grads_batched=True)

@@ -61,19 +61,24 @@ class Gradients:
             return "torch has no forward mode here. J theta is made one row after another: exact, but slow."
         return ""
 
-    def __call__(self, inputs: Inputs, into: Collector) -> None:
-        """All gradients of these rows, which together must fit in memory: see `Ways.row_bytes`."""
+    def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
+        """All gradients of these rows, which together must fit in memory: see `Ways.row_bytes`.
+
+        Returns:
+            The outputs [n, C], where one forward pass served all rows.
+        """
         ways = self.ways(inputs)
         mix = self.mix.to(device=self.network.device, dtype=self.network.dtype)
-        rest = ways.looped
+        rest, outputs = ways.looped, None
         try:
-            tapped(self.network, ways, mix, inputs, into)
+            outputs = tapped(self.network, ways, mix, inputs, into)
         except LayoutError:
             rest = (*rest, *ways.tapped)
         if ways.mapped:
             mapped(self.network, ways.mapped, mix, inputs, into)
         if rest:
             looped(self.network, rest, mix, inputs, into)
+        return outputs
 
 
 def find_ways(network: TangentNetwork, sample: Inputs, num_mixed: int) -> Ways:

@@ -50,8 +50,8 @@ def record(network: TangentNetwork, inputs: Inputs, rowless: Sequence[tuple] = (
     return outputs, recorder
 
 
-def tapped(network: TangentNetwork, ways: Ways, mix: Tensor, inputs: Inputs, into: Collector) -> None:
-    """One forward pass for all rows, and one backward pass for each mixed output.
+def tapped(network: TangentNetwork, ways: Ways, mix: Tensor, inputs: Inputs, into: Collector) -> Tensor:
+    """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C].
 
     Raises:
         LayoutError: Before anything is handed on, when the network treats these rows in another way than
@@ -68,7 +68,7 @@ def tapped(network: TangentNetwork, ways: Ways, mix: Tensor, inputs: Inputs, int
     lots = _sorted(recorder, ways, n)
     chosen = [place for lot in lots for place in lot]
     if not outputs.requires_grad or not chosen:
-        return  # nothing depends on these parameters
+        return outputs.detach()  # nothing depends on these parameters
     calls, last = recorder.calls, len(mix) - 1
     soon = [lot for lot in lots if calls[lot[0]].reduces]
     late = [lot for lot in lots if not calls[lot[0]].reduces]
@@ -87,6 +87,7 @@ def tapped(network: TangentNetwork, ways: Ways, mix: Tensor, inputs: Inputs, int
             hand_on(soon, backs, slice(k, k + 1))
             _hold(held, backs, k - start, width)
         hand_on(late, held, slice(start, start + width))
+    return outputs.detach()
 
 
 def _sorted(recorder: Recorder, ways: Ways, n: int) -> list[list[int]]:

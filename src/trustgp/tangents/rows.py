@@ -132,10 +132,13 @@ class RowMap:
             )
 
     def __call__(self, inputs: Inputs) -> RowFeatures:
+        return self.seen(inputs)[0]
+
+    def seen(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         size = max(1, WORKING_SET // self.working_bytes())
-        return RowFeatures(
-            torch.cat([self._chunk(take(inputs, index)) for index in chunks(count(inputs), size)])
-        )
+        parts = [self._chunk(take(inputs, index)) for index in chunks(count(inputs), size)]
+        outputs = parts[0][1] if len(parts) == 1 else None
+        return RowFeatures(torch.cat([rows for rows, _ in parts])), outputs
 
     @property
     def slow(self) -> str:
@@ -148,7 +151,7 @@ class RowMap:
         size = max(1, WORKING_SET // self.working_bytes())
         total = torch.zeros(len(self.mix), len(self.kept), dtype=torch.float64)
         for index in chunks(count(inputs), size):
-            sums = self._chunk(take(inputs, index)).double().sum(dim=0)
+            sums = self._chunk(take(inputs, index))[0].double().sum(dim=0)
             total += sums.view_as(total).to(total.device)
         score = total.abs().sum(dim=0)
         best = score.argsort(descending=True, stable=True)[: self.keep_per_expert].sort().values
@@ -188,9 +191,9 @@ class RowMap:
         return {"mix": self.mix, "kept": self.kept}
 
     @torch.inference_mode(False)  # the user may predict in it
-    def _chunk(self, inputs: Inputs) -> Tensor:
-        """Rows of a chunk, shape [n, K * |kept|]."""
+    def _chunk(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Rows of a chunk, shape [n, K * |kept|], and the outputs that were seen."""
         every = len(self.kept) == self.network.num_parameters
         found = Dense(self.network, count(inputs), len(self.mix), None if every else self.kept)
-        self.gradients(inputs, found)
-        return found.rows.flatten(1)
+        outputs = self.gradients(inputs, found)
+        return found.rows.flatten(1), outputs

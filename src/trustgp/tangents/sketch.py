@@ -63,9 +63,14 @@ class SketchMap:
         self._tables: dict[torch.device, Tables] = {}
 
     def __call__(self, inputs: Inputs) -> RowFeatures:
+        return self.seen(inputs)[0]
+
+    def seen(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         size = max(1, 2 * working_set(self.network.device) // self._working_bytes)
         parts = [self._chunk(take(inputs, index)) for index in chunks(count(inputs), size)]
-        return RowFeatures(parts[0] if len(parts) == 1 else torch.cat(parts))
+        if len(parts) == 1:
+            return RowFeatures(parts[0][0]), parts[0][1]
+        return RowFeatures(torch.cat([rows for rows, _ in parts])), None
 
     @property
     def slow(self) -> str:
@@ -93,12 +98,12 @@ class SketchMap:
         return {"mix": self.mix, "working_bytes": torch.tensor(self._working_bytes)}
 
     @torch.inference_mode(False)  # the user may predict in it
-    def _chunk(self, inputs: Inputs) -> Tensor:
-        """Sketches of rows that fit in memory together, [n, dim]."""
+    def _chunk(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Sketches of rows that fit in memory together, [n, dim], and the outputs that were seen."""
         network = self.network
         found = Sketched(self.tables, count(inputs), network.dtype, network.device)
-        self.gradients(inputs, found)
-        return found.rows()
+        outputs = self.gradients(inputs, found)
+        return found.rows(), outputs
 
     @property
     def tables(self) -> Tables:

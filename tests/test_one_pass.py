@@ -1,0 +1,87 @@
+"""A prediction runs the network once, and says the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import trustgp
+
+
+class Counting(nn.Module):
+    """Counts its forward passes; may return [n] instead of [n, 1]."""
+
+    def __init__(self, outputs: int, *, flat: bool = False) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.body = nn.Sequential(nn.Linear(3, 16), nn.ReLU(inplace=True), nn.Linear(16, outputs))
+        self.flat, self.rounding = flat, False
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        found = self.body(x)
+        if self.rounding and torch.is_grad_enabled():  # another way while the layers are watched
+            found = found * (1 + 2**-20)
+        return found[:, 0] if self.flat else found
+
+
+def fitted(network: nn.Module, tangents) -> trustgp.UncertaintyModel:
+    inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
+    targets = inputs.sum(1, keepdim=True).sin().expand(-1, network.body[2].out_features)
+    options = {"validation": (inputs[:20], targets[:20]), "num_experts": 2, "progress": False}
+    return trustgp.fit(network.eval(), (inputs, targets), tangents=tangents, **options)
+
+
+TANGENTS = [trustgp.LayerFactors(), trustgp.Sketch(64), trustgp.JacobianRows()]
+
+
+def passes(model: trustgp.UncertaintyModel, inputs: torch.Tensor) -> tuple[trustgp.Prediction, int]:
+    """The prediction, and how often the network and its twin ran for it."""
+    counters = {
+        id(b): b for m in (model.network, model.mixtures[0].tangents.network.twin) for b in m.buffers()
+    }
+    before = sum(int(b) for b in counters.values())
+    prediction = model.predict(inputs)
+    return prediction, sum(int(b) for b in counters.values()) - before
+
+
+@pytest.mark.parametrize("tangents", TANGENTS, ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("flat", [False, True])
+def test_from_the_second_time_on_a_prediction_runs_the_network_once(tangents, flat):
+    model = fitted(Counting(1 if flat else 2, flat=flat), tangents)
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(2))
+    (first, _), (second, runs) = passes(model, inputs), passes(model, inputs)
+    assert runs == 1
+    for name in ("mean", "variance", "novelty", "expert"):
+        torch.testing.assert_close(getattr(second, name), getattr(first, name), rtol=0, atol=0)
+    assert torch.equal(second.mean, model.network(inputs))
+    assert second.mean.shape == first.mean.shape
+
+
+@pytest.mark.parametrize("tangents", TANGENTS, ids=lambda t: type(t).__name__)
+def test_a_network_that_rounds_otherwise_while_it_is_watched_keeps_its_own_outputs(tangents):
+    model = fitted(Counting(2), tangents)
+    for part in (model.network, model.mixtures[0].tangents.network.twin):
+        part.rounding = True
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(2))
+    for _ in range(3):
+        with torch.no_grad():
+            assert torch.equal(model.predict(inputs).mean, model.network(inputs))
+
+
+def test_invalid_rows_do_not_decide_and_do_not_touch_the_others():
+    model = fitted(Counting(2), trustgp.LayerFactors())
+    inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(2))
+    bad = inputs.clone()
+    bad[2] = torch.nan
+    for _ in range(2):
+        found, _ = passes(model, bad)
+        whole = model.predict(inputs[[0, 1, 3, 4]])
+        assert found.valid.tolist() == [True, True, False, True, True]
+        assert torch.equal(found.mean[[0, 1, 3, 4]], whole.mean)
+        torch.testing.assert_close(found.variance[[0, 1, 3, 4]], whole.variance)
+    assert passes(model, inputs)[1] == 2  # of this shape nothing was known yet
+    assert passes(model, inputs)[1] == 1

@@ -1,0 +1,210 @@
+"""Trains the detector of `trustgp study detection` on rendered scenes; prints AP50, and keeps checkpoints.
+
+    python training/detector.py --device cuda --seconds 600 --out detector.safetensors [--resume FILE]
+
+Matching is exact, and done where the network is: a picture has at most three things, so every assignment of
+three of the thirty queries is looked at. The weights are averaged over steps; that average is saved, in float16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, one_hot
+
+from trustgp.datasets.scenes import CLASSES, Scenes, scenes
+from trustgp.metrics.boxes import average_precision, corners, generous_overlaps
+from trustgp.studies.detection_network import detector, pixels
+
+MOST = 3  # things in a picture
+LOT = 250  # pictures rendered at a time
+
+
+def rendered(task: tuple[int, int]) -> Scenes:
+    torch.set_num_threads(1)
+    first, n = task
+    return scenes(n, "carry", seed=0, first=first)
+
+
+def load_rows(n: int, held: int, workers: int) -> tuple[tuple[Tensor, ...], Scenes]:
+    """Pictures, boxes [n, 3, 4] from 0 to 1 (centre, size), labels [n, 3] (-1: none); held-out scenes."""
+    tasks = [(start, min(LOT, n + held - start)) for start in range(0, n + held, LOT)]
+    if workers > 1:
+        with ProcessPoolExecutor(workers) as pool:
+            parts = list(pool.map(rendered, tasks))
+    else:
+        parts = list(map(rendered, tasks))
+    images = torch.cat([part.images for part in parts])
+    boxes = [one for part in parts for one in part.boxes]
+    labels = [one for part in parts for one in part.labels]
+    table, kinds = torch.zeros(n, MOST, 4), torch.full((n, MOST), -1)
+    side = images.shape[-1]
+    for i in range(n):
+        k = len(boxes[i])
+        low, high = boxes[i][:, :2] / side, boxes[i][:, 2:] / side
+        table[i, :k] = torch.cat([(low + high) / 2, high - low], dim=1)
+        kinds[i, :k] = labels[i]
+    return (images[:n], table, kinds), Scenes(images[n:], tuple(boxes[n:]), tuple(labels[n:]))
+
+
+def flipped(images: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """Half of the pictures mirrored, with their boxes, and all with another brightness and contrast."""
+    mirror = torch.rand(len(images), device=images.device) < 0.5
+    images = torch.where(mirror[:, None, None, None], images.flip(3), images)
+    turned = torch.cat([1 - boxes[..., :1], boxes[..., 1:]], dim=-1)
+    boxes = torch.where(mirror[:, None, None] & (boxes[..., 2:3] > 0), turned, boxes)
+    gain = 1 + 0.2 * (torch.rand(len(images), 3, 1, 1, device=images.device) - 0.5)
+    lift = 0.4 * (torch.rand(len(images), 1, 1, 1, device=images.device) - 0.5)
+    return pixels(images) * gain + lift, boxes
+
+
+@torch.no_grad()
+def matched(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
+    """The query of each thing, exact, shape [n, 3]; of things that are not there any other.
+
+    Args:
+        logits: [n, Q, C].
+        boxes: [n, Q, 4].
+        true: [n, 3, 4].
+        labels: [n, 3].
+    """
+    queries = logits.shape[1]
+    p = logits.float().sigmoid()
+    gain = 0.25 * (1 - p) ** 2 * -(p + 1e-8).log() - 0.75 * p**2 * -(1 - p + 1e-8).log()
+    cost = 2 * gain.gather(2, labels.clamp_min(0)[:, None].expand(-1, queries, -1))
+    cost = cost + 5 * torch.cdist(boxes.float(), true.float(), p=1)
+    cost = cost - 2 * generous_overlaps(corners(boxes.float()), corners(true.float()))
+    cost = torch.where(labels[:, None] >= 0, cost, torch.zeros_like(cost))
+    total = cost[:, :, None, None, 0] + cost[:, None, :, None, 1] + cost[:, None, None, :, 2]
+    same = torch.eye(queries, dtype=torch.bool, device=cost.device)
+    clash = same[:, :, None] | same[:, None, :] | same[None, :, :]
+    best = total.masked_fill(clash, torch.inf).flatten(1).argmin(dim=1)
+    return torch.stack([best // queries**2, best // queries % queries, best % queries], dim=1)
+
+
+def loss_of(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
+    """Focal loss of the classes, and the distance and overlap of matched boxes, over the number of things."""
+    query = matched(logits, boxes, true, labels)
+    there = labels >= 0
+    count = there.sum().clamp_min(1)
+    wanted = torch.zeros_like(logits, dtype=torch.float32)
+    hot = one_hot(labels.clamp_min(0), logits.shape[2]).float() * there[..., None]
+    wanted.scatter_add_(1, query[..., None].expand(-1, -1, logits.shape[2]), hot)
+    logits = logits.float()
+    p = logits.sigmoid()
+    sure = torch.where(wanted > 0, p, 1 - p)
+    weight = torch.where(wanted > 0, 0.25, 0.75) * (1 - sure) ** 2
+    classes = (weight * binary_cross_entropy_with_logits(logits, wanted, reduction="none")).sum() / count
+    found = boxes.float().gather(1, query[..., None].expand(-1, -1, 4))
+    distance = ((found - true).abs().sum(dim=2) * there).sum() / count
+    pairs = generous_overlaps(corners(found)[:, :, None], corners(true)[:, :, None])[..., 0, 0]
+    return 2 * classes + 5 * distance + 2 * ((1 - pairs) * there).sum() / count
+
+
+def every_layer(network, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and boxes of all decoder layers, [L * n, Q, ...]."""
+    seen = network.model(images)
+    hidden = seen.intermediate_hidden_states
+    start = torch.special.logit(seen.reference_points.float(), eps=1e-5).transpose(0, 1)
+    boxes = network.bbox_predictor(hidden).float()
+    boxes = torch.cat([boxes[..., :2] + start, boxes[..., 2:]], dim=-1).sigmoid()
+    return network.class_labels_classifier(hidden).flatten(0, 1), boxes.flatten(0, 1)
+
+
+@torch.no_grad()
+def quality(network, held: Scenes, device: str) -> float:
+    """AP50, the mean over classes."""
+    network.eval()
+    scores, boxes = [], []
+    for part in held.images.split(500):
+        found = network(pixels(part.to(device)))
+        scores += list(found.logits.float().sigmoid().cpu())
+        boxes += list(corners(found.pred_boxes.float()).cpu() * held.images.shape[-1])
+    values = []
+    for kind in range(len(CLASSES)):
+        truth = [b[label == kind] for b, label in zip(held.boxes, held.labels, strict=True)]
+        values.append(average_precision(boxes, [s[:, kind] for s in scores], truth))
+    return sum(values) / len(values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=600, help="of training, after the pictures are made")
+    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--held", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rate", type=float, default=6e-4)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--every", type=float, default=40, help="seconds between looks at held-out pictures")
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    start = time.perf_counter()
+    rows, held = load_rows(options.pictures, options.held, options.workers)
+    images, true, labels = (part.to(options.device) for part in rows)
+    print(f"{len(images)} pictures in {time.perf_counter() - start:.0f} s", flush=True)
+    network = detector(len(CLASSES))
+    network.config.auxiliary_loss = True
+    if options.resume:
+        network.load_state_dict(
+            {k: v.float() if v.is_floating_point() else v for k, v in load_file(options.resume).items()}
+        )
+    network = network.to(options.device).train()
+    average = torch.optim.swa_utils.AveragedModel(
+        network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.998), use_buffers=True
+    )
+    slow = [p for name, p in network.named_parameters() if "backbone" in name]
+    fast = [p for name, p in network.named_parameters() if "backbone" not in name]
+    fused = options.device.startswith("cuda")
+    groups = [{"params": fast}, {"params": slow}]
+    optimiser = torch.optim.AdamW(groups, lr=options.rate, weight_decay=1e-4, fused=fused)
+    start, looked, step, record = time.perf_counter(), 0.0, 0, {}
+    while (passed := time.perf_counter() - start) < options.seconds:
+        share = passed / options.seconds
+        rate = options.rate * min(
+            1.0, (step + 1) / 200, 0.02 + 2.0 * (1 - share)
+        )  # flat, then down from half way
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        chosen = torch.randint(len(images), (options.batch,), device=images.device)
+        pictures, boxes = flipped(images[chosen], true[chosen])
+        with torch.autocast(images.device.type, torch.bfloat16):
+            logits, found = every_layer(network, pictures)
+        layers = len(logits) // len(chosen)
+        loss = layers * loss_of(logits, found, boxes.repeat(layers, 1, 1), labels[chosen].repeat(layers, 1))
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+        optimiser.step()
+        average.update_parameters(network)
+        step += 1
+        if passed - looked > options.every:
+            looked = passed
+            ap = quality(average.module, held, options.device)
+            print(f"{passed:.0f} s, step {step}, loss {float(loss.detach()):.3f}, AP50 {ap:.3f}", flush=True)
+            saved(average.module, options.out)
+    record = {"seconds": options.seconds, "steps": step, "pictures": len(images), "batch": options.batch}
+    saved(average.module, options.out)
+    print(json.dumps({**record, "held": len(held), "ap50": quality(average.module, held, options.device)}))
+
+
+def saved(network, path: Path) -> None:
+    """In float16, whole or not at all."""
+    state = {k: v.half() if v.is_floating_point() else v for k, v in network.state_dict().items()}
+    save_file({k: v.contiguous().cpu() for k, v in state.items()}, path.with_suffix(".part"))
+    path.with_suffix(".part").replace(path)
+
+
+if __name__ == "__main__":
+    main()
