@@ -10,8 +10,7 @@ from torch import Tensor
 
 from .experts import SELECTION_NOISE, Expert
 from .gating import Gate, GramProjection
-from .math import selection
-from .math.compression import narrowed, projected, strongest_root
+from .math.compression import narrowed, projected, strongest_root, telling_rows
 from .math.evidence import factorise
 from .posteriors import GramPosterior, RootPosterior, SpanPosterior
 from .tangents.base import Features
@@ -122,11 +121,11 @@ def _kernel(features: Features, noisy: Tensor) -> Tensor:
 
 
 def _chosen(gram: Tensor, most: int | None) -> Tensor:
-    """At most so many rows, the most uncertain given those before, in ascending order: own rows first."""
+    """At most so many rows, those that tell most given those before, in ascending order: own rows first."""
     if most is None or most >= len(gram):
         return torch.arange(len(gram), device=gram.device)
     noise = SELECTION_NOISE * float(gram.diagonal().mean())
-    return selection.greedy_rows(gram, most, noise).sort().values
+    return telling_rows(gram, most, noise).sort().values
 
 
 def smaller_gate(gate: Gate, sizes: Sizes) -> Gate:

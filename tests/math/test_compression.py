@@ -5,7 +5,7 @@ import torch
 from reference import posterior_variance
 
 from trustgp.math import compression
-from trustgp.math.compression import narrowed, projected, root_variance, strongest_root
+from trustgp.math.compression import narrowed, projected, root_variance, strongest_root, telling_rows
 
 GENERATOR = torch.Generator().manual_seed(0)
 PHI, NEW = (torch.randn(n, 40, generator=GENERATOR, dtype=torch.float64) for n in (24, 50))
@@ -105,6 +105,33 @@ def test_a_root_that_float32_would_spoil_stays_in_float64(monkeypatch):
     assert worst > 1e-6  # far more than numbers of one size lose
     monkeypatch.setattr(compression, "SAFE", worst / 2)
     assert narrowed(root, gram) is None
+
+
+def test_each_row_is_the_one_by_which_the_variances_of_all_fall_most():
+    gram, tau = PHI @ PHI.T, 0.3
+    chosen: list[int] = []
+
+    def left(rows):
+        noisy = gram[rows][:, rows] + tau * torch.eye(len(rows))
+        return float((gram - gram[:, rows] @ torch.linalg.inv(noisy) @ gram[rows]).trace())
+
+    for _ in range(8):
+        rest = [row for row in range(24) if row not in chosen]
+        chosen.append(min(rest, key=lambda row: left([*chosen, row])))
+    assert telling_rows(gram, 8, tau).tolist() == chosen
+
+
+def test_no_row_is_chosen_twice_and_all_of_them_where_there_are_too_few():
+    twins = torch.cat([PHI[:5], PHI[:5]])
+    assert sorted(telling_rows(twins @ twins.T, 99, 1e-6).tolist()) == list(range(10))
+
+
+def test_rows_are_judged_on_some_where_there_are_many(monkeypatch):
+    monkeypatch.setattr(compression, "JUDGED", 6)
+    gram = PHI @ PHI.T
+    judged = torch.linspace(0, 23, 6).long()
+    gain = gram[judged].square().sum(0) / (gram.diagonal() + 0.3)
+    assert int(telling_rows(gram, 1, 0.3)) == int(gain.argmax())
 
 
 def test_the_difference_is_taken_in_float64_only():

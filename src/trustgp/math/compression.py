@@ -24,9 +24,47 @@ from .evidence import factorise
 RIDGE = 1e-10
 # Directions that are fewer than one in SPARE are found by iteration, with some EXTRA, in so many ROUNDS.
 SPARE, EXTRA, ROUNDS = 5, 16, 3
+# Rows on which is judged what a row tells.
+JUDGED = 256
 # The most that float32 may change a variance, over the prior's.
 SAFE = 1e-3
 TRIES = 8
+
+
+def telling_rows(gram: Tensor, count: int, noise: float) -> Tensor:
+    r"""Rows in the order in which they tell most about all rows, given those chosen before.
+
+    With C the posterior covariance of the rows, the next one is that with the largest
+
+    .. math:: \sum_i C_{ip}^2 / (C_{pp} + \tau),
+
+    by which the variances of all rows fall together (of at most `JUDGED` of them, evenly spread). The most
+    uncertain row is often one that lies apart: it tells of itself alone. No row is taken twice; ties go to
+    the first.
+
+    Args:
+        gram: K, shape [m, m].
+        count: How many rows to choose; all of them, in order, if there are fewer.
+        noise: tau.
+
+    Returns:
+        Chosen indices, shape [min(count, m)], int64.
+    """
+    m = len(gram)
+    judged = torch.linspace(0, m - 1, min(m, JUDGED), device=gram.device).long()
+    cross, variance = gram[judged], gram.diagonal().clone()
+    columns, chosen = gram.new_empty(min(count, m), m), []
+    for step in range(min(count, m)):
+        gain = cross.square().sum(dim=0) / (variance.clamp_min(0.0) + noise)
+        gain[chosen] = -1.0
+        pivot = int(gain.argmax())
+        root = math.sqrt(max(float(variance[pivot]), 0.0) + noise)
+        column = (gram[pivot] - columns[:step, pivot] @ columns[:step]) / root
+        cross.addr_(column[judged], column, alpha=-1.0)
+        variance -= column.square()
+        columns[step] = column
+        chosen.append(pivot)
+    return torch.tensor(chosen, dtype=torch.int64, device=gram.device)
 
 
 def projected(cross: Tensor, gram: Tensor, values: Tensor) -> Tensor:
