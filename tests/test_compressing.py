@@ -62,7 +62,7 @@ def test_no_variance_falls(name, options, request, strange):
 
 
 @pytest.mark.parametrize("name", ["whole", "sketched"])
-def test_float16_moves_a_variance_by_at_most_a_millionth_of_the_prior_and_the_mean_by_a_thousandth(
+def test_float16_moves_a_variance_by_a_hundredth_and_a_millionth_of_the_prior_and_a_mean_by_a_fiftieth(
     name, request, strange
 ):
     model = request.getfixturevalue(name)
