@@ -114,7 +114,8 @@ def loss_of(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tens
 def every_layer(network, images: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and boxes of all decoder layers, [L * n, Q, ...]."""
     seen = network.model(images)
-    hidden = seen.intermediate_hidden_states
+    # the last layer's is normalised once more in a prediction
+    hidden = torch.cat([seen.intermediate_hidden_states[:-1], seen.last_hidden_state[None]])
     start = torch.special.logit(seen.reference_points.float(), eps=1e-5).transpose(0, 1)
     boxes = network.bbox_predictor(hidden).float()
     boxes = torch.cat([boxes[..., :2] + start, boxes[..., 2:]], dim=-1).sigmoid()
@@ -158,7 +159,6 @@ def main() -> None:
     images, true, labels = (part.to(options.device) for part in rows)
     print(f"{len(images)} pictures in {time.perf_counter() - start:.0f} s", flush=True)
     network = detector(len(CLASSES))
-    network.config.auxiliary_loss = True
     if options.resume:
         network.load_state_dict(
             {k: v.float() if v.is_floating_point() else v for k, v in load_file(options.resume).items()}
