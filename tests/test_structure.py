@@ -101,6 +101,7 @@ ROOMS = [
         "inspecting",
         "trials",
         "tuning",
+        "detection",
         "export",
         "",
     ],
@@ -110,7 +111,7 @@ ROOMS = [
 ORDER = {name: (floor, place) for floor, row in enumerate(ROOMS) for place, name in enumerate(row)}
 WING = ("datasets", "baselines", "studies")  # nothing else imports these, but for the command line
 FRONT = ("cli", "demo", "__main__")
-PACKAGES_OF_ONE_ROOM = (*WING, "export", "plots", "metrics", *FRONT)
+PACKAGES_OF_ONE_ROOM = (*WING, "detection", "export", "plots", "metrics", *FRONT)
 
 # Imports inside a function, where the method of a class offers what stands above it.
 LAZY = {

@@ -3,7 +3,7 @@
     python training/detector.py --device cuda --seconds 600 --out detector.safetensors [--resume FILE]
 
 Matching is exact, and done where the network is: a picture has at most three things, so every assignment of
-three of the thirty queries is looked at. The weights are averaged over steps; that average is saved, in float16.
+three of the thirty queries is looked at. Weights are averaged over steps; that average is saved, in float16.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import argparse
 import json
 import time
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -27,23 +29,24 @@ MOST = 3  # things in a picture
 LOT = 250  # pictures rendered at a time
 
 
-def rendered(task: tuple[int, int]) -> Scenes:
-    torch.set_num_threads(1)
+def rendered(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+    """Pictures, boxes and labels, as arrays: tensors travel as open files, of which there may be few."""
     first, n = task
-    return scenes(n, "carry", seed=0, first=first)
+    found = scenes(n, "carry", seed=0, first=first)
+    return found.images.numpy(), [one.numpy() for one in found.boxes], [one.numpy() for one in found.labels]
 
 
 def load_rows(n: int, held: int, workers: int) -> tuple[tuple[Tensor, ...], Scenes]:
     """Pictures, boxes [n, 3, 4] from 0 to 1 (centre, size), labels [n, 3] (-1: none); held-out scenes."""
     tasks = [(start, min(LOT, n + held - start)) for start in range(0, n + held, LOT)]
     if workers > 1:
-        with ProcessPoolExecutor(workers) as pool:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             parts = list(pool.map(rendered, tasks))
     else:
         parts = list(map(rendered, tasks))
-    images = torch.cat([part.images for part in parts])
-    boxes = [one for part in parts for one in part.boxes]
-    labels = [one for part in parts for one in part.labels]
+    images = torch.from_numpy(np.concatenate([pictures for pictures, _, _ in parts]))
+    boxes = [torch.from_numpy(one) for _, some, _ in parts for one in some]
+    labels = [torch.from_numpy(one) for _, _, some in parts for one in some]
     table, kinds = torch.zeros(n, MOST, 4), torch.full((n, MOST), -1)
     side = images.shape[-1]
     for i in range(n):
@@ -111,7 +114,8 @@ def loss_of(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tens
 def every_layer(network, images: Tensor) -> tuple[Tensor, Tensor]:
     """Logits and boxes of all decoder layers, [L * n, Q, ...]."""
     seen = network.model(images)
-    hidden = seen.intermediate_hidden_states
+    # the last layer's is normalised once more in a prediction
+    hidden = torch.cat([seen.intermediate_hidden_states[:-1], seen.last_hidden_state[None]])
     start = torch.special.logit(seen.reference_points.float(), eps=1e-5).transpose(0, 1)
     boxes = network.bbox_predictor(hidden).float()
     boxes = torch.cat([boxes[..., :2] + start, boxes[..., 2:]], dim=-1).sigmoid()
@@ -155,7 +159,6 @@ def main() -> None:
     images, true, labels = (part.to(options.device) for part in rows)
     print(f"{len(images)} pictures in {time.perf_counter() - start:.0f} s", flush=True)
     network = detector(len(CLASSES))
-    network.config.auxiliary_loss = True
     if options.resume:
         network.load_state_dict(
             {k: v.float() if v.is_floating_point() else v for k, v in load_file(options.resume).items()}

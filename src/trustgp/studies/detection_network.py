@@ -71,6 +71,7 @@ def detector(num_labels: int = 2, *, seed: int = 0) -> Any:
         encoder_attention_heads=4,
         decoder_attention_heads=4,
         dropout=0.0,
+        auxiliary_loss=True,  # also in predictions: it adds a normalisation after each layer of the decoder
         **options,
     )
     with torch.random.fork_rng(devices=[]):

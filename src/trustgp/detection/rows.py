@@ -1,0 +1,111 @@
+"""Rows for the experts: the queries of pictures that count, what goes in, and what should come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..metrics.boxes import corners
+from .matching import Things, match
+from .settings import Detection
+from .splitting import Detector, Seen
+
+PICTURES = 32  # that go through the detector at a time
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """Rows with known answers.
+
+    Args:
+        inputs: Of the tails, by name, [m, ...] each.
+        boxes: True edges in pixels, [m, 4]; nan where the query has found nothing.
+        labels: True classes, int64, [m]; the last one, "no object", where it has found nothing.
+    """
+
+    inputs: dict[str, Tensor]
+    boxes: Tensor
+    labels: Tensor
+
+    @property
+    def found(self) -> Tensor:
+        """Which rows belong to a thing, by index."""
+        return torch.isfinite(self.boxes).all(dim=1).nonzero().flatten()
+
+
+def probabilities(logits: Tensor, num_labels: int) -> Tensor:
+    """Of the classes, without "no object", [n, Q, C]: a softmax where that has a logit, or yes and no."""
+    if logits.shape[-1] == num_labels:
+        return logits.sigmoid()
+    return logits.softmax(dim=-1)[..., :num_labels]
+
+
+def kept(chances: Tensor, settings: Detection) -> tuple[Tensor, Tensor]:
+    """Picture and query of each detection, the surest of a picture first, int64, [m] each."""
+    best = chances.amax(dim=2)
+    image, query = [], []
+    for i, row in enumerate(best):
+        order = row.argsort(descending=True, stable=True)[: settings.most]
+        order = order[row[order] >= settings.threshold]
+        image.append(torch.full_like(order, i))
+        query.append(order)
+    return torch.cat(image), torch.cat(query)
+
+
+def inputs_of(seen: Seen, names: Sequence[str], image: Tensor, query: Tensor) -> dict[str, Tensor]:
+    """What the tails take, [m, ...] each.
+
+    Args:
+        seen: What the detector said.
+        names: Of the tensors that differ from picture to picture.
+        image, query: Which rows, [m] each.
+    """
+    entering = {name: seen.entering[name][image] for name in names}
+    return {"query": query, "offset": seen.offset[image, query], **entering}
+
+
+def known_rows(
+    detector: Detector,
+    names: Sequence[str],
+    images: Tensor,
+    things: Sequence[Things],
+    settings: Detection,
+) -> QueryRows:
+    """Every query that has found a thing, and those that are kept although they have not.
+
+    Args:
+        detector: The first part.
+        names: Of the tensors that differ from picture to picture.
+        images: [n, channels, height, width].
+        things: True ones, of each picture.
+        settings: Threshold and overlap.
+    """
+    parts = []
+    device = next(detector.network.parameters()).device
+    labels = detector.network.config.num_labels
+    height, width = images.shape[2:]
+    size = torch.tensor([width, height, width, height], dtype=torch.float32)
+    for start in range(0, len(images), PICTURES):
+        seen = detector(images[start : start + PICTURES].to(device))
+        chances = probabilities(seen.logits, labels).cpu()
+        edges = corners(seen.boxes).cpu() * size
+        picture, query = kept(chances, settings)
+        for i, true in enumerate(things[start : start + PICTURES]):
+            mine = query[picture == i]
+            matched, shared = match(chances[i], edges[i], true, side=float(max(height, width)))
+            hit = (shared >= settings.overlap) & (matched >= 0)
+            false = mine[~torch.isin(mine, matched[hit])]
+            every = torch.cat([matched[hit], false])
+            rows = inputs_of(seen, names, torch.full_like(every, i).to(device), every.to(device))
+            boxes = torch.full((len(every), 4), torch.nan)
+            boxes[: int(hit.sum())] = true.boxes[hit]
+            kinds = torch.full((len(every),), labels)
+            kinds[: int(hit.sum())] = true.labels[hit]
+            parts.append(QueryRows({k: v.cpu() for k, v in rows.items()}, boxes, kinds))
+    joined = {name: torch.cat([part.inputs[name] for part in parts]) for name in parts[0].inputs}
+    return QueryRows(
+        joined, torch.cat([part.boxes for part in parts]), torch.cat([part.labels for part in parts])
+    )

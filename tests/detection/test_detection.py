@@ -1,0 +1,112 @@
+"""Detections with error bars: the detector's own boxes and classes, and how sure they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from detection.conftest import DETECTORS, LOOSE, pictures
+
+import trustgp
+from trustgp.detection import Detection, Things, fit_detector
+from trustgp.detection.rows import probabilities
+from trustgp.metrics.boxes import corners
+
+
+def test_boxes_and_classes_are_those_of_the_detector(fitted):
+    network, model = fitted
+    images, _ = pictures(5)
+    found = model.predict(images)
+    with torch.no_grad():
+        whole = network(images)
+    chances = probabilities(whole.logits, 2)
+    edges = corners(whole.pred_boxes) * 48
+    assert len(found) == 5
+    for i, one in enumerate(found):
+        best = chances[i].amax(dim=1)
+        order = best.argsort(descending=True, stable=True)[: LOOSE.most]
+        order = order[best[order] >= LOOSE.threshold]
+        assert torch.equal(one.boxes, edges[i][order])
+        assert torch.equal(one.labels, chances[i][order].argmax(dim=1))
+        assert torch.equal(one.confidence, best[order])
+
+
+def test_every_detection_has_an_error_bar(fitted):
+    _, model = fitted
+    for one in model.predict(pictures(4)[0]):
+        k = len(one)
+        assert one.std.shape == (k, 4)
+        assert bool((one.std > 0).all())
+        assert one.probabilities.shape == (k, 3)
+        torch.testing.assert_close(one.probabilities.sum(dim=1), torch.ones(k))
+        assert bool((one.entropy >= 0).all())
+        assert one.novelty.shape == one.box_novelty.shape == (k,)
+        low, high = one.interval(0.9)
+        torch.testing.assert_close((high - low) / 2, 1.6448536 * one.std)
+        assert one.summary["detections"] == k
+
+
+def test_a_picture_is_judged_alike_alone_and_with_others(fitted):
+    _, model = fitted
+    images, _ = pictures(3)
+    together, alone = model.predict(images)[1], model.predict(images[1])[0]
+    torch.testing.assert_close(together.std, alone.std, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(together.novelty, alone.novelty, rtol=1e-3, atol=1e-6)
+
+
+def test_no_pictures_and_no_detections_are_empty_results(fitted):
+    _, model = fitted
+    assert model.predict([]) == []
+    assert model.predict(torch.zeros(0, 3, 48, 48)) == []
+    strict = type(model)(
+        model.network, model.edges, model.classes, model.names, model.size, Detection(0.9999)
+    )
+    (found,) = strict.predict(pictures(1)[0])
+    assert len(found) == 0
+    assert found.summary == {"detections": 0, "novelty": 0.0, "entropy": 0.0, "std": 0.0}
+    assert found.interval()[0].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("images", "match"),
+    [
+        (torch.zeros(2, 1, 48, 48), "1 channels; the detector takes 3"),
+        (torch.zeros(2, 3, 1, 1), r"\(1, 1\) pixels; the model was fitted on \(48, 48\)"),
+        (torch.zeros(2, 3, 48, 48, dtype=torch.uint8), "torch.uint8; scale them"),
+        ([torch.zeros(3, 48, 48), torch.zeros(3, 32, 48)], "different shapes"),
+        ("picture.png", "pictures are str"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_refused(fitted, images, match):
+    with pytest.raises(ValueError, match=match):
+        fitted[1].predict(images)
+
+
+def thing(box: list[float], label: int = 0) -> Things:
+    return Things(torch.tensor([box]), torch.tensor([label]))
+
+
+@pytest.mark.parametrize(
+    ("things", "match"),
+    [
+        (thing([0, 0, 80, 10]), r"train, picture 1: box \[0.0, 0.0, 80.0, 10.0\] is empty or leaves"),
+        (thing([5, 5, 5, 10]), "is empty or leaves"),
+        (thing([0, 0, float("nan"), 10]), "is empty or leaves"),
+        (thing([0, 0, 9, 9], 2), r"labels \[2\]; the detector knows 0 to 1"),
+        (Things(torch.zeros(2, 4), torch.zeros(1)), "2 boxes, but 1 labels"),
+    ],
+)
+def test_things_that_cannot_be_are_refused_before_any_work(things, match):
+    images, true = pictures(3)
+    with pytest.raises(ValueError, match=match):
+        fit_detector(DETECTORS["plain"](), (images, [true[0], things, true[2]]), LOOSE)
+
+
+def test_too_few_findings_are_refused():
+    with pytest.raises(ValueError, match="in train the detector finds"):
+        fit_detector(DETECTORS["plain"](), pictures(3), Detection(threshold=0.99, overlap=0.99))
+
+
+@pytest.mark.parametrize("settings", [{"threshold": 0.0}, {"overlap": 1.5}, {"most": 0}])
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        trustgp.detection.Detection(**settings)

@@ -1,0 +1,53 @@
+"""Queries and things: the cheapest assignment of all."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+import torch
+
+from trustgp.detection.matching import CLASS, DISTANCE, OVERLAP, Things, match
+from trustgp.metrics.boxes import generous_overlaps
+
+
+def boxes(n: int, seed: int) -> torch.Tensor:
+    low = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed)) * 40
+    return torch.cat(
+        [low, low + 4 + 10 * torch.rand(n, 2, generator=torch.Generator().manual_seed(seed + 1))], dim=1
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_assignment_is_the_cheapest_of_all(seed):
+    found, things = boxes(6, seed), Things(boxes(3, seed + 50), torch.tensor([0, 1, 0]))
+    chances = torch.rand(6, 2, generator=torch.Generator().manual_seed(seed))
+    query, shared = match(chances, found, things, side=48.0)
+
+    def cost(assignment: tuple[int, ...]) -> float:
+        total = 0.0
+        for k, q in enumerate(assignment):
+            total -= CLASS * float(chances[q, things.labels[k]])
+            total += DISTANCE * float((found[q] - things.boxes[k]).abs().sum()) / 48.0
+            total -= OVERLAP * float(generous_overlaps(found[q : q + 1], things.boxes[k : k + 1]))
+        return total
+
+    best = min(permutations(range(6), 3), key=cost)
+    assert tuple(query.tolist()) == best
+    assert bool(((shared >= 0) & (shared <= 1)).all())
+
+
+def test_no_things_take_no_query():
+    query, shared = match(
+        torch.ones(4, 2), boxes(4, 0), Things(torch.zeros(0, 4), torch.zeros(0).long()), side=48.0
+    )
+    assert len(query) == len(shared) == 0
+
+
+def test_of_more_things_than_queries_some_go_without():
+    query, shared = match(
+        torch.ones(2, 1), boxes(2, 0), Things(boxes(4, 9), torch.zeros(4).long()), side=48.0
+    )
+    assert sorted(query.tolist())[:2] == [-1, -1]
+    assert sorted(query.tolist())[2:] == [0, 1]
+    assert bool((shared[query == -1] == 0).all())

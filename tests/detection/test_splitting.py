@@ -1,0 +1,60 @@
+"""A detector in two parts says what the whole says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from detection.conftest import DETECTORS, pictures
+from torch import nn
+
+from trustgp.detection.splitting import Detector
+from trustgp.metrics.boxes import corners
+
+
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_the_two_parts_give_what_the_whole_gives(name):
+    network, (images, _) = DETECTORS[name](), pictures(4)
+    detector = Detector(network)
+    seen, (boxes, classes) = detector(images), detector.tails(images)
+    with torch.no_grad():
+        whole = network(images)
+    assert torch.equal(seen.logits, whole.logits)
+    assert torch.equal(seen.boxes, whole.pred_boxes)
+    image, query = torch.tensor([0, 1, 1, 3]), torch.tensor([2, 0, 7, 5])
+    entering = {k: v[image] for k, v in seen.entering.items() if k not in boxes.tail.alike}
+    rows = {"query": query, "offset": seen.offset[image, query], **entering}
+    with torch.no_grad():
+        edges, logits = boxes(**rows), classes(**rows)
+    torch.testing.assert_close(edges, corners(whole.pred_boxes)[image, query] * 48, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(logits[:, :2], whole.logits[image, query, :2], rtol=1e-4, atol=1e-5)
+    assert logits.shape == (4, 3)
+    if name == "conditional":  # each class is a yes or no: the odds stay when "no object" has the logit 0
+        assert torch.equal(logits[:, 2], torch.zeros(4))
+
+
+def test_what_is_the_same_for_all_pictures_is_held_once():
+    detector = Detector(DETECTORS["conditional"]())
+    images, _ = pictures(3)
+    boxes, _ = detector.tails(images)
+    seen = detector(images)
+    for name in boxes.tail.alike:
+        assert torch.equal(
+            seen.entering[name], boxes.tail.get_buffer(f"alike_{name}").expand_as(seen.entering[name])
+        )
+    assert 0 < len(boxes.tail.alike) < len(seen.entering)
+
+
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_the_detector_is_left_as_it_was(name):
+    network, (images, _) = DETECTORS[name](), pictures(2)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    detector = Detector(network)
+    detector(images)
+    detector.tails(images)
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in network.modules())
+
+
+def test_a_network_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match=r"a Linear, has no 'model.decoder.layers'"):
+        Detector(nn.Linear(2, 2))

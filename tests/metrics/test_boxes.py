@@ -1,0 +1,81 @@
+"""Overlaps and average precision against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from trustgp.metrics.boxes import average_precision, corners, generous_overlaps, overlaps
+
+
+def some_boxes(n: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    low = torch.rand(n, 2, generator=generator, dtype=torch.float64)
+    return torch.cat([low, low + torch.rand(n, 2, generator=generator, dtype=torch.float64)], dim=1)
+
+
+def plain(a: list[float], b: list[float]) -> tuple[float, float]:
+    """Intersection over union, and the generous one, by hand."""
+    wide = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    high = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    sizes = [(c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)]
+    union = sum(sizes) - wide * high
+    around = (max(a[2], b[2]) - min(a[0], b[0])) * (max(a[3], b[3]) - min(a[1], b[1]))
+    return wide * high / union, wide * high / union - (around - union) / around
+
+
+def test_overlaps_are_those_of_a_plain_loop():
+    first, second = some_boxes(6, 0), some_boxes(5, 1)
+    expected = torch.tensor([[plain(a, b) for b in second.tolist()] for a in first.tolist()]).double()
+    torch.testing.assert_close(overlaps(first, second), expected[..., 0], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(generous_overlaps(first, second), expected[..., 1], rtol=1e-6, atol=1e-7)
+
+
+def test_boxes_that_are_far_apart_have_no_overlap_but_a_generous_one_that_tells_how_far():
+    here, near, far = (torch.tensor([[x, 0.0, x + 1, 1.0]]) for x in (0.0, 2.0, 9.0))
+    assert float(overlaps(here, near)) == 0.0
+    assert 0.0 > float(generous_overlaps(here, near)) > float(generous_overlaps(here, far)) > -1.0
+
+
+def test_an_empty_box_overlaps_nothing():
+    empty = torch.zeros(1, 4)
+    assert float(overlaps(empty, empty)) == 0.0
+
+
+def test_corners_of_a_box_given_by_its_centre():
+    assert corners(torch.tensor([0.5, 0.4, 0.2, 0.6])).tolist() == pytest.approx([0.4, 0.1, 0.6, 0.7])
+
+
+BOX, OTHER = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.tensor([5.0, 5.0, 6.0, 6.0])
+
+
+def test_finding_everything_first_is_perfect():
+    found = average_precision([torch.stack([BOX, OTHER])], [torch.tensor([0.9, 0.1])], [BOX[None]])
+    assert found == 1.0
+
+
+def test_a_wrong_box_that_is_surer_costs_half():
+    found = average_precision([torch.stack([BOX, OTHER])], [torch.tensor([0.1, 0.9])], [BOX[None]])
+    assert found == 0.5
+
+
+def test_a_true_box_counts_once():
+    twice = average_precision(
+        [torch.stack([BOX, BOX])], [torch.tensor([0.9, 0.8])], [torch.stack([BOX, OTHER])]
+    )
+    assert twice == 0.5  # the second of them is a false alarm, and the other box is never found
+
+
+def test_precision_is_made_to_fall():
+    # right, wrong, right, right over four things: 1, 1/2, 2/3, 3/4 -> 1, 3/4, 3/4
+    true = torch.stack([BOX, BOX + 10, BOX + 20, BOX + 30])
+    boxes = torch.stack([BOX, OTHER, BOX + 10, BOX + 20])
+    found = average_precision([boxes], [torch.tensor([0.9, 0.8, 0.7, 0.6])], [true])
+    assert found == pytest.approx((1 + 0.75 + 0.75) / 4)
+
+
+def test_without_true_boxes_there_is_no_answer_and_without_detections_it_is_0():
+    assert math.isnan(average_precision([BOX[None]], [torch.ones(1)], [torch.zeros(0, 4)]))
+    assert average_precision([torch.zeros(0, 4)], [torch.zeros(0)], [BOX[None]]) == 0.0
