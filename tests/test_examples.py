@@ -17,6 +17,8 @@ SMALL = {
     "gru_torques": ["--trajectories", "3", "--hidden", "8", "--epochs", "1"],
     "transformer_regression": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
     "transformer_classification": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
+    "serve_onnx": ["--calls", "20", "--rows", "300"],
+    "monitor_log": ["--rows", "600", "--messages", "60", "--width", "8", "--steps", "20", "--out", "made"],
 }
 
 
@@ -32,9 +34,16 @@ def test_every_example_is_run_here():
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_an_example_runs(name, capsys):
+def test_an_example_runs(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     if name.startswith("transformer"):
         pytest.importorskip("transformers", reason='transformers is not installed: pip install "trustgp[hf]"')
+    if name == "serve_onnx":
+        pytest.importorskip(
+            "onnxruntime", reason='onnxruntime is not installed: pip install "trustgp[export]"'
+        )
+    if name == "monitor_log":
+        pytest.importorskip("rosbags", reason='rosbags is not installed: pip install "trustgp[logs]"')
     model = example(name).main(SMALL[name])
     assert isinstance(model, UncertaintyModel)
     assert "novelty" in capsys.readouterr().out

@@ -10,7 +10,13 @@ from trustgp.studies.report import read_results, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
-TIMED = {"scale", "distributed", "distributed-cuda"}  # of these, seeds repeat a measurement of time
+TIMED = {
+    "scale",
+    "distributed",
+    "distributed-cuda",
+    "runtime",
+    "runtime-cuda",
+}  # of these, seeds repeat a measurement of time
 STUDIES = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
 
 

@@ -10,11 +10,13 @@ from .data import Rows
 from .evaluating import evaluate
 from .evaluation import Evaluation
 from .executors import Threads
+from .export import ExportError, compile, export_onnx
 from .fit import fit
 from .gating import Division
 from .likelihoods import Classification, Regression
 from .math.evidence import FactorisationError
 from .model import UncertaintyModel
+from .monitor import Monitor, Verdict
 from .patchwork import Patchwork
 from .prediction import Prediction
 from .safefile import ArtifactError
@@ -37,6 +39,11 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "compress",
     "tune",
     "Tuning",
+    # take it elsewhere
+    "export_onnx",
+    "compile",
+    "Monitor",
+    "Verdict",
     # look at it
     "evaluate",
     "Evaluation",
@@ -56,5 +63,6 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     # data and errors
     "Rows",
     "ArtifactError",
+    "ExportError",
     "FactorisationError",
 ]

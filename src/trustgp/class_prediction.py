@@ -44,7 +44,7 @@ class ClassPrediction(Prediction):
     def cooled(self) -> Tensor:
         """z / T, of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
-        logits = two_sided(logits.reshape(len(logits), -1))
+        logits = two_sided(logits.reshape(logits.shape[0], -1))
         inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)[:, None]
         return torch.where(self.valid[:, None], logits, 0.0) * inverse
 

@@ -226,7 +226,7 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
         spool.add(tensors)
     if first is None:
         raise ValueError(f"{name} holds no rows.")
-    return _rebuilt(first, iter(spool.finish()))
+    return rebuilt(first, iter(spool.finish()))
 
 
 def _kind(pair: Inputs) -> str:
@@ -235,12 +235,12 @@ def _kind(pair: Inputs) -> str:
     return f"{structure(pair)} of {', '.join(kinds)}"
 
 
-def _rebuilt(like: Inputs, tensors: Iterator[Tensor]) -> Inputs:
+def rebuilt(like: Inputs, tensors: Iterator[Tensor]) -> Inputs:
     """The structure of `like` with other tensors, in the order of `leaves`."""
     if isinstance(like, dict):
-        return {key: _rebuilt(like[key], tensors) for key in sorted(like)}
+        return {key: rebuilt(like[key], tensors) for key in sorted(like)}
     if isinstance(like, tuple):
-        return tuple(_rebuilt(value, tensors) for value in like)
+        return tuple(rebuilt(value, tensors) for value in like)
     return next(tensors)
 
 

@@ -157,7 +157,7 @@ class Classification:
             excess=nothing,
             novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
-            valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
+            valid=torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1),
             temperature=calibrations[0].to(score.device)(score, raw.expert[:, 0]),
             _score=score,
         )

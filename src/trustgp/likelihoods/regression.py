@@ -16,6 +16,7 @@ from ..prediction import Prediction
 from ..safefile import Reader
 from .base import Shape, wide
 
+NONE, ALL = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
 FEWEST_DOUBTED, DOUBT = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
 
 
@@ -139,7 +140,7 @@ class Regression:
         )
         rest = 1.0 - c.shift
         # z = 0 leaves the network's output untouched, to the bit
-        mean = outputs if float(c.shift) == 0.0 else outputs + _like(c.shift * expected, outputs)
+        mean = outputs if float(calibration.shift) == 0.0 else outputs + _like(c.shift * expected, outputs)
         return Prediction(
             mean=mean,
             epistemic=_like(left * scale * raw.epistemic, outputs),
@@ -149,13 +150,13 @@ class Regression:
             _score=self.score(raw),
             expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
             rare=_like(c.rare.expand_as(expected), outputs),
-            valid=torch.isfinite(outputs).reshape(len(outputs), -1).all(dim=1),
+            valid=torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1),
         )
 
 
 def _plain(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
-    zero, one = torch.zeros(()).double(), torch.ones(()).double()
+    zero, one = NONE, ALL
     flat = torch.ones_like(calibration.level)
     return Calibration(zero, one, flat, zero, one, zero, one, torch.zeros_like(flat), torch.zeros_like(flat))
 

@@ -161,7 +161,7 @@ class FactorMap:
         if len(mix) == 1 and calls[-1].kind == "linear" and recorder.returned(outputs):
             # what the network returns is that layer's output: its signal is the mix, the same for all rows,
             # and only its length counts, which does not grow with the outputs
-            per_layer[-1] = mix.norm().expand(len(outputs), 1, 1)
+            per_layer[-1] = mix.norm().expand(outputs.shape[0], 1, 1)
         linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "linear"]
         elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "product"]
         features = FactorFeatures(
@@ -231,7 +231,7 @@ def _extended(one: LayerCall) -> Tensor:
     """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
     parts = [one.input] if one.weight else []
     if one.bias:
-        parts.append(one.input.new_ones(len(one.input), 1))
+        parts.append(one.input.new_ones(one.input.shape[0], 1))
     return torch.cat(parts, dim=1)
 
 

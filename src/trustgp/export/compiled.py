@@ -1,0 +1,231 @@
+"""A fitted model as an AOTInductor package: machine code, for C++ programs and for Python."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Inputs, as_inputs, count, leaves, structure, take, to_device
+from ..model import UncertaintyModel
+from ..safefile import PART, ArtifactError
+from .comparing import RELATIVE, differences
+from .metadata import PREFIX, check_columns, describe
+from .refusing import ExportError
+from .tracing import traced
+
+SUFFIX = ".pt2"
+TRACED_ROWS = 3  # torch takes a size of 0 or 1 for a constant
+
+
+def compile(
+    model: UncertaintyModel,
+    path: str | Path,
+    example_inputs: Inputs | None = None,
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    input_units: Sequence[str] | None = None,
+    output_units: Sequence[str] | None = None,
+    calibration_date: str | datetime.date | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the network and its error bar as one AOTInductor package, for any number of rows.
+
+    It is compiled for this kind of machine and for the model's device, compared with `model.predict` at
+    several batch sizes, and only then kept; whole, or not at all. It takes a C++ compiler and a minute.
+
+    Args:
+        model: The fitted model; it is not changed.
+        path: Ends in ".pt2".
+        example_inputs: A few rows, as the network takes them. None: training rows, if it still has them.
+        input_names, input_units: Of the numbers of a row, such as "q1" and "rad"; they are put into the file.
+        output_names, output_units: Of the network's outputs, likewise.
+        calibration_date: When the model was calibrated; put into the file.
+        options: Settings of inductor, such as {"max_autotune": True}.
+
+    Returns:
+        The path.
+
+    Raises:
+        ExportError: When the model cannot be exported, or the package does not say what `model.predict` says.
+    """
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        raise ValueError(f"path={str(path)!r}; a package's name must end in {SUFFIX}.")
+    rows = to_device(_examples(model, example_inputs), model.device)
+    given = {
+        "input_names": input_names,
+        "output_names": output_names,
+        "input_units": input_units,
+        "output_units": output_units,
+    }
+    sizes = {"input": sum(leaf[0].numel() for leaf in leaves(rows)), "output": model.shape.outputs}
+    check_columns(given, sizes)
+    facts = describe(model, rows, given, calibration_date)
+    module = traced(model, rows)
+    flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
+    facts |= _layout(model, rows, list(module(*flat)))
+    with _folder_beside(path) as folder:
+        made = folder / path.name
+        _package(module, flat, made, {"aot_inductor.metadata": facts, **(options or {})})
+        _check(model, open_compiled(made), rows)
+        os.replace(made, path)
+    return path
+
+
+@contextmanager
+def _folder_beside(path: Path) -> Iterator[Path]:
+    """A temporary folder, gone afterwards whatever happens: a package must have its own name in it."""
+    folder = path.parent / f".{path.name}.{secrets.token_hex(8)}{PART}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(model: UncertaintyModel, run: Compiled, rows: Inputs) -> None:
+    worst = differences(model, run, rows)
+    if worst:
+        name = max(worst, key=lambda key: worst[key])
+        others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
+        raise ExportError(
+            f"'{name}' of the package differs from predict by {worst[name] * RELATIVE:.1e}, where "
+            f"{RELATIVE:.0e} is allowed; nothing was kept. Also different: {others}."
+        )
+
+
+def open_compiled(path: str | Path) -> Compiled:
+    """Open a package that `trustgp.compile` has made.
+
+    It holds machine code, which runs when it is opened: open only files that you trust. Damaged files, other
+    packages, and those for another kind of machine are refused before that.
+    """
+    facts = read_facts(Path(path))
+    _check_machine(facts, path)
+    from torch._inductor import aoti_load_package
+
+    return Compiled(aoti_load_package(str(path)), facts)
+
+
+class Compiled:
+    """An opened package: called with some rows, it gives a dict of tensors; see `Graph.forward`.
+
+    Args:
+        run: What torch gives for it.
+        metadata: What is known of it, as text.
+    """
+
+    def __init__(self, run: Any, metadata: Mapping[str, str]) -> None:
+        self._run = run
+        self.metadata = MappingProxyType(dict(metadata))
+        self.output_names = tuple(metadata["answers"].split(","))
+        self._structure = metadata["structure"]
+        self._types = [getattr(torch, name) for name in metadata["input_types"].split(",")]
+        self._shapes = [tuple(shape) for shape in json.loads(metadata["input_shapes"])]
+        self._device = torch.device(metadata["device"])
+
+    def __call__(self, inputs: Inputs) -> dict[str, Tensor]:
+        """The answers for these rows, by name.
+
+        The machine code does not look at what it is given, so that is done here: structure, shapes, at
+        least one row; numbers of another precision are converted.
+        """
+        inputs = as_inputs(inputs)
+        if structure(inputs) != self._structure:
+            raise ValueError(f"inputs have the structure {structure(inputs)}; this takes {self._structure}.")
+        if count(inputs) == 0:
+            raise ValueError("inputs hold no rows.")
+        flat = []
+        for leaf, shape, dtype in zip(leaves(inputs), self._shapes, self._types, strict=True):
+            if tuple(leaf.shape[1:]) != shape:
+                raise ValueError(f"rows have the shape {tuple(leaf.shape[1:])}; this takes {shape}.")
+            flat.append(leaf.to(self._device, dtype).contiguous())
+        return dict(self._run(*flat))
+
+    def __repr__(self) -> str:
+        return (
+            f"Compiled({self._structure} {self._shapes} on {self._device} to {', '.join(self.output_names)})"
+        )
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The metadata of a package; none of its code is run."""
+    try:
+        with zipfile.ZipFile(path) as package:
+            damaged = package.testzip()
+            names = [n for n in package.namelist() if n.endswith("wrapper_metadata.json")]
+            facts = json.loads(package.read(names[0])) if len(names) == 1 else {}
+    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+        raise ArtifactError(f"{path}: no package, or damaged: {error}") from error
+    if damaged is not None:
+        raise ArtifactError(f"{path}: damaged in '{damaged}'.")
+    if PREFIX + "answers" not in facts:
+        raise ArtifactError(f"{path}: a package, but not one of trustgp's.")
+    return {name.removeprefix(PREFIX): value for name, value in facts.items()}
+
+
+def _package(module: torch.fx.GraphModule, flat: list[Tensor], path: Path, settings: dict[str, Any]) -> None:
+    """Export the graph for any number of rows, and compile it."""
+    from torch._inductor import aoti_compile_and_package
+
+    dynamic = tuple({0: torch.export.Dim.DYNAMIC} for _ in flat)
+    program = torch.export.export(module, tuple(flat), dynamic_shapes=dynamic, strict=False)
+    aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
+
+
+def _examples(model: UncertaintyModel, given: Inputs | None) -> Inputs:
+    if given is not None:
+        rows = as_inputs(given)
+        if structure(rows) != model.origin.structure:
+            raise ValueError(
+                f"example_inputs have the structure {structure(rows)}; the model was fitted on "
+                f"{model.origin.structure}."
+            )
+        return rows
+    if model.memory is None:
+        raise ValueError(
+            "this model holds no rows; pass example_inputs=, some rows as the network takes them."
+        )
+    return take(model.memory.rows.inputs, torch.arange(min(32, len(model.memory.rows))))
+
+
+def _layout(model: UncertaintyModel, rows: Inputs, answers: list[str]) -> dict[str, str]:
+    """What who calls the machine code must know: it does not look at what it is given."""
+    tensors = leaves(rows)
+    layout = {
+        "answers": ",".join(answers),
+        "input_types": ",".join(str(leaf.dtype).removeprefix("torch.") for leaf in tensors),
+        "input_sizes": ",".join(str(leaf[0].numel()) for leaf in tensors),
+        "input_shapes": json.dumps([list(leaf.shape[1:]) for leaf in tensors]),
+        "device": model.device.type,
+        "torch": torch.__version__,
+    }
+    return {PREFIX + name: value for name, value in layout.items()}
+
+
+def _check_machine(facts: Mapping[str, str], path: str | Path) -> None:
+    """Raise where its instructions are not those of this processor."""
+    machine, here = facts.get("AOTI_MACHINE", ""), platform.machine()
+    able = torch.backends.cpu.get_cpu_capability()
+    wide = "AVX512" in facts.get("AOTI_CPU_ISA", "") and "AVX512" not in able
+    if machine not in ("", here) or wide:
+        raise ArtifactError(
+            f"{path}: compiled for {machine} with {facts.get('AOTI_CPU_ISA')}; this is {here} with {able}. "
+            "Compile it on this kind of machine."
+        )
+    if facts["device"] == "cuda" and not torch.cuda.is_available():
+        raise ArtifactError(f"{path}: compiled for a GPU, and there is none here.")

@@ -1,0 +1,114 @@
+"""What a file says about itself, and the digest that tells whether it is whole."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ..data import Inputs, structure
+from ..model import UncertaintyModel
+
+PREFIX = "trustgp."
+DIGEST = PREFIX + "sha256"
+ZEROS = "0" * 64
+FORMAT = 1
+
+
+def input_names(inputs: Inputs, name: str = "input") -> list[str]:
+    """A name for each leaf: the keys of a dict, the numbers of a tuple."""
+    if isinstance(inputs, dict):
+        lead = "" if name == "input" else f"{name}."
+        return [leaf for key in sorted(inputs) for leaf in input_names(inputs[key], f"{lead}{key}")]
+    if isinstance(inputs, (tuple, list)):
+        return [leaf for i, value in enumerate(inputs) for leaf in input_names(value, f"{name}.{i}")]
+    return [name]
+
+
+def describe(
+    model: UncertaintyModel, inputs: Inputs, given: dict[str, Sequence[str] | None], date: Any
+) -> dict:
+    """The metadata of a model, all of it text.
+
+    Args:
+        model: The model.
+        inputs: An example.
+        given: Names and units of the numbers that go in and come out, where the user tells them.
+        date: When it was calibrated; None: that is not known.
+    """
+    from .. import __version__
+
+    origin, alarm = model.origin, model.alarm
+    columns = {name: _text(name, values) for name, values in given.items() if values is not None}
+    table = {
+        "format": str(FORMAT),
+        "version": __version__,
+        "network": origin.network,
+        "outputs": origin.outputs,
+        "likelihood": type(origin.likelihood).__name__,
+        "tangents": type(origin.tangents).__name__,
+        "num_experts": str(model.num_experts),
+        "training_rows": str(origin.rows),
+        "structure": structure(inputs),
+        "threshold": "none" if alarm is None else repr(float(alarm.threshold)),
+        "false_alarm": "none" if alarm is None else repr(float(alarm.false_alarm)),
+        "calibration_date": "not given" if date is None else _date(date),
+        "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **columns,
+    }
+    return {PREFIX + name: value for name, value in table.items()}
+
+
+def check_columns(given: dict[str, Sequence[str] | None], sizes: dict[str, int]) -> None:
+    """Raise unless there is a text for each of the numbers that go in, or come out."""
+    for name, values in given.items():
+        size = sizes[name.split("_")[0]]
+        if values is not None and (isinstance(values, str) or len(values) != size):
+            count = "one text" if isinstance(values, str) else f"{len(values)} texts"
+            raise ValueError(
+                f"{name} holds {count}; a list of {size} is needed, one for each number of a row."
+            )
+
+
+def _text(name: str, values: Sequence[str]) -> str:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{name} must hold texts only, such as 'rad' or 'Nm'.")
+    return json.dumps(list(values))
+
+
+def _date(date: Any) -> str:
+    if isinstance(date, str):
+        return datetime.date.fromisoformat(date).isoformat()
+    return date.isoformat()
+
+
+def sealed(made: Any, table: dict[str, str]) -> bytes:
+    """The file: the model with its metadata, and a SHA-256 over all bytes, those of the digest taken as 0."""
+    for name, value in {**table, DIGEST: ZEROS}.items():
+        entry = made.metadata_props.add()
+        entry.key, entry.value = name, value
+    made.producer_name, made.producer_version = "trustgp", table[PREFIX + "version"]
+    content = made.SerializeToString()
+    place = digest_place(content)
+    found = hashlib.sha256(content).hexdigest().encode()
+    return content[:place] + found + content[place + len(found) :]
+
+
+def digest_place(content: bytes) -> int:
+    """Where the digest stands, which is at the end of the file; -1: there is none."""
+    place = content.rfind(DIGEST.encode())
+    if place < 0:
+        return -1
+    start = place + len(DIGEST) + 2  # the tag and the length of the value
+    return start if content[start - 2 : start] == b"\x12\x40" and len(content) >= start + 64 else -1
+
+
+def is_whole(content: bytes) -> bool:
+    """Whether the digest is that of the content."""
+    place = digest_place(content)
+    if place < 0:
+        return False
+    digest = hashlib.sha256(content[:place] + ZEROS.encode() + content[place + 64 :])
+    return digest.hexdigest().encode() == content[place : place + 64]

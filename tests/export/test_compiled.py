@@ -1,0 +1,228 @@
+"""AOTInductor packages: they say what the model says, in Python and in C++, and are refused when damaged."""
+
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import trustgp
+from trustgp.export import compiled
+from trustgp.export.comparing import answers_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "cpp"
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="a package takes a C++ compiler: no g++ here"
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The examples of docs/compile.md, run once for all tests: a package takes half a minute."""
+    text = (EXAMPLES.parents[1] / "docs" / "compile.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+    names = {"__name__": "example"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("package"))
+        exec(compile(code, "compile.md", "exec"), names)
+        names["path"] = Path("arm.pt2").resolve()
+    return names
+
+
+@pytest.fixture(scope="module")
+def model(page):
+    return page["model"]
+
+
+@pytest.fixture(scope="module")
+def path(page):
+    return page["path"]
+
+
+def test_the_examples_of_the_page_leave_a_package_and_nothing_half_written(path):
+    assert [p.name for p in path.parent.iterdir()] == ["arm.pt2"]
+
+
+@pytest.fixture(scope="module")
+def package(path):
+    return compiled.open_compiled(path)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return 3 * torch.randn(100, 3, generator=torch.Generator().manual_seed(3))
+
+
+def same(found, model, inputs):
+    wanted = answers_of(model.predict(inputs), True)
+    assert wanted.keys() == found.keys()
+    for name, value in wanted.items():
+        # float32 sums in another order
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 17, 100])
+def test_a_package_says_what_the_model_says_at_every_batch_size(package, model, rows, batch):
+    found = package(rows[:batch])
+    assert tuple(found) == package.output_names
+    assert {"mean", "variance", "corrected", "corrected_variance", "novelty", "expert", "valid"} <= set(found)
+    same(found, model, rows[:batch])
+
+
+def test_a_broken_row_is_flagged_and_the_others_do_not_notice(package, model, rows):
+    broken = rows[:5].clone()
+    broken[2, 1] = torch.nan
+    found = package(broken)
+    assert found["valid"].tolist() == [True, True, False, True, True]
+    assert bool(torch.isinf(found["variance"][2]).all())
+    keep = [0, 1, 3, 4]
+    same({name: value[keep] for name, value in found.items()}, model, rows[keep])
+
+
+def test_numbers_of_other_types_and_strides_are_taken(package, model, rows):
+    same(package(rows[:4].double().numpy()), model, rows[:4])
+    same(package(np.asfortranarray(rows[:4].numpy())), model, rows[:4])
+    same(package(rows[:8:2]), model, rows[:8:2])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "match"),
+    [
+        (torch.zeros(2, 4), r"shape \(4,\); this takes \(3,\)"),
+        (torch.zeros(0, 3), "no rows"),
+        ({"a": torch.zeros(2, 3)}, "structure"),
+        ((torch.zeros(2, 3), torch.zeros(2, 3)), "structure"),
+    ],
+)
+def test_inputs_that_the_machine_code_would_misread_are_refused(package, inputs, match):
+    with pytest.raises(ValueError, match=match):
+        package(inputs)
+
+
+def test_a_package_says_what_it_is(package, model):
+    facts = package.metadata
+    assert facts["version"] == trustgp.__version__
+    assert facts["network"] == model.origin.network
+    assert facts["calibration_date"] == "2026-01-31"
+    assert json.loads(facts["input_names"]) == ["angle", "speed", "load"]
+    assert json.loads(facts["output_units"]) == ["N m", "K"]
+    assert float(facts["threshold"]) == float(model.alarm.threshold)
+    assert "(3,)" in repr(package)
+
+
+def test_a_monitor_runs_on_a_package_as_on_the_model(package, model, rows):
+    frames = [*rows[:20], torch.full((3,), torch.nan), 40 * rows[0]]
+    first, second = (trustgp.Monitor(m, std=1.0) for m in (model, package))
+    assert first.threshold == second.threshold
+    assert [first(frame).status for frame in frames] == [second(frame).status for frame in frames]
+
+
+def test_a_package_that_disagrees_is_not_kept(path, model, toy, tmp_path, monkeypatch):
+    rows = tuple(part.float() for part in toy(140, seed=5))
+    network = copy.deepcopy(model.network).requires_grad_(True)
+    other = trustgp.fit(network, rows, validation=rows, num_experts=3, progress=False)
+    other.threshold(false_alarm=0.05)
+    monkeypatch.setattr(compiled, "_package", lambda module, flat, made, settings: shutil.copy(path, made))
+    with pytest.raises(trustgp.ExportError, match="differs from predict"):
+        trustgp.compile(other, tmp_path / "other.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_compilation_leaves_what_was_there(model, tmp_path, monkeypatch):
+    (tmp_path / "arm.pt2").write_text("before")
+    monkeypatch.setattr(compiled, "_package", lambda *_: (_ for _ in ()).throw(RuntimeError("no compiler")))
+    with pytest.raises(RuntimeError, match="no compiler"):
+        trustgp.compile(model, tmp_path / "arm.pt2")
+    assert (tmp_path / "arm.pt2").read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_names_and_rows_are_checked_before_the_work(model, tmp_path):
+    with pytest.raises(ValueError, match=r"must end in \.pt2"):
+        trustgp.compile(model, tmp_path / "arm.onnx")
+    model.save(tmp_path / "arm.trustgp")
+    loaded = trustgp.load(tmp_path / "arm.trustgp", model.network)
+    with pytest.raises(ValueError, match="example_inputs="):
+        trustgp.compile(loaded, tmp_path / "arm.pt2")
+    with pytest.raises(ValueError, match="structure"):
+        trustgp.compile(loaded, tmp_path / "arm.pt2", {"a": torch.zeros(2, 3)})
+
+
+def test_a_damaged_package_is_refused_before_its_code_runs(path, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch._inductor.aoti_load_package", lambda *_: pytest.fail("its code was loaded"))
+    whole, bad = path.read_bytes(), tmp_path / "bad.pt2"
+    for share in (0.0, 0.5, 0.99):
+        bad.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(trustgp.ArtifactError, match=r"bad\.pt2"):
+            compiled.open_compiled(bad)
+    with zipfile.ZipFile(path) as package:  # within the machine code
+        place = next(i.header_offset for i in package.infolist() if i.filename.endswith(".so")) + 50_000
+    bad.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    with pytest.raises(trustgp.ArtifactError, match="damaged"):
+        compiled.open_compiled(bad)
+
+
+def test_other_packages_and_other_machines_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as package:
+        package.writestr("x/wrapper_metadata.json", "{}")
+    with pytest.raises(trustgp.ArtifactError, match="not one of trustgp's"):
+        compiled.open_compiled(tmp_path / "other.pt2")
+    facts = {"trustgp.answers": "mean", "trustgp.device": "cpu", "AOTI_MACHINE": "riscv64"}
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as package:
+        package.writestr("x/wrapper_metadata.json", json.dumps(facts))
+    with pytest.raises(trustgp.ArtifactError, match="compiled for riscv64"):
+        compiled.open_compiled(tmp_path / "other.pt2")
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory):
+    """The C++ example, built without optimisation: that takes seconds."""
+    program = tmp_path_factory.mktemp("cpp") / "serve"
+    torch_home = Path(torch.__file__).parent
+    flags = [f"-I{torch_home / 'include'}", f"-I{torch_home / 'include/torch/csrc/api/include'}"]
+    flags += [
+        f"-L{torch_home / 'lib'}",
+        f"-Wl,-rpath,{torch_home / 'lib'}",
+        "-ltorch",
+        "-ltorch_cpu",
+        "-lc10",
+    ]
+    flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
+    source = str(EXAMPLES / "main.cpp")
+    subprocess.run(["g++", "-std=c++20", "-O0", source, "-o", str(program), *flags], check=True)
+    return program
+
+
+def served(program, path, text):
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([str(program), str(path)], input=text, capture_output=True, text=True, env=env)
+
+
+def test_a_cpp_program_prints_the_same_numbers(serve, path, package, rows):
+    inputs = rows[:6].clone()
+    inputs[4, 0] = torch.nan
+    text = "\n".join(" ".join(repr(float(v)) for v in row) for row in inputs)
+    done = served(serve, path, text)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    found = {name: [float(value) for value in values] for name, _, *values in lines}
+    wanted = package(inputs)
+    assert list(found) == list(wanted)
+    for name, value in wanted.items():
+        assert np.array_equal(found[name], value.double().flatten().numpy(), equal_nan=True), name
+
+
+def test_the_cpp_program_says_what_is_wrong(serve, path, tmp_path):
+    assert "do not make rows of 3" in served(serve, path, "1 2 3 4").stderr
+    assert served(serve, path, "").returncode == 1
+    (tmp_path / "x.pt2").write_text("nothing")
+    assert served(serve, tmp_path / "x.pt2", "1 2 3").returncode == 1

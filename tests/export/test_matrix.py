@@ -1,0 +1,54 @@
+"""onnxruntime gives what `predict` gives, for every network, mode and kind of tangents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from exported import BATCHES, CONVS, MLPS, MODES, NETWORKS, PRUNED, assert_equal, model_of, rows_of
+
+import trustgp
+from trustgp.export import open_onnx, traced
+
+pytest.importorskip("onnxruntime", reason='onnxruntime is not installed: pip install "trustgp[export]"')
+KINDS = {"factors": trustgp.LayerFactors(), "pruned": PRUNED, "sketch": trustgp.Sketch(32)}
+# Every network with every mode, each time with another kind of tangents: all kinds meet all modes.
+PAIRS = [
+    (name, mode, kinds[(place + MODES.index(mode)) % len(kinds)])
+    for names, kinds in ((MLPS, ["factors", "pruned", "sketch"]), (CONVS, ["pruned", "sketch"]))
+    for place, name in enumerate(names)
+    for mode in MODES
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "kind"), PAIRS)
+def test_onnxruntime_equals_predict_at_every_batch(name, mode, kind, tmp_path):
+    model = model_of(name, outputs=mode, tangents=KINDS[kind])
+    trustgp.export_onnx(model, tmp_path / "model.onnx", rows_of(name, 4)[0])
+    runner = open_onnx(tmp_path / "model.onnx")
+    inputs = 1.3 * rows_of(name, max(BATCHES), seed=1)[0]
+    for batch in BATCHES:
+        assert_equal(model.predict(inputs[:batch]), runner(inputs[:batch]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_traced_graph_of_plain_operations_equals_predict_at_every_batch(mode, kind):
+    name = list(MLPS)[MODES.index(mode)]
+    model = model_of(name, outputs=mode, tangents=KINDS[kind])
+    graph = traced(model, rows_of(name, 1)[0])
+    inputs = 1.3 * rows_of(name, max(BATCHES), seed=1)[0]
+    for batch in BATCHES:
+        assert_equal(model.predict(inputs[:batch]), graph(inputs[:batch]))
+    assert not any("trustgp" in str(node.target) for node in graph.graph.nodes)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_network_runs_once_in_a_traced_graph(mode):
+    model = model_of("tanh", outputs=mode)
+    graph = traced(model, rows_of("tanh", 1)[0])
+    activations = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.tanh.default)
+    assert len(activations) == 2
+
+
+def test_every_network_meets_every_mode():
+    assert {(name, mode) for name, mode, _ in PAIRS} == {(name, mode) for name in NETWORKS for mode in MODES}

@@ -1,0 +1,86 @@
+"""Line 18: very many single calls in one thread; memory stays, and so does the answer.
+
+How long they take is published by benchmarks/calls.py, and not asserted here: a test machine has other work.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from reliability.helpers import python
+
+from trustgp.studies.runtime_endurance import GROWTH, Endurance, endure
+
+CALLED = """
+import json, sys, tempfile
+from pathlib import Path
+import torch
+from reliability.helpers import quiet_fit, trained
+from trustgp.studies.runtime_endurance import endure
+
+torch.set_num_threads(1)
+network, x, y = trained(240, 3, 16, 2, dtype=torch.float32)
+model = quiet_fit(network, (x, y), num_experts=4, outputs=sys.argv[2])
+rows = [x[i : i + 1] for i in range(32)]
+if sys.argv[1] == "predict":
+    def call(row):
+        said = model.predict(row)
+        return [said.mean.numpy(), said.variance.numpy(), said.corrected.mean.numpy()]
+    inputs, calls = rows, 300
+else:
+    from trustgp import export_onnx
+    from trustgp.studies.runtime_calls import onnx_session
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        export_onnx(model, file, x[:2])
+        session = onnx_session(file, threads=1)
+    name = session.get_inputs()[0].name
+    inputs, calls = [{name: row.numpy()} for row in rows], 5000
+    call = lambda feed: session.run(None, feed)
+print(json.dumps(endure(call, inputs, calls=calls).table()))
+"""
+
+
+@pytest.mark.parametrize(("way", "outputs"), [("onnxruntime", "shared"), ("predict", "pseudo")])
+def test_memory_does_not_grow_and_repeats_give_the_same_bits(way, outputs):
+    if way == "onnxruntime":
+        pytest.importorskip("onnx", reason="onnx is not installed")
+        pytest.importorskip("onnxruntime")
+    found = json.loads(python(CALLED, way, outputs).splitlines()[-1])
+    assert found["same_over_repeats"] is True
+    assert found["repeats"] == 1000
+    assert found["growth_bytes"] < GROWTH
+
+
+def test_a_call_that_keeps_what_it_made_is_found_out():
+    kept = []
+
+    def leaks(given):
+        kept.append(np.ones(2000))  # 16 kB
+        return [np.array(given)]
+
+    found = endure(leaks, [1.0], calls=1000, repeats=3)
+    assert found.growth > GROWTH
+    assert found.table()["met"]["memory grows under 1 MB"] is False
+
+
+def test_a_call_that_answers_differently_is_found_out():
+    answers = iter(range(10_000))
+    assert not endure(lambda given: [np.array(next(answers))], [1.0], calls=10, repeats=20).same
+    assert endure(lambda given: [np.array(given)], [1.0], calls=10, repeats=20).same
+
+
+def test_the_published_table_tells_the_tail_apart_from_the_middle():
+    found = Endurance(1.0, 0.001, 0.004, 0.006, 0.5, 20_000, 10, True, 1000, (0.001, 0.002)).table()
+    assert found["milliseconds"] == {"first": 1000.0, "p50": 1.0, "p99": 4.0, "p99.9": 6.0, "max": 500.0}
+    assert found["busy_p99_over_p50"] == 2.0
+    assert found["met"] == {
+        "p99 at most 3 x p50": False,
+        "memory grows under 1 MB": True,
+        "same output over repeats": True,
+    }
+
+
+def test_too_few_calls_are_refused():
+    with pytest.raises(ValueError, match="calls=9"):
+        endure(lambda given: [given], [1.0], calls=9)
