@@ -108,3 +108,19 @@ def test_the_peak_of_a_fit_stays_below_what_it_states_beforehand(tangents, caplo
     peak = torch.cuda.max_memory_allocated() - before
     stated = next(text for text in caplog.messages if "needs at most" in text)
     assert peak <= parse_bytes(stated.split("at most about ")[1].split(" beside")[0], name="stated")
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+@pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.Sketch(64)])
+@pytest.mark.parametrize("witness", [trustgp.Witness(), None])
+def test_a_traced_graph_says_the_same_on_cuda(outputs, tangents, witness):
+    from trustgp.export import traced
+
+    network, inputs, targets = problem()
+    options = {"outputs": outputs, "tangents": tangents, "witness": witness, "progress": False}
+    validation = (inputs[:100], targets[:100])
+    model = trustgp.fit(network.cuda(), (inputs, targets), num_experts=3, validation=validation, **options)
+    here = inputs[:7].cuda()
+    found, expected = traced(model, here)(here), model.predict(here)
+    torch.testing.assert_close(found["mean"], expected.mean)
+    torch.testing.assert_close(found["variance"], expected.variance, rtol=1e-4, atol=0)

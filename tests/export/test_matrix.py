@@ -52,3 +52,23 @@ def test_the_network_runs_once_in_a_traced_graph(mode):
 
 def test_every_network_meets_every_mode():
     assert {(name, mode) for name, mode, _ in PAIRS} == {(name, mode) for name in NETWORKS for mode in MODES}
+
+
+SMALLER = [
+    ("factors", {"rows": 12, "gate": 12, "witness": 10}),
+    ("factors", {"rank": 8, "dtype": "float16"}),
+    ("sketch", {"rank": 8, "dtype": "float16"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "form"), SMALLER)
+def test_a_compressed_model_is_exported_as_it_is(kind, form, tmp_path):
+    inputs, targets = rows_of("relu", 60, seed=2)
+    whole = model_of("relu", tangents=KINDS[kind])
+    model = trustgp.compress(whole, validation=(inputs, targets), progress=False, **form)
+    trustgp.export_onnx(model, tmp_path / "model.onnx", inputs[:4])
+    runner, graph = open_onnx(tmp_path / "model.onnx"), traced(model, inputs[:1])
+    for batch in BATCHES:
+        expected = model.predict(1.3 * inputs[:batch])
+        assert_equal(expected, runner(1.3 * inputs[:batch]))
+        assert_equal(expected, graph(1.3 * inputs[:batch]))

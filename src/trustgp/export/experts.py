@@ -119,7 +119,9 @@ class ChosenGrams(nn.Module):
         told, shift = self.chosen(labels, *vectors)
         parts = factor_parts(features, self.mixed)
         prior = priors(parts)
-        return Answer(prior - told, prior, shift), relative_parts(None if self.blended else parts)
+        return Answer(prior - told, prior, shift), relative_parts(
+            None if self.blended else parts, prior.device
+        )
 
 
 class ChosenSpans(nn.Module):
@@ -145,7 +147,7 @@ class ChosenSpans(nn.Module):
     def forward(self, features: Tensor, labels: Tensor) -> tuple[Answer, Tensor]:
         """What the experts `labels` [n] say, and the amplitudes of the outputs."""
         unit, prior, shift, *parts = self.chosen(labels, features[:, None])
-        return Answer(unit, prior, shift), relative_parts(parts[0] if parts else None)
+        return Answer(unit, prior, shift), relative_parts(parts[0] if parts else None, prior.device)
 
 
 def _none(features: Any) -> Any:

@@ -87,7 +87,7 @@ class StackedGrams(nn.Module):
         white = dots(self.inverse[labels], cross)
         shift = (cross[:, None].to(self.weights) @ self.weights[labels]).squeeze(1)
         answer = Answer(prior - white.square().sum(dim=1), prior, shift)
-        return answer, relative_parts(None if self.blended else parts)
+        return answer, relative_parts(None if self.blended else parts, prior.device)
 
 
 class StackedSpans(nn.Module):
@@ -142,11 +142,13 @@ class StackedSpans(nn.Module):
         unit = _squares(outside) + (self.shrink[labels] * inside.squeeze(1).double().square()).sum(dim=1)
         shift = (phi[:, None].to(self.weights) @ self.weights[labels]).squeeze(1)
         prior = _squares(phi)
-        amplitudes = relative_parts(self._parts(phi))
+        amplitudes = relative_parts(self._parts(phi), phi.device)
         if self.chooses and self.any_failed:  # what an expert without an answer leaves is all of the gradient
             none, whole = self.failed[labels], _squares(features)
             unit, prior = torch.where(none, whole, unit), torch.where(none, whole, prior)
-            amplitudes = torch.where(none[:, None], relative_parts(self._parts(features)), amplitudes)
+            amplitudes = torch.where(
+                none[:, None], relative_parts(self._parts(features), phi.device), amplitudes
+            )
         return Answer(unit, prior, shift), amplitudes
 
     def _parts(self, phi: Tensor) -> Tensor | None:
@@ -199,9 +201,9 @@ def _squares(rows: Tensor) -> Tensor:
     return rows.double().square().sum(dim=1)
 
 
-def relative_parts(parts: Tensor | None) -> Tensor:
+def relative_parts(parts: Tensor | None, device: torch.device) -> Tensor:
     """As `experts.amplitudes`, from the parts [n, K] of the prior; None: they are not told apart."""
     if parts is None or parts.shape[1] == 1:
-        return torch.ones(1, 1, dtype=torch.float64)
+        return torch.ones(1, 1, dtype=torch.float64, device=device)
     mean = parts.mean(dim=1, keepdim=True)
     return torch.where(mean > 0, parts / mean, 1.0).clamp_min(LEAST_AMPLITUDE)
