@@ -12,8 +12,9 @@ ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch
 demo: $(READY)
 	$(BIN)/trustgp demo
 
+# a process per core, with a thread each: more would wait for one another
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check .
