@@ -56,10 +56,10 @@ def test_a_call_that_keeps_what_it_made_is_found_out():
     kept = []
 
     def leaks(given):
-        kept.append(np.ones(2000))  # 16 kB
+        kept.append(np.ones(2**17))  # 1 MiB: little enough would find room in what others have given back
         return [np.array(given)]
 
-    found = endure(leaks, [1.0], calls=1000, repeats=3)
+    found = endure(leaks, [1.0], calls=200, repeats=3)
     assert found.growth > GROWTH
     assert found.table()["met"]["memory grows under 1 MB"] is False
 
