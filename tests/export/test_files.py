@@ -237,6 +237,15 @@ def test_importing_trustgp_does_not_import_onnx():
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused_by_the_layers_name(dtype, tmp_path):
+    inputs, targets = (x.to(dtype) for x in rows_of("relu", 40))
+    model = trustgp.fit(network_of("relu").to(dtype), (inputs, targets), num_experts=2, progress=False)
+    with pytest.raises(trustgp.ExportError, match=r"layer '0' \(Linear\) is in half precision"):
+        trustgp.export_onnx(model, tmp_path / "model.onnx", inputs[:3])
+    assert not list(tmp_path.iterdir())
+
+
 def test_float64_networks_are_exported_too(tmp_path):
     inputs, targets = (x.double() for x in rows_of("tanh", 40))
     model = trustgp.fit(network_of("tanh").double(), (inputs, targets), num_experts=2, progress=False)

@@ -19,6 +19,7 @@ from ..gating import _distances
 from ..model import UncertaintyModel
 from ..prediction import Prediction
 from .graph import answers_of
+from .refusing import ExportError
 
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10}  # of features, by the network's precision; else
@@ -40,6 +41,27 @@ def check_rows(example: Inputs) -> Inputs:
         return rows
 
     return map_tensors(some, example)
+
+
+def require_equal(
+    model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs, *, what: str
+) -> None:
+    """Raise unless the other form gives what `predict` gives.
+
+    Args:
+        model: The model.
+        run: The other form: inputs in, a dict of arrays or tensors out.
+        example: A few rows.
+        what: What to call it.
+    """
+    worst = differences(model, run, example)
+    if worst:
+        name = max(worst, key=lambda key: worst[key])
+        others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
+        raise ExportError(
+            f"'{name}' of the {what} differs from predict by {worst[name] * RELATIVE:.1e}, where "
+            f"{RELATIVE:.0e} is allowed; no file was written. Also different: {others}."
+        )
 
 
 def differences(

@@ -21,9 +21,8 @@ from torch import Tensor
 from ..data import Inputs, as_inputs, count, leaves, structure, take, to_device
 from ..model import UncertaintyModel
 from ..safefile import PART, ArtifactError
-from .comparing import RELATIVE, differences
+from .comparing import require_equal
 from .metadata import PREFIX, check_columns, describe
-from .refusing import ExportError
 from .tracing import traced
 
 SUFFIX = ".pt2"
@@ -72,8 +71,7 @@ def compile(
         "input_units": input_units,
         "output_units": output_units,
     }
-    sizes = {"input": sum(leaf[0].numel() for leaf in leaves(rows)), "output": model.shape.outputs}
-    check_columns(given, sizes)
+    check_columns(given, model, rows)
     facts = describe(model, rows, given, calibration_date)
     module = traced(model, rows)
     flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
@@ -81,7 +79,7 @@ def compile(
     with _folder_beside(path) as folder:
         made = folder / path.name
         _package(module, flat, made, {"aot_inductor.metadata": facts, **(options or {})})
-        _check(model, open_compiled(made), rows)
+        require_equal(model, open_compiled(made), rows, what="package")
         os.replace(made, path)
     return path
 
@@ -95,17 +93,6 @@ def _folder_beside(path: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check(model: UncertaintyModel, run: Compiled, rows: Inputs) -> None:
-    worst = differences(model, run, rows)
-    if worst:
-        name = max(worst, key=lambda key: worst[key])
-        others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
-        raise ExportError(
-            f"'{name}' of the package differs from predict by {worst[name] * RELATIVE:.1e}, where "
-            f"{RELATIVE:.0e} is allowed; nothing was kept. Also different: {others}."
-        )
 
 
 def open_compiled(path: str | Path) -> Compiled:

@@ -17,7 +17,7 @@ from ..tangents.network import as_matrix, call
 from .experts import ChosenGrams, ChosenSpans
 from .features import feature_maker
 from .gates import StackedGate, StackedWitness
-from .refusing import refuse_recurrent
+from .refusing import refuse_half, refuse_recurrent
 from .stacking import StackedGrams, StackedSpans
 
 OUTPUTS = (
@@ -92,6 +92,7 @@ class Graph(nn.Module):
     def __init__(self, model: UncertaintyModel, example: Inputs, *, plain: bool = True) -> None:
         super().__init__()
         refuse_recurrent(model.network)
+        refuse_half(model.network)
         self.network = model.network
         self.mixtures = nn.ModuleList(
             [GraphMixture(mixture, example, plain=plain) for mixture in model.mixtures]

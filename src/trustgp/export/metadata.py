@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..data import Inputs, structure
+from ..data import Inputs, leaves, structure
 from ..model import UncertaintyModel
 
 PREFIX = "trustgp."
@@ -61,8 +61,9 @@ def describe(
     return {PREFIX + name: value for name, value in table.items()}
 
 
-def check_columns(given: dict[str, Sequence[str] | None], sizes: dict[str, int]) -> None:
+def check_columns(given: dict[str, Sequence[str] | None], model: UncertaintyModel, inputs: Inputs) -> None:
     """Raise unless there is a text for each of the numbers that go in, or come out."""
+    sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     for name, values in given.items():
         size = sizes[name.split("_")[0]]
         if values is not None and (isinstance(values, str) or len(values) != size):

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data import Inputs, as_inputs, leaves
+from ..data import Inputs, as_inputs
 from ..model import UncertaintyModel
 from ..progress import LOGGER
 from ..safefile import temporary_beside
-from .comparing import RELATIVE, differences
+from .comparing import require_equal
 from .metadata import check_columns, describe, sealed
 from .metadata import input_names as names_of
 from .reading import opened
@@ -68,8 +68,7 @@ def export_onnx(
         "input_units": input_units,
         "output_units": output_units,
     }
-    sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
-    check_columns(given, sizes)
+    check_columns(given, model, inputs)
     content = sealed(_made(model, inputs, opset), describe(model, inputs, given, calibration_date))
     with temporary_beside(path) as temporary:
         with open(temporary, "wb") as file:
@@ -108,11 +107,4 @@ def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
         if type(error).__module__.startswith("onnxruntime"):
             raise ExportError(f"onnxruntime cannot run this graph, no file was written: {error}") from error
         raise
-    worst = differences(model, runner, inputs)
-    if worst:
-        name = max(worst, key=lambda key: worst[key])
-        raise ExportError(
-            f"'{name}' of the exported graph differs from predict by {worst[name] * RELATIVE:.1e}, where "
-            f"{RELATIVE:.0e} is allowed; no file was written. Also different: "
-            f"{', '.join(sorted(worst.keys() - {name})) or 'nothing'}."
-        )
+    require_equal(model, runner, inputs, what="exported graph")

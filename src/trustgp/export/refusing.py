@@ -40,6 +40,17 @@ def refuse_recurrent(network: nn.Module) -> None:
             )
 
 
+def refuse_half(network: nn.Module) -> None:
+    """Raise where a layer works in half precision: it rounds more than a graph may differ from `predict`."""
+    for name, value in network.named_parameters():
+        if value.dtype in (torch.float16, torch.bfloat16):
+            owner = name.rpartition(".")[0]
+            raise ExportError(
+                f"layer '{owner}' ({type(network.get_submodule(owner)).__name__}) is in half precision "
+                f"({value.dtype}), which cannot be exported; fit a float32 copy of the network."
+            )
+
+
 def needs(*packages: str) -> None:
     """Raise unless these optional packages are there."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
