@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-QUERIES = 30
 CHANNELS = 112  # of the backbone's last stage
 
 
@@ -48,11 +47,12 @@ class EfficientBackbone(nn.Module):
         return [(found, mask)]
 
 
-def detector(num_labels: int = 2, *, seed: int = 0) -> Any:
+def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
     """A `ConditionalDetrForObjectDetection` with random weights.
 
     Args:
         num_labels: Classes.
+        queries: Things that can be found in a picture, at most.
         seed: Of the weights.
     """
     from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ResNetConfig
@@ -62,7 +62,7 @@ def detector(num_labels: int = 2, *, seed: int = 0) -> Any:
     options = {"num_labels": num_labels}
     config = ConditionalDetrConfig(
         backbone_config=tiny,  # its place is taken below
-        num_queries=QUERIES,
+        num_queries=queries,
         d_model=128,
         encoder_layers=2,
         decoder_layers=3,
@@ -70,7 +70,7 @@ def detector(num_labels: int = 2, *, seed: int = 0) -> Any:
         decoder_ffn_dim=512,
         encoder_attention_heads=4,
         decoder_attention_heads=4,
-        dropout=0.0,
+        dropout=0.1,
         auxiliary_loss=True,  # also in predictions: it adds a normalisation after each layer of the decoder
         **options,
     )
