@@ -3,14 +3,16 @@
     python training/detector.py --on scenes --device cuda --seconds 480 --out scenes.safetensors
     python training/detector.py --on cells --device cuda --seconds 480 --batch 32 --out cells.safetensors
 
-Scenes are rendered; cells are BCCD's training pictures, below TRUSTGP_DATA. Matching is exact: of scenes,
-with three things at most, it is done where the network is, by looking at every assignment; of cells by scipy.
-Weights are averaged over steps; that average is saved, in float16.
+Scenes are rendered; cells are BCCD's training pictures, below TRUSTGP_DATA. Matching is done where the
+network is: of scenes, with three things at most, by looking at every assignment, of cells by the cheapest
+pair first. On a GPU a step is recorded once and played again. Weights are averaged over steps, and that
+average is saved, in float16.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -21,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, grid_sample, one_hot
 
@@ -32,6 +33,7 @@ from trustgp.studies.detection_network import detector, pixels
 
 FEW = 3  # things in a picture, for which every assignment is looked at
 LOT = 250  # pictures rendered at a time
+WARM_UP = 5  # steps before one is recorded
 QUERIES = {"scenes": 30, "cells": 60}
 
 
@@ -97,7 +99,7 @@ def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tup
     """
     n, device = len(images), images.device
     found = pixels(images)
-    sign = torch.where(torch.rand(n, 2, device=device) < 0.5, -1.0, 1.0)
+    sign = 1.0 - 2.0 * (torch.rand(n, 2, device=device) < 0.5)
     zoom, shift = torch.ones(n, 1, device=device), torch.zeros(n, 2, device=device)
     if cells:
         zoom = 0.7 + 0.3 * torch.rand(n, 1, device=device)
@@ -112,8 +114,8 @@ def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tup
     half = boxes[..., 2:] / zoom[:, None] / 2
     low, high = (centre - half).clamp(0, 1), (centre + half).clamp(0, 1)
     share = (high - low).prod(dim=2) / (4 * half.prod(dim=2)).clamp_min(1e-9)
-    labels = torch.where(share > 0.3, labels, -1)
-    boxes = torch.where(labels[..., None] >= 0, torch.cat([(low + high) / 2, high - low], dim=2), 0.0)
+    labels = labels.masked_fill(share <= 0.3, -1)
+    boxes = torch.cat([(low + high) / 2, high - low], dim=2) * (labels[..., None] >= 0)
     gain = 1 + 0.2 * (torch.rand(n, 3, 1, 1, device=device) - 0.5)
     lift = 0.4 * (torch.rand(n, 1, 1, 1, device=device) - 0.5)
     return found * gain + lift, boxes, labels
@@ -135,15 +137,31 @@ def matched(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tens
     cost = 2 * gain.gather(2, labels.clamp_min(0)[:, None].expand(-1, queries, -1))
     cost = cost + 5 * torch.cdist(boxes.float(), true.float(), p=1)
     cost = cost - 2 * generous_overlaps(corners(boxes.float()), corners(true.float()))
-    cost = torch.where(labels[:, None] >= 0, cost, torch.zeros_like(cost))
+    cost = cost.masked_fill(labels[:, None] < 0, 0.0 if cost.shape[2] <= FEW else 1e3)
     if cost.shape[2] > FEW:
-        pairs = [linear_sum_assignment(one.T)[1] for one in cost.cpu().numpy()]
-        return torch.from_numpy(np.stack(pairs)).to(cost.device)
+        return cheapest_first(cost)
     total = cost[:, :, None, None, 0] + cost[:, None, :, None, 1] + cost[:, None, None, :, 2]
     same = torch.eye(queries, dtype=torch.bool, device=cost.device)
     clash = same[:, :, None] | same[:, None, :] | same[None, :, :]
     best = total.masked_fill(clash, torch.inf).flatten(1).argmin(dim=1)
     return torch.stack([best // queries**2, best // queries % queries, best % queries], dim=1)
+
+
+def cheapest_first(cost: Tensor) -> Tensor:
+    """The cheapest pair of all, then the cheapest of those left, and so on: the query of each thing, [n, k].
+
+    Args:
+        cost: [n, Q, k].
+    """
+    n, queries, k = cost.shape
+    cost, found = cost.clone(), torch.zeros(n, k, dtype=torch.int64, device=cost.device)
+    for _ in range(k):
+        best = cost.flatten(1).argmin(dim=1)
+        query, thing = (best // k)[:, None], (best % k)[:, None]
+        found.scatter_(1, thing, query)
+        cost.scatter_(1, query[..., None].expand(-1, 1, k), torch.inf)
+        cost.scatter_(2, thing[..., None].expand(-1, queries, 1), torch.inf)
+    return found
 
 
 def loss_of(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
@@ -157,7 +175,7 @@ def loss_of(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tens
     logits = logits.float()
     p = logits.sigmoid()
     sure = torch.where(wanted > 0, p, 1 - p)
-    weight = torch.where(wanted > 0, 0.25, 0.75) * (1 - sure) ** 2
+    weight = (0.75 - 0.5 * wanted) * (1 - sure) ** 2
     classes = (weight * binary_cross_entropy_with_logits(logits, wanted, reduction="none")).sum() / count
     found = boxes.float().gather(1, query[..., None].expand(-1, -1, 4))
     distance = ((found - true).abs().sum(dim=2) * there).sum() / count
@@ -193,6 +211,92 @@ def quality(network, held: Pictures, device: str) -> list[float]:
     return values
 
 
+class Training:
+    """Steps of AdamW on pictures drawn at random, and the average of the weights.
+
+    Args:
+        network: To train, in place.
+        rows: Images, boxes and labels, where the network is.
+        options: Of the command.
+        cells: Whether pictures have no up and down.
+    """
+
+    def __init__(self, network, rows: tuple[Tensor, Tensor, Tensor], options, *, cells: bool) -> None:
+        self.network, self.rows, self.options, self.cells = network.train(), rows, options, cells
+        for layer in network.model.encoder.layers:
+            layer.training = False  # looks at its numbers otherwise, which no recorded step can
+        self.average = copy.deepcopy(network)
+        device = rows[0].device
+        self.cuda = device.type == "cuda"
+        self.rate, self.decay = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.loss = torch.zeros((), device=device)
+        self.optimiser = torch.optim.AdamW(
+            network.parameters(),
+            lr=self.rate if self.cuda else options.rate,
+            weight_decay=1e-4,
+            fused=self.cuda,
+            capturable=self.cuda,
+        )
+        self.side = torch.cuda.Stream() if self.cuda else None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self, number: int, share: float) -> None:
+        """One step; rates are flat at first, and fall from half way.
+
+        Args:
+            number: Of the step.
+            share: Of the time that has passed.
+        """
+        rate = self.options.rate * min(1.0, (number + 1) / 200, 0.02 + 2.0 * (1 - share))
+        self.rate.fill_(rate)
+        self.decay.fill_(min(0.998, (1 + number) / (10 + number)))
+        if not self.cuda:
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        if not self.cuda or self.options.eager:
+            self._step()
+            return
+        torch.cuda.synchronize()
+        if number < WARM_UP:
+            with torch.cuda.stream(self.side):
+                self._step()
+            torch.cuda.synchronize()
+            return
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.side):
+            self._step()
+        self.graph.replay()
+
+    def averaged(self):
+        """The average of the weights, as a network."""
+        return self.average.eval()
+
+    def _step(self) -> None:
+        images, true, labels = self.rows
+        chosen = torch.randint(len(images), (self.options.batch,), device=images.device)
+        pictures, boxes, kinds = varied(images[chosen], true[chosen], labels[chosen], cells=self.cells)
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
+            logits, found = every_layer(self.network, pictures)
+        layers = len(logits) // len(chosen)
+        loss = layers * loss_of(logits, found, boxes.repeat(layers, 1, 1), kinds.repeat(layers, 1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 0.5)
+        self.optimiser.step()
+        self.loss.copy_(loss.detach())
+        with torch.no_grad():
+            for old, new in zip(self._numbers(self.average), self._numbers(self.network), strict=True):
+                old.mul_(self.decay).add_((1 - self.decay) * new)
+
+    @staticmethod
+    def _numbers(network) -> list[Tensor]:
+        every = [*network.parameters(), *network.buffers()]
+        return [one for one in every if one.is_floating_point()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--on", choices=list(QUERIES), required=True)
@@ -205,6 +309,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--every", type=float, default=40, help="seconds between looks at held-out pictures")
+    parser.add_argument("--eager", action="store_true", help="on a GPU: no step is recorded")
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -224,44 +329,21 @@ def main() -> None:
         network.load_state_dict(
             {k: v.float() if v.is_floating_point() else v for k, v in load_file(options.resume).items()}
         )
-    network = network.to(options.device).train()
-    average = torch.optim.swa_utils.AveragedModel(
-        network, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.998), use_buffers=True
-    )
-    slow = [p for name, p in network.named_parameters() if "backbone" in name]
-    fast = [p for name, p in network.named_parameters() if "backbone" not in name]
-    fused = options.device.startswith("cuda")
-    groups = [{"params": fast}, {"params": slow}]
-    optimiser = torch.optim.AdamW(groups, lr=options.rate, weight_decay=1e-4, fused=fused)
+    training = Training(network.to(options.device), (images, true, labels), options, cells=cells)
     start, looked, step = time.perf_counter(), 0.0, 0
     while (passed := time.perf_counter() - start) < options.seconds:
-        share = passed / options.seconds
-        rate = options.rate * min(
-            1.0, (step + 1) / 200, 0.02 + 2.0 * (1 - share)
-        )  # flat, then down from half way
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        chosen = torch.randint(len(images), (options.batch,), device=images.device)
-        pictures, boxes, kinds = varied(images[chosen], true[chosen], labels[chosen], cells=cells)
-        with torch.autocast(images.device.type, torch.bfloat16):
-            logits, found = every_layer(network, pictures)
-        layers = len(logits) // len(chosen)
-        loss = layers * loss_of(logits, found, boxes.repeat(layers, 1, 1), kinds.repeat(layers, 1))
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 0.5)
-        optimiser.step()
-        average.update_parameters(network)
+        training.step(step, passed / options.seconds)
         step += 1
-        if passed - looked > options.every:
+        if step % 10 == 0 and passed - looked > options.every:
             looked = passed
-            ap = " ".join(f"{one:.3f}" for one in quality(average.module, held, options.device))
-            print(f"{passed:.0f} s, step {step}, loss {float(loss.detach()):.3f}, AP50 {ap}", flush=True)
-            saved(average.module, options.out)
-    saved(average.module, options.out)
+            ap = " ".join(f"{one:.3f}" for one in quality(training.averaged(), held, options.device))
+            print(f"{passed:.0f} s, step {step}, loss {float(training.loss):.3f}, AP50 {ap}", flush=True)
+            saved(training.averaged(), options.out)
+    network = training.averaged()
+    saved(network, options.out)
     record = {"on": options.on, "seed": options.seed, "seconds": options.seconds, "steps": step}
     record |= {"pictures": len(images), "batch": options.batch, "held": len(held.images)}
-    print(json.dumps({**record, "ap50": quality(average.module, held, options.device)}))
+    print(json.dumps({**record, "ap50": quality(network, held, options.device)}))
 
 
 def saved(network, path: Path) -> None:

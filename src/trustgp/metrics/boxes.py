@@ -28,7 +28,7 @@ def generous_overlaps(first: Tensor, second: Tensor) -> Tensor:
     found, union = _areas(first, second)
     low = torch.minimum(first[..., :, None, :2], second[..., None, :, :2])
     high = torch.maximum(first[..., :, None, 2:], second[..., None, :, 2:])
-    around = (high - low).clamp_min(0).prod(dim=-1)
+    around = _area(high - low)
     return found - (around - union) / around.clamp_min(1e-9)
 
 
@@ -36,10 +36,16 @@ def _areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Intersection over union, and the union, shape [..., k, m]."""
     low = torch.maximum(first[..., :, None, :2], second[..., None, :, :2])
     high = torch.minimum(first[..., :, None, 2:], second[..., None, :, 2:])
-    shared = (high - low).clamp_min(0).prod(dim=-1)
-    sizes = [(boxes[..., 2:] - boxes[..., :2]).clamp_min(0).prod(dim=-1) for boxes in (first, second)]
+    shared = _area(high - low)
+    sizes = [_area(boxes[..., 2:] - boxes[..., :2]) for boxes in (first, second)]
     union = sizes[0][..., :, None] + sizes[1][..., None, :] - shared
     return shared / union.clamp_min(1e-9), union
+
+
+def _area(size: Tensor) -> Tensor:
+    """Width times height, shape [..., 2] to [...]; not `prod`, whose gradient waits for the device."""
+    width, height = size.clamp_min(0).unbind(dim=-1)
+    return width * height
 
 
 def average_precision(
