@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from ..model import UncertaintyModel
+from ..tangents.sketch import Sketch
 from .runtime_quality import BATCHED, ENSEMBLE, LAPLACE, PLAIN, SAMPLES, SERIAL, ours
 from .runtime_timing import reason_of
 from .runtime_workshop import MEMBERS, UNBOUNDED, Workshop
 
 EAGER, GRAPH, COMPILED, ONNX = "torch eager", "torch graph", "torch compiled", "onnxruntime"
+HEAVY = 2**29  # bytes of gradients that an exported sketch may hold; it holds several copies of them
 MIDDLE = "medium"  # the only budget that is compiled: it takes minutes
 RUNTIMES = (EAGER, GRAPH, COMPILED, ONNX)
 
@@ -119,8 +122,9 @@ class Calls:
         def trusted(budget: str) -> Call:
             from ..export import export_onnx
 
-            export = lambda file: export_onnx(shop.model(budget), file, inputs)  # noqa: E731
-            found, file = session(budget, export)
+            model = shop.model(budget)
+            _refuse_heavy(model, self.batch)
+            found, file = session(budget, lambda file: export_onnx(model, file, inputs))
             self.bytes[ours(budget), ONNX] = Path(file).stat().st_size
             feed = {found.get_inputs()[0].name: rows}
             return lambda: found.run(None, feed)
@@ -155,6 +159,17 @@ class Calls:
             self.made[cell] = make()
         except Exception as error:  # of any kind: what cannot be had is told in the table
             self.reasons[cell] = reason_of(error)
+
+
+def _refuse_heavy(model: UncertaintyModel, batch: int) -> None:
+    """An exported sketch makes the gradients of all rows of a call at once, where `predict` makes a few."""
+    chosen = sum(value.numel() for value in model.mixtures[0].tangents.network.parameters.values())
+    needed = batch * chosen * 4
+    if isinstance(model.origin.tangents, Sketch) and needed > HEAVY:
+        raise MemoryError(
+            f"{batch} rows at once have {needed / 2**30:.1f} GiB of gradients in the exported graph; "
+            "a few rows a call"
+        )
 
 
 def spread(outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
