@@ -85,7 +85,7 @@ ROOMS = [
         "likelihoods.base",
         "likelihoods.regression",
         "likelihoods.classification",
-        "likelihoods.detection",
+        "likelihoods.finding",
         "likelihoods",
     ],
     ["novelty", "model", "conformal", "answers", "limits", "frames", "rolling", "monitor"],

@@ -17,7 +17,7 @@ from .experts import Problem
 from .halving import in_chunks
 from .likelihoods import Likelihood, Regression
 from .progress import Reporter
-from .tangents import JacobianRows, LayerFactors, Sketch, Tangents, output_mixes
+from .tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from .tangents.base import TangentMap
 from .tangents.checking import check_network
 from .tangents.network import TangentNetwork, as_matrix, prepare
@@ -86,7 +86,7 @@ def prepare_network(
     num_outputs = as_matrix(probed).shape[1]
     likelihood.check(num_outputs, rows.targets, name="train")
     likelihood.warn(num_outputs, rows.targets)
-    mixes = output_mixes(outputs, num_outputs, generator, contrast=likelihood.contrast)
+    mixes = likelihood.mixes(outputs, num_outputs, generator)
     reason = "as asked for"
     if tangents is None:
         tangents, reason = choose_tangents(network, rows, target, len(mixes[0][0]))

@@ -6,10 +6,11 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..fit import fit
-from ..likelihoods import Classification, Regression
+from ..likelihoods import Finding, Regression
+from ..tangents.sketch import Sketch
 from .matching import Things
 from .model import DetectionModel
 from .pictures import as_scenes
@@ -17,6 +18,8 @@ from .rows import QueryRows, known_rows
 from .settings import Detection
 from .splitting import Detector
 
+DIM = 1024  # of a sketch
+AMONG = "self_attn"  # in the names of weights with which queries look at each other
 LEAST = 20  # rows, to fit anything
 
 
@@ -51,19 +54,31 @@ def fit_detector(
     names = tuple(name for name in detector(probe[:1]).entering if name not in box_tail.tail.alike)
     rows = _rows(detector, names, (images, things), settings, "train")
     known = None if held is None else _rows(detector, names, held, settings, "validation")
-    options = {"tangents": settings.tangents, "outputs": settings.outputs, "witness": None, **options}
+    options = {"outputs": settings.outputs, "witness": None, **options}
     edges = fit(
-        box_tail, _edges(rows), likelihood=Regression(), validation=known and _edges(known), **options
+        box_tail,
+        _edges(rows),
+        likelihood=Regression(),
+        validation=known and _edges(known),
+        tangents=settings.tangents or _after_looking(box_tail),
+        **options,
     )
     classes = fit(
         class_tail,
         (rows.inputs, rows.labels),
-        likelihood=Classification(),
+        likelihood=Finding(),
         validation=known and (known.inputs, known.labels),
+        tangents=settings.tangents or _after_looking(class_tail),
         **options,
     )
     size = (int(images.shape[2]), int(images.shape[3]))
     return DetectionModel(private, edges, classes, names, size, settings)
+
+
+def _after_looking(tail: nn.Module) -> Sketch:
+    """Of all weights but those with which queries look at each other."""
+    names = [name for name, _ in tail.named_parameters() if AMONG not in name]
+    return Sketch(DIM, parameters=tuple(names))
 
 
 def _rows(

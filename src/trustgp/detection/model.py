@@ -27,7 +27,8 @@ class Detections:
         labels: The detector's classes, int64, [k].
         confidence: The detector's own probability of that class, [k].
         probabilities: Of all classes and, last, of no object, with the error bar, [k, C + 1].
-        novelty: How far from what it was trained on, the latent variance of the classes, [k].
+        novelty: How far from what it was trained on, in [0, 1]: the latent variance of whether there is
+            anything, over what it would be without training rows, [k].
         box_novelty: The same of the edges, [k].
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..tangents.sketch import Sketch
 
@@ -15,14 +15,15 @@ class Detection:
         threshold: A query is kept when its surest class has at least this probability.
         overlap: A query has found a thing when their boxes overlap by this (intersection over union).
         most: Queries of a picture that are kept, at most: the surest.
-        tangents: Over the decoder's last layer and the heads.
+        tangents: Of the decoder's last layer and the heads. None: a sketch of what comes after the queries
+            have looked at each other, which says nothing about the picture.
         outputs: "pseudo", "shared" or "separate", for edges and for classes.
     """
 
     threshold: float = 0.5
     overlap: float = 0.5
     most: int = 100
-    tangents: Sketch = field(default_factory=lambda: Sketch(1024))
+    tangents: Sketch | None = None
     outputs: str = "pseudo"
 
     def __post_init__(self) -> None:

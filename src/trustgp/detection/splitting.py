@@ -205,6 +205,9 @@ class BoxTail(nn.Module):
 class ClassTail(nn.Module):
     """Logits of one query's classes and, last, of no object, [m, C + 1].
 
+    They are shifted, which changes no probability, so that they add up to the log odds of an object: what
+    `likelihoods.Finding` makes its kernel of.
+
     Args:
         tail: The layer.
         head: Gives the logits.
@@ -218,4 +221,6 @@ class ClassTail(nn.Module):
 
     def forward(self, query: Tensor, offset: Tensor, **entering: Tensor) -> Tensor:
         found = self.head(self.tail(query, entering))
-        return nn.functional.pad(found, (0, 1)) if self.background else found
+        found = nn.functional.pad(found, (0, 1)) if self.background else found
+        odds = found[:, :-1].logsumexp(dim=1, keepdim=True) - found[:, -1:]
+        return found + (odds - found.sum(dim=1, keepdim=True)) / found.shape[1]

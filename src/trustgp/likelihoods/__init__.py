@@ -2,8 +2,9 @@
 
 from .base import Calibrations, Likelihood, Shape
 from .classification import Classification
+from .finding import Finding
 from .regression import Regression
 
-KINDS = {"Regression": Regression, "Classification": Classification}
+KINDS = {"Regression": Regression, "Classification": Classification, "Finding": Finding}
 
-__all__ = ["KINDS", "Calibrations", "Classification", "Likelihood", "Regression", "Shape"]
+__all__ = ["KINDS", "Calibrations", "Classification", "Finding", "Likelihood", "Regression", "Shape"]

@@ -34,7 +34,6 @@ class Likelihood(Protocol):
     """What the targets are. A new one is one file, and one line in `KINDS`."""
 
     default_outputs: ClassVar[str]  # how outputs enter the kernel where the user does not say
-    contrast: ClassVar[bool]  # whether outputs count only up to a constant that all of a row share
     heard: ClassVar[bool]  # whether a witness, which knows inputs and targets only, has anything to say
     common_prior: ClassVar[bool]  # whether all experts share one scale and noise ratio
     needs_held_out: ClassVar[bool]  # whether rows are split off where no validation rows are given
@@ -42,6 +41,12 @@ class Likelihood(Protocol):
 
     def settings(self) -> dict:
         """Plain values: the arguments that make this object again."""
+        ...
+
+    def mixes(
+        self, outputs: str, num_outputs: int, generator: torch.Generator
+    ) -> list[tuple[Tensor, Tensor]]:
+        """How the outputs enter the kernel; see `output_mixes`."""
         ...
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:

@@ -21,6 +21,7 @@ from ..math.crossentropy import loss_gradient, newton_step
 from ..math.temperature import HeldClasses, Temperature, fit_temperature
 from ..mixture import Raw
 from ..safefile import Reader
+from ..tangents.base import output_mixes
 from .base import Shape, wide
 
 NAMED = 8  # absent classes that a warning names
@@ -31,7 +32,6 @@ class Classification:
     """Targets are class numbers 0 .. C - 1; the network returns C logits, or one logit for two classes."""
 
     default_outputs: ClassVar[str] = "pseudo"
-    contrast: ClassVar[bool] = True
     heard: ClassVar[bool] = False
     common_prior: ClassVar[bool] = True
     needs_held_out: ClassVar[bool] = True
@@ -39,6 +39,11 @@ class Classification:
 
     def settings(self) -> dict:
         return {}
+
+    def mixes(
+        self, outputs: str, num_outputs: int, generator: torch.Generator
+    ) -> list[tuple[Tensor, Tensor]]:
+        return output_mixes(outputs, num_outputs, generator, contrast=True)
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, 1] are numbers of the classes of a network with C logits."""

@@ -14,6 +14,7 @@ from ..math.calibration import Calibration, HeldOut, fit_calibration, held_out_l
 from ..mixture import Raw
 from ..prediction import Prediction
 from ..safefile import Reader
+from ..tangents.base import output_mixes
 from .base import Shape, wide
 
 NONE, ALL = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
@@ -25,7 +26,6 @@ class Regression:
     """Targets are real numbers, one for each output of the network."""
 
     default_outputs: ClassVar[str] = "shared"
-    contrast: ClassVar[bool] = False
     heard: ClassVar[bool] = True
     common_prior: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = False
@@ -33,6 +33,11 @@ class Regression:
 
     def settings(self) -> dict:
         return {}
+
+    def mixes(
+        self, outputs: str, num_outputs: int, generator: torch.Generator
+    ) -> list[tuple[Tensor, Tensor]]:
+        return output_mixes(outputs, num_outputs, generator)
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets can be compared with C outputs."""
