@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 CHANNELS = 112  # of the backbone's last stage
+WEIGHTS = Path(__file__).parent / "weights"
+TRAINED = {  # classes, queries, and how they were made
+    "scenes": (2, 30, "--on scenes"),
+    "scenes-1": (2, 30, "--on scenes --seed 1"),
+    "scenes-2": (2, 30, "--on scenes --seed 2"),
+    "cells": (3, 60, "--on cells --batch 32"),
+}
 
 
 class EfficientBackbone(nn.Module):
@@ -79,6 +89,30 @@ def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
         network = ConditionalDetrForObjectDetection(config)
         network.model.register_module("backbone", EfficientBackbone())
         _start(network)
+    return network.eval()
+
+
+def trained(name: str) -> Any:
+    """A detector with the weights that `training/detector.py` found, in float32.
+
+    Args:
+        name: "scenes", which is part of the package; "scenes-1", "scenes-2" or "cells", of the repository.
+    """
+    if name not in TRAINED:
+        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(TRAINED)}.")
+    labels, queries, options = TRAINED[name]
+    path = WEIGHTS / f"{name}.safetensors"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there are no weights {path.name}: take the repository, or train them on a GPU with "
+            f"`python training/detector.py {options} --device cuda --out {path.name}`."
+        )
+    network = detector(labels, queries=queries)
+    try:
+        state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()}
+        network.load_state_dict(state)
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{path.name} is damaged or of another detector: {error}") from error
     return network.eval()
 
 
