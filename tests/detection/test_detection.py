@@ -110,3 +110,15 @@ def test_too_few_findings_are_refused():
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         trustgp.detection.Detection(**settings)
+
+
+def test_recorded_error_bars_say_the_same(fitted):
+    images, _ = pictures(5)
+    _, model = fitted
+    plain, quick = model.predict(images), model.traced().predict(images)
+    assert sum(map(len, plain)) > 5
+    for own, other in zip(quick, plain, strict=True):
+        assert torch.equal(own.boxes, other.boxes)
+        assert torch.equal(own.confidence, other.confidence)
+        for name in ("std", "probabilities", "novelty", "box_novelty"):
+            torch.testing.assert_close(getattr(own, name), getattr(other, name), rtol=1e-4, atol=1e-6)

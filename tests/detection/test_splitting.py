@@ -7,22 +7,23 @@ import torch
 from detection.conftest import DETECTORS, pictures
 from torch import nn
 
-from trustgp.detection.splitting import Detector
+from trustgp.detection.splitting import Detector, rows_of
 from trustgp.metrics.boxes import corners
 
 
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("name", sorted(DETECTORS))
-def test_the_two_parts_give_what_the_whole_gives(name):
+def test_the_two_parts_give_what_the_whole_gives(name, alone):
     network, (images, _) = DETECTORS[name](), pictures(4)
-    detector = Detector(network)
-    seen, (boxes, classes) = detector(images), detector.tails(images)
+    detector = Detector(network, alone=alone)
+    (boxes, classes), seen = detector.tails(images), detector(images)
     with torch.no_grad():
         whole = network(images)
     assert torch.equal(seen.logits, whole.logits)
     assert torch.equal(seen.boxes, whole.pred_boxes)
+    assert bool(seen.each) == alone
     image, query = torch.tensor([0, 1, 1, 3]), torch.tensor([2, 0, 7, 5])
-    entering = {k: v[image] for k, v in seen.entering.items() if k not in boxes.tail.alike}
-    rows = {"query": query, "offset": seen.offset[image, query], **entering}
+    rows = rows_of(seen, [k for k in seen.entering if k not in boxes.tail.alike], image, query)
     with torch.no_grad():
         edges, logits = boxes(**rows), classes(**rows)
     torch.testing.assert_close(edges, corners(whole.pred_boxes)[image, query] * 48, rtol=1e-4, atol=1e-3)
@@ -61,3 +62,25 @@ def test_the_detector_is_left_as_it_was(name):
 def test_a_network_of_another_kind_is_refused():
     with pytest.raises(ValueError, match=r"a Linear, has no 'model.decoder.layers'"):
         Detector(nn.Linear(2, 2))
+
+
+def test_a_row_takes_all_queries_where_they_cannot_be_told_from_the_memory():
+    network, (images, _) = DETECTORS["plain"](), pictures(3)
+    tokens = network(images).encoder_last_hidden_state.shape[1]
+    network.model.query_position_embeddings = torch.nn.Embedding(tokens, network.config.d_model)
+    network.config.num_queries = tokens
+    detector = Detector(network)
+    detector.tails(images)
+    assert not detector.alone
+    assert detector(images).each == frozenset()
+
+
+def test_a_row_takes_all_queries_where_alone_it_gives_something_else():
+    network, (images, _) = DETECTORS["conditional"](), pictures(3)
+    # after they have looked at each other, queries do it once more
+    network.model.decoder.layers[-1].self_attn_layer_norm.register_forward_hook(
+        lambda module, given, found: 10 * (found - found.mean(dim=1, keepdim=True))
+    )
+    detector = Detector(network)
+    detector.tails(images)
+    assert not detector.alone

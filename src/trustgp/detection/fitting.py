@@ -16,10 +16,9 @@ from .model import DetectionModel
 from .pictures import as_scenes
 from .rows import QueryRows, known_rows
 from .settings import Detection
-from .splitting import Detector
+from .splitting import AMONG, Detector
 
 DIM = 1024  # of a sketch
-AMONG = "self_attn"  # in the names of weights with which queries look at each other
 LEAST = 20  # rows, to fit anything
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..metrics.boxes import corners
 from .matching import Things, match
 from .settings import Detection
-from .splitting import Detector, Seen
+from .splitting import Detector, rows_of
 
 PICTURES = 32  # that go through the detector at a time
 
@@ -55,18 +55,6 @@ def kept(chances: Tensor, settings: Detection) -> tuple[Tensor, Tensor]:
     return torch.cat(image), torch.cat(query)
 
 
-def inputs_of(seen: Seen, names: Sequence[str], image: Tensor, query: Tensor) -> dict[str, Tensor]:
-    """What the tails take, [m, ...] each.
-
-    Args:
-        seen: What the detector said.
-        names: Of the tensors that differ from picture to picture.
-        image, query: Which rows, [m] each.
-    """
-    entering = {name: seen.entering[name][image] for name in names}
-    return {"query": query, "offset": seen.offset[image, query], **entering}
-
-
 def known_rows(
     detector: Detector,
     names: Sequence[str],
@@ -99,7 +87,7 @@ def known_rows(
             hit = (shared >= settings.overlap) & (matched >= 0)
             false = mine[~torch.isin(mine, matched[hit])]
             every = torch.cat([matched[hit], false])
-            rows = inputs_of(seen, names, torch.full_like(every, i).to(device), every.to(device))
+            rows = rows_of(seen, names, torch.full_like(every, i).to(device), every.to(device))
             boxes = torch.full((len(every), 4), torch.nan)
             boxes[: int(hit.sum())] = true.boxes[hit]
             kinds = torch.full((len(every),), labels)
