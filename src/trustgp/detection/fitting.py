@@ -2,77 +2,132 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..budget import parse_budget
 from ..fit import fit
 from ..likelihoods import Finding, Regression
+from ..tangents.copying import bare, duplicate
 from ..tangents.sketch import Sketch
+from ..witness import Witness
 from .matching import Things
 from .model import DetectionModel
 from .pictures import as_scenes
 from .rows import QueryRows, known_rows
 from .settings import Detection
-from .splitting import Detector
+from .splitting import BoxTail, ClassTail, Detector
 
 DIM = 1024  # of a sketch
 AMONG = "self_attn"  # in the names of weights with which queries look at each other
 LEAST = 20  # rows, to fit anything
+REFUSED = {  # options of `trustgp.fit`, and why
+    "groups": "pictures are held out as validation=",
+    "output": "what it returns is known",
+    "outputs": "say it in Detection(outputs=...)",
+    "tangents": "say it in Detection(tangents=...)",
+}
 
 
 def fit_detector(
     network: Any, train: Any, settings: Detection, *, validation: Any = None, **options: Any
 ) -> DetectionModel:
-    """Error bars for the boxes and classes of a detector.
+    """Error bars for the boxes and classes of a detector: what `trustgp.fit` does with `Detection()`.
 
     Args:
         network: Trained, of the DETR family; left as it is.
         train: (images, things), a Dataset or a DataLoader; see `as_scenes`.
         settings: Which queries count, and how their tangents are made.
         validation: The same, of pictures that the detector has not seen.
-        options: For `trustgp.fit`, of both error bars.
+        options: Of `trustgp.fit`, for both error bars: each gets half of `budget`, and a folder of its own in
+            `checkpoint`.
     """
-    private = copy.deepcopy(network).eval()
-    config = private.config
-    images, things = as_scenes(train, channels=config.num_channels, labels=config.num_labels, name="train")
-    held = None
-    if validation is not None:
-        held = as_scenes(
-            validation, channels=config.num_channels, labels=config.num_labels, name="validation"
-        )
-        if held[0].shape[2:] != images.shape[2:]:
-            raise ValueError(
-                f"validation pictures are {tuple(held[0].shape[2:])}, train {tuple(images.shape[2:])}."
-            )
-    detector = Detector(private)
-    device = next(private.parameters()).device
-    probe = images[torch.tensor([0, len(images) // 2, len(images) - 1])].to(device)
-    box_tail, class_tail = detector.tails(probe)
-    names = tuple(name for name in detector(probe[:1]).entering if name not in box_tail.tail.alike)
+    device, ways = _shared(options)
+    Detector(bare(network))
+    detector = Detector(duplicate(bare(network)).eval().to(device))
+    known = {"channels": detector.channels, "labels": detector.network.config.num_labels}
+    images, things = as_scenes(train, **known, name="train")
+    size = (int(images.shape[2]), int(images.shape[3]))
+    held = None if validation is None else as_scenes(validation, **known, size=size, name="validation")
+    box_tail, class_tail = _tails(detector, images)
+    maps = [_tangents(settings, tail, (box_tail, class_tail)) for tail in (box_tail, class_tail)]
+    entering = detector(images[:1]).entering
+    names = tuple(name for name in entering if name not in box_tail.tail.alike)
     rows = _rows(detector, names, (images, things), settings, "train")
-    known = None if held is None else _rows(detector, names, held, settings, "validation")
-    options = {"outputs": settings.outputs, "witness": None, **options}
+    told = None if held is None else _rows(detector, names, held, settings, "validation")
     edges = fit(
         box_tail,
         _edges(rows),
         likelihood=Regression(),
-        validation=known and _edges(known),
-        tangents=settings.tangents or _after_looking(box_tail),
-        **options,
+        validation=told and _edges(told),
+        tangents=maps[0],
+        outputs=settings.outputs,
+        **ways["edges"],
     )
     classes = fit(
         class_tail,
         (rows.inputs, rows.labels),
         likelihood=Finding(),
-        validation=known and (known.inputs, known.labels),
-        tangents=settings.tangents or _after_looking(class_tail),
-        **options,
+        validation=told and (told.inputs, told.labels),
+        tangents=maps[1],
+        outputs=settings.outputs,
+        **ways["classes"],
     )
-    size = (int(images.shape[2]), int(images.shape[3]))
-    return DetectionModel(private, edges, classes, names, size, settings)
+    edges.memory = classes.memory = None  # rows to add to, each with all that the detector saw
+    scores = None if told is None else told.scores_of_found(classes.held_scores)
+    return DetectionModel(detector.network, edges, classes, names, size, settings, scores)
+
+
+def _shared(options: dict[str, Any]) -> tuple[Any, dict[str, dict[str, Any]]]:
+    """Where to work, and the options of each fit; those that say nothing about detectors are refused."""
+    options = dict(options)
+    for name, reason in REFUSED.items():
+        if options.pop(name, None) is not None:
+            raise ValueError(f"{name}= is not for detectors: {reason}.")
+    if options.pop("witness", None) not in (None, Witness()):
+        raise ValueError("witness= is not for detectors: it takes vectors; leave it out.")
+    budget = parse_budget(options.pop("budget", None), name="budget")
+    if budget.seconds is not None:
+        raise ValueError(f"budget={budget}; for detectors it is a size only, such as '64 MiB'.")
+    half = None if budget.size is None else max(1, budget.size // 2)
+    folder, device = options.pop("checkpoint", None), options.pop("device", None)
+    both = {"budget": half, "witness": None, **options}
+    places = {part: None if folder is None else Path(folder) / part for part in ("edges", "classes")}
+    return device, {part: {"checkpoint": place, **both} for part, place in places.items()}
+
+
+def _tails(detector: Detector, images: Tensor) -> tuple[BoxTail, ClassTail]:
+    """Found on a few pictures; a detector that cannot take them is an error that says so."""
+    probe = images[torch.tensor([0, len(images) // 2, len(images) - 1])]
+    try:
+        return detector.tails(probe)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the detector takes no pictures [channels, height, width] of {tuple(images.shape[1:])}: {error}"
+        ) from error
+
+
+def _tangents(settings: Detection, tail: nn.Module, tails: Sequence[nn.Module]) -> Sketch:
+    """Of the parameters that were named, as far as this tail has them; those of none are refused."""
+    tangents = settings.tangents
+    if tangents is None:
+        return _after_looking(tail)
+    if isinstance(tangents.parameters, str):
+        return tangents
+    there = [name for one in tails for name, _ in one.named_parameters()]
+    unknown = [name for name in tangents.parameters if name not in there]
+    mine = tuple(name for name in tangents.parameters if name in dict(tail.named_parameters()))
+    if unknown or not mine:
+        what = (
+            f"'{unknown[0]}' is no parameter" if unknown else f"none is a parameter of {type(tail).__name__}"
+        )
+        raise ValueError(f"Detection(tangents=...): {what}; there are {', '.join(dict.fromkeys(there))}.")
+    return replace(tangents, parameters=mine)
 
 
 def _after_looking(tail: nn.Module) -> Sketch:

@@ -24,16 +24,22 @@ class QueryRows:
         inputs: Of the tails, by name, [m, ...] each.
         boxes: True edges in pixels, [m, 4]; nan where the query has found nothing.
         labels: True classes, int64, [m]; the last one, "no object", where it has found nothing.
+        kept: Whether it is sure enough to count as a detection, bool, [m].
     """
 
     inputs: dict[str, Tensor]
     boxes: Tensor
     labels: Tensor
+    kept: Tensor
 
     @property
     def found(self) -> Tensor:
         """Which rows belong to a thing, by index."""
         return torch.isfinite(self.boxes).all(dim=1).nonzero().flatten()
+
+    def scores_of_found(self, scores: Tensor) -> Tensor:
+        """Of all rows' scores [m] those of detections that have found a thing, float64."""
+        return scores[torch.isfinite(self.boxes).all(dim=1) & self.kept].double()
 
 
 def probabilities(logits: Tensor, num_labels: int) -> Tensor:
@@ -84,12 +90,12 @@ def known_rows(
         settings: Threshold and overlap.
     """
     parts = []
-    device = next(detector.network.parameters()).device
+    device = detector.place.device
     labels = detector.network.config.num_labels
     height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)
     for start in range(0, len(images), PICTURES):
-        seen = detector(images[start : start + PICTURES].to(device))
+        seen = detector(images[start : start + PICTURES])
         chances = probabilities(seen.logits, labels).cpu()
         edges = corners(seen.boxes).cpu() * size
         picture, query = kept(chances, settings)
@@ -104,8 +110,8 @@ def known_rows(
             boxes[: int(hit.sum())] = true.boxes[hit]
             kinds = torch.full((len(every),), labels)
             kinds[: int(hit.sum())] = true.labels[hit]
-            parts.append(QueryRows({k: v.cpu() for k, v in rows.items()}, boxes, kinds))
+            counts = torch.isin(every, mine)
+            parts.append(QueryRows({k: v.cpu() for k, v in rows.items()}, boxes, kinds, counts))
     joined = {name: torch.cat([part.inputs[name] for part in parts]) for name in parts[0].inputs}
-    return QueryRows(
-        joined, torch.cat([part.boxes for part in parts]), torch.cat([part.labels for part in parts])
-    )
+    rest = (torch.cat([getattr(part, name) for part in parts]) for name in ("boxes", "labels", "kept"))
+    return QueryRows(joined, *rest)

@@ -7,6 +7,7 @@ so that its gradients are cheap.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,16 @@ class Detector:
         self.layer: nn.Module = network.model.decoder.layers[-1]
         self.norm: nn.Module | None = getattr(network.model.decoder, "layernorm", None)
 
+    @property
+    def channels(self) -> int:
+        """Of the pictures it takes."""
+        return getattr(self.network.config, "num_channels", 3)
+
+    @property
+    def place(self) -> Tensor:
+        """A tensor of the device and the precision that it works with."""
+        return next(self.network.parameters())
+
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Seen:
         """One pass.
@@ -68,28 +79,34 @@ class Detector:
         entering = {name: value for name, value in entering.items() if name not in ("given", "hidden")}
         return Seen(found.logits, found.pred_boxes, entering, offset.to(found.pred_boxes.dtype))
 
-    def tails(self, images: Tensor) -> tuple[BoxTail, ClassTail]:
+    def tails(self, images: Tensor, alike: Mapping[str, Tensor] | None = None) -> tuple[BoxTail, ClassTail]:
         """The second part, once for the edges of boxes in pixels and once for the classes.
 
         Args:
             images: A few; on them the two parts must give what the whole does.
+            alike: What enters the last layer and is the same for all pictures, [1, ...] each; None: what is
+                the same for `images`.
         """
         with torch.no_grad():
             found, caught = self._watched(images)
         times = self._norms(caught.pop("given"), caught.pop("hidden"))
         fixed = {name: value for name, value in caught.items() if not isinstance(value, Tensor)}
-        alike = {
-            name: value[:1].clone()
-            for name, value in caught.items()
-            if isinstance(value, Tensor) and len(images) > 1 and bool((value == value[:1]).all())
-        }
+        tensors = {name: value for name, value in caught.items() if isinstance(value, Tensor)}
+        if alike is None:
+            same = {name for name, value in tensors.items() if bool((value == value[:1]).all())}
+            alike = {name: tensors[name][:1].clone() for name in sorted(same) if len(images) > 1}
+        for name, value in alike.items():
+            if name not in tensors or (value.shape, value.dtype) != (
+                tensors[name][:1].shape,
+                tensors[name].dtype,
+            ):
+                raise ValueError(f"the decoder's last layer takes no '{name}' {tuple(value.shape)}.")
         tail = _Tail(self.layer, self.norm if times else None, times, fixed, alike)
         height, width = images.shape[-2:]
         background = found.logits.shape[-1] == self.network.config.num_labels
         boxes = BoxTail(tail, self.network.bbox_predictor, width=width, height=height)
-        return boxes, ClassTail(
-            copy.deepcopy(tail), self.network.class_labels_classifier, background=background
-        )
+        classes = ClassTail(tail, self.network.class_labels_classifier, background=background)
+        return boxes.eval(), classes.eval()
 
     def _watched(self, images: Tensor) -> tuple[Any, dict[str, Any]]:
         """The detector's outputs; what entered the last layer, what it gave, and what the heads got."""
@@ -111,7 +128,7 @@ class Detector:
             self.network.class_labels_classifier.register_forward_pre_hook(headed),
         ]
         try:
-            return self.network(images), caught
+            return self.network(images.to(self.place)), caught
         finally:
             for hook in hooks:
                 hook.remove()
@@ -159,7 +176,7 @@ class _Tail(nn.Module):
         norm: nn.Module | None,
         times: int,
         fixed: dict[str, Any],
-        alike: dict[str, Tensor],
+        alike: Mapping[str, Tensor],
     ) -> None:
         super().__init__()
         self.layer, self.norm, self.times, self.fixed = layer, norm, times, fixed
