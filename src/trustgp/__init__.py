@@ -7,6 +7,7 @@ from .class_prediction import ClassPrediction
 from .compressing import compress
 from .conformal import ConformalIntervals, ConformalSets
 from .data import Rows
+from .detection import Detection, DetectionModel, Detections, Things
 from .evaluating import evaluate
 from .evaluation import Evaluation
 from .executors import Threads
@@ -33,6 +34,8 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "UncertaintyModel",
     "Prediction",
     "ClassPrediction",
+    "DetectionModel",
+    "Detections",
     "ConformalIntervals",
     "ConformalSets",
     # make it small
@@ -53,6 +56,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     # what to choose
     "Regression",
     "Classification",
+    "Detection",
     "LayerFactors",
     "JacobianRows",
     "Sketch",
@@ -62,6 +66,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "Threads",
     # data and errors
     "Rows",
+    "Things",
     "ArtifactError",
     "ExportError",
     "FactorisationError",

@@ -16,7 +16,7 @@ from .likelihoods import Shape
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
 from .novelty import novelty_tensors, read_novelty
-from .safefile import ArtifactError, Reader, read, write, written_bytes
+from .safefile import ArtifactError, Reader, kind_of, read, write, written_bytes
 from .state import mixture_tensors, read_mixture
 from .tangents.checking import check_mode
 from .tangents.copying import bare
@@ -26,20 +26,22 @@ from .witness import Witness
 from .witness_state import read_witness, witness_tensors
 
 KIND = "trustgp-model"
+DETECTOR = "trustgp-detector"  # two models in one file; see `detection.files`
 LISTS = ("names", "cap", "lend", "split")  # of an origin: tuples, which JSON does not know
 
 
 def save(model: UncertaintyModel, path: str | Path) -> None:
     """Write a model whole or not at all. The network is not in the file."""
-    write(Path(path), kind=KIND, text=_origin_text(model), tensors=_tensors(model))
+    write(Path(path), kind=KIND, text=model_text(model), tensors=model_tensors(model))
 
 
 def file_bytes(model: UncertaintyModel) -> int:
     """How long the file would be that `save` writes."""
-    return written_bytes(kind=KIND, text=_origin_text(model), tensors=_tensors(model))
+    return written_bytes(kind=KIND, text=model_text(model), tensors=model_tensors(model))
 
 
-def _tensors(model: UncertaintyModel) -> dict[str, Tensor]:
+def model_tensors(model: UncertaintyModel) -> dict[str, Tensor]:
+    """What a file holds of a model beside its text."""
     table: dict[str, Tensor] = {}
     for k, mixture in enumerate(model.mixtures):
         table |= {f"mixture.{k}.{name}": value for name, value in mixture_tensors(mixture).items()}
@@ -57,7 +59,7 @@ def load(
     *,
     output: Output | None = None,
     device: str | torch.device | None = None,
-) -> UncertaintyModel:
+) -> UncertaintyModel | Any:
     """Read a model that was saved, for the network it was fitted to.
 
     Args:
@@ -65,24 +67,67 @@ def load(
         network: The same trained network; other weights are refused.
         output: What picks its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
+
+    Returns:
+        An `UncertaintyModel`; of a detector a `DetectionModel`.
     """
-    text, table = read(Path(path), kind=KIND)
+    detector = kind_of(Path(path)) == DETECTOR
+    text, table = read(Path(path), kind=DETECTOR if detector else KIND)
     _check_output(text.get("picked", False), output, str(path))
-    origin, count = _read_origin(text, str(path))
     network = bare(network)
+    if detector:
+        from .detection.files import read_detector
+
+        model = read_detector(text, table, network, where=str(path))
+    else:
+        model = read_model(text, table, network, where=str(path), output=output)
+    target = next(network.parameters()).device if device is None else torch.device(device)
+    return model.to(target)
+
+
+def read_model(
+    text: dict[str, Any],
+    table: Mapping[str, Tensor],
+    network: nn.Module,
+    *,
+    where: str,
+    output: Output | None = None,
+) -> UncertaintyModel:
+    """The model of a text and tensors, every one of which is checked.
+
+    Args:
+        text: What `model_text` gave.
+        table: What `model_tensors` gave.
+        network: Out of its wrappers; any other than the one it was fitted to is refused.
+        where: What to call it in an error.
+        output: Picks the network's output; None: it returns it.
+    """
+    origin, count = _read_origin(text, where)
     if network_fingerprint(network) != origin.network:
         raise ArtifactError(
-            f"{path}: was fitted to another network; classes, names or weights differ. Load it with the "
+            f"{where}: was fitted to another network; classes, names or weights differ. Load it with the "
             "network it was fitted to, or fit again."
         )
     check_mode(network)
     module = with_output(network, output).requires_grad_(False)
     known = dict(module.named_parameters())
     if not origin.names or any(name not in known for name in origin.names):
-        raise ArtifactError(f"{path}: names parameters that the network does not have.")
+        raise ArtifactError(f"{where}: names parameters that the network does not have.")
     prepared = TangentNetwork(module, origin.names)
-    reader = Reader(table, where=str(path))
+    reader = Reader(table, where=where)
     mixtures = tuple(_read_one(reader, k, origin, prepared) for k in range(count))
+    shape = _checked_shape(reader, mixtures, origin)
+    calibrations = origin.likelihood.read_calibrations(reader, "calibration.", shape)
+    held_scores, alarm = read_novelty(reader)
+    witness = None
+    if origin.witness is not None and reader.matching("witness."):
+        witness = read_witness(reader, "witness.", shape.outputs, origin.rows)
+    reader.finish()
+    return UncertaintyModel(module, mixtures, calibrations, origin, None, witness, held_scores, alarm)
+
+
+def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Origin) -> Shape:
+    """The sizes of mixtures that fit together."""
     outputs = mixtures[0].tangents.mix.shape[1]
     for k, mixture in enumerate(mixtures):
         if mixture.tangents.mix.shape[1] != outputs:
@@ -92,16 +137,7 @@ def load(
     served = torch.cat([mixture.outputs for mixture in mixtures])
     if not torch.equal(served, torch.arange(outputs)):
         raise reader.fail("mixture.*.outputs", f"do not serve each of {outputs} outputs once")
-    shape = Shape(outputs, tuple(len(mixture.experts) for mixture in mixtures))
-    calibrations = origin.likelihood.read_calibrations(reader, "calibration.", shape)
-    held_scores, alarm = read_novelty(reader)
-    witness = None
-    if origin.witness is not None and reader.matching("witness."):
-        witness = read_witness(reader, "witness.", outputs, origin.rows)
-    reader.finish()
-    model = UncertaintyModel(module, mixtures, calibrations, origin, None, witness, held_scores, alarm)
-    target = next(network.parameters()).device if device is None else torch.device(device)
-    return model.to(target)
+    return Shape(outputs, tuple(len(mixture.experts) for mixture in mixtures))
 
 
 def _check_output(picked: Any, output: Output | None, where: str) -> None:
@@ -117,12 +153,13 @@ def _check_output(picked: Any, output: Output | None, where: str) -> None:
         raise ArtifactError(f"{where}: was fitted without output=; load it without.")
 
 
-def describe(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def describe(path: str | Path, kind: str = KIND) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """The saved text and tensors, without a network: for `trustgp inspect`."""
-    return read(Path(path), kind=KIND)
+    return read(Path(path), kind=kind)
 
 
-def _origin_text(model: UncertaintyModel) -> dict[str, Any]:
+def model_text(model: UncertaintyModel) -> dict[str, Any]:
+    """Where a model comes from, as plain values."""
     from . import __version__
 
     origin = model.origin

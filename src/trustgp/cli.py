@@ -65,11 +65,21 @@ def _inspect(commands: Any) -> None:
     parser.add_argument("--all", action="store_true", help="every expert, however many there are")
 
     def run(options: argparse.Namespace) -> int:
-        from .inspecting import expert_table, origin_table, size_table, summarise
+        from .inspecting import (
+            detector_tables,
+            expert_table,
+            is_detector,
+            origin_table,
+            size_table,
+            summarise,
+        )
 
-        summary = summarise(options.file)
-        tables = [origin_table(summary), size_table(summary)]
-        tables.append(expert_table(summary, most=None) if options.all else expert_table(summary))
+        if is_detector(options.file):
+            tables = detector_tables(options.file)
+        else:
+            summary = summarise(options.file)
+            tables = [origin_table(summary), size_table(summary)]
+            tables.append(expert_table(summary, most=None) if options.all else expert_table(summary))
         console = _console()
         for table in tables:
             console.print(table)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_budget, parse_bytes, size_text
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
-from .data import Rows, read_rows, structure
+from .data import Rows, read_rows
 from .ending import explaining
 from .executors import Executor, Threads, nearby, usual_threads
 from .experts import Problem, Solved
-from .fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
+from .fingerprint import tensor_fingerprint
 from .gating import Division
 from .holding import hold_out, some_rows
 from .likelihoods import Likelihood, Regression
 from .mixture import Mixture
 from .model import Origin, UncertaintyModel
+from .origins import checkpoint_settings, make_origin
 from .patchwork import Patchwork
 from .plan import Plan
 from .preparing import (
@@ -56,7 +57,11 @@ from .tangents.picking import Output, is_picked
 from .witness import Witness, WitnessState
 from .witnessing import Court, find_witness
 
+if TYPE_CHECKING:
+    from .detection import Detection, DetectionModel
 
+
+@overload
 def fit(
     network: nn.Module,
     train: Any,
@@ -79,13 +84,58 @@ def fit(
     progress: bool = True,
     checkpoint: str | Path | None = None,
     strict: bool = False,
-) -> UncertaintyModel:
+) -> UncertaintyModel: ...
+@overload
+def fit(
+    network: nn.Module,
+    train: Any,
+    *,
+    likelihood: Detection,
+    validation: Any = None,
+    num_experts: int | None = None,
+    patchwork: Patchwork | None = None,
+    division: Division | None = None,
+    budget: int | str | None = None,
+    memory: int | str | None = None,
+    executor: Executor | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    checkpoint: str | Path | None = None,
+    strict: bool = False,
+) -> DetectionModel: ...
+def fit(
+    network: nn.Module,
+    train: Any,
+    *,
+    likelihood: Likelihood | Detection | None = None,
+    validation: Any = None,
+    groups: Any = None,
+    num_experts: int | None = None,
+    tangents: Tangents | None = None,
+    outputs: str | None = None,
+    output: Output | None = None,
+    patchwork: Patchwork | None = None,
+    division: Division | None = None,
+    witness: Witness | None = Witness(),  # noqa: B008 - frozen
+    budget: int | str | Sequence[int | str] | None = None,
+    memory: int | str | None = None,
+    executor: Executor | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    checkpoint: str | Path | None = None,
+    strict: bool = False,
+) -> UncertaintyModel | DetectionModel:
     """Give a trained network an honest error bar. The network, the loader and the tensors stay as they are.
 
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
         train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
+            For a detector `Detection()`, which is no likelihood but the settings of two fits, of boxes and of
+            classes: `train` and `validation` are then pictures with `Things`; `groups`, `tangents`, `output`,
+            `outputs` and `witness` are refused; a `DetectionModel` comes back.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
         groups: Trajectory of each training row, shape [n]: left out together in calibration.
@@ -110,6 +160,11 @@ def fit(
         checkpoint: A folder; finished experts are kept there, and the same call goes on after a crash.
         strict: Raise when an expert cannot be solved, instead of letting it answer with the prior.
     """
+    said = dict(locals())  # every option, by name
+    from .detection import Detection, fit_detector  # which fits twice
+
+    if isinstance(likelihood, Detection):
+        return fit_detector(settings=said.pop("likelihood"), **said)
     likelihood = likelihood or Regression()
     patchwork, division = patchwork or Patchwork(), division or Division()
     most_allowed = parse_budget(budget, name="budget")
@@ -155,8 +210,8 @@ def fit(
         _say(report, plan, rows, ready, outputs)
         if given.validation is None and labels is None:
             warn_time_series(rows, seed)
-        origin = _origin(ready, rows, given.groups, outputs, likelihood, seed, witness, given.split)
-        settings = _settings(origin, plan, patchwork, division, limit)
+        origin = make_origin(ready, rows, given.groups, outputs, likelihood, seed, witness, given.split)
+        settings = checkpoint_settings(origin, plan, patchwork, division, limit)
         if is_picked(ready.network.module):  # a function has no fingerprint; what it picked has
             settings["output"] = tensor_fingerprint(given.residuals[0])
         store = None if checkpoint is None else Checkpoint.open(Path(checkpoint), settings)
@@ -308,55 +363,6 @@ def _handout(tangents: TangentMap, partition: Partition, run: _Run, num_outputs:
     gate = gate_bytes(tangents, run.plan.subset, run.division.components, len(sizes))
     near = [len(neighbours) for neighbours in partition.neighbours]
     return handout_for_budget(tangents, sizes, near, lend, run.room - gate - OVERHEAD, num_outputs)
-
-
-def _origin(
-    ready: Prepared,
-    rows: Rows,
-    labels: Tensor | None,
-    outputs: str,
-    likelihood: Likelihood,
-    seed: int,
-    witness: Witness | None,
-    split: tuple[int, int],
-) -> Origin:
-    """Where the model comes from; what the experts may hold is not known yet."""
-    return Origin(
-        network=network_fingerprint(ready.network.module),
-        data=rows_fingerprint(rows, labels),
-        rows=len(rows),
-        structure=structure(rows.inputs),
-        outputs=outputs,
-        tangents=ready.tangents,
-        names=ready.network.names,
-        likelihood=likelihood,
-        cap=(),
-        lend=(),
-        seed=seed,
-        witness=witness,
-        split=split,
-    )
-
-
-def _settings(
-    origin: Origin, plan: Plan, patchwork: Patchwork, division: Division, budget: int | None
-) -> dict[str, Any]:
-    """Everything that decides what an expert comes out as, for the checkpoint's fingerprint."""
-    return {
-        "network": origin.network,
-        "data": origin.data,
-        "outputs": origin.outputs,
-        "tangents": [type(origin.tangents).__name__, origin.tangents.settings()],
-        "names": list(origin.names),
-        "likelihood": [type(origin.likelihood).__name__, origin.likelihood.settings()],
-        "experts": plan.num_experts,
-        "subset": plan.subset,
-        "components": division.components,
-        "patchwork": [patchwork.neighbours, patchwork.fraction],
-        "budget": budget,
-        "witness": None if origin.witness is None else asdict(origin.witness),
-        "seed": origin.seed,
-    }
 
 
 def _say(report: Reporter, plan: Plan, rows: Rows, ready: Prepared, outputs: str) -> None:

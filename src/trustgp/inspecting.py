@@ -11,10 +11,10 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from .artifact import describe
+from .artifact import DETECTOR, describe
 from .budget import size_text
 from .likelihoods import KINDS
-from .safefile import ArtifactError
+from .safefile import ArtifactError, inside, kind_of
 
 PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts
     "gate.": "gate",
@@ -56,6 +56,29 @@ class Summary:
         if full not in self.tensors:
             raise ArtifactError(f"{self.path}: tensor '{full}' is missing.")
         return self.tensors[full]
+
+
+def is_detector(path: str | Path) -> bool:
+    """Whether a file holds the error bars of a detector."""
+    return kind_of(Path(path)) == DETECTOR
+
+
+def detector_tables(path: str | Path) -> list[Table]:
+    """What a file holds of a detector's error bars: the settings, and where the model comes from."""
+    text, tensors = describe(path, DETECTOR)
+    whole = Summary(Path(path), text, tensors)
+    table = Table(title=str(path), title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("detector", str(whole.field("detector")))
+    table.add_row("pictures", "{} x {} pixels, height x width".format(*whole.field("size")))
+    settings = {name: value for name, value in whole.field("settings").items() if value is not None}
+    table.add_row("settings", _choice({"kind": "Detection", "settings": settings}))
+    table.add_row("novelty threshold", _threshold(whole))
+    table.add_row("network", str(whole.field("network")))
+    table.add_row("file", size_text(whole.path.stat().st_size))
+    part = "finding"
+    return [table, origin_table(Summary(Path(part), whole.field(part), inside(tensors, f"{part}.")))]
 
 
 def summarise(path: str | Path) -> Summary:
@@ -151,8 +174,17 @@ def _outputs(summary: Summary) -> int:
 
 def _choice(value: Mapping[str, Any]) -> str:
     """An object of the fit as it was written in Python."""
-    settings = ", ".join(f"{name}={setting!r}" for name, setting in value["settings"].items())
+    settings = ", ".join(f"{name}={_short(setting)}" for name, setting in value["settings"].items())
     return f"{value['kind']}({settings})"
+
+
+def _short(setting: Any) -> str:
+    """A setting in Python; of long lists the ends, of objects their call."""
+    if isinstance(setting, Mapping) and "kind" in setting:
+        return _choice(setting)
+    if isinstance(setting, list) and len(setting) > 3:
+        return f"[{setting[0]!r}, ... {len(setting) - 2} more, {setting[-1]!r}]"
+    return repr(setting)
 
 
 def _titles(summary: Summary) -> tuple[str, ...]:

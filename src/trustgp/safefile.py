@@ -98,6 +98,17 @@ def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tenso
     return header + b" " * (-len(header) % 8)
 
 
+def kind_of(path: Path) -> str:
+    """What a file says it holds; nothing else is checked."""
+    with open(path, "rb") as file:
+        return _said(_read_header(file, path), path)["format"]
+
+
+def inside(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with `prefix`, by the rest of their names."""
+    return {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)}
+
+
 def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
     """Text and tensors of a file, after every check that needs no knowledge of what they mean."""
     path = Path(path)
@@ -196,15 +207,21 @@ def _read_header(file: BinaryIO, path: Path) -> bytes:
     return file.read(length)
 
 
-def _metadata(header: bytes, path: Path, kind: str) -> dict[str, str]:
+def _said(header: bytes, path: Path) -> dict[str, str]:
+    """The metadata in a header."""
     try:
-        table = json.loads(header, object_pairs_hook=_unique)
-        metadata = table["__metadata__"]
-        found, version = metadata["format"], int(metadata["version"])
-        if not all(isinstance(metadata[key], str) for key in ("sha256", "text")):
+        metadata = json.loads(header, object_pairs_hook=_unique)["__metadata__"]
+        int(metadata["version"])
+        if not all(isinstance(metadata[key], str) for key in ("format", "sha256", "text")):
             raise KeyError("sha256")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{path}: not a trustgp file, or damaged ({error}).") from error
+    return metadata
+
+
+def _metadata(header: bytes, path: Path, kind: str) -> dict[str, str]:
+    metadata = _said(header, path)
+    found, version = metadata["format"], int(metadata["version"])
     if found != kind:
         raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
     if version < 1:

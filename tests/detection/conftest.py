@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
-from trustgp.datasets.scenes import scenes
+from trustgp.datasets.scenes import Scenes, scenes
 from trustgp.detection import Detection, DetectionModel, Things, fit_detector
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
@@ -51,8 +53,13 @@ def _seeded(build, config):
 DETECTORS = {"plain": plain_detr, "conditional": conditional_detr}
 
 
+@cache
+def _drawn(n: int, style: str) -> Scenes:
+    return scenes(n, style, side=48)
+
+
 def pictures(n: int, style: str = "carry") -> tuple[torch.Tensor, list[Things]]:
-    found = scenes(n, style, side=48)
+    found = _drawn(n, style)
     things = [Things(boxes, labels) for boxes, labels in zip(found.boxes, found.labels, strict=True)]
     return found.images.float() / 128 - 1, things
 

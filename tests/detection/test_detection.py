@@ -39,7 +39,7 @@ def test_every_detection_has_an_error_bar(fitted):
         assert one.probabilities.shape == (k, 3)
         torch.testing.assert_close(one.probabilities.sum(dim=1), torch.ones(k))
         assert bool((one.entropy >= 0).all())
-        assert one.novelty.shape == one.box_novelty.shape == (k,)
+        assert one.novelty.shape == (k,)
         low, high = one.interval(0.9)
         torch.testing.assert_close((high - low) / 2, 1.6448536 * one.std)
         assert one.summary["detections"] == k
@@ -58,7 +58,7 @@ def test_no_pictures_and_no_detections_are_empty_results(fitted):
     assert model.predict([]) == []
     assert model.predict(torch.zeros(0, 3, 48, 48)) == []
     strict = type(model)(
-        model.network, model.edges, model.classes, model.names, model.size, Detection(0.9999)
+        model.network, model.finding, model.edges, model.names, model.size, Detection(0.9999)
     )
     (found,) = strict.predict(pictures(1)[0])
     assert len(found) == 0
@@ -74,11 +74,68 @@ def test_no_pictures_and_no_detections_are_empty_results(fitted):
         (torch.zeros(2, 3, 48, 48, dtype=torch.uint8), "torch.uint8; scale them"),
         ([torch.zeros(3, 48, 48), torch.zeros(3, 32, 48)], "different shapes"),
         ("picture.png", "pictures are str"),
+        (["picture.png"], "a list with a str"),
+        (torch.zeros(48, 48), r"pictures are \(48, 48\)"),
     ],
 )
 def test_pictures_that_do_not_fit_are_refused(fitted, images, match):
     with pytest.raises(ValueError, match=match):
         fitted[1].predict(images)
+
+
+def test_a_broken_picture_is_flagged_and_the_others_come_out_as_without_it(fitted):
+    _, model = fitted
+    images = pictures(3)[0].clone()
+    alone = model.predict(images[[0, 2]])
+    images[1, 2, 5, 5] = float("nan")
+    together = model.predict(images)
+    assert [one.valid for one in together] == [True, False, True]
+    for one, other in zip(alone, [together[0], together[2]], strict=True):
+        assert torch.equal(one.std, other.std)
+        assert torch.equal(one.novelty, other.novelty)
+    broken = together[1]
+    assert len(broken) == 0
+    assert broken.probabilities.shape == (0, 3)
+    assert broken.summary == {"detections": 0, "novelty": 1.0, "entropy": 0.0, "std": float("inf")}
+    (flooded,) = model.predict(torch.full((3, 48, 48), 3e38))  # finite, but not what comes of it
+    assert not flooded.valid or bool(torch.isfinite(flooded.std).all())
+
+
+def test_pictures_of_another_precision_are_taken(fitted):
+    _, model = fitted
+    images, _ = pictures(2)
+    assert torch.equal(model.predict(images.double())[0].boxes, model.predict(images)[0].boxes)
+
+
+NO_THINGS = Things(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("train", "match"),
+    [
+        (([], []), "train holds no pictures"),
+        ((torch.zeros(0, 3, 48, 48), []), "train holds no pictures"),
+        ("folder", "train is a str; "),
+        ((torch.zeros(3, 48, 48), []), r"train is \(a tensor \(3, 48, 48\), a list\); images are a tensor"),
+        ((torch.zeros(1, 1, 48, 48), [NO_THINGS]), "train: pictures have 1 channels; the detector takes 3"),
+        ((torch.zeros(1, 3, 48, 48).byte(), [NO_THINGS]), "train: pictures are torch.uint8; scale them"),
+        ((torch.zeros(2, 3, 48, 48), [NO_THINGS]), "train has 2 pictures, but things for 1"),
+        ((torch.full((1, 3, 48, 48), torch.nan), [NO_THINGS]), "1 pictures hold NaN or infinity"),
+        ((torch.zeros(1, 3, 48, 48), ["rover"]), "train, picture 0: things are a str; Things"),
+        ((torch.zeros(1, 3, 48, 48), [(torch.ones(3), [0])]), r"boxes are \(3,\); \[k, 4\] is needed"),
+        ((torch.zeros(3, 3, 1, 1), [NO_THINGS] * 3), "too few to hold some out"),
+    ],
+)
+def test_pictures_that_cannot_be_fitted_to_are_refused(train, match):
+    with pytest.raises(ValueError, match=match):
+        fit_detector(DETECTORS["plain"](), train, LOOSE)
+
+
+def test_validation_pictures_of_another_size_are_refused():
+    with pytest.raises(ValueError, match=r"validation: pictures are \(32, 48\) pixels; .* \(48, 48\)"):
+        fit_detector(
+            DETECTORS["plain"](), pictures(3), LOOSE, validation=(torch.zeros(1, 3, 32, 48), [NO_THINGS])
+        )
 
 
 def thing(box: list[float], label: int = 0) -> Things:
@@ -103,7 +160,24 @@ def test_things_that_cannot_be_are_refused_before_any_work(things, match):
 
 def test_too_few_findings_are_refused():
     with pytest.raises(ValueError, match="in train the detector finds"):
-        fit_detector(DETECTORS["plain"](), pictures(3), Detection(threshold=0.99, overlap=0.99))
+        fit_detector(
+            DETECTORS["plain"](), pictures(3), Detection(threshold=0.99, overlap=0.99), validation=pictures(3)
+        )
+
+
+def test_one_pixel_is_no_picture():
+    one = (torch.zeros(3, 3, 1, 1), [NO_THINGS] * 3)
+    with pytest.raises(ValueError, match=r"in train the detector finds 0|takes no pictures"):
+        fit_detector(DETECTORS["plain"](), one, LOOSE, validation=one)
+
+
+def test_without_validation_every_tenth_picture_is_held_out():
+    network = DETECTORS["conditional"]()
+    with pytest.warns(UserWarning, match="12 of the 120 training pictures are kept from the experts"):
+        model = fit_detector(network, pictures(120), LOOSE, num_experts=2, progress=False)
+    with pytest.raises(ValueError, match="9 pictures are too few to hold some out"):
+        fit_detector(network, pictures(9), LOOSE)
+    assert len(model.held_scores) > 0
 
 
 @pytest.mark.parametrize("settings", [{"threshold": 0.0}, {"overlap": 1.5}, {"most": 0}])
@@ -120,5 +194,5 @@ def test_recorded_error_bars_say_the_same(fitted):
     for own, other in zip(quick, plain, strict=True):
         assert torch.equal(own.boxes, other.boxes)
         assert torch.equal(own.confidence, other.confidence)
-        for name in ("std", "probabilities", "novelty", "box_novelty"):
+        for name in ("std", "probabilities", "novelty"):
             torch.testing.assert_close(getattr(own, name), getattr(other, name), rtol=1e-4, atol=1e-6)

@@ -2,100 +2,148 @@
 
 from __future__ import annotations
 
-import copy
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..budget import parse_budget
 from ..fit import fit
-from ..likelihoods import Finding, Regression
+from ..likelihoods import Finding
+from ..tangents.copying import bare, duplicate
 from ..tangents.sketch import Sketch
+from ..witness import Witness
+from .edges import Edges
 from .matching import Things
 from .model import DetectionModel
 from .pictures import as_scenes
 from .rows import QueryRows, known_rows
 from .settings import Detection
 from .splitting import AMONG, Detector
+from .tails import ClassTail
+
+Scenes = tuple[Tensor, list[Things]]
 
 DIM = 1024  # of a sketch
 LEAST = 20  # rows, to fit anything
+TENTH = 10  # one picture of so many is held out where none are given
+REFUSED = {  # options of `trustgp.fit`, and why
+    "groups": "pictures are held out as validation=",
+    "output": "what it returns is known",
+    "outputs": "say it in Detection(outputs=...)",
+    "tangents": "say it in Detection(tangents=...)",
+}
 
 
 def fit_detector(
     network: Any, train: Any, settings: Detection, *, validation: Any = None, **options: Any
 ) -> DetectionModel:
-    """Error bars for the boxes and classes of a detector.
+    """Error bars for the boxes and classes of a detector: what `trustgp.fit` does with `Detection()`.
 
     Args:
         network: Trained, of the DETR family; left as it is.
         train: (images, things), a Dataset or a DataLoader; see `as_scenes`.
         settings: Which queries count, and how their tangents are made.
-        validation: The same, of pictures that the detector has not seen.
-        options: For `trustgp.fit`, of both error bars.
+        validation: The same, of pictures that the detector has not seen: the size of the error bars is fitted
+            to them. None: every tenth training picture is kept from the experts for that.
+        options: Of `trustgp.fit`.
     """
-    private = copy.deepcopy(network).eval()
-    config = private.config
-    images, things = as_scenes(train, channels=config.num_channels, labels=config.num_labels, name="train")
-    held = None
+    device, ways = _checked(options)
+    Detector(bare(network))
+    detector = Detector(duplicate(bare(network)).eval().to(device))
+    known = {"channels": detector.channels, "labels": detector.network.config.num_labels}
+    scenes = as_scenes(train, **known, name="train")
+    size = (int(scenes[0].shape[2]), int(scenes[0].shape[3]))
     if validation is not None:
-        held = as_scenes(
-            validation, channels=config.num_channels, labels=config.num_labels, name="validation"
-        )
-        if held[0].shape[2:] != images.shape[2:]:
-            raise ValueError(
-                f"validation pictures are {tuple(held[0].shape[2:])}, train {tuple(images.shape[2:])}."
-            )
-    detector = Detector(private)
-    device = next(private.parameters()).device
-    probe = images[torch.tensor([0, len(images) // 2, len(images) - 1])].to(device)
-    box_tail, class_tail = detector.tails(probe)
-    names = tuple(name for name in detector(probe[:1]).entering if name not in box_tail.tail.alike)
-    rows = _rows(detector, names, (images, things), settings, "train")
-    known = None if held is None else _rows(detector, names, held, settings, "validation")
-    options = {"outputs": settings.outputs, "witness": None, **options}
-    edges = fit(
-        box_tail,
-        _edges(rows),
-        likelihood=Regression(),
-        validation=known and _edges(known),
-        tangents=settings.tangents or _after_looking(box_tail),
-        **options,
-    )
-    classes = fit(
-        class_tail,
+        held = as_scenes(validation, **known, size=size, name="validation")
+    else:
+        scenes, held = _split(*scenes)
+    tail = _tail(detector, scenes[0])
+    tangents = _tangents(settings, tail)
+    names = tuple(name for name in detector(scenes[0][:1]).entering if name not in tail.tail.alike)
+    rows = _rows(detector, names, scenes, settings, "train")
+    told = _rows(detector, names, held, settings, "the held-out pictures")
+    finding = fit(
+        tail,
         (rows.inputs, rows.labels),
         likelihood=Finding(),
-        validation=known and (known.inputs, known.labels),
-        tangents=settings.tangents or _after_looking(class_tail),
-        **options,
+        validation=(told.inputs, told.labels),
+        tangents=tangents,
+        outputs=settings.outputs,
+        **ways,
     )
-    size = (int(images.shape[2]), int(images.shape[3]))
-    return DetectionModel(private, edges, classes, names, size, settings)
+    finding.memory = None  # rows to add to, each with all that the detector saw
+    edges = Edges.fit(told.errors[told.found], finding.held_scores[told.found])
+    scores = finding.held_scores[told.sure].double()
+    return DetectionModel(detector.network, finding, edges, names, size, settings, scores)
 
 
-def _after_looking(tail: nn.Module) -> Sketch:
-    """Of all weights but those with which queries look at each other."""
-    names = [name for name, _ in tail.named_parameters() if AMONG not in name]
-    return Sketch(DIM, parameters=tuple(names))
+def _checked(options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Where to work, and the options of the fit; those that say nothing about detectors are refused."""
+    options = dict(options)
+    for name, reason in REFUSED.items():
+        if options.pop(name, None) is not None:
+            raise ValueError(f"{name}= is not for detectors: {reason}.")
+    if options.pop("witness", None) not in (None, Witness()):
+        raise ValueError("witness= is not for detectors: it takes vectors; leave it out.")
+    budget = parse_budget(options.get("budget"), name="budget")
+    if budget.seconds is not None:
+        raise ValueError(f"budget={budget}; for detectors it is a size only, such as '64 MiB'.")
+    return options.pop("device", None), {**options, "witness": None}
+
+
+def _split(images: Tensor, things: list[Things]) -> tuple[Scenes, Scenes]:
+    """Pictures for the experts, and every tenth one to calibrate on."""
+    number = torch.arange(len(images)) % TENTH == TENTH - 1
+    if not bool(number.any()):
+        raise ValueError(
+            f"{len(images)} pictures are too few to hold some out; pass validation=, or {TENTH} pictures."
+        )
+    warnings.warn(
+        f"{int(number.sum())} of the {len(images)} training pictures are kept from the experts, to fit the "
+        "size of the error bars; pass validation=, pictures that the detector has not seen, for honest ones.",
+        stacklevel=4,
+    )
+    parts = [
+        (images[chosen], [thing for thing, mine in zip(things, chosen.tolist(), strict=True) if mine])
+        for chosen in (~number, number)
+    ]
+    return parts[0], parts[1]
+
+
+def _tail(detector: Detector, images: Tensor) -> ClassTail:
+    """Found on a few pictures; a detector that cannot take them is an error that says so."""
+    probe = images[torch.tensor([0, len(images) // 2, len(images) - 1])]
+    try:
+        return detector.tail(probe)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the detector takes no pictures [channels, height, width] of {tuple(images.shape[1:])}: {error}"
+        ) from error
+
+
+def _tangents(settings: Detection, tail: nn.Module) -> Sketch:
+    """Of the parameters that were named, or of all but those with which queries look at each other."""
+    there = dict(tail.named_parameters())
+    tangents = settings.tangents
+    if tangents is None:
+        return Sketch(DIM, parameters=tuple(name for name in there if AMONG not in name))
+    unknown = [] if isinstance(tangents.parameters, str) else set(tangents.parameters) - there.keys()
+    if unknown:
+        raise ValueError(
+            f"Detection(tangents=...): '{min(unknown)}' is no parameter; there are {', '.join(there)}."
+        )
+    return tangents
 
 
 def _rows(
-    detector: Detector,
-    names: tuple[str, ...],
-    pictures: tuple[Tensor, list[Things]],
-    settings: Detection,
-    name: str,
+    detector: Detector, names: tuple[str, ...], scenes: Scenes, settings: Detection, name: str
 ) -> QueryRows:
-    rows = known_rows(detector, names, *pictures, settings)
+    rows = known_rows(detector, names, *scenes, settings)
     if len(rows.found) < LEAST:
         raise ValueError(
             f"in {name} the detector finds {len(rows.found)} of the things, at least {LEAST} are needed: "
             f"more pictures, a lower overlap (now {settings.overlap}), or a better detector."
         )
     return rows
-
-
-def _edges(rows: QueryRows) -> tuple[dict[str, Tensor], Tensor]:
-    """Inputs and true edges of the rows that have found a thing."""
-    return {name: value[rows.found] for name, value in rows.inputs.items()}, rows.boxes[rows.found]

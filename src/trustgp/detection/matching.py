@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ..metrics.boxes import generous_overlaps, overlaps
@@ -38,6 +37,8 @@ def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) 
     Returns:
         The query of each thing, int64, [k], and the overlap of its box with the thing's, [k].
     """
+    from scipy.optimize import linear_sum_assignment  # half a second to import
+
     if len(things.labels) == 0:
         return torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     boxes, probabilities = boxes.detach().cpu().double(), probabilities.detach().cpu().double()

@@ -24,6 +24,11 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
         if not images:
             height, width = size or (0, 0)
             return torch.zeros(0, channels, height, width)
+        strange = [type(one).__name__ for one in images if not isinstance(one, Tensor)]
+        if strange:
+            raise ValueError(
+                f"pictures are a list with a {strange[0]}; tensors [{channels}, height, width] are needed."
+            )
         shapes = {tuple(one.shape) for one in images}
         if len(shapes) > 1:
             raise ValueError(f"pictures have different shapes {sorted(shapes)}; bring them to one size.")
@@ -43,7 +48,14 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
     return images
 
 
-def as_scenes(given: Any, *, channels: int, labels: int, name: str) -> tuple[Tensor, list[Things]]:
+def finite_pictures(images: Tensor) -> Tensor:
+    """Which pictures hold neither NaN nor infinity, bool, [n]."""
+    return torch.stack([torch.isfinite(one).all() for one in images]) if len(images) else torch.ones(0) > 0
+
+
+def as_scenes(
+    given: Any, *, channels: int, labels: int, name: str, size: tuple[int, int] | None = None
+) -> tuple[Tensor, list[Things]]:
     """Pictures and their things.
 
     Args:
@@ -52,36 +64,67 @@ def as_scenes(given: Any, *, channels: int, labels: int, name: str) -> tuple[Ten
         channels: That the detector takes.
         labels: Classes that it knows.
         name: What to call it in an error.
+        size: Height and width that pictures must have; None: any.
     """
-    if isinstance(given, DataLoader):
-        batches = list(given)
-        images = torch.cat([as_pictures(batch[0], channels=channels) for batch in batches])
-        things = [one for batch in batches for one in batch[1]]
-    elif isinstance(given, Dataset):
-        rows = [given[i] for i in range(len(given))]  # type: ignore[arg-type]
-        images, things = as_pictures([row[0] for row in rows], channels=channels), [row[1] for row in rows]
-    elif isinstance(given, Sequence) and len(given) == 2:
-        images, things = as_pictures(given[0], channels=channels), list(given[1])
-    else:
-        raise ValueError(
-            f"{name} is a {type(given).__name__}; (images, things), a Dataset or DataLoader is needed."
-        )
-    if len(images) == 0:
+    pictures, things = _read(given, channels, name)
+    if len(pictures) == 0:
         raise ValueError(f"{name} holds no pictures.")
+    try:
+        images = as_pictures(pictures, channels=channels, size=size)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     if len(things) != len(images):
         raise ValueError(f"{name} has {len(images)} pictures, but things for {len(things)}.")
     height, width = images.shape[2:]
-    return images, [_checked(one, i, height, width, labels, name) for i, one in enumerate(things)]
+    things = [_checked(one, i, height, width, labels, name) for i, one in enumerate(things)]
+    broken = (~finite_pictures(images)).nonzero().flatten().tolist()
+    if broken:
+        raise ValueError(
+            f"{name}: {len(broken)} pictures hold NaN or infinity, the first is {broken[0]}; drop them."
+        )
+    return images, things
+
+
+def _read(given: Any, channels: int, name: str) -> tuple[Any, list[Any]]:
+    """The pictures, a tensor or a list, and their things, as they come."""
+    if isinstance(given, DataLoader):
+        batches = list(given)
+        images = [image for batch in batches for image in as_pictures(batch[0], channels=channels)]
+        return images, [one for batch in batches for one in batch[1]]
+    if isinstance(given, Dataset):
+        rows = [given[i] for i in range(len(given))]  # type: ignore[arg-type]
+        return [row[0] for row in rows], [row[1] for row in rows]
+    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
+        images, things = given
+        sized = isinstance(images, (Tensor, list, tuple)) and isinstance(things, (list, tuple))
+        if sized and (not isinstance(images, Tensor) or images.ndim == 4):
+            return images, list(things)
+        raise ValueError(
+            f"{name} is ({_named(images)}, {_named(things)}); images are a tensor [n, {channels}, height, "
+            "width] or a list, things a list with one entry a picture."
+        )
+    raise ValueError(
+        f"{name} is a {type(given).__name__}; (images, things), a Dataset or DataLoader is needed."
+    )
+
+
+def _named(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _checked(one: Any, index: int, height: int, width: int, labels: int, name: str) -> Things:
     where = f"{name}, picture {index}"
-    if isinstance(one, dict):
+    if isinstance(one, dict) and {"boxes", "labels"} <= one.keys():
         one = Things(one["boxes"], one["labels"])
-    elif isinstance(one, (tuple, list)):
+    elif isinstance(one, (tuple, list)) and len(one) == 2:
         one = Things(*one)
-    boxes = torch.as_tensor(one.boxes, dtype=torch.float32).reshape(-1, 4)
+    if not isinstance(one, Things):
+        raise ValueError(f"{where}: things are a {type(one).__name__}; Things(boxes, labels) is needed.")
+    boxes = torch.as_tensor(one.boxes, dtype=torch.float32)
     kinds = torch.as_tensor(one.labels, dtype=torch.int64).reshape(-1)
+    boxes = boxes.reshape(-1, 4) if not boxes.numel() else boxes
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"{where}: boxes are {tuple(boxes.shape)}; [k, 4] is needed.")
     if len(boxes) != len(kinds):
         raise ValueError(f"{where}: {len(boxes)} boxes, but {len(kinds)} labels.")
     if len(kinds) and (int(kinds.min()) < 0 or int(kinds.max()) >= labels):

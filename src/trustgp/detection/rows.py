@@ -11,7 +11,7 @@ from torch import Tensor
 from ..metrics.boxes import corners
 from .matching import Things, match
 from .settings import Detection
-from .splitting import Detector, rows_of
+from .splitting import Detector
 
 PICTURES = 32  # that go through the detector at a time
 
@@ -21,19 +21,26 @@ class QueryRows:
     """Rows with known answers.
 
     Args:
-        inputs: Of the tails, by name, [m, ...] each.
-        boxes: True edges in pixels, [m, 4]; nan where the query has found nothing.
+        inputs: Of the tail, by name, [m, ...] each.
+        errors: Its edges less the thing's, in pixels, [m, 4]; nan where the query has found nothing.
         labels: True classes, int64, [m]; the last one, "no object", where it has found nothing.
+        kept: Whether it is sure enough to count as a detection, bool, [m].
     """
 
     inputs: dict[str, Tensor]
-    boxes: Tensor
+    errors: Tensor
     labels: Tensor
+    kept: Tensor
 
     @property
     def found(self) -> Tensor:
         """Which rows belong to a thing, by index."""
-        return torch.isfinite(self.boxes).all(dim=1).nonzero().flatten()
+        return torch.isfinite(self.errors).all(dim=1).nonzero().flatten()
+
+    @property
+    def sure(self) -> Tensor:
+        """Which of them are detections, too, by index."""
+        return (torch.isfinite(self.errors).all(dim=1) & self.kept).nonzero().flatten()
 
 
 def probabilities(logits: Tensor, num_labels: int) -> Tensor:
@@ -72,12 +79,12 @@ def known_rows(
         settings: Threshold and overlap.
     """
     parts = []
-    device = next(detector.network.parameters()).device
+    device = detector.place.device
     labels = detector.network.config.num_labels
     height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)
     for start in range(0, len(images), PICTURES):
-        seen = detector(images[start : start + PICTURES].to(device))
+        seen = detector(images[start : start + PICTURES])
         chances = probabilities(seen.logits, labels).cpu()
         edges = corners(seen.boxes).cpu() * size
         picture, query = kept(chances, settings)
@@ -87,13 +94,13 @@ def known_rows(
             hit = (shared >= settings.overlap) & (matched >= 0)
             false = mine[~torch.isin(mine, matched[hit])]
             every = torch.cat([matched[hit], false])
-            rows = rows_of(seen, names, torch.full_like(every, i).to(device), every.to(device))
-            boxes = torch.full((len(every), 4), torch.nan)
-            boxes[: int(hit.sum())] = true.boxes[hit]
+            rows = seen.rows(names, torch.full_like(every, i).to(device), every.to(device))
+            errors = torch.full((len(every), 4), torch.nan)
+            errors[: int(hit.sum())] = edges[i][matched[hit]] - true.boxes[hit]
             kinds = torch.full((len(every),), labels)
             kinds[: int(hit.sum())] = true.labels[hit]
-            parts.append(QueryRows({k: v.cpu() for k, v in rows.items()}, boxes, kinds))
+            counts = torch.isin(every, mine)
+            parts.append(QueryRows({k: v.cpu() for k, v in rows.items()}, errors, kinds, counts))
     joined = {name: torch.cat([part.inputs[name] for part in parts]) for name in parts[0].inputs}
-    return QueryRows(
-        joined, torch.cat([part.boxes for part in parts]), torch.cat([part.labels for part in parts])
-    )
+    rest = (torch.cat([getattr(part, name) for part in parts]) for name in ("errors", "labels", "kept"))
+    return QueryRows(joined, *rest)
