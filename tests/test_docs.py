@@ -26,6 +26,10 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     code = python_blocks(page)
     if "executors.Ray" in code:
         pytest.importorskip("ray", reason='the page needs ray: pip install "trustgp[ray]"')
+    if "likelihood=trustgp.Detection" in code:
+        pytest.importorskip(
+            "transformers", reason='the page needs transformers: pip install "trustgp[detection]"'
+        )
     names: dict = {"__name__": "example"}
     exec(compile(code, str(page), "exec"), names)
     assert not code or "model" in names

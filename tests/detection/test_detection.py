@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from detection.conftest import DETECTORS, LOOSE, pictures
@@ -156,6 +158,16 @@ def test_things_that_cannot_be_are_refused_before_any_work(things, match):
     images, true = pictures(3)
     with pytest.raises(ValueError, match=match):
         fit_detector(DETECTORS["plain"](), (images, [true[0], things, true[2]]), LOOSE)
+
+
+def test_a_class_without_rows_is_warned_of_but_not_no_object():
+    likelihood = trustgp.likelihoods.Finding()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        likelihood.warn(3, torch.tensor([[0], [1], [1]]))
+        likelihood.warn(2, torch.tensor([[0], [0]]))
+    with pytest.warns(UserWarning, match=r"1 of 2 classes have no training row \(1\)"):
+        likelihood.warn(3, torch.tensor([[0], [2]]))
 
 
 def test_too_few_findings_are_refused():

@@ -27,6 +27,11 @@ class Finding(Classification):
             return output_mixes(outputs, num_outputs, generator, contrast=True)
         return [(torch.ones(1, num_outputs, dtype=torch.float64), torch.arange(num_outputs))]
 
+    def warn(self, num_outputs: int, targets: Tensor) -> None:
+        """Of classes without a training row; "no object" needs none: a good detector finds nothing else."""
+        if num_outputs > 2:
+            super().warn(num_outputs - 1, targets[targets != num_outputs - 1])
+
     def score(self, raw: Raw) -> Tensor:
         """The latent variance over that of the prior, in [0, 1], shape [n].
 
