@@ -37,11 +37,12 @@ class Edges:
         """The standard deviation of each edge, float64, [k, 4].
 
         Args:
-            novelty: In [0, 1], [k].
+            novelty: In [0, 1], [k], or another number that tells how little is known, [k] or [k, 4].
         """
         place = novelty.device
         noise, latent = self.noise.to(place), self.latent.to(place)
-        return (noise.square() + latent.square() * novelty.double()[:, None]).sqrt()
+        unknown = novelty.double() if novelty.ndim == 2 else novelty.double()[:, None]
+        return (noise.square() + latent.square() * unknown).sqrt()
 
     @classmethod
     def fit(cls, errors: Tensor, novelty: Tensor) -> Edges:
@@ -49,7 +50,7 @@ class Edges:
 
         Args:
             errors: Of held-out boxes that have found a thing, in pixels, [m, 4].
-            novelty: Of these, [m].
+            novelty: Of these, [m] or [m, 4].
         """
         errors, novelty = errors.detach().cpu().double(), novelty.detach().cpu().double()
         typical = errors.square().mean(dim=0).sqrt().clamp_min(1e-6)
