@@ -10,7 +10,6 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
 from ..datasets.scene_objects import BLUE, DARK, GOLD, GREEN
-from ..datasets.scene_objects import GREY as STEEL
 from ..datasets.scene_objects import RED as CLOTH
 from ..detection import Detections
 from ..monitor import INVALID, NOVEL, OK, UNCERTAIN
@@ -22,6 +21,7 @@ SIDE, STRIP = 288, 84  # pixels of the picture, and of what stands below it
 COLOURS = 24  # of the pictures; those of things and of novelty come on top
 SOFT = 0.6  # pixels by which a picture is smoothed: noise is what makes a film large
 VERDICTS = {OK: CALM, UNCERTAIN: MIDDLE, NOVEL: RED, INVALID: GREY}
+SOIL = (0.62, 0.42, 0.30)
 LINE, PAPER = "#d9dce0", "#ffffff"
 
 
@@ -83,9 +83,9 @@ def _fixed() -> list[tuple[float, float, float]]:
     """Colours that a palette must have, however small what has them: of text, novelty and things."""
     plain = [shade_of(colour) for colour in (PAPER, INK, GREY, LINE, *VERDICTS.values())]
     novelty = [colour_of(k / 8) for k in range(9)]
-    things = [
-        (r * t, g * t, b * t) for r, g, b in (GOLD, BLUE, CLOTH, GREEN, DARK, STEEL) for t in (0.5, 0.9)
-    ]
+    kinds = ((GOLD, 0.9), (BLUE, 0.6), (CLOTH, 0.6), (CLOTH, 0.9), (GREEN, 0.45), (GREEN, 0.7), (DARK, 0.8))
+    kinds += tuple((SOIL, light) for light in (0.25, 0.4, 0.55))  # in shadows
+    things = [(light * red, light * green, light * blue) for (red, green, blue), light in kinds]
     return [*plain, *novelty, *things]
 
 
