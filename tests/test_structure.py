@@ -107,6 +107,7 @@ ROOMS = [
         "evaluation",
         "class_evaluation",
         "evaluating",
+        "detection",
         "plots",
         "inspecting",
         "trials",

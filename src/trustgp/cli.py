@@ -48,9 +48,15 @@ def _demo(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of figures and results")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="a smaller arm, for a first look and for CI")
-    parser.add_argument("--part", choices=("toy", "arm"), help="only this part")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--part", choices=("toy", "arm"), help="only this part")
+    which.add_argument("--detection", action="store_true", help="instead: boxes of a detector; a minute too")
 
     def run(options: argparse.Namespace) -> int:
+        if options.detection:
+            from .studies.demo_detection import run_detection
+
+            return run_detection(options.out, seed=options.seed, quick=options.quick, console=_console())
         from .studies.demo import PARTS, run_demo
 
         parts = PARTS if options.part is None else (options.part,)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from trustgp.datasets.scene_objects import KNOWN, NOVEL, block
+from trustgp.datasets.scene_picture import LEAST
 from trustgp.datasets.scene_view import Camera, faces, shadows, shares, texture
-from trustgp.datasets.scenes import CLASSES, LEAST, NAMES, STYLES, scenes
+from trustgp.datasets.scenes import CLASSES, NAMES, STYLES, scenes
 
 SUN = np.array([0.0, 0.6, 0.8])
 

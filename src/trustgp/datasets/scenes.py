@@ -7,19 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFilter
 from torch import Tensor
 
-from .scene_objects import KNOWN, NOVEL, Array, Part
-from .scene_view import METRES, TEXELS, Camera, Face, faces, shadows, shares, texture
+from .scene_objects import KNOWN, NOVEL, Part
+from .scene_picture import random_ground, taken, towards, view
+from .scene_view import Camera
 
 CLASSES = tuple(KNOWN)
 NAMES = (*KNOWN, *NOVEL)
 STYLES = ("carry", "flight", "novel")
-LEAST = 6.0  # pixels of a box's longer side; what is smaller counts as not there
-VISIBLE = 0.35  # of a thing: what others hide more of counts as not there
-GROUNDS = 32  # textures
-FINER = 2  # drawn so many times larger, for smooth edges
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,11 @@ def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, firs
     found = [
         _scene(style, np.random.default_rng([seed, STYLES.index(style), first + i]), side) for i in range(n)
     ]
+    return gathered(found, side)
+
+
+def gathered(found: list[tuple[NDArray[np.uint8], list, list]], side: int) -> Scenes:
+    """Pictures [side, side, 3] with their boxes and labels."""
     images = np.stack([image for image, _, _ in found]) if found else np.zeros((0, side, side, 3), np.uint8)
     return Scenes(
         images=torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
@@ -99,18 +100,10 @@ def _scene(style: str, rng: np.random.Generator, side: int) -> tuple[NDArray[np.
     look = FLIGHT if style == "flight" else CARRY
     camera = _camera(look, rng, side)
     things = _things(style, look, camera, rng)
-    height, angle = np.radians(rng.uniform(*look.sun)), rng.uniform(0, 2 * np.pi)
-    sun = np.array([np.cos(height) * np.cos(angle), np.cos(height) * np.sin(angle), np.sin(height)])
-    seen = faces([parts for _, parts in things], camera, sun)
-    cast = shadows([part for _, parts in things for part in parts], sun)
-    image = _drawn(camera, seen, cast, sun, rng.uniform(*look.haze), rng)
-    boxes, labels = [], []
-    for (name, parts), share in zip(things, shares(seen, len(things), side), strict=True):
-        box = _box(parts, camera)
-        if box is not None and share >= VISIBLE:
-            boxes.append(box)
-            labels.append(NAMES.index(name))
-    return _taken(image, rng.uniform(*look.blur), rng), boxes, labels
+    sun = towards(rng.uniform(*look.sun), rng.uniform(0, 2 * np.pi))
+    haze, ground = rng.uniform(*look.haze), random_ground(rng)
+    image, boxes, names = view(things, camera, sun, haze, ground)
+    return taken(image, rng.uniform(*look.blur), rng), boxes, [NAMES.index(name) for name in names]
 
 
 def _camera(look: Style, rng: np.random.Generator, side: int) -> Camera:
@@ -139,66 +132,3 @@ def _things(
                 found.append((str(name), [part.placed(at, yaw, size) for part in parts]))
                 break
     return found
-
-
-def _box(parts: list[Part], camera: Camera) -> list[float] | None:
-    """Around what can be seen of a thing; None where that is hardly anything."""
-    pixels, depth = camera.seen(np.concatenate([part.points for part in parts]))
-    if depth.min() < 0.3:
-        return None
-    whole = np.concatenate([pixels.min(axis=0), pixels.max(axis=0)])
-    cut = np.clip(whole, 0, camera.side)
-    sides, full = cut[2:] - cut[:2], whole[2:] - whole[:2]
-    if sides.max() < LEAST or np.prod(sides) < 0.35 * np.prod(full):
-        return None
-    return cut.tolist()
-
-
-def _drawn(
-    camera: Camera, seen: list[Face], cast: list[Array], sun: Array, haze: float, rng: np.random.Generator
-) -> Array:
-    """The picture from 0 to 1, shape [side, side, 3]."""
-    side = camera.side
-    soil = np.array([0.62, 0.42, 0.30]) * rng.uniform(0.8, 1.1) + rng.normal(0, 0.03, 3)
-    sky = np.array([0.80, 0.70, 0.60]) * rng.uniform(0.7, 1.1)
-    places, distance = camera.ground()
-    shift, ground_number = rng.uniform(0, METRES, 2), int(rng.integers(GROUNDS))
-    index = np.floor((places + shift) / METRES * TEXELS).astype(np.int64) % TEXELS
-    light = 0.3 + 0.75 * sun[2]
-    shaded = texture(ground_number)[index[..., 0], index[..., 1]] * light
-    dark = Image.new("L", (side * FINER, side * FINER), 0)
-    pen = ImageDraw.Draw(dark)
-    for outline in cast:
-        pixels, depth = camera.seen(outline)
-        if depth.min() > 0.3:
-            pen.polygon([tuple(p) for p in pixels * FINER], fill=255)
-    covered = np.asarray(dark.resize((side, side), Image.Resampling.BOX), dtype=np.float64) / 255
-    ground = soil * (shaded * (1 - 0.6 * covered))[..., None]
-    clear = np.where(np.isfinite(distance), np.exp(-haze * np.minimum(distance, 1e4)), 0.0)[..., None]
-    image = Image.fromarray(_bytes(ground * clear + sky * (1 - clear)))
-    image = image.resize((side * FINER, side * FINER), Image.Resampling.NEAREST)
-    pen = ImageDraw.Draw(image)
-    for face in seen:
-        veil = np.exp(-haze * face.distance)
-        fill = _bytes(face.colour * veil + sky * (1 - veil))
-        pen.polygon([tuple(p) for p in face.pixels * FINER], fill=tuple(fill.tolist()))
-    return np.asarray(image.resize((side, side), Image.Resampling.BOX), dtype=np.float64) / 255
-
-
-def _taken(image: Array, blur: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """As a camera takes it: blurred along a line, with its gain and its noise."""
-    steps = int(np.ceil(blur))
-    if steps > 1:
-        along = rng.uniform(0, 2 * np.pi)
-        moved = [
-            np.roll(image, (round(k * np.sin(along)), round(k * np.cos(along))), axis=(0, 1))
-            for k in range(steps)
-        ]
-        image = np.mean(moved, axis=0)
-    image = image * rng.uniform(0.85, 1.15) + rng.normal(0, 0.015, image.shape)
-    soft = Image.fromarray(_bytes(image)).filter(ImageFilter.GaussianBlur(rng.uniform(0.0, 0.5)))
-    return np.asarray(soft)
-
-
-def _bytes(values: Array) -> NDArray[np.uint8]:
-    return (np.clip(values, 0.0, 1.0) * 255).astype(np.uint8)

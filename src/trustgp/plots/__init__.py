@@ -2,10 +2,13 @@
 
 from .bands import draw_bands
 from .basic import draw_band, draw_bars, draw_histograms
+from .boxes import detections
 from .experts import ExpertMap, draw_experts, map_experts
 from .frontier import draw_frontier
+from .novelty import colour_map, colour_of
 from .overviews import overview
 from .quality import draw_calibration, draw_parity, draw_sparsification
+from .sheet import contact_sheet
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
@@ -21,6 +24,11 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "PALETTE",
     # one picture of an evaluation
     "overview",
+    # pictures with what was found in them
+    "detections",
+    "contact_sheet",
+    "colour_map",
+    "colour_of",
     # panels
     "draw_band",
     "draw_bands",
