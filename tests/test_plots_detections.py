@@ -33,7 +33,6 @@ def some(*novelty: float, std: float = 1.5) -> Detections:
         confidence=torch.linspace(0.9, 0.6, k),
         probabilities=torch.full((k, 3), 1 / 3),
         novelty=torch.tensor(novelty, dtype=torch.float64),
-        box_novelty=torch.zeros(k),
     )
 
 

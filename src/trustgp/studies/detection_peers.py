@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,7 +41,9 @@ class Found:
     members: tuple[Tensor, Tensor]
 
 
-def find(network: Any, others: Sequence[Any], pictures: Pictures, settings: Detection) -> Found:
+def find(
+    network: Any, others: Sequence[Any], pictures: Pictures, settings: Detection, *, passes: int = PASSES
+) -> Found:
     """All that peers need, in one sweep.
 
     Args:
@@ -49,19 +51,28 @@ def find(network: Any, others: Sequence[Any], pictures: Pictures, settings: Dete
         others: Further members of the ensemble.
         pictures: To look at.
         settings: Which queries count.
+        passes: With dropout, at least 1.
     """
     parts = []
-    for start in range(0, len(pictures), BATCH):
-        part = _batch(network, others, pictures.images[start : start + BATCH], settings)
-        parts.append((part.image + start, *vars(part).values()))
-    lists = list(zip(*parts, strict=True))
-    joined = [torch.cat(one) for one in (lists[0], *lists[2:5])]
-    pairs = [tuple(torch.cat(side, dim=1) for side in zip(*one, strict=True)) for one in lists[5:7]]
-    return Found(*joined, *pairs)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of the masks
+        for start in range(0, len(pictures), BATCH):
+            part = _batch(network, others, pictures.images[start : start + BATCH], settings, passes)
+            parts.append(replace(part, image=part.image + start))
+
+    def joined(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    def pair(name: str) -> tuple[Tensor, Tensor]:
+        told, places = (torch.cat([getattr(part, name)[k] for part in parts], dim=1) for k in (0, 1))
+        return told, places
+
+    plain = (joined(name) for name in ("image", "boxes", "logits", "hidden"))
+    return Found(*plain, passes=pair("passes"), members=pair("members"))
 
 
 @torch.no_grad()
-def _batch(network: Any, others: Sequence[Any], images: Tensor, settings: Detection) -> Found:
+def _batch(network: Any, others: Sequence[Any], images: Tensor, settings: Detection, passes: int) -> Found:
     labels = network.config.num_labels
     size = torch.tensor([images.shape[3], images.shape[2]] * 2, dtype=images.dtype)
     watched = Decoder(network)
@@ -76,13 +87,13 @@ def _batch(network: Any, others: Sequence[Any], images: Tensor, settings: Detect
         p, b = mine(image, boxes)
         told.append(p)
         places.append(b)
-    passes = [watched.again(image, query, size) for _ in range(PASSES)]
+    again = [watched.again(image, query, size) for _ in range(passes)]
     return Found(
         image,
         boxes,
         logits,
         watched.hidden[image, query],
-        (torch.stack([p for p, _ in passes]), torch.stack([b for _, b in passes])),
+        (torch.stack([p for p, _ in again]), torch.stack([b for _, b in again])),
         (torch.stack(told), torch.stack(places)),
     )
 
@@ -179,5 +190,8 @@ def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, 
         linear.weight[: head.out_features] = head.weight
         linear.bias[: head.out_features] = head.bias
     return LaplaceClassifier.fit(
-        nn.Sequential(linear).eval(), (train.hidden, labels), (held.hidden, held_labels), last_layer=True
+        nn.Sequential(nn.Identity(), linear).eval(),
+        (train.hidden, labels),
+        (held.hidden, held_labels),
+        last_layer=True,
     )

@@ -55,7 +55,7 @@ def make_scenes(*, seed: int, quick: bool) -> World:
         seed: Which pictures.
         quick: A few.
     """
-    many, some = (40, 24) if quick else (3000, 500)
+    many, some = (40, 24) if quick else (5000, 500)
     held, test = SEEDS["validation"] + seed, SEEDS["test"] + seed
     return World(
         detector=("scenes", "scenes-1", "scenes-2"),

@@ -18,6 +18,7 @@ STUDIES = {
     "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
     "bound": "the kernel's approximation bound against the number of experts",
     "distributed": "time to solve the experts against workers: threads, processes, Ray; streams on a GPU",
+    "detection": "a detector's boxes and classes: novel things told, edges calibrated, the cost of it",
     "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
 }
 """Name of the module here, and what it is about."""
