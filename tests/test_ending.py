@@ -132,3 +132,14 @@ def test_a_folder_that_cannot_be_made_is_named(fit_case, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"the folder of the checkpoint, .*file/c, cannot be made"):
         fit_case(checkpoint=tmp_path / "file" / "c")
+
+
+def test_ctrl_c_while_a_lock_is_waited_for_is_ctrl_c(report):
+    def waited():
+        try:
+            raise KeyboardInterrupt
+        finally:  # as threading.Condition does, when the interrupt comes before it holds its lock again
+            raise RuntimeError("release unlocked lock")
+
+    with pytest.raises(KeyboardInterrupt, match="the fit was stopped"), explaining(report, None):
+        waited()

@@ -37,6 +37,8 @@ def explaining(report: Reporter, store: Checkpoint | None) -> Iterator[None]:
         said = f"{error.strerror}. When the disk has room, or the folder can be written: {_kept(store)}"
         raise OSError(error.errno, said) from error
     except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # it came while a lock was waited for
+            raise KeyboardInterrupt(f"the fit was stopped{_where(report)}. {_kept(store)}") from error
         if "DefaultCPUAllocator" not in str(error):  # torch has no kind of its own for the CPU
             raise
         raise MemoryError(_memory_text(report, store, error)) from error

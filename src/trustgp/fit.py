@@ -57,6 +57,8 @@ from .tangents.picking import Output, is_picked
 from .witness import Witness, WitnessState
 from .witnessing import Court, find_witness
 
+WITHIN = "within"  # in the folder of a checkpoint: experts that were limited from the start
+
 if TYPE_CHECKING:
     from .detection import Detection, DetectionModel
 
@@ -133,8 +135,8 @@ def fit(
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
         train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
-            For a detector `Detection()`, which is no likelihood but the settings of two fits, of boxes and of
-            classes: `train` and `validation` are then pictures with `Things`; `groups`, `tangents`, `output`,
+            For a detector `Detection()`, which is no likelihood but the settings of a fit to its queries:
+            `train` and `validation` are then pictures with `Things`; `groups`, `tangents`, `output`,
             `outputs` and `witness` are refused; a `DetectionModel` comes back.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
@@ -149,8 +151,9 @@ def fit(
         division: How the rows are divided; None: `Division()`.
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that a
-            prediction for one row may take on this machine, "2 ms", or both, "64 MiB, 2 ms": then the model
-            is fitted without a limit, and `trustgp.tune` makes it smaller with the validation rows.
+            prediction for one row may take on this machine, "2 ms", or both, "64 MiB, 2 ms". With validation
+            rows the model is fitted without a limit, where the memory allows it, and `trustgp.tune` finds its
+            best form within the budget; else each expert holds the rows that say most.
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
             None: threads, one per core (two on a GPU), or a single one where the memory is short.
@@ -161,7 +164,7 @@ def fit(
         strict: Raise when an expert cannot be solved, instead of letting it answer with the prior.
     """
     said = dict(locals())  # every option, by name
-    from .detection import Detection, fit_detector  # which fits twice
+    from .detection import Detection, fit_detector  # which fits
 
     if isinstance(likelihood, Detection):
         return fit_detector(settings=said.pop("likelihood"), **said)
@@ -177,6 +180,10 @@ def fit(
     most = None if memory is None else parse_bytes(memory, name="memory")
     rows = read_rows(train, name="train")
     held = None if validation is None else read_rows(validation, name="validation")
+    if limit is not None and held is not None:
+        if (best := _best_form({**said, "train": rows, "validation": held})) is not None:
+            return best
+        checkpoint = None if checkpoint is None else Path(checkpoint) / WITHIN
     labels = check_groups(groups, rows)
     outputs = likelihood.default_outputs if outputs is None else outputs
     witness = witness if likelihood.heard else None
@@ -234,6 +241,24 @@ def fit(
     from .tuning import tune  # which may fit again
 
     return tune(model, held, budget=budget, progress=progress).best
+
+
+def _best_form(said: dict[str, Any]) -> UncertaintyModel | None:
+    """The best form, within the budget, of the model without one; None: that takes too much, or none fits.
+
+    Args:
+        said: The options of `fit`, by name.
+    """
+    from .tuning import tune  # which may fit again
+
+    try:
+        whole = fit(**{**said, "budget": None})
+    except MemoryError:
+        return None
+    try:
+        return tune(whole, said["validation"], budget=said["budget"], progress=said["progress"]).best
+    except ValueError:  # nothing fits, or there are too few validation rows to compare forms on
+        return None
 
 
 @dataclass(frozen=True)
