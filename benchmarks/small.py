@@ -10,8 +10,8 @@ is that of all other methods. NLL is per torque, in standardised units.
 A model is fitted without a limit. `trustgp.tune` makes smaller forms of it, calibrates each on one half of
 the validation rows and scores it on the other (the table below); the best corrected NLL within the budget is
 chosen and calibrated on all validation rows. Then, once, the test rows: the ensemble of 5, the model without
-a limit, the chosen one, and `fit(..., budget=...)`, which keeps to the bytes while it fits. AUROC tells the
-test rows from every tenth row of the Barrett arm's recording.
+a limit, the chosen one, and `fit(..., budget=...)`, which tunes by the NLL of the network's own output. AUROC
+tells the test rows from every tenth row of the Barrett arm's recording.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The frontier: what was tried, how it was scored, and what is chosen within a budget."""
 
 import re
+from importlib import import_module
 
 import pytest
 import torch
@@ -250,6 +251,32 @@ def test_a_fit_within_a_time_is_tuned_on_its_validation_rows(fit_case, held, mon
     model = fit_case(validation=held, budget="2 ms")
     assert seen["models"] > 3
     assert model.origin.compressed
+
+
+def test_a_fit_within_bytes_is_the_best_form_that_fits(fit_case, whole, held, monkeypatch, small_steps):
+    monkeypatch.setattr(trials, "STEPS", small_steps)
+    limit = whole.nbytes // 2
+    model = fit_case(validation=held, budget=limit)
+    assert model.origin.compressed
+    assert model.nbytes <= limit
+    within = fit_case(budget=limit)  # nothing to compare forms on: rows are left out from the start
+    assert not within.origin.compressed
+    assert within.nbytes <= limit
+
+
+def test_a_fit_within_bytes_keeps_to_them_from_the_start_where_memory_is_short(fit_case, held, monkeypatch):
+    module = import_module("trustgp.fit")
+    original = module.plan_that_fits
+
+    def short(ready, rows, wanted, usual):
+        if wanted.budget is None:
+            raise MemoryError("as if there were no room for a model without a limit")
+        return original(ready, rows, wanted, usual)
+
+    monkeypatch.setattr(module, "plan_that_fits", short)
+    model = fit_case(validation=held, budget="200 KiB")
+    assert not model.origin.compressed
+    assert model.nbytes <= 200 * 1024
 
 
 def test_a_fit_within_a_time_needs_validation_rows_and_says_so(fit_case):

@@ -8,8 +8,9 @@ import torch
 
 import trustgp
 from trustgp.detection import Detections
+from trustgp.detection.watching import Watch
 from trustgp.studies.detection_film import SIDE, STRIP, VERDICTS, draw_frame
-from trustgp.studies.detection_flight import flight_gif, picture_runner
+from trustgp.studies.detection_flight import flight_gif
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -18,6 +19,7 @@ class Detector:
     """Stands for a fitted model: finds one box, as novel as its turn says."""
 
     size = (48, 48)
+    alarm = None
 
     def __init__(self, *novelty: float) -> None:
         self.novelty = novelty
@@ -38,7 +40,7 @@ def found(*novelty: float) -> Detections:
     k = len(novelty)
     box, score = torch.tensor([[10.0, 12.0, 30.0, 40.0]]).repeat(k, 1), torch.tensor(novelty)
     std, chances = torch.ones(k, 4), torch.full((k, 3), 1 / 3)
-    return Detections(box, std, torch.zeros(k, dtype=torch.int64), chances[:, 0], chances, score, score)
+    return Detections(box, std, torch.zeros(k, dtype=torch.int64), chances[:, 0], chances, score)
 
 
 def badge(frame) -> tuple[int, ...]:
@@ -52,7 +54,7 @@ def rgb(colour: str) -> tuple[int, ...]:
 
 def test_every_frame_carries_the_verdict_of_the_monitor(tmp_path):
     model = Detector(0.01, 0.02, 0.5, 0.01, 0.01, 0.01)
-    monitor = trustgp.Monitor(picture_runner(model), threshold=0.1, std=5.0, patience=1)
+    monitor = trustgp.Monitor(Watch(model), threshold=0.1, std=5.0, patience=1)
     target = tmp_path / "flight.gif"
     said = flight_gif(model, target, threshold=0.1, monitor=monitor, frames=6, fps=5)
     assert [verdict.status for verdict in said] == ["ok", "ok", "novel", "ok", "ok", "ok"]
@@ -68,10 +70,10 @@ def test_every_frame_carries_the_verdict_of_the_monitor(tmp_path):
 
 def test_a_runner_tells_the_largest_novelty_and_deviation_of_each_picture():
     model = Detector(0.2)
-    said = picture_runner(model)(torch.rand(3, 3, 48, 48))
+    said = Watch(model)(torch.rand(3, 3, 48, 48))
     assert said["novelty"].tolist() == pytest.approx([0.2] * 3)
-    assert said["variance"].tolist() == [1.0] * 3
-    assert said["mean"].tolist() == [1.0] * 3
+    assert said["variance"].tolist() == [[1.0]] * 3
+    assert said["mean"].tolist() == [[1.0]] * 3
 
 
 def test_a_box_is_drawn_where_it_is_in_the_colour_of_its_novelty():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,19 +64,3 @@ def flight_gif(
             )
     write_gif(film, path, fps=fps)
     return said
-
-
-def picture_runner(model: DetectionModel) -> Callable[[Any], dict[str, Tensor]]:
-    """A `Runner` for `trustgp.Monitor`: of each picture the largest novelty, and the largest edge std.
-
-    Args:
-        model: From `fit_detector`.
-    """
-
-    def run(pictures: Tensor) -> dict[str, Tensor]:
-        found = [one.summary for one in model.predict(pictures)]
-        column = {key: torch.tensor([float(row[key]) for row in found]) for key in ("novelty", "std")}
-        count = torch.tensor([float(row["detections"]) for row in found])
-        return {"mean": count, "variance": column["std"].square(), "novelty": column["novelty"]}
-
-    return run
