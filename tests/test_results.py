@@ -17,6 +17,7 @@ TIMED = {
     "runtime",
     "runtime-cuda",
 }  # of these, seeds repeat a measurement of time
+ONCE = {"detection"}  # of detectors that were trained once
 STUDIES = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
 
 
@@ -30,6 +31,7 @@ def test_a_full_run_of_every_study_of_the_paper_is_there():
         "classification",
         "sequence",
         "scale",
+        "detection",
     } <= set(STUDIES)
 
 
@@ -38,7 +40,7 @@ def test_results_are_of_full_runs_with_three_seeds_and_say_where_they_come_from(
     result = json.loads((RESULTS / study / "result.json").read_text())
     origin = result["provenance"]
     assert origin["quick"] is False
-    assert len(origin["seeds"]) >= (1 if study in TIMED else 3)
+    assert len(origin["seeds"]) >= (1 if study in TIMED | ONCE else 3)
     assert re.fullmatch(r"[0-9a-f]{40}", origin["commit"])
     for figure in result["figures"]:
         assert (RESULTS / study / figure["file"]).stat().st_size > 1000
@@ -97,6 +99,27 @@ def test_the_page_of_small_models_quotes_its_benchmark_and_they_beat_the_ensembl
     assert f"`{result['chosen']}`" in page
     assert tests["tuned"]["nbytes"] <= 64 * 2**20
     assert tests["tuned"]["corrected"]["nll"] < tests["ensemble of 5"]["own"]["nll"]
+
+
+def test_the_readme_and_the_page_quote_the_detection_study():
+    numbers = json.loads((RESULTS / "detection" / "result.json").read_text())["numbers"]
+    told, right = (numbers["worlds"]["scenes"][key] for key in ("told", "right"))
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/detection.md"))
+    for method in told:
+        best = [max(s["auroc"] for s in told[method][t].values()) for t in ("novel things", "flight")]
+        edges = right["scenes, flight"][method]["box_nll"]
+        if method != "temperature scaling":
+            assert f"| {method} | {best[0]:.3f} | {best[1]:.3f} | {edges:.2f} |" in readme
+        for test in told[method].values():
+            assert f"{test['entropy']['auroc']:.3f}" in page
+    traced = numbers["times"]["trustgp, traced().predict"]
+    assert f"`traced().predict` {traced['over']:.2f}" in page
+    assert f"the traced model is {traced['under']:.1f} times faster" in page
+    assert f"| {traced['over']:.2f} |" in readme
+    own = told["trustgp"]["novel things"]["latent variance"]["auroc"]
+    others = [s["auroc"] for m, t in told.items() if m != "trustgp" for s in t["novel things"].values()]
+    assert own >= 0.9
+    assert own > max(others)
 
 
 def test_the_readme_quotes_the_classification_study():

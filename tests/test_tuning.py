@@ -10,7 +10,7 @@ from blobs import fit as fit_blobs
 
 import trustgp
 from trustgp import trials
-from trustgp.budget import Budget, parse_budget
+from trustgp.budget import Budget, FromTheStart, parse_budget
 from trustgp.data import read_rows
 from trustgp.metrics import auroc, gaussian_nll
 from trustgp.shrinking import Sizes
@@ -262,6 +262,9 @@ def test_a_fit_within_bytes_is_the_best_form_that_fits(fit_case, whole, held, mo
     within = fit_case(budget=limit)  # nothing to compare forms on: rows are left out from the start
     assert not within.origin.compressed
     assert within.nbytes <= limit
+    strict = fit_case(validation=held, budget=FromTheStart(limit))
+    assert not strict.origin.compressed
+    assert strict.nbytes <= limit
 
 
 def test_a_fit_within_bytes_keeps_to_them_from_the_start_where_memory_is_short(fit_case, held, monkeypatch):

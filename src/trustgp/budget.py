@@ -67,6 +67,11 @@ def _parsed_size(part: int | str, given: object, name: str) -> int:
     return parse_bytes(part, name=name)
 
 
+class FromTheStart(int):
+    """Bytes that experts keep to while they are fitted, also where a smaller form of a whole model could be
+    had: for studies of just that, and where a second fit would take too long."""
+
+
 def parse_bytes(value: int | str, *, name: str) -> int:
     """Bytes from a number or a text like "64 MiB"."""
     if isinstance(value, str):

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor, nn
 
-from .budget import OVERHEAD, gate_bytes, handout_for_budget, parse_budget, parse_bytes, size_text
+from .budget import (
+    OVERHEAD,
+    FromTheStart,
+    gate_bytes,
+    handout_for_budget,
+    parse_budget,
+    parse_bytes,
+    size_text,
+)
 from .calibrating import Training, calibrated
 from .checkpoint import Checkpoint
 from .data import Rows, read_rows
@@ -180,8 +188,10 @@ def fit(
     most = None if memory is None else parse_bytes(memory, name="memory")
     rows = read_rows(train, name="train")
     held = None if validation is None else read_rows(validation, name="validation")
-    if limit is not None and held is not None:
-        if (best := _best_form({**said, "train": rows, "validation": held})) is not None:
+    if limit is not None and held is not None and not isinstance(budget, FromTheStart):
+        from .tuning import best_form  # which fits
+
+        if (best := best_form({**said, "train": rows, "validation": held})) is not None:
             return best
         checkpoint = None if checkpoint is None else Path(checkpoint) / WITHIN
     labels = check_groups(groups, rows)
@@ -241,24 +251,6 @@ def fit(
     from .tuning import tune  # which may fit again
 
     return tune(model, held, budget=budget, progress=progress).best
-
-
-def _best_form(said: dict[str, Any]) -> UncertaintyModel | None:
-    """The best form, within the budget, of the model without one; None: that takes too much, or none fits.
-
-    Args:
-        said: The options of `fit`, by name.
-    """
-    from .tuning import tune  # which may fit again
-
-    try:
-        whole = fit(**{**said, "budget": None})
-    except MemoryError:
-        return None
-    try:
-        return tune(whole, said["validation"], budget=said["budget"], progress=said["progress"]).best
-    except ValueError:  # nothing fits, or there are too few validation rows to compare forms on
-        return None
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,22 @@ def tune(
     )
 
 
+def best_form(said: dict[str, Any]) -> UncertaintyModel | None:
+    """The best form, within the budget, of the model without one; None: that takes too much, or none fits.
+
+    Args:
+        said: The options of `fit`, by name.
+    """
+    try:
+        whole = fit(**{**said, "budget": None})
+    except MemoryError:
+        return None
+    try:
+        return tune(whole, said["validation"], budget=said["budget"], progress=said["progress"]).best
+    except ValueError:  # nothing fits, or there are too few validation rows to compare forms on
+        return None
+
+
 def _forms(
     model: UncertaintyModel, rows: Rows, train: Any, report: Reporter
 ) -> Iterator[tuple[str, UncertaintyModel]]:

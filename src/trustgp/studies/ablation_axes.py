@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..budget import FromTheStart, parse_bytes
 from ..gating import Division
 from ..patchwork import Patchwork
 from ..tangents import JacobianRows, LayerFactors
@@ -115,7 +116,9 @@ def paper_axes(quick: bool) -> list[Axis]:
         return Trial(f"fraction-{value}", {"patchwork": Patchwork(fraction=value)})
 
     def budget(value: str) -> Trial:
-        return Trial(f"budget-{value.replace(' ', '')}", {"budget": value})
+        return Trial(
+            f"budget-{value.replace(' ', '')}", {"budget": FromTheStart(parse_bytes(value, name="budget"))}
+        )
 
     return [
         _growing("experts", "experts", most, DEFAULT, experts, quick),

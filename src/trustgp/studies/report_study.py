@@ -11,7 +11,7 @@ from .base import RESULT, Figure, Result, StudyError
 from .markup import Html, prose, tag
 from .report_table import table_html
 
-KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
+KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".gif": "image/gif"}
 ORIGIN = ("date", "device", "seeds", "commit", "versions")
 """What stands first in the small print; what a study adds comes after."""
 
@@ -96,7 +96,14 @@ def _figure(figure: Figure, folder: Path, name: str) -> Html:
 
 
 def _size(file: Path, content: bytes) -> dict[str, int]:
-    """Pixels of a PNG, so that nothing moves while the page is drawn."""
+    """Pixels of a PNG or GIF, so that nothing moves while the page is drawn."""
+    if file.suffix.lower() == ".gif":
+        if content[:4] != b"GIF8" or len(content) < 10:
+            raise StudyError(f"figure {file} is not a GIF, or a damaged one; run the study again.")
+        return {
+            "width": int.from_bytes(content[6:8], "little"),
+            "height": int.from_bytes(content[8:10], "little"),
+        }
     if file.suffix.lower() != ".png":
         return {}
     if content[:8] != b"\x89PNG\r\n\x1a\n" or len(content) < 24:
