@@ -227,3 +227,17 @@ def test_the_model_keeps_its_mode_and_its_precision(fitted):
     with pytest.raises(TypeError, match="keeps its precision"):
         model.half()
     assert next(model.network.parameters()).dtype == torch.float32
+
+
+def test_any_parameters_of_the_detector_may_be_chosen(tmp_path):
+    network = DETECTORS["conditional"]()
+    first = next(name for name, _ in network.model.named_parameters() if "encoder.layers.0" in name)
+    names = (f"tail.model.{first}", "head.weight")
+    chosen = dataclasses.replace(LOOSE, whole=True, tangents=trustgp.Sketch(64, parameters=names))
+    options = {**OPTIONS, "likelihood": chosen, "validation": pictures(24)}
+    model = trustgp.fit(network, pictures(30), **options)
+    assert model.finding.origin.names == names
+    images, _ = pictures(3)
+    model.save(tmp_path / "whole.trustgp")
+    read = trustgp.load(tmp_path / "whole.trustgp", network)
+    assert all(map(same, model.predict(images), read.predict(images)))

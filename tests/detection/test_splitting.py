@@ -82,3 +82,19 @@ def test_a_row_takes_all_queries_where_alone_it_gives_something_else():
     detector = Detector(network)
     detector.tail(images)
     assert not detector.alone
+
+
+@pytest.mark.parametrize("name", sorted(DETECTORS))
+def test_through_the_whole_detector_a_row_is_a_picture_and_says_the_same(name):
+    network, (images, _) = DETECTORS[name](), pictures(3)
+    detector = Detector(network, whole=True)
+    tail, seen = detector.tail(images), detector(images)
+    image, query = torch.tensor([0, 2, 2]), torch.tensor([1, 0, 7])
+    rows = seen.rows(tuple(seen.entering), image, query)
+    assert torch.equal(rows["picture"], images[image])
+    plain = Detector(network)
+    short = plain.tail(images)
+    other = plain(images)
+    own = other.rows([k for k in other.entering if k not in short.tail.alike], image, query)
+    with torch.no_grad():
+        torch.testing.assert_close(tail(**rows), short(**own), rtol=1e-4, atol=1e-4)

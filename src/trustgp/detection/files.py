@@ -60,7 +60,7 @@ def read_detector(
             "detector it was fitted to, or fit again."
         )
     names, size, settings = _read_text(text, where)
-    detector = Detector(private)
+    detector = Detector(private, whole=settings.whole)
     reader = Reader({k: table[k] for k in table if not k.startswith(f"{PART}.")}, where=where)
     held_scores, alarm = read_novelty(reader)
     edges = read_edges(reader)

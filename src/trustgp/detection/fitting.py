@@ -51,7 +51,7 @@ def fit_detector(
     """
     device, ways = _checked(options)
     Detector(bare(network))
-    detector = Detector(duplicate(bare(network)).eval().to(device))
+    detector = Detector(duplicate(bare(network)).eval().to(device), whole=settings.whole)
     known = {"channels": detector.channels, "labels": detector.network.config.num_labels}
     scenes = as_scenes(train, **known, name="train")
     size = (int(scenes[0].shape[2]), int(scenes[0].shape[3]))
@@ -127,6 +127,8 @@ def _tangents(settings: Detection, tail: nn.Module) -> Sketch:
     """Of the parameters that were named, or of all but those with which queries look at each other."""
     there = dict(tail.named_parameters())
     tangents = settings.tangents
+    if tangents is None and settings.whole:
+        return Sketch()
     if tangents is None:
         return Sketch(DIM, parameters=tuple(name for name in there if AMONG not in name))
     unknown = [] if isinstance(tangents.parameters, str) else set(tangents.parameters) - there.keys()

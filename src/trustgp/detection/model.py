@@ -64,7 +64,7 @@ class DetectionModel(nn.Module):
     @property
     def detector(self) -> Detector:
         """The network, as rows are made with it."""
-        return Detector(self.network, alone=self.alone)
+        return Detector(self.network, alone=self.alone, whole=self.settings.whole)
 
     @property
     def nbytes(self) -> int:

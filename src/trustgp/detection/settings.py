@@ -17,7 +17,9 @@ class Detection:
         most: Queries of a picture that are kept, at most: the surest.
         tangents: Of the decoder's last layer and the heads. None: a sketch of what comes after the queries
             have looked at each other, which says nothing about the picture.
-        outputs: "pseudo", "shared" or "separate", for edges and for classes.
+        outputs: "pseudo", "shared" or "separate".
+        whole: Whether `tangents` may be of all parameters of the detector; None then stands for a sketch of
+            all of them. Each detection takes a pass through the whole detector and back.
     """
 
     threshold: float = 0.5
@@ -25,6 +27,7 @@ class Detection:
     most: int = 100
     tangents: Sketch | None = None
     outputs: str = "pseudo"
+    whole: bool = False
 
     def __post_init__(self) -> None:
         for name in ("threshold", "overlap"):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .tails import ClassTail, Silence, Tail
+from .tails import PICTURE, ClassTail, Silence, Tail, Whole
 
 AMONG = "self_attn"  # with which the queries of a layer look at each other
 NORMS = 3  # times that a decoder may normalise what its last layer gives, and one more
@@ -58,9 +58,10 @@ class Detector:
     Args:
         network: With `model.decoder.layers`, `class_labels_classifier` and `bbox_predictor`.
         alone: Whether a row is to need its own query only.
+        whole: Whether the second part is the whole detector again: rows are then pictures.
     """
 
-    def __init__(self, network: Any, *, alone: bool = True) -> None:
+    def __init__(self, network: Any, *, alone: bool = True, whole: bool = False) -> None:
         missing = [name for name in PARTS if not _has(network, name)]
         if missing:
             raise ValueError(
@@ -70,7 +71,8 @@ class Detector:
         self.network = network
         self.layer: nn.Module = network.model.decoder.layers[-1]
         self.norm: nn.Module | None = getattr(network.model.decoder, "layernorm", None)
-        self.alone = alone and isinstance(getattr(self.layer, AMONG, None), nn.Module)
+        self.whole = whole
+        self.alone = alone and not whole and isinstance(getattr(self.layer, AMONG, None), nn.Module)
 
     @property
     def channels(self) -> int:
@@ -116,6 +118,8 @@ class Detector:
         times = self._norms(caught.pop("given"), hidden)
         heard = caught.pop(AMONG, None)
         fixed = {name: value for name, value in caught.items() if not isinstance(value, Tensor)}
+        if self.whole:
+            alike = {}
         if alike is None:
             same = [name for name, value in seen.entering.items() if bool((value == value[:1]).all())]
             alike = {name: seen.entering[name][:1].clone() for name in sorted(same) if len(images) > 1}
@@ -126,7 +130,9 @@ class Detector:
         layer = copy.deepcopy(self.layer)
         if self.alone:
             setattr(layer, AMONG, Silence(heard))
-        tail = Tail(layer, self.norm if times else None, times, fixed, alike, seen.each)
+        tail: Tail | Whole = Tail(layer, self.norm if times else None, times, fixed, alike, seen.each)
+        if self.whole:
+            tail = Whole(self.network.model)
         background = seen.logits.shape[-1] == self.network.config.num_labels
         found = ClassTail(tail, self.network.class_labels_classifier, background=background)
         try:
@@ -145,6 +151,8 @@ class Detector:
         if memory is None or memory.shape[1] == queries:  # which is which?
             self.alone = False
         each: frozenset[str] = frozenset()
+        if self.whole:
+            entering = {PICTURE: images.to(self.place)}
         if self.alone:
             each = frozenset(k for k, v in entering.items() if v.ndim == 3 and v.shape[1] == queries)
             first = next(k for k in ("argument0", "hidden_states") if k in entering)
@@ -197,7 +205,7 @@ class Detector:
         return best
 
 
-def _agrees(tail: Tail, seen: Seen, hidden: Tensor) -> bool:
+def _agrees(tail: Tail | Whole, seen: Seen, hidden: Tensor) -> bool:
     """Whether a query of each picture comes out as in the whole detector, [n, Q, d]."""
     image = torch.arange(len(hidden), device=hidden.device)
     query = (image * 7) % hidden.shape[1]

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+PICTURE = "picture"  # what enters `Whole`
+
 
 class Silence(nn.Module):
     """In place of attention among queries, whose answer has been added to what enters: nothing more.
@@ -82,6 +84,31 @@ class Tail(nn.Module):
         return found.gather(1, query[:, None, None].expand(-1, 1, found.shape[2]))[:, 0]
 
 
+class Whole(nn.Module):
+    """In place of the last layer: all that comes before the head, from the picture itself.
+
+    Args:
+        model: The detector without its heads.
+    """
+
+    alike: tuple[str, ...] = ()
+    each: frozenset[str] = frozenset()
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, query: Tensor, entering: Mapping[str, Tensor]) -> Tensor:
+        """What the heads are given, [m, d].
+
+        Args:
+            query: Which of each row's queries is meant, int64, [m].
+            entering: "picture", [m, channels, height, width].
+        """
+        found = self.model(entering[PICTURE]).last_hidden_state
+        return found.gather(1, query[:, None, None].expand(-1, 1, found.shape[2]))[:, 0]
+
+
 class ClassTail(nn.Module):
     """Logits of one query's classes and, last, of no object, [m, C + 1].
 
@@ -89,13 +116,13 @@ class ClassTail(nn.Module):
     `likelihoods.Finding` makes its kernel of.
 
     Args:
-        tail: The layer.
+        tail: The layer, or all before it.
         head: Gives the logits.
         background: Whether they lack one for no object, since each is the logit of a yes or no: its place is
             taken by 0, which leaves the odds of each class as they are.
     """
 
-    def __init__(self, tail: Tail, head: nn.Module, *, background: bool) -> None:
+    def __init__(self, tail: Tail | Whole, head: nn.Module, *, background: bool) -> None:
         super().__init__()
         self.tail, self.head, self.background = copy.deepcopy(tail), copy.deepcopy(head), background
 
