@@ -10,6 +10,7 @@ from blobs import fit as fit_blobs
 from reference import dense_gram, dense_jacobian, posterior_variance
 
 import trustgp
+from trustgp.budget import FromTheStart
 from trustgp.mixture import Raw
 from trustgp.posteriors import GramPosterior, PriorPosterior, RootPosterior
 from trustgp.safefile import ArtifactError, read, write
@@ -108,7 +109,7 @@ def test_kept_rows_are_own_rows_first_and_rows_of_before(whole):
 
 
 def test_an_expert_that_held_landmarks_before_can_be_compressed_too(fit_case, held, strange):
-    model = fit_case(validation=held, budget="130 KiB", witness=None)
+    model = fit_case(validation=held, budget=FromTheStart(130 * 1024), witness=None)
     before, after = answers(model, strange), answers(compress(model, rows=6), strange)
     prior = before.epistemic / before.novelty
     assert bool((after.epistemic >= before.epistemic - 1e-9 * prior).all())

@@ -20,6 +20,7 @@ from pathlib import Path
 import sympy, torch.fx.experimental.symbolic_shapes  # torch.func imports them at its first call
 import torch, trustgp
 from trustgp import solving
+from trustgp.budget import FromTheStart
 from reliability.helpers import finished, killed_when, mlp, quiet_fit, rows
 
 network, (x, y) = mlp(3, 16, 2), rows(500, inputs=3)
@@ -28,7 +29,7 @@ modes = {
     "separate": {"outputs": "separate", "num_experts": 6, "witness": None},
     "groups": {"groups": torch.arange(500) // 20, "num_experts": 10, "witness": None},
     "budget": {
-        "budget": "300 KiB",
+        "budget": FromTheStart(300 * 1024),
         "validation": rows(100, inputs=3, seed=1),
         "outputs": "pseudo",
         "num_experts": 10,
