@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trustgp.metrics.boxes import average_precision, corners, generous_overlaps, overlaps
+from trustgp.metrics.boxes import average_precision, corners, generous_overlaps, nearest, overlaps
 
 
 def some_boxes(n: int, seed: int) -> torch.Tensor:
@@ -79,3 +79,12 @@ def test_precision_is_made_to_fall():
 def test_without_true_boxes_there_is_no_answer_and_without_detections_it_is_0():
     assert math.isnan(average_precision([BOX[None]], [torch.ones(1)], [torch.zeros(0, 4)]))
     assert average_precision([torch.zeros(0, 4)], [torch.zeros(0)], [BOX[None]]) == 0.0
+
+
+def test_the_nearest_true_box_is_the_one_that_is_overlapped_most():
+    boxes = torch.tensor([[0.0, 0, 10, 10], [4, 0, 14, 10], [50, 50, 60, 60]])
+    truth = torch.tensor([[0.0, 0, 10, 10], [5, 0, 15, 10]])
+    shared, which = nearest(boxes, truth)
+    assert which.tolist()[:2] == [0, 1]
+    assert shared.tolist() == pytest.approx([1.0, 90 / 110, 0.0])
+    assert [part.tolist() for part in nearest(boxes, truth[:0])] == [[0.0] * 3, [-1] * 3]

@@ -23,6 +23,18 @@ def overlaps(first: Tensor, second: Tensor) -> Tensor:
     return _areas(first, second)[0]
 
 
+def nearest(boxes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """How much each box overlaps the true one it overlaps most, and which that is, [k] each; 0, -1: none.
+
+    Args:
+        boxes, truth: Left, top, right and bottom, shapes [k, 4] and [m, 4].
+    """
+    if not len(truth):
+        return boxes.new_zeros(len(boxes)), torch.full((len(boxes),), -1, device=boxes.device)
+    found = overlaps(boxes, truth).max(dim=1)
+    return found.values, found.indices
+
+
 def generous_overlaps(first: Tensor, second: Tensor) -> Tensor:
     """The same, less the share of the smallest box around both that neither covers: in [-1, 1]."""
     found, union = _areas(first, second)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import time
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,14 @@ from torch import Tensor
 from .. import plots
 from ..detection import Detection, DetectionModel, Detections, Things, fit_detector
 from ..metrics import auroc
-from ..metrics.boxes import overlaps
+from ..metrics.boxes import nearest
 from ..progress import Reporter, reporting
 from .alone import alone
 
 NEEDED = ("transformers", "PIL")
 SEED = {"train": 0, "validation": 1, "looked at": 4}  # of the rendered pictures; the detector knows the first
 HIT = 0.3  # overlap with a thing's box from which a detection is of that thing
-FALSE_ALARM = 0.05  # share of known things above the threshold that the figure draws
+FALSE_ALARM = 0.05  # share of known things above the threshold, which is fitted to the validation pictures
 CHUNK = 10  # pictures rendered or looked at between two steps of a bar
 GROUPS = {"known": "known things", "novel": "novel things", "flight": "in flight"}
 STYLES = {"known": "carry", "novel": "novel", "flight": "flight"}
@@ -103,7 +102,8 @@ def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Con
     console.print(f"Renders {size.train} pictures and fits on them; about a minute.", highlight=False)
     (seen, model, seconds) = alone(lambda: _run(size, seed))
     groups = summarise(seen)
-    threshold = float(seen["known"].of("novelty").quantile(1 - FALSE_ALARM))
+    assert model.alarm is not None
+    threshold = float(model.alarm.threshold)
     draw_scenes(out / "detection.png", seen, threshold=threshold)
     console.print(detection_table(groups))
     console.print(f"Figure: {out / 'detection.png'}\n", soft_wrap=True)
@@ -143,9 +143,8 @@ def _run(size: Size, seed: int) -> tuple[dict[str, Seen], DetectionModel, dict[s
         }
     ready = time.perf_counter()
     given, held = ((pixels(images), things) for images, things in (train, validation))
-    with warnings.catch_warnings():  # few pictures, and no false detection in them: no row of "no object"
-        warnings.filterwarnings("ignore", message=".*classes have no training row")
-        model = fit_detector(network, given, Detection(), validation=held, seed=seed, progress=True)
+    model = fit_detector(network, given, Detection(), validation=held, seed=seed, progress=True)
+    model.threshold(false_alarm=FALSE_ALARM)
     fitted = time.perf_counter()
     with reporting(enabled=True) as reporter:
         seen = {}
@@ -180,10 +179,10 @@ def counting(key: str, found: list[Detections], things: list[Things]) -> list[Te
         return [torch.ones(len(one), dtype=torch.bool) for one in found]
     counts = []
     for one, true in zip(found, things, strict=True):
-        if not len(true.labels) or not len(one):
+        if not len(true.labels):
             counts.append(torch.zeros(len(one), dtype=torch.bool))
             continue
-        share, which = overlaps(one.boxes.cpu().double(), true.boxes.double()).max(dim=1)
+        share, which = nearest(one.boxes.cpu(), true.boxes)
         novel = true.labels[which] >= len(CLASSES)
         counts.append((share >= HIT) & (novel if key == "novel" else ~novel))
     return counts

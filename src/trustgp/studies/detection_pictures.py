@@ -11,6 +11,7 @@ from torch import Tensor
 from ..datasets.photographs import Photographs, load_photographs
 from ..datasets.scenes import CLASSES, Scenes, scenes
 from ..detection import Things
+from ..metrics.boxes import nearest
 from .detection_network import pixels
 
 FAMILIAR = "familiar"
@@ -107,13 +108,10 @@ def strange(pictures: Pictures, image: Tensor, boxes: Tensor, overlap: float) ->
         boxes: In pixels, [m, 4].
         overlap: With that thing, more than with any other, at least.
     """
-    from ..metrics.boxes import overlaps
-
     found = torch.zeros(len(image), dtype=torch.bool)
-    for place, (i, box) in enumerate(zip(image.tolist(), boxes, strict=True)):
-        things = pictures.things[i]
+    for i, things in enumerate(pictures.things):
+        mine = image == i
         if len(things.labels):
-            shared = overlaps(box[None].cpu(), things.boxes)[0]
-            best = int(shared.argmax())
-            found[place] = bool(shared[best] >= overlap) and int(things.labels[best]) >= pictures.known
+            shared, which = nearest(boxes[mine], things.boxes)
+            found[mine] = (shared >= overlap) & (things.labels[which] >= pictures.known)
     return found
