@@ -21,9 +21,9 @@ import torch
 
 import trustgp
 from trustgp import export_onnx
-from trustgp.baselines import mlp, train
-from trustgp.studies.runtime_calls import onnx_session
-from trustgp.studies.runtime_endurance import endure
+from trustgp_experiments.peers import mlp, train
+from trustgp_experiments.studies.runtime.calls import onnx_session
+from trustgp_experiments.studies.runtime.endurance import endure
 
 INPUTS = 64  # different ones, in turn
 

@@ -35,10 +35,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.baselines import ConstantNoise, Ensemble, mlp, train_many
-from trustgp.datasets import block_labels, load, recorded_split, split_blocks, split_random, standardise
+from trustgp.likelihoods.prediction import Prediction
 from trustgp.metrics import gaussian_nll, mse
-from trustgp.prediction import Prediction
+from trustgp_experiments.datasets import (
+    block_labels,
+    load,
+    recorded_split,
+    split_blocks,
+    split_random,
+    standardise,
+)
+from trustgp_experiments.peers import ConstantNoise, Ensemble, mlp, train_many
 
 CASES = ("sarcos_random", "barrett_recorded", "sarcos_blocks")
 MEMBERS = 5

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.baselines import cnn, mlp
+from trustgp_experiments.peers import cnn, mlp
 
 SHOWN = 0.02  # the least share that is told
 PACKAGE = Path(trustgp.__file__).parent

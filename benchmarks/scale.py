@@ -29,9 +29,9 @@ from floor import floor, measure_peaks
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.studies.scale_rows import HELD_ROWS, ScaleRows, scale_network, scale_rows
-from trustgp.studies.scale_runs import held_rows, likelihoods, measured_fit, warm_up
-from trustgp.studies.stages import Ledger
+from trustgp_experiments.core.stage_timer import Ledger
+from trustgp_experiments.studies.scale.rows import HELD_ROWS, ScaleRows, scale_network, scale_rows
+from trustgp_experiments.studies.scale.runs import held_rows, likelihoods, measured_fit, warm_up
 
 # By device, rows and experts: the most seconds by `outputs`, and the most bytes where the work is done.
 PROMISES: dict[tuple[str, int, int], tuple[dict[str, float], float]] = {
@@ -65,7 +65,9 @@ def main() -> None:
     if options.log:
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     device = torch.device(options.device)
+    start = time.perf_counter()
     rows = scale_rows(options.rows, seed=options.seed, held=options.held)
+    simulating = time.perf_counter() - start
     start = time.perf_counter()
     network = scale_network(rows.train, seed=options.seed, device=options.device, steps=options.steps)
     training = time.perf_counter() - start
@@ -83,7 +85,7 @@ def main() -> None:
     result = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "torch": torch.__version__,
-        "rows_seconds": rows.seconds,
+        "rows_seconds": simulating,
         "training_seconds": training,
         **{name: getattr(options, name) for name in ("rows", "outputs", "budget", "seed", "threads")},
         **costs(model, ledger),
@@ -105,7 +107,7 @@ def moved(rows: ScaleRows, device: torch.device) -> ScaleRows:
     def pair(part: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return part[0].to(device), part[1].to(device)
 
-    return ScaleRows(pair(rows.train), pair(rows.validation), pair(rows.test), rows.seconds)
+    return ScaleRows(pair(rows.train), pair(rows.validation), pair(rows.test))
 
 
 def costs(model: trustgp.UncertaintyModel, ledger: Ledger) -> dict[str, Any]:

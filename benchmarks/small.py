@@ -30,17 +30,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.baselines import Ensemble, mlp, train_many
+from trustgp.likelihoods.prediction import Prediction
 from trustgp.metrics import auroc, gaussian_nll, mse
-from trustgp.prediction import Prediction
-from trustgp.studies.transfer_networks import FULL, MEMBERS, QUICK, Recipe
-from trustgp.studies.transfer_rows import IN_DOMAIN, Case, make_case
+from trustgp_experiments.core.cases import IN_DOMAIN, Case
+from trustgp_experiments.core.recipes import MEMBERS, NetworkRecipe
+from trustgp_experiments.peers import Ensemble, train_many
+from trustgp_experiments.studies.transfer.rows import make_case
+from trustgp_experiments.studies.transfer.study import FULL, QUICK
 
 
-def networks_for(case: Case, recipe: Recipe, seed: int, cache: Path | None) -> list[nn.Module]:
+def networks_for(case: Case, recipe: NetworkRecipe, seed: int, cache: Path | None) -> list[nn.Module]:
     """Five trained networks, from the cache if they are there."""
     seeds = [100 * seed + member for member in range(MEMBERS)]
-    networks = [mlp(recipe.widths, seed=number) for number in seeds]
+    networks = [recipe.make(seed=number) for number in seeds]
     file = None if cache is None else cache / f"small-{seed}-{recipe.epochs}.safetensors"
     if file is not None and file.exists():
         state = load_file(file)

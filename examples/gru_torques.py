@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.datasets import simulate
+from trustgp_experiments.datasets import simulate
 
 LENGTH = 12  # positions in a window
 STRIDE = 25  # rows of the recording between two windows

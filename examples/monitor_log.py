@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import trustgp
-from trustgp import logs
-from trustgp.datasets import simulate
+from trustgp.monitor import logs
+from trustgp_experiments.datasets import simulate
 
 JOINTS = tuple(f"joint{number}" for number in range(1, 8))
 RATE = 100  # messages a second

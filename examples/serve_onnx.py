@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None):
     import torch
 
     import trustgp
-    from trustgp.datasets import simulate
+    from trustgp_experiments.datasets import simulate
 
     train, held, test = (
         simulate(rows=n, seed=s) for n, s in ((options.rows, 0), (500, 1), (options.calls, 2))

@@ -13,16 +13,33 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.executors import Executor, Processes, Ray
-from trustgp.progress import reporting
-from trustgp.state import mixture_tensors
-from trustgp.witness import WitnessState
-from trustgp.witness_state import witness_tensors
-from trustgp.witnessing import Court, find_witness
+from trustgp.executors import Executor, FitContext, Processes, Ray
+from trustgp.executors.progress import reporting
+from trustgp.experts.witness import WitnessState
+from trustgp.experts.witness_fit import find_witness
+from trustgp.state.expert_tensors import mixture_tensors
+from trustgp.state.witness_tensors import witness_tensors
 
 # A first call into torch may take longer than hypothesis' deadline, and examples must not vary in CI.
 settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("trustgp")
+
+
+CLUSTER = {"two_nodes", "distant", "processes"}  # fixtures that start workers
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes the tests of a file stay together, and so do those that need workers.
+
+    What the tests of a file share, such as a small run of a study, would else be made in each process.
+    Pages and examples share nothing.
+    """
+    for item in items:
+        workers = CLUSTER & set(getattr(item, "fixturenames", ()))
+        group = "workers" if workers else item.path.name
+        if item.path.name not in ("test_docs.py", "test_examples.py"):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 class Case(NamedTuple):
@@ -138,8 +155,8 @@ def find():
 
     def found(inputs, targets, *, room=None, seed=0, workers=2, **setting) -> WitnessState | None:
         with reporting(enabled=False) as reporter:
-            court = Court(torch.device("cpu"), seed, trustgp.Threads(workers), reporter)
-            return find_witness(trustgp.Rows(inputs, targets), trustgp.Witness(**setting), court, room)
+            context = FitContext(torch.device("cpu"), seed, trustgp.Threads(workers), reporter)
+            return find_witness(trustgp.Rows(inputs, targets), trustgp.Witness(**setting), context, room)
 
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trustgp.studies.stages import Ledger
+from trustgp_experiments.core.stage_timer import Ledger
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 

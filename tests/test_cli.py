@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import trustgp
-from trustgp import studies
-from trustgp.baselines import mlp
 from trustgp.cli import main
-from trustgp.inspecting import expert_table, summarise
-from trustgp.studies.base import Column, Result, Table
+from trustgp.state.summary import expert_table, summarise
+from trustgp_experiments import studies
+from trustgp_experiments.core.result import Column, Result, Table
+from trustgp_experiments.peers import mlp
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp.budget import parse_bytes
+from trustgp.data.quantities import parse_bytes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

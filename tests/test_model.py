@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import ArtifactError, JacobianRows
-from trustgp.model import state_tensors
+from trustgp.data.trees import state_tensors
 
 FIELDS = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
 

@@ -419,3 +419,8 @@ def make(name: str) -> tuple[nn.Module, Any]:
         torch.manual_seed(0)
         network = build()
     return spread(network).double().eval(), inputs
+
+
+def portions(number: int) -> list[tuple[str, ...]]:
+    """The names of all networks in so many portions of about the same size."""
+    return [tuple(NETWORKS)[start::number] for start in range(number)]

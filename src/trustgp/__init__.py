@@ -1,73 +1,72 @@
 """Honest error bars for a network that is already trained."""
 
-from . import metrics, plots
-from .artifact import load
-from .class_evaluation import ClassEvaluation
-from .class_prediction import ClassPrediction
-from .compressing import compress
-from .conformal import ConformalIntervals, ConformalSets
-from .data import Rows
-from .detection import Detection, DetectionModel, Detections, Things
-from .evaluating import evaluate
-from .evaluation import Evaluation
-from .executors import Threads
-from .export import ExportError, compile, export_onnx
-from .fit import fit
-from .gating import Division
-from .likelihoods import Classification, Regression
-from .math.evidence import FactorisationError
-from .model import UncertaintyModel
-from .monitor import Monitor, Verdict
-from .patchwork import Patchwork
-from .prediction import Prediction
-from .safefile import ArtifactError
-from .tangents import JacobianRows, LayerFactors, Sketch
-from .tuning import Tuning, tune
-from .witness import Witness
+from importlib import import_module as _import_module
 
-__version__ = "0.1.0"
+from .data.version import __version__ as __version__
 
-__all__ = [  # noqa: RUF022  grouped by what they are for
+# Public names, by what they are for, and where they are. They are imported when they are first asked for, so
+# that `import trustgp` and `trustgp --help` take no time; `__init__.pyi` says the same to type checkers.
+_PLACES = {
     # fit and use
-    "fit",
-    "load",
-    "UncertaintyModel",
-    "Prediction",
-    "ClassPrediction",
-    "DetectionModel",
-    "Detections",
-    "ConformalIntervals",
-    "ConformalSets",
+    "fit": ".api",
+    "load": ".api",
+    "UncertaintyModel": ".model",
+    "Prediction": ".likelihoods.prediction",
+    "ClassPrediction": ".likelihoods.class_prediction",
+    "DetectionModel": ".detection.model",
+    "Detections": ".likelihoods.detections",
+    "ConformalIntervals": ".state.conformal",
+    "ConformalSets": ".state.conformal",
     # make it small
-    "compress",
-    "tune",
-    "Tuning",
+    "compress": ".fitting.compress",
+    "tune": ".fitting.tune",
+    "Tuning": ".fitting.tune",
     # take it elsewhere
-    "export_onnx",
-    "compile",
-    "Monitor",
-    "Verdict",
+    "export_onnx": ".export",
+    "compile": ".export",
+    "Monitor": ".monitor.monitor",
+    "Verdict": ".monitor.monitor",
     # look at it
-    "evaluate",
-    "Evaluation",
-    "ClassEvaluation",
-    "metrics",
-    "plots",
+    "evaluate": ".metrics.evaluate",
+    "Evaluation": ".metrics.evaluation",
+    "ClassEvaluation": ".metrics.class_evaluation",
+    "metrics": "",
+    "plots": "",
     # what to choose
-    "Regression",
-    "Classification",
-    "Detection",
-    "LayerFactors",
-    "JacobianRows",
-    "Sketch",
-    "Patchwork",
-    "Division",
-    "Witness",
-    "Threads",
+    "Regression": ".likelihoods.regression",
+    "Classification": ".likelihoods.classification",
+    "Detection": ".detection.settings",
+    "LayerFactors": ".tangents",
+    "JacobianRows": ".tangents",
+    "Sketch": ".tangents",
+    "Patchwork": ".experts.neighbours",
+    "Division": ".experts.gate",
+    "Witness": ".experts.witness",
+    "Threads": ".executors",
     # data and errors
-    "Rows",
-    "Things",
-    "ArtifactError",
-    "ExportError",
-    "FactorisationError",
-]
+    "Rows": ".data.rows",
+    "Things": ".detection.matching",
+    "ArtifactError": ".data.tensor_file",
+    "ExportError": ".export",
+    "FactorisationError": ".math.evidence",
+}
+_ROOMS = (  # reachable without an import of their own
+    *("api", "data", "detection", "executors", "experts", "export", "fitting", "likelihoods", "logs", "math"),
+    *("metrics", "model", "monitor", "plots", "state", "tangents"),
+)
+_INNER = {"logs": ".monitor.logs"}  # where it stood before
+
+__all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str):
+    if name in _ROOMS:
+        return _import_module(_INNER.get(name, f".{name}"), __name__)
+    if name not in _PLACES:
+        raise AttributeError(f"module 'trustgp' has no attribute {name!r}")
+    globals()[name] = value = getattr(_import_module(_PLACES[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -10,9 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from . import __version__
-from .safefile import ArtifactError
-from .studies.base import StudyError
+from .data.version import __version__
 
 WIDE = 110  # columns where there is no terminal to ask
 
@@ -31,16 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options)
-    except (
-        ArtifactError,
-        StudyError,
-        OSError,
-    ) as error:  # the user's; anything else is our bug and shows itself
-        print(f"trustgp: {_one_line(error)}", file=sys.stderr)
-        return 2
     except ImportError as error:  # of an extra; its message says which
         print(f"trustgp: {_one_line(error)}", file=sys.stderr)
         return 1
+    except _mistakes() as error:  # anything else is our bug and shows itself
+        print(f"trustgp: {_one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """The errors that are the user's. Imported here: they bring torch, which `--help` does without."""
+    from trustgp_experiments.core.result import StudyError
+
+    from .data.tensor_file import ArtifactError
+
+    return ArtifactError, StudyError, OSError
 
 
 def _demo(commands: Any) -> None:
@@ -54,10 +57,10 @@ def _demo(commands: Any) -> None:
 
     def run(options: argparse.Namespace) -> int:
         if options.detection:
-            from .studies.demo_detection import run_detection
+            from trustgp_experiments.demo.detection import run_detection
 
             return run_detection(options.out, seed=options.seed, quick=options.quick, console=_console())
-        from .studies.demo import PARTS, run_demo
+        from trustgp_experiments.demo.run import PARTS, run_demo
 
         parts = PARTS if options.part is None else (options.part,)
         return run_demo(options.out, seed=options.seed, quick=options.quick, parts=parts, console=_console())
@@ -71,7 +74,7 @@ def _inspect(commands: Any) -> None:
     parser.add_argument("--all", action="store_true", help="every expert, however many there are")
 
     def run(options: argparse.Namespace) -> int:
-        from .inspecting import (
+        from .state.summary import (
             detector_tables,
             expert_table,
             is_detector,
@@ -95,7 +98,7 @@ def _inspect(commands: Any) -> None:
 
 
 def _study(commands: Any) -> None:
-    from .studies import STUDIES
+    from trustgp_experiments.core.registry import STUDIES
 
     about = "".join(f"  {name:<12}{text}\n" for name, text in STUDIES.items())
     parser = commands.add_parser(
@@ -112,8 +115,8 @@ def _study(commands: Any) -> None:
     parser.add_argument("--jobs", type=_positive, default=1, help="processes, where a study can share work")
 
     def run(options: argparse.Namespace) -> int:
-        from .studies import run_study
-        from .studies.printing import show
+        from trustgp_experiments.report.terminal import show
+        from trustgp_experiments.studies import run_study
 
         out = options.out or Path("results-quick" if options.quick else "results")
         console = _console()
@@ -132,7 +135,7 @@ def _report(commands: Any) -> None:
     parser.add_argument("--out", type=Path, help="the page (default DIR/report.html)")
 
     def run(options: argparse.Namespace) -> int:
-        from .studies.report import write_report
+        from trustgp_experiments.report.page import write_report
 
         page = write_report(options.folder, options.out)
         _console().print(f"Report: {page}", soft_wrap=True)

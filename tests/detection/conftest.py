@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 import torch
 
-from trustgp.datasets.scenes import Scenes, scenes
 from trustgp.detection import Detection, DetectionModel, Things, fit_detector
+from trustgp_experiments.datasets.scenes import Scenes, scenes
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
 

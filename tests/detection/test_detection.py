@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from detection.conftest import DETECTORS, LOOSE, pictures
 
 import trustgp
 from trustgp.detection import Detection, Things, fit_detector
-from trustgp.detection.rows import probabilities
+from trustgp.detection.query_rows import probabilities
 from trustgp.metrics.boxes import corners
 
 
@@ -59,9 +60,7 @@ def test_no_pictures_and_no_detections_are_empty_results(fitted):
     _, model = fitted
     assert model.predict([]) == []
     assert model.predict(torch.zeros(0, 3, 48, 48)) == []
-    strict = type(model)(
-        model.network, model.finding, model.edges, model.names, model.size, Detection(0.9999)
-    )
+    strict = type(model)(replace(model.state, settings=Detection(0.9999)))
     (found,) = strict.predict(pictures(1)[0])
     assert len(found) == 0
     assert found.summary == {"detections": 0, "novelty": 0.0, "entropy": 0.0, "std": 0.0}

@@ -11,8 +11,8 @@ from torch import nn
 
 import trustgp
 from trustgp.cli import main
-from trustgp.detection.splitting import Detector
-from trustgp.math.ranks import held_out_quantile
+from trustgp.detection.detector import Detector
+from trustgp.math.quantiles import held_out_quantile
 
 OPTIONS = {"likelihood": LOOSE, "num_experts": 2, "progress": False}
 
@@ -28,7 +28,7 @@ def alarmed(fitted):
     network, model = fitted
     model.threshold(false_alarm=0.2)
     yield network, model
-    model.alarm = None
+    model.state = dataclasses.replace(model.state, threshold=None)
 
 
 def test_fit_goes_on_from_a_checkpoint_and_gives_the_same_bytes(fitted, tmp_path):
@@ -91,7 +91,7 @@ def test_a_file_gives_back_the_same_bits(alarmed, tmp_path):
     images, _ = pictures(5, "flight")
     assert all(map(same, model.predict(images), read.predict(images)))
     assert torch.equal(read.held_scores, model.held_scores)
-    assert (read.size, read.names, read.settings) == (model.size, model.names, model.settings)
+    assert (read.size, read.state.names, read.settings) == (model.size, model.state.names, model.settings)
     assert read.alarm is not None
     assert read.alarm.threshold == model.alarm.threshold
     read.save(tmp_path / "again.trustgp")
@@ -156,7 +156,7 @@ def test_the_threshold_is_that_of_held_out_detections_that_have_found_a_thing(fi
     (one,) = model.predict(images[0])
     assert torch.equal(one.is_novel, one.novelty > threshold)
     assert one.summary["novel"] == int(one.is_novel.sum())
-    model.alarm = None
+    model.state = dataclasses.replace(model.state, threshold=None)
     (one,) = model.predict(images[0])
     assert "novel" not in one.summary
     with pytest.raises(ValueError, match=r"call model.threshold"):
@@ -166,7 +166,7 @@ def test_the_threshold_is_that_of_held_out_detections_that_have_found_a_thing(fi
 def _said(network, images):
     with torch.no_grad():
         whole = network(images)
-    chances = trustgp.detection.rows.probabilities(whole.logits, 2)[0]
+    chances = trustgp.detection.query_rows.probabilities(whole.logits, 2)[0]
     return chances, trustgp.metrics.boxes.corners(whole.pred_boxes[0]) * 48
 
 
@@ -201,9 +201,7 @@ def test_a_monitor_judges_pictures(alarmed):
 
 def test_a_picture_without_detections_is_ok(fitted):
     _, model = fitted
-    strict = type(model)(
-        model.network, model.finding, model.edges, model.names, model.size, trustgp.Detection(0.9999)
-    )
+    strict = type(model)(dataclasses.replace(model.state, settings=trustgp.Detection(0.9999)))
     verdict = trustgp.Monitor(strict.watch(), 0.5)(pictures(1)[0])
     assert (verdict.status, verdict.novelty, float(verdict.mean), float(verdict.std)) == ("ok", 0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="there is no threshold"):

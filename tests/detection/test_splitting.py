@@ -7,7 +7,7 @@ import torch
 from detection.conftest import DETECTORS, pictures
 from torch import nn
 
-from trustgp.detection.splitting import Detector
+from trustgp.detection.detector import Detector
 
 
 @pytest.mark.parametrize("alone", [True, False])

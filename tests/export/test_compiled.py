@@ -15,7 +15,7 @@ import torch
 
 import trustgp
 from trustgp.export import compiled
-from trustgp.export.comparing import answers_of
+from trustgp.export.verify import answers_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cpp"
 pytestmark = pytest.mark.skipif(

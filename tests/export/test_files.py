@@ -14,9 +14,9 @@ from exported import BATCHES, assert_equal, model_of, network_of, rows_of
 from torch import nn
 
 import trustgp
+from trustgp.experts.posteriors import PriorPosterior
 from trustgp.export import ExportError, Graph, open_onnx
-from trustgp.export.comparing import differences
-from trustgp.posteriors import PriorPosterior
+from trustgp.export.verify import differences
 
 onnx = pytest.importorskip("onnx", reason='onnx is not installed: pip install "trustgp[export]"')
 
@@ -80,8 +80,7 @@ def test_an_eager_graph_of_either_form_equals_predict(model):
         assert_equal(model.predict(inputs), Graph(model, inputs, plain=plain)(inputs))
 
 
-@pytest.mark.parametrize("outputs", [None, "shared", "separate"])
-@pytest.mark.parametrize("logits", [1, 3])
+@pytest.mark.parametrize(("outputs", "logits"), [(None, 1), (None, 3), ("shared", 3), ("separate", 3)])
 def test_probabilities_of_classifiers_equal_those_of_predict(outputs, logits, tmp_path):
     network = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, logits)).eval()
     inputs = rows_of("tanh", 60)[0]
@@ -132,7 +131,7 @@ def test_an_expert_that_failed_answers_with_the_prior(tangents, tmp_path):
     lost = int(model.predict(inputs).expert[0])
     posterior = PriorPosterior(torch.zeros(0, 2, dtype=torch.float64))
     experts = [replace(e, posterior=posterior) if i == lost else e for i, e in enumerate(mixture.experts)]
-    model.mixtures = (replace(mixture, experts=tuple(experts)),)
+    model.state = replace(model.state, mixtures=(replace(mixture, experts=tuple(experts)),))
     expected = model.predict(inputs)
     assert float(expected.novelty[0]) == 1.0
     runner = open_onnx(trustgp.export_onnx(model, tmp_path / "model.onnx", inputs[:4]))
@@ -173,7 +172,7 @@ def test_what_cannot_be_translated_is_refused_by_layer_and_class(tmp_path):
 
 
 def test_a_graph_that_differs_from_predict_is_not_kept(model, tmp_path, monkeypatch):
-    from trustgp.export import gates
+    from trustgp.export.module import gate as gates
 
     (tmp_path / "model.onnx").write_text("what stood there before")
     inputs = rows_of("gelu", 5)[0]
@@ -205,31 +204,31 @@ def test_the_comparison_sees_a_thousandth_in_any_answer(model, name):
     assert name in differences(model, wrong, inputs)
 
 
-def test_wrong_options_are_named(model, tmp_path):
+def test_wrong_options_are_named(model, file, tmp_path):
     inputs = rows_of("gelu", 2)[0]
     with pytest.raises(ValueError, match="input_units holds 2 texts; a list of 3"):
         trustgp.export_onnx(model, tmp_path / "m.onnx", inputs, input_units=["rad", "rad"])
     with pytest.raises(ValueError, match="opset=7"):
         trustgp.export_onnx(model, tmp_path / "m.onnx", inputs, opset=7)
     with pytest.raises(TypeError, match="'input' is float64"):
-        open_onnx(trustgp.export_onnx(model, tmp_path / "m.onnx", inputs))(inputs.double())
+        open_onnx(file)(inputs.double())
 
 
 def test_what_is_larger_than_a_file_may_be_is_refused(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("trustgp.export.translating.MOST_BYTES", 1000)
+    monkeypatch.setattr("trustgp.export.onnx.translate.MOST_BYTES", 1000)
     with pytest.raises(ExportError, match="at most 2 GiB"):
         trustgp.export_onnx(model, tmp_path / "m.onnx", rows_of("gelu", 2)[0])
 
 
-def test_without_the_extra_the_error_names_it(model, tmp_path, monkeypatch):
-    import importlib.util
-
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "onnx" else found(name, *a)
-    )
-    with pytest.raises(ImportError, match=r"pip install 'trustgp\[export\]'"):
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_the_extra_every_entry_names_it(package, model, file, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)  # hidden: an import of it fails
+    said = rf'^{package} is not installed; pip install "trustgp\[export\]"'
+    with pytest.raises(ImportError, match=said):
         trustgp.export_onnx(model, tmp_path / "m.onnx", rows_of("gelu", 2)[0])
+    with pytest.raises(ImportError, match=said):
+        open_onnx(file)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_importing_trustgp_does_not_import_onnx():

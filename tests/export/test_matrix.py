@@ -11,13 +11,12 @@ from trustgp.export import open_onnx, traced
 
 pytest.importorskip("onnxruntime", reason='onnxruntime is not installed: pip install "trustgp[export]"')
 KINDS = {"factors": trustgp.LayerFactors(), "pruned": PRUNED, "sketch": trustgp.Sketch(32)}
-# Every network with every mode, each time with another kind of tangents: all kinds meet all modes.
-PAIRS = [
-    (name, mode, kinds[(place + MODES.index(mode)) % len(kinds)])
-    for names, kinds in ((MLPS, ["factors", "pruned", "sketch"]), (CONVS, ["pruned", "sketch"]))
-    for place, name in enumerate(names)
-    for mode in MODES
-]
+KINDS_OF = {**dict.fromkeys(MLPS, tuple(KINDS)), **dict.fromkeys(CONVS, ("pruned", "sketch"))}
+# Every network once, each time with the next mode and another kind of tangents. Convolutions once more with
+# all outputs differentiated together, which their gradients, and those of pools, see as a second batch.
+MIXED = [(name, MODES[place % 3], place // 3) for place, name in enumerate(NETWORKS)]
+MIXED += [(name, "shared", turn + 1) for name, mode, turn in MIXED if name in CONVS and mode != "shared"]
+PAIRS = [(name, mode, KINDS_OF[name][turn % len(KINDS_OF[name])]) for name, mode, turn in MIXED]
 
 
 @pytest.mark.parametrize(("name", "mode", "kind"), PAIRS)
@@ -50,8 +49,10 @@ def test_the_network_runs_once_in_a_traced_graph(mode):
     assert len(activations) == 2
 
 
-def test_every_network_meets_every_mode():
-    assert {(name, mode) for name, mode, _ in PAIRS} == {(name, mode) for name in NETWORKS for mode in MODES}
+def test_every_network_is_exported_and_every_mode_meets_every_kind_of_tangents():
+    assert {name for name, _, _ in PAIRS} == set(NETWORKS)
+    assert {(mode, kind) for _, mode, kind in PAIRS} == {(mode, kind) for mode in MODES for kind in KINDS}
+    assert {name for name, mode, _ in PAIRS if mode == "shared"} >= set(CONVS)
 
 
 SMALLER = [

@@ -5,17 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import Classification, Shape
-from trustgp.math.crossentropy import newton_step
+from trustgp.math.cross_entropy import newton_step
 from trustgp.math.temperature import Temperature
-from trustgp.mixture import Raw
 from trustgp.tangents.base import output_mixes
 
 
-def raw_of(variance: torch.Tensor, experts: int = 2) -> Raw:
+def raw_of(variance: torch.Tensor, experts: int = 2) -> LatentPrediction:
     blank = torch.zeros_like(variance)
     expert = (torch.arange(len(variance)) % experts)[:, None]
-    return Raw(variance, blank, blank, blank, variance / (1 + variance), expert, blank, blank)
+    return LatentPrediction(variance, blank, blank, blank, variance / (1 + variance), expert, blank, blank)
 
 
 def answer(logits: torch.Tensor, variance: torch.Tensor):
@@ -60,7 +60,7 @@ def test_the_residual_is_a_newton_step():
 def test_the_aim_leads_the_squared_error_along_the_cross_entropy():
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     labels = torch.tensor([0, 1, 2, 1, 0])
-    aim = Classification().aim(lambda: logits.detach(), labels[:, None])
+    aim = Classification().pruning_targets(lambda: logits.detach(), labels[:, None])
     squares = torch.autograd.grad(0.5 * (logits - aim).square().sum(), logits)[0]
     entropy = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"), logits)[
         0
@@ -74,7 +74,7 @@ def test_kernels_ignore_what_all_logits_share(outputs, classes):
     for mix, _ in output_mixes(outputs, classes, torch.Generator().manual_seed(0), contrast=True):
         assert float(mix.sum(dim=1).abs().max()) < 1e-12
         assert float(mix.square().sum()) == pytest.approx(1.0)
-        blend = Classification().blend(mix, torch.Generator().manual_seed(0))
+        blend = Classification().output_combination(mix, torch.Generator().manual_seed(0))
         assert blend.shape == (classes, 1)
         assert abs(float(blend.sum())) < 1e-12
 
@@ -83,7 +83,9 @@ def test_a_random_blend_of_a_shared_kernel_has_its_mean_square():
     ((mix, _),) = output_mixes("shared", 6, torch.Generator(), contrast=True)
     values = torch.randn(6, generator=torch.Generator().manual_seed(0)).double()
     squares = [
-        float((values @ Classification().blend(mix, torch.Generator().manual_seed(seed))).square())
+        float(
+            (values @ Classification().output_combination(mix, torch.Generator().manual_seed(seed))).square()
+        )
         for seed in range(4000)
     ]
     assert sum(squares) / 4000 == pytest.approx(float((mix @ values).square().sum()), rel=0.1)
@@ -91,7 +93,7 @@ def test_a_random_blend_of_a_shared_kernel_has_its_mean_square():
 
 def test_one_logit_is_learnt_as_it_is():
     ((mix, _),) = output_mixes("pseudo", 1, torch.Generator().manual_seed(0), contrast=True)
-    assert Classification().blend(mix, torch.Generator()).abs().tolist() == [[1.0]]
+    assert Classification().output_combination(mix, torch.Generator()).abs().tolist() == [[1.0]]
 
 
 def test_probabilities_are_those_of_the_cooled_logits():

@@ -7,9 +7,9 @@ from reference import calibrated_scale, two_opinions
 from torch import nn
 
 import trustgp
+from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import KINDS, Regression, Shape
-from trustgp.math.calibration import Calibration, HeldOut
-from trustgp.mixture import Raw
+from trustgp.math.calibration import Calibration, CalibrationRows
 
 SEED = torch.Generator().manual_seed(0)
 
@@ -20,7 +20,7 @@ def uniform(*shape):
 
 OUTPUTS = uniform(4, 2)
 SILENT = torch.zeros(4, 2, dtype=torch.float64)
-RAW = Raw(
+RAW = LatentPrediction(
     uniform(4, 2),
     uniform(4, 2),
     uniform(4, 2),
@@ -30,7 +30,7 @@ RAW = Raw(
     SILENT,
     SILENT,
 )
-HEARD = replace(RAW, witness_shift=uniform(4, 2), witness_precision=uniform(4, 2))
+HEARD = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
 def calibration(fade, onset, level, excess, shift, reach=0.3, weight=1.0, trust=None, rare=None):
@@ -73,7 +73,7 @@ def test_every_part_of_the_variance_is_its_formula(about):
     torch.testing.assert_close(p.epistemic, scales(c) * RAW.epistemic, rtol=1e-10, atol=0)
     torch.testing.assert_close(p.aleatoric, scales(c) * RAW.noise, rtol=1e-10, atol=0)
     rest = (1 - float(c.shift)) ** 2
-    expected = float(c.weight) * RAW.shift
+    expected = float(c.weight) * RAW.residual_mean
     torch.testing.assert_close(p.excess, float(c.excess) * rest * expected**2, rtol=1e-10, atol=0)
     torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * expected, rtol=1e-10, atol=0)
     assert torch.equal(p.rare, c.rare.expand(4, 2))
@@ -89,9 +89,13 @@ def test_with_a_witness_every_part_is_that_of_two_opinions(about):
     before = scales(c) * (RAW.epistemic + RAW.noise)
     for i in range(4):
         for j in range(2):
-            heard = (float(value[i, j]) for value in (HEARD.witness_shift, HEARD.witness_precision))
+            heard = (float(value[i, j]) for value in (HEARD.witness_mean, HEARD.witness_precision))
             mu, variance = two_opinions(
-                float(before[i, j]), float(RAW.shift[i, j]), float(c.weight), *heard, float(c.trust[j])
+                float(before[i, j]),
+                float(RAW.residual_mean[i, j]),
+                float(c.weight),
+                *heard,
+                float(c.trust[j]),
             )
             share = float(RAW.epistemic[i, j] / (RAW.epistemic + RAW.noise)[i, j])
             assert float(p.epistemic[i, j]) == pytest.approx(share * variance, rel=1e-10)
@@ -119,7 +123,7 @@ def test_the_plain_variance_is_what_the_evidence_says():
 
 
 def test_shape_and_precision_are_those_of_the_outputs():
-    raw = Raw(*(value[:, :1] for value in vars(RAW).values()))
+    raw = LatentPrediction(*(value[:, :1] for value in vars(RAW).values()))
     one = calibration(1.0, 1.0, [1.0], 1.0, 0.0)
     p = Regression().prediction(OUTPUTS[:, 0].float(), raw, (one, one))
     for name in ("mean", "variance", "std", "epistemic", "aleatoric", "excess"):
@@ -169,7 +173,7 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
 def test_what_the_rows_cannot_rule_out_is_kept_with_and_without_held_out_rows():
     targets, shape = uniform(10, 2), Shape(2, (1,))
     rare = targets.var(dim=0) / 20
-    held = RAW.held_out(OUTPUTS, torch.arange(2))
+    held = RAW.calibration_rows(OUTPUTS, torch.arange(2))
     for rows in (None, held):
         assert all(torch.equal(c.rare, rare) for c in Regression().calibrate(rows, shape, targets))
         assert all(c.rare.tolist() == [0.0, 0.0] for c in Regression().calibrate(rows, shape, None))
@@ -184,31 +188,31 @@ def test_every_likelihood_is_made_again_from_its_settings():
 def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epistemic, worse):
     residual = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     zeros = torch.zeros_like(residual)
-    held = HeldOut(
+    held = CalibrationRows(
         residual=residual,
-        shift=zeros,
+        residual_mean=zeros,
         epistemic=zeros + epistemic,
         noise=zeros,
         novelty=zeros + 1.0,
         log_kappa=zeros,
         output=torch.arange(400) % 2,
-        witness_shift=zeros,
+        witness_mean=zeros,
         witness_precision=zeros,
     )
     calibrations = Regression().calibrate(None, Shape(2, (1,)), None)
-    text = Regression().doubt(held, calibrations)
+    text = Regression().calibration_warning(held, calibrations)
     assert bool(text) == worse
     if worse:
         variances = [float(residual[k::2].square().mean()) for k in (0, 1)]
         constant = sum(0.5 * (math.log(2 * math.pi * v) + 1.0) for v in variances) / 2
         found = float(0.5 * (math.log(2 * math.pi * epistemic) + residual.square() / epistemic).mean())
         assert f"NLL {found:.2f} against {constant:.2f}" in text
-    few = HeldOut(**{field.name: getattr(held, field.name)[:90] for field in fields(HeldOut)})
-    assert Regression().doubt(few, calibrations) == ""
+    few = CalibrationRows(**{field.name: getattr(held, field.name)[:90] for field in fields(CalibrationRows)})
+    assert Regression().calibration_warning(few, calibrations) == ""
 
 
 def test_doubts_are_told_where_fit_and_update_are_called(monkeypatch):
-    monkeypatch.setattr(Regression, "doubt", lambda self, rows, calibrations: "a doubt")
+    monkeypatch.setattr(Regression, "calibration_warning", lambda self, rows, calibrations: "a doubt")
     network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double().eval()
     rows = (uniform(40, 2), uniform(40, 2))
     with pytest.warns(UserWarning, match="a doubt") as fitted:

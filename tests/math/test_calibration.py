@@ -11,7 +11,7 @@ from reference import calibrated_scale, inverse_of, leave_out, two_opinions
 from trustgp.math.calibration import (
     STEADY,
     Calibration,
-    HeldOut,
+    CalibrationRows,
     fit_calibration,
     held_out_loss,
     leave_groups_out,
@@ -43,7 +43,7 @@ def calibration(
     return Calibration(*(torch.tensor(value, dtype=torch.float64) for value in values))
 
 
-def generated(truth: Calibration, rows: int, seed: int = 0, *, heard: bool = False) -> HeldOut:
+def generated(truth: Calibration, rows: int, seed: int = 0, *, heard: bool = False) -> CalibrationRows:
     """Held-out rows whose errors have exactly the distribution that `truth` describes.
 
     `heard`: with a witness, who is sometimes surer than the experts and sometimes less so.
@@ -64,7 +64,7 @@ def generated(truth: Calibration, rows: int, seed: int = 0, *, heard: bool = Fal
     expected, left = pooled(truth, variance, shift, said, precision, truth.trust[output])
     variance = left * variance + truth.excess * (1 - truth.shift) ** 2 * expected.square()
     residual = truth.shift * expected + variance.sqrt() * torch.randn(rows, generator=generator).double()
-    return HeldOut(residual, shift, epistemic, noise, novelty, log_kappa, output, said, precision)
+    return CalibrationRows(residual, shift, epistemic, noise, novelty, log_kappa, output, said, precision)
 
 
 @pytest.mark.parametrize("tau", [0.01, 1.0])
@@ -187,9 +187,9 @@ def test_held_out_loss_with_a_witness_is_the_gaussian_likelihood(shift):
         )
         mean, variance = two_opinions(
             scale * float(rows.epistemic[i] + rows.noise[i]),
-            float(rows.shift[i]),
+            float(rows.residual_mean[i]),
             0.6,
-            float(rows.witness_shift[i]),
+            float(rows.witness_mean[i]),
             float(rows.witness_precision[i]),
             float(truth.trust[output]),
         )
@@ -207,8 +207,10 @@ def test_held_out_loss_is_the_gaussian_likelihood():
         scale = calibrated_scale(
             0.7, 1.5, float(truth.level[rows.output[i]]), float(rows.novelty[i]), math.exp(rows.log_kappa[i])
         )
-        variance = scale * float(rows.epistemic[i] + rows.noise[i]) + 0.8 * 0.49 * float(rows.shift[i]) ** 2
-        normal = torch.distributions.Normal(0.3 * rows.shift[i], variance**0.5)
+        variance = (
+            scale * float(rows.epistemic[i] + rows.noise[i]) + 0.8 * 0.49 * float(rows.residual_mean[i]) ** 2
+        )
+        normal = torch.distributions.Normal(0.3 * rows.residual_mean[i], variance**0.5)
         total -= float(normal.log_prob(rows.residual[i]))
     assert float(held_out_loss(truth, rows)) == pytest.approx(total / 40, rel=1e-10)
 
@@ -260,12 +262,12 @@ def test_trust_goes_to_who_is_right(corrected):
     rows = generated(calibration(shift=1.0), 4000, heard=True)
     noise = torch.randn(4000, generator=torch.Generator().manual_seed(1)).double()
     error = noise / rows.witness_precision.sqrt()
-    right = replace(rows, witness_shift=rows.residual + error)
-    wrong = replace(rows, witness_shift=rows.residual + 10 * error)
+    right = replace(rows, witness_mean=rows.residual + error)
+    wrong = replace(rows, witness_mean=rows.residual + 10 * error)
     first, second = (fit_calibration(case, 2, corrected=corrected).trust for case in (right, wrong))
     assert bool((first > 0.5).all())
     assert bool((second < 0.1).all())
-    certain = replace(rows, witness_shift=rows.residual + 0.01 * error)
+    certain = replace(rows, witness_mean=rows.residual + 0.01 * error)
     assert bool((fit_calibration(certain, 2, corrected=corrected).trust > first).all())
 
 
@@ -375,8 +377,8 @@ def test_steady_kappa_is_the_weighted_average_of_the_logarithms():
 
 def test_held_out_parts_are_laid_end_to_end():
     rows = generated(calibration(), 10)
-    first = HeldOut(**{name: value[:4] for name, value in vars(rows).items()})
-    rest = HeldOut(**{name: value[4:] for name, value in vars(rows).items()})
-    joined = HeldOut.cat([first, rest])
+    first = CalibrationRows(**{name: value[:4] for name, value in vars(rows).items()})
+    rest = CalibrationRows(**{name: value[4:] for name, value in vars(rows).items()})
+    joined = CalibrationRows.cat([first, rest])
     assert len(joined) == 10
     assert all(torch.equal(getattr(joined, name), value) for name, value in vars(rows).items())

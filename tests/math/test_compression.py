@@ -5,7 +5,13 @@ import torch
 from reference import posterior_variance
 
 from trustgp.math import compression
-from trustgp.math.compression import narrowed, projected, root_variance, strongest_root, telling_rows
+from trustgp.math.compression import (
+    low_rank_root,
+    narrowed,
+    projected,
+    root_variance,
+    variance_reduction_rows,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 PHI, NEW = (torch.randn(n, 40, generator=GENERATOR, dtype=torch.float64) for n in (24, 50))
@@ -34,7 +40,7 @@ def test_the_rows_alone_are_the_most_that_a_form_in_them_may_take_from_the_prior
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 def test_a_root_takes_part_of_what_the_factor_takes_and_no_variance_falls(noise, rank):
     gram = PHI @ PHI.T
-    root = strongest_root(torch.linalg.cholesky(gram + noise), gram, rank)
+    root = low_rank_root(torch.linalg.cholesky(gram + noise), gram, rank)
     assert root.shape == (24, rank)
     torch.testing.assert_close(root.T @ (gram + noise) @ root, torch.eye(rank).double(), rtol=0, atol=1e-10)
     found = root_variance(NEW.square().sum(1), NEW @ PHI.T, root)
@@ -44,14 +50,14 @@ def test_a_root_takes_part_of_what_the_factor_takes_and_no_variance_falls(noise,
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 def test_all_directions_are_the_factor_itself(noise):
     gram = PHI @ PHI.T
-    root = strongest_root(torch.linalg.cholesky(gram + noise), gram, 99)
+    root = low_rank_root(torch.linalg.cholesky(gram + noise), gram, 99)
     found = root_variance(NEW.square().sum(1), NEW @ PHI.T, root)
     torch.testing.assert_close(found, full_variance(noise), rtol=1e-10, atol=1e-10)
 
 
 def test_with_equal_noise_the_directions_are_the_leading_eigenvectors_of_the_kernel():
     gram, tau = PHI @ PHI.T, 0.3
-    root = strongest_root(torch.linalg.cholesky(gram + tau * torch.eye(24)), gram, 9)
+    root = low_rank_root(torch.linalg.cholesky(gram + tau * torch.eye(24)), gram, 9)
     values, vectors = torch.linalg.eigh(gram)
     values, vectors = values[-9:], vectors[:, -9:]
     torch.testing.assert_close(root @ root.T, (vectors / (values + tau)) @ vectors.T, rtol=1e-10, atol=1e-10)
@@ -64,7 +70,7 @@ def test_few_directions_of_many_are_found_by_iteration_nearly_as_well():
     assert compression.SPARE * 6 < 96
     white = torch.linalg.solve_triangular(factor, gram, upper=False)
     best = torch.linalg.svdvals(white)[:6].square().sum()
-    taken = (gram @ strongest_root(factor, gram, 6)).square().sum()
+    taken = (gram @ low_rank_root(factor, gram, 6)).square().sum()
     assert float(taken / best) == pytest.approx(1.0, abs=1e-6)
 
 
@@ -85,7 +91,7 @@ def test_what_the_kept_rows_can_say_is_projected_on_itself():
 
 def test_float32_lets_no_rows_variance_fall_and_raises_it_little():
     gram = PHI @ PHI.T
-    root = strongest_root(torch.linalg.cholesky(gram + 1e-3 * torch.eye(24)), gram, 24)
+    root = low_rank_root(torch.linalg.cholesky(gram + 1e-3 * torch.eye(24)), gram, 24)
     small = narrowed(root, gram)
     assert small is not None
     assert small.dtype == torch.float32
@@ -99,7 +105,7 @@ def test_a_root_that_float32_would_spoil_stays_in_float64(monkeypatch):
     twins = torch.cat([PHI, PHI + 1e-9])
     gram = twins @ twins.T
     noisy = gram + 1e-12 * float(gram.diagonal().mean()) * torch.eye(48)
-    root = strongest_root(torch.linalg.cholesky(noisy), gram, 48)
+    root = low_rank_root(torch.linalg.cholesky(noisy), gram, 48)
     lost = (gram @ root).square().sum(1) - (gram @ root.float().double()).square().sum(1)
     worst = float(lost.abs().max() / gram.diagonal().mean())
     assert worst > 1e-6  # far more than numbers of one size lose
@@ -118,12 +124,12 @@ def test_each_row_is_the_one_by_which_the_variances_of_all_fall_most():
     for _ in range(8):
         rest = [row for row in range(24) if row not in chosen]
         chosen.append(min(rest, key=lambda row: left([*chosen, row])))
-    assert telling_rows(gram, 8, tau).tolist() == chosen
+    assert variance_reduction_rows(gram, 8, tau).tolist() == chosen
 
 
 def test_no_row_is_chosen_twice_and_all_of_them_where_there_are_too_few():
     twins = torch.cat([PHI[:5], PHI[:5]])
-    assert sorted(telling_rows(twins @ twins.T, 99, 1e-6).tolist()) == list(range(10))
+    assert sorted(variance_reduction_rows(twins @ twins.T, 99, 1e-6).tolist()) == list(range(10))
 
 
 def test_rows_are_judged_on_some_where_there_are_many(monkeypatch):
@@ -131,7 +137,7 @@ def test_rows_are_judged_on_some_where_there_are_many(monkeypatch):
     gram = PHI @ PHI.T
     judged = torch.linspace(0, 23, 6).long()
     gain = gram[judged].square().sum(0) / (gram.diagonal() + 0.3)
-    assert int(telling_rows(gram, 1, 0.3)) == int(gain.argmax())
+    assert int(variance_reduction_rows(gram, 1, 0.3)) == int(gain.argmax())
 
 
 def test_the_difference_is_taken_in_float64_only():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from reference import greedy_by_refit, inverse_of
 
 from trustgp.math import selection
-from trustgp.math.selection import condition, greedy_rows
+from trustgp.math.selection import condition, pivoted_cholesky_rows
 
 
 def kernel(rows: int, width: int = 30, seed: int = 0) -> torch.Tensor:
@@ -20,7 +20,7 @@ NOBODY = torch.empty(0, dtype=torch.int64)
 @pytest.mark.parametrize("noise", [1e-3, 1.0, 30.0])
 def test_selection_equals_a_new_gp_per_point(noise):
     gram = kernel(25)
-    found = greedy_rows(gram, 12, noise)
+    found = pivoted_cholesky_rows(gram, 12, noise)
     assert found.tolist() == greedy_by_refit(gram, 12, noise, torch.arange(25), NOBODY)
 
 
@@ -31,7 +31,7 @@ def test_selection_given_other_rows_equals_a_new_gp_per_point(noise):
     posterior = condition(
         gram[candidates][:, candidates], gram[given_rows][:, candidates], gram[:10, :10], noise
     )
-    found = candidates[greedy_rows(posterior, 8, noise)]
+    found = candidates[pivoted_cholesky_rows(posterior, 8, noise)]
     assert found.tolist() == greedy_by_refit(gram, 8, noise, candidates, given_rows)
 
 
@@ -45,37 +45,37 @@ def test_condition_equals_the_explicit_inverse(noise):
 
 def test_the_most_uncertain_row_comes_first():
     gram = kernel(15)
-    assert int(greedy_rows(gram, 1, 0.1)[0]) == int(gram.diagonal().argmax())
+    assert int(pivoted_cholesky_rows(gram, 1, 0.1)[0]) == int(gram.diagonal().argmax())
 
 
 def test_the_second_row_is_the_most_uncertain_given_the_first():
     gram = torch.tensor([[4.0, 3.9, 0.0], [3.9, 3.95, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
-    assert greedy_rows(gram, 3, 0.01).tolist() == [0, 2, 1]
+    assert pivoted_cholesky_rows(gram, 3, 0.01).tolist() == [0, 2, 1]
 
 
 def test_ties_go_to_the_first_row():
-    assert greedy_rows(torch.eye(5, dtype=torch.float64), 5, 0.1).tolist() == [0, 1, 2, 3, 4]
+    assert pivoted_cholesky_rows(torch.eye(5, dtype=torch.float64), 5, 0.1).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_no_row_is_selected_twice_even_when_rows_repeat():
     gram = kernel(6, width=3)
     twice = torch.cat([gram, gram], dim=1)
-    found = greedy_rows(torch.cat([twice, twice]), 12, 1e-9)
+    found = pivoted_cholesky_rows(torch.cat([twice, twice]), 12, 1e-9)
     assert sorted(found.tolist()) == list(range(12))
 
 
 def test_no_more_rows_come_back_than_there_are():
-    assert sorted(greedy_rows(kernel(5), 99, 0.1).tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(pivoted_cholesky_rows(kernel(5), 99, 0.1).tolist()) == [0, 1, 2, 3, 4]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 14), st.integers(0, 16), st.integers(1, 6), st.floats(-9, 2))
 def test_selection_is_the_prefix_of_a_permutation(seed, rows, count, width, power):
     gram = kernel(rows, width, seed)
-    found = greedy_rows(gram, count, 10.0**power).tolist()
+    found = pivoted_cholesky_rows(gram, count, 10.0**power).tolist()
     assert len(found) == min(count, rows)
     assert len(set(found)) == len(found)
     assert set(found) <= set(range(rows))
-    assert greedy_rows(gram, rows, 10.0**power).tolist()[: len(found)] == found
+    assert pivoted_cholesky_rows(gram, rows, 10.0**power).tolist()[: len(found)] == found
 
 
 @pytest.mark.parametrize("contenders", [1, 3, 10, 1000])
@@ -89,4 +89,4 @@ def test_rows_chosen_together_are_those_chosen_one_by_one(contenders, monkeypatc
         pivot = int(variance.argmax())
         expected.append(pivot)
         left = left - torch.outer(left[:, pivot], left[pivot]) / (left[pivot, pivot] + noise)
-    assert greedy_rows(gram, 25, noise).tolist() == expected
+    assert pivoted_cholesky_rows(gram, 25, noise).tolist() == expected

@@ -9,20 +9,20 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustgp.math import temperature as module
-from trustgp.math.temperature import HeldClasses, Temperature, fit_temperature, tempered_nll
+from trustgp.math.temperature import ClassCalibrationRows, Temperature, fit_temperature, tempered_nll
 
 
-def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 0) -> HeldClasses:
+def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 0) -> ClassCalibrationRows:
     """Labels drawn from softmax(z / T) with the given T_0^2 and lambda."""
     generator = torch.Generator().manual_seed(seed)
     logits = 4 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
     variance = torch.rand(n, generator=generator, dtype=torch.float64) * 10
     p = (logits / (base + slope * variance).sqrt()[:, None]).softmax(1)
     labels = torch.multinomial(p, 1, generator=generator).flatten()
-    return HeldClasses(logits, labels, variance, torch.arange(n) % 3)
+    return ClassCalibrationRows(logits, labels, variance, torch.arange(n) % 3)
 
 
-def objective(rows: HeldClasses, logs: np.ndarray) -> float:
+def objective(rows: ClassCalibrationRows, logs: np.ndarray) -> float:
     """Sum of the losses and of the pulls, in NumPy."""
     z, y, v = rows.logits.numpy(), rows.labels.numpy(), rows.variance.numpy()
     spread = np.sqrt(np.exp(logs[0]) + np.pi / 8 * np.exp(logs[1]) * v)
@@ -79,12 +79,13 @@ def test_an_expert_with_enough_rows_has_its_own_slope_pulled_towards_that_of_all
     easy, hard = (rows_of(600, base=1.0, slope=slope, seed=seed) for slope, seed in ((0.05, 1), (4.0, 2)))
     places = (torch.zeros(600).long(), torch.ones(600).long())
     parts = [
-        HeldClasses(r.logits, r.labels, r.variance, e) for r, e in zip((easy, hard), places, strict=True)
+        ClassCalibrationRows(r.logits, r.labels, r.variance, e)
+        for r, e in zip((easy, hard), places, strict=True)
     ]
-    few = HeldClasses(
+    few = ClassCalibrationRows(
         *(getattr(hard, name)[:20] for name in ("logits", "labels", "variance")), places[0][:20] + 2
     )
-    found = fit_temperature(HeldClasses.cat([*parts, few]), 3, seen=False, local=True)
+    found = fit_temperature(ClassCalibrationRows.cat([*parts, few]), 3, seen=False, local=True)
     assert found.slopes[0] < found.slope < found.slopes[1]
     assert float(found.slopes[2]) == float(found.slope)
 
@@ -117,6 +118,8 @@ def test_of_very_many_rows_evenly_spread_ones_are_used(monkeypatch):
 
 def test_the_likelihood_of_one_logit_is_that_of_a_pair():
     rows = rows_of(50, base=1.0, slope=1.0, classes=2)
-    single = HeldClasses(rows.logits[:, 1:] - rows.logits[:, :1], rows.labels, rows.variance, rows.expert)
+    single = ClassCalibrationRows(
+        rows.logits[:, 1:] - rows.logits[:, :1], rows.labels, rows.variance, rows.expert
+    )
     spread = torch.full((50,), 1.7).double()
     torch.testing.assert_close(tempered_nll(single, spread), tempered_nll(rows, spread))

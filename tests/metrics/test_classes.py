@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from many import each
 from scipy.stats import entropy as scipy_entropy
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
@@ -18,7 +19,7 @@ def drawn(n: int = 500, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, 
     return logits.softmax(dim=1), torch.randint(0, classes, (n,), generator=generator)
 
 
-@pytest.mark.parametrize("classes", [2, 4, 30])
+@each("classes", [2, 4, 30])
 def test_likelihood_is_that_of_scikit_learn(classes):
     p, labels = drawn(classes=classes)
     ours = metrics.class_nll(p, labels)
@@ -38,7 +39,7 @@ def test_brier_score_is_the_squared_distance_from_the_one_hot_row():
     torch.testing.assert_close(metrics.brier(p, labels), (p - onehot).square().sum(1), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("bins", [1, 10, 15])
+@each("bins", [1, 10, 15])
 def test_calibration_error_is_that_of_torchmetrics(bins):
     p, labels = drawn(n=2000)
     expected = multiclass_calibration_error(p, labels, num_classes=4, n_bins=bins, norm="l1")
@@ -85,7 +86,7 @@ def test_a_row_without_an_answer_costs_as_much_as_a_sure_mistake():
     assert float(metrics.expected_calibration_error(p, labels)) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(
+@each(
     ("p", "labels", "says"),
     [
         (torch.rand(3), torch.zeros(3, dtype=torch.int64), "shape"),

@@ -11,10 +11,11 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from many import each
 from sklearn.metrics import mean_squared_error, roc_auc_score, roc_curve
 
 from trustgp import metrics
-from trustgp.prediction import Prediction
+from trustgp.likelihoods.prediction import Prediction
 
 
 def prediction(mean: torch.Tensor, variance: torch.Tensor) -> Prediction:
@@ -74,7 +75,7 @@ def test_mse_is_the_mean_over_rows_and_outputs():
     torch.testing.assert_close(metrics.mse(mean, target), torch.nn.functional.mse_loss(mean, target))
 
 
-@pytest.mark.parametrize("level", [0.5, 0.95])
+@each("level", [0.5, 0.95])
 def test_coverage_of_the_true_distribution_is_its_level(level):
     target = draw(40_000, 1)
     found = prediction(torch.zeros_like(target), torch.ones_like(target))
@@ -92,7 +93,7 @@ def test_sharpness_is_the_mean_width_of_the_interval():
     assert float(metrics.sharpness(found, level=0.95)) == pytest.approx(2 * 1.959963985 * 2.0)
 
 
-@pytest.mark.parametrize("ties", [False, True])
+@each("ties", [False, True])
 def test_auroc_is_that_of_scikit_learn(ties):
     familiar, foreign = draw(300), draw(200, seed=1) + 0.7
     if ties:
@@ -107,8 +108,8 @@ def test_auroc_of_equal_scores_is_chance():
     assert metrics.auroc(torch.zeros(5), torch.ones(7)) == 1.0
 
 
-@pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("rows", [100, 293])
+@each("ties", [False, True])
+@each("rows", [100, 293])
 def test_fpr95_is_read_off_scikit_learns_roc_curve(ties, rows):
     familiar, foreign = draw(rows), draw(200, seed=1) + 1.5
     if ties:
@@ -121,7 +122,7 @@ def test_fpr95_is_read_off_scikit_learns_roc_curve(ties, rows):
     assert float(metrics.fpr95(familiar, foreign)) == pytest.approx(false[true >= 0.95 - 1e-12][0], abs=1e-12)
 
 
-@pytest.mark.parametrize(
+@each(
     "score",
     [
         lambda a, b: metrics.mse(a, b),
@@ -135,8 +136,8 @@ def test_shapes_that_would_broadcast_are_refused(score):
         score(torch.zeros(4, 1), torch.zeros(4))
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(0), torch.zeros(3, 1), torch.tensor([1.0, torch.nan])])
-@pytest.mark.parametrize("score", [metrics.auroc, metrics.fpr95])
+@each("bad", [torch.zeros(0), torch.zeros(3, 1), torch.tensor([1.0, torch.nan])])
+@each("score", [metrics.auroc, metrics.fpr95])
 def test_scores_that_are_not_one_number_a_row_are_refused(score, bad):
     with pytest.raises(ValueError, match="out_scores"):
         score(torch.zeros(3), bad)
@@ -175,8 +176,8 @@ def test_crps_of_a_tiny_spread_is_the_absolute_error():
     torch.testing.assert_close(found, target.abs(), rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(("mean", "variance"), [(0.0, torch.inf), (torch.nan, torch.inf), (torch.nan, 1.0)])
-@pytest.mark.parametrize("score", [metrics.gaussian_nll, metrics.gaussian_crps])
+@each(("mean", "variance"), [(0.0, torch.inf), (torch.nan, torch.inf), (torch.nan, 1.0)])
+@each("score", [metrics.gaussian_nll, metrics.gaussian_crps])
 def test_a_row_without_a_finite_prediction_costs_infinitely_much(score, mean, variance):
     found = score(torch.tensor([0.0, mean]), torch.tensor([1.0, variance]), torch.zeros(2))
     assert torch.isfinite(found).tolist() == [True, False]
@@ -213,7 +214,7 @@ def test_interval_widths_are_those_of_uncertainty_toolbox(toolbox):
     )
 
 
-@pytest.mark.parametrize("level", [0.1, 0.5, 0.95])
+@each("level", [0.1, 0.5, 0.95])
 def test_with_an_excess_width_and_coverage_are_those_of_a_folded_gaussian(level):
     mean, variance, target = rows()
     excess = rows(seed=3)[1]

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import trustgp
-from trustgp.artifact import describe
+from trustgp.state.model_file import describe
 
 
 def test_a_file_cut_at_any_byte_is_refused(saved, tmp_path):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from many import Many
 from reliability.helpers import ZEROS, forge_header, forge_tensors, forge_text, raw_bytes, seal, split_file
 
 import trustgp
@@ -209,9 +210,8 @@ WITNESS = {
 }
 
 
-@pytest.mark.parametrize("case", WITNESS)
-def test_wrong_tensors_of_a_witness_are_named(witness_file, tmp_path, case):
-    _refused_by_name(witness_file, tmp_path, *WITNESS[case])
+def test_wrong_tensors_of_a_witness_are_named(witness_file, tmp_path):
+    _refused_by_name(witness_file, tmp_path, WITNESS)
 
 
 def test_a_witness_that_was_not_asked_for_is_refused(witness_file, tmp_path):
@@ -237,33 +237,36 @@ def test_a_witness_made_for_other_inputs_is_refused_when_it_is_asked(witness_fil
         model.predict(witness_file.inputs)
 
 
-@pytest.mark.parametrize("name", ["length", "spread", "floor", "scale", "kappa", "tau", "ratio"])
 @pytest.mark.parametrize("value", [1e-300, 1e300])
-def test_numbers_of_a_witness_that_are_absurd_but_allowed_give_no_nan(witness_file, tmp_path, name, value):
-    change = put(WIT + name, lambda v: torch.full_like(v, value))
-    model = trustgp.load(forge_tensors(witness_file.path, tmp_path / "f", change), witness_file.network)
-    prediction = model.predict(witness_file.inputs)
-    for one in (prediction, prediction.corrected):
-        assert not bool(one.variance.isnan().any())
-        assert not bool(one.mean.isnan().any())
+def test_numbers_of_a_witness_that_are_absurd_but_allowed_give_no_nan(witness_file, tmp_path, value):
+    with Many() as check:
+        for name in ("length", "spread", "floor", "scale", "kappa", "tau", "ratio"):
+            with check(name):
+                change = put(WIT + name, lambda v: torch.full_like(v, value))
+                path = forge_tensors(witness_file.path, tmp_path / "f", change)
+                prediction = trustgp.load(path, witness_file.network).predict(witness_file.inputs)
+                for one in (prediction, prediction.corrected):
+                    assert not bool(one.variance.isnan().any())
+                    assert not bool(one.mean.isnan().any())
 
 
-@pytest.mark.parametrize("case", GRAM)
-def test_wrong_tensors_of_gram_experts_are_named(gram_file, tmp_path, case):
-    _refused_by_name(gram_file, tmp_path, *GRAM[case])
+def test_wrong_tensors_of_gram_experts_are_named(gram_file, tmp_path):
+    _refused_by_name(gram_file, tmp_path, GRAM)
 
 
-@pytest.mark.parametrize("case", SPAN)
-def test_wrong_tensors_of_span_experts_are_named(span_file, tmp_path, case):
-    _refused_by_name(span_file, tmp_path, *SPAN[case])
+def test_wrong_tensors_of_span_experts_are_named(span_file, tmp_path):
+    _refused_by_name(span_file, tmp_path, SPAN)
 
 
-def _refused_by_name(saved, tmp_path, change, name):
-    path = forge_tensors(saved.path, tmp_path / "forged.trustgp", change)
-    with pytest.raises(trustgp.ArtifactError) as caught:
-        trustgp.load(path, saved.network)
-    assert name in str(caught.value)
-    assert "forged.trustgp" in str(caught.value)
+def _refused_by_name(saved, tmp_path, forgeries):
+    with Many() as check:
+        for case, (change, name) in forgeries.items():
+            with check(case):
+                path = forge_tensors(saved.path, tmp_path / "forged.trustgp", change)
+                with pytest.raises(trustgp.ArtifactError) as caught:
+                    trustgp.load(path, saved.network)
+                assert name in str(caught.value)
+                assert "forged.trustgp" in str(caught.value)
 
 
 def test_a_forgery_that_changes_nothing_loads(saved, tmp_path):
@@ -310,11 +313,15 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("case", TEXTS)
-def test_a_wrong_description_is_refused(gram_file, tmp_path, case):
-    path = forge_text(gram_file.path, tmp_path / "forged.trustgp", lambda text: text.update(TEXTS[case]))
-    with pytest.raises(trustgp.ArtifactError, match=r"forged\.trustgp"):
-        trustgp.load(path, gram_file.network)
+def test_a_wrong_description_is_refused(gram_file, tmp_path):
+    with Many() as check:
+        for case, wrong in TEXTS.items():
+            with check(case):
+                path = forge_text(
+                    gram_file.path, tmp_path / "forged.trustgp", lambda text, wrong=wrong: text.update(wrong)
+                )
+                with pytest.raises(trustgp.ArtifactError, match=r"forged\.trustgp"):
+                    trustgp.load(path, gram_file.network)
 
 
 @pytest.mark.parametrize("key", ["network", "tangents", "names", "mixtures", "seed", "likelihood", "witness"])
@@ -357,12 +364,13 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("case", HEADERS)
-def test_a_wrong_header_is_refused(gram_file, tmp_path, case):
-    change, said = HEADERS[case]
-    path = forge_header(gram_file.path, tmp_path / "forged.trustgp", change)
-    with pytest.raises(trustgp.ArtifactError, match=said):
-        trustgp.load(path, gram_file.network)
+def test_a_wrong_header_is_refused(gram_file, tmp_path):
+    with Many() as check:
+        for case, (change, said) in HEADERS.items():
+            with check(case):
+                path = forge_header(gram_file.path, tmp_path / "forged.trustgp", change)
+                with pytest.raises(trustgp.ArtifactError, match=said):
+                    trustgp.load(path, gram_file.network)
 
 
 @pytest.mark.parametrize("key", [EXPERTS + "scale", "__metadata__"])

@@ -11,7 +11,7 @@ import pytest
 from reliability.helpers import ZEROS, python, seal
 
 import trustgp
-from trustgp.safefile import LONGEST_HEADER, read
+from trustgp.data.tensor_file import LONGEST_HEADER, read
 
 SECONDS, BYTES = 0.2, 50 * 2**20
 KIND = "trustgp-model"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from blobs import blobs, fit
 from torch import nn
 
-from trustgp import solving
-
-fitting = importlib.import_module("trustgp.fit")
+from trustgp.fitting import solve as solving
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +22,8 @@ def no_expert_work(monkeypatch):
     def never(*arguments, **options):
         raise AssertionError("an expert's work began before the rows were checked")
 
-    monkeypatch.setattr(fitting, "divide", never)
-    monkeypatch.setattr("trustgp.settling.make_plan", never)
+    monkeypatch.setattr(solving, "divide", never)
+    monkeypatch.setattr("trustgp.fitting.choose_plan.make_plan", never)
     monkeypatch.setattr(solving, "solve_expert", never)
 
 

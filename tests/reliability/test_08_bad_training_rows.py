@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from reliability.helpers import quiet_fit, trained
@@ -11,10 +9,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
-from trustgp import solving
+from trustgp.fitting import solve as solving
 
 N = 200
-fitting = importlib.import_module("trustgp.fit")
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +26,8 @@ def no_expert_work(monkeypatch):
     def never(*arguments, **options):
         raise AssertionError("an expert's work began before the rows were checked")
 
-    monkeypatch.setattr(fitting, "divide", never)
-    monkeypatch.setattr("trustgp.settling.make_plan", never)
+    monkeypatch.setattr(solving, "divide", never)
+    monkeypatch.setattr("trustgp.fitting.choose_plan.make_plan", never)
     monkeypatch.setattr(solving, "solve_expert", never)
 
 

@@ -245,7 +245,7 @@ def test_more_experts_than_places_leaves_none_empty(tangents, tmp_path):
 
 def test_a_cluster_that_no_row_belongs_to_is_dropped():
     """A centroid of the subset need not be anybody's nearest among all rows."""
-    from trustgp.gating import find_centroids
+    from trustgp.experts.gate import find_centroids
 
     points = torch.tensor([[0.0], [0.1], [0.2], [10.0], [10.1], [10.2]], dtype=torch.float64)
     subset = torch.tensor([[0.1], [10.1], [500.0]], dtype=torch.float64)
@@ -320,7 +320,7 @@ def test_without_a_warning_no_variance_is_negative_before_the_clamp(tangents):
 
 def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
     """The warning itself: it names the expert and how many rows."""
-    from trustgp import posteriors
+    from trustgp.experts import posteriors
 
     x, y = rows(30)
     model = quiet_fit(train(mlp(2, 6, 2), x, y), (x, y))
@@ -339,7 +339,7 @@ def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
 
 def test_jitter_is_recorded_for_each_expert(monkeypatch, tmp_path):
     """Rounding that makes a Gram matrix indefinite costs jitter, and the expert says how much."""
-    from trustgp import equations
+    from trustgp.experts import system as equations
 
     x, y = rows(60)
     network = train(mlp(2, 2, 2), x, y)

@@ -11,8 +11,8 @@ from reliability.helpers import OUTPUTS, quiet_fit, raw_bytes, rows, seeded, tra
 from torch import nn
 
 import trustgp
-from trustgp import solving
-from trustgp.model import state_tensors
+from trustgp.data.trees import state_tensors
+from trustgp.fitting import solve as solving
 
 VICTIM = 1
 KINDS = {"factors": trustgp.LayerFactors(), "rows": trustgp.JacobianRows()}
@@ -42,9 +42,7 @@ def break_one(monkeypatch):
                 raise error
             return original(problem, task)
 
-        from importlib import import_module
-
-        monkeypatch.setattr(import_module("trustgp.fit"), "make_tasks", make_tasks)
+        monkeypatch.setattr(solving, "make_tasks", make_tasks)
         monkeypatch.setattr(solving, "solve_expert", solve)
 
     return breaking

@@ -11,7 +11,7 @@ import torch
 from reliability.helpers import listing, python, quiet_fit, rows, started, trained
 
 import trustgp
-from trustgp import solving
+from trustgp.fitting import solve as solving
 
 # One process that forks: a fresh interpreter for each fit would spend its time on imports.
 SCRIPT = """
@@ -19,8 +19,8 @@ import json, os, random, sys, time
 from pathlib import Path
 import sympy, torch.fx.experimental.symbolic_shapes  # torch.func imports them at its first call
 import torch, trustgp
-from trustgp import solving
-from trustgp.budget import FromTheStart
+from trustgp.fitting import solve as solving
+from trustgp.data.quantities import Budget
 from reliability.helpers import finished, killed_when, mlp, quiet_fit, rows
 
 network, (x, y) = mlp(3, 16, 2), rows(500, inputs=3)
@@ -29,7 +29,7 @@ modes = {
     "separate": {"outputs": "separate", "num_experts": 6, "witness": None},
     "groups": {"groups": torch.arange(500) // 20, "num_experts": 10, "witness": None},
     "budget": {
-        "budget": FromTheStart(300 * 1024),
+        "budget": Budget(300 * 1024, during_fit=True),
         "validation": rows(100, inputs=3, seed=1),
         "outputs": "pseudo",
         "num_experts": 10,
@@ -110,7 +110,7 @@ def test_a_fit_killed_at_twenty_random_moments_ends_in_the_same_bytes(tmp_path):
 STOPPED = """
 import os, sys, threading, time
 import trustgp
-from trustgp import solving
+from trustgp.fitting import solve as solving
 from reliability.helpers import mlp, quiet_fit, rows
 
 real, begun = solving.solve_expert, []

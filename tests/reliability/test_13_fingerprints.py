@@ -10,7 +10,7 @@ from reliability.helpers import forge_text, mlp, quiet_fit, trained
 from torch import nn
 
 import trustgp
-from trustgp.safefile import read
+from trustgp.data.tensor_file import read
 
 
 @pytest.fixture(scope="module")

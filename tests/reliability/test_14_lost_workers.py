@@ -216,7 +216,7 @@ def test_threads_name_the_expert_too(monkeypatch):
     def fail(problem, task):
         raise KeyError("a mistake")
 
-    monkeypatch.setattr("trustgp.solving.solve_expert", fail)
+    monkeypatch.setattr("trustgp.fitting.solve.solve_expert", fail)
     with pytest.raises(KeyError, match="a mistake") as caught:
         fit(trustgp.Threads(1))
     assert "in expert 0," in caught.value.__notes__[0]

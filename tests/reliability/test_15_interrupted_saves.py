@@ -14,7 +14,7 @@ import torch
 from reliability.helpers import listing, python, quiet_fit, trained
 
 import trustgp
-from trustgp import safefile
+from trustgp.data import tensor_file as safefile
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_file_system_that_cannot_be_written(place):
 READ_ONLY = """
 import os, sys, tempfile
 from pathlib import Path
-from trustgp import safefile
+from trustgp.data import tensor_file as safefile
 import torch
 from reliability.helpers import listing
 
@@ -167,7 +167,7 @@ KILLED = """
 import random, sys
 from pathlib import Path
 import trustgp
-from trustgp import safefile
+from trustgp.data import tensor_file as safefile
 import torch
 from reliability.helpers import killed_when, listing
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from reliability.helpers import python
 
-from trustgp.studies.runtime_endurance import GROWTH, Endurance, endure
+from trustgp_experiments.studies.runtime.endurance import GROWTH, Endurance, endure
 
 CALLED = """
 import json, sys, tempfile
 from pathlib import Path
 import torch
 from reliability.helpers import quiet_fit, trained
-from trustgp.studies.runtime_endurance import endure
+from trustgp_experiments.studies.runtime.endurance import endure
 
 torch.set_num_threads(1)
 network, x, y = trained(240, 3, 16, 2, dtype=torch.float32)
@@ -29,7 +29,7 @@ if sys.argv[1] == "predict":
     inputs, calls = rows, 300
 else:
     from trustgp import export_onnx
-    from trustgp.studies.runtime_calls import onnx_session
+    from trustgp_experiments.studies.runtime.calls import onnx_session
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
         export_onnx(model, file, x[:2])
@@ -71,7 +71,9 @@ def test_a_call_that_answers_differently_is_found_out():
 
 
 def test_the_published_table_tells_the_tail_apart_from_the_middle():
-    found = Endurance(1.0, 0.001, 0.004, 0.006, 0.5, 20_000, 10, True, 1000, (0.001, 0.002)).table()
+    seconds = [0.001] * 970 + [0.004] * 25 + [0.006] * 4 + [0.5]
+    busy = [0.001] * 900 + [0.002] * 100
+    found = Endurance(1.0, seconds, busy, growth=10, same=True, repeats=1000).table()
     assert found["milliseconds"] == {"first": 1000.0, "p50": 1.0, "p99": 4.0, "p99.9": 6.0, "max": 500.0}
     assert found["busy_p99_over_p50"] == 2.0
     assert found["met"] == {

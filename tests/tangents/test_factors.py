@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from many import Many
 from reference import dense_gram, dense_jacobian, dense_rows, flat_parameters
 from torch import nn
 
@@ -137,9 +138,11 @@ def assert_kernel_is_dense(network, inputs, **options):
 
 
 @pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_factored_kernel_equals_the_dense_one(name, outputs):
-    assert_kernel_is_dense(*make(name), outputs=outputs)
+def test_factored_kernel_equals_the_dense_one(outputs):
+    with Many() as check:
+        for name in NETWORKS:
+            with check(name):
+                assert_kernel_is_dense(*make(name), outputs=outputs)
 
 
 @pytest.mark.parametrize("count", [2, 7])
@@ -151,14 +154,15 @@ def test_one_mixed_output_keeps_one_number_of_the_last_layers_signal(count):
     assert [signal.shape[1] for signal in features.signals] == [6, 1]
 
 
-@pytest.mark.parametrize("name", ["tanh", "residual", "batch norm", "layer norm", "in place"])
-def test_kernel_of_the_last_layer_equals_the_dense_one(name):
-    assert_kernel_is_dense(*make(name), parameters="last")
+def test_kernel_of_the_last_layer_equals_the_dense_one():
+    with Many() as check:
+        for name in ("tanh", "residual", "batch norm", "layer norm", "in place"):
+            with check(name):
+                assert_kernel_is_dense(*make(name), parameters="last")
 
 
-@pytest.mark.parametrize(
-    ("name", "chosen"),
-    [
+def test_kernel_of_named_parameters_equals_the_dense_one():
+    cases = [
         ("tanh", ["0.weight"]),
         ("tanh", ["2.bias"]),
         ("tanh", ["4.bias", "0.bias"]),
@@ -169,11 +173,11 @@ def test_kernel_of_the_last_layer_equals_the_dense_one(name):
         ("layer norm", ["1.bias"]),
         ("layer norm", ["1.weight", "3.weight"]),
         ("in place", ["2.weight"]),
-    ],
-)
-def test_kernel_of_named_parameters_equals_the_dense_one(name, chosen):
-    network, inputs = make(name)
-    assert_kernel_is_dense(network, inputs, parameters=chosen)
+    ]
+    with Many() as check:
+        for name, chosen in cases:
+            with check(name, chosen):
+                assert_kernel_is_dense(*make(name), parameters=chosen)
 
 
 @pytest.mark.parametrize("frozen", [["0.weight", "0.bias"], ["2.weight"], ["2.bias", "4.bias"]])
@@ -348,7 +352,7 @@ class WeightInTheLoss(nn.Module):
         return self.layer(x) * self.layer.weight.square().sum()
 
 
-class Raw(nn.Module):
+class LatentPrediction(nn.Module):
     """A parameter that belongs to no layer."""
 
     def __init__(self):
@@ -391,7 +395,7 @@ REFUSED = {
     "transposed weight": (Transposed, vectors),
     "weight elsewhere": (WeightInTheLoss, vectors),
     "weight norm": (normed, vectors),
-    "raw parameter": (Raw, vectors),
+    "raw parameter": (LatentPrediction, vectors),
     "group norm": (lambda: nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4)), vectors),
     "embedding": (lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten()), torch.zeros(6, 1).long()),
     "layer norm on tokens": (lambda: nn.Sequential(nn.LayerNorm(3), nn.Flatten()), tokens),
@@ -399,21 +403,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_factorise_is_refused_and_told_what_to_use(name):
+def test_what_does_not_factorise_is_refused_and_jacobian_rows_can_do_it(name):
     build, inputs = REFUSED[name]
     torch.manual_seed(0)
     network = build().double().eval()
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     with pytest.raises(ValueError, match=ALTERNATIVE):
         bound_map(network, inputs)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_layer_factors_refuse_jacobian_rows_can_do(name):
-    build, inputs = REFUSED[name]
-    torch.manual_seed(0)
-    network = build().double().eval()
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
     prepared = prepare(network, "all", None)
     mix = torch.eye(prepared.matrix(inputs).shape[1], dtype=torch.float64)
     features = JacobianRows().bind(prepared, mix, inputs, torch.zeros(6, 1))(inputs)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trustgp.tangents.factors import FactorFeatures
-from trustgp.tangents.half import HalfFactors, half_scales
+from trustgp.tangents.half_factors import HalfFactors, half_scales
 
 
 def factors(n: int, size: float = 1.0, seed: int = 0) -> FactorFeatures:

@@ -1,10 +1,10 @@
 """Detectors: an error bar for every box and class."""
 
-from .detections import Detections
-from .fitting import fit_detector
+from ..likelihoods.detections import Detections
+from .fit import fit_detector
 from .matching import Things
 from .model import DetectionModel
+from .runner import DetectionRunner
 from .settings import Detection
-from .watching import Watch
 
-__all__ = ["Detection", "DetectionModel", "Detections", "Things", "Watch", "fit_detector"]
+__all__ = ["Detection", "DetectionModel", "DetectionRunner", "Detections", "Things", "fit_detector"]

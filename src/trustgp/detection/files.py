@@ -11,49 +11,51 @@ import torch
 from torch import Tensor
 
 from .. import tangents
-from ..artifact import DETECTOR, model_tensors, model_text, read_model
-from ..fingerprint import network_fingerprint
-from ..novelty import novelty_tensors, read_novelty
-from ..safefile import ArtifactError, Reader, inside, write
-from ..tangents.copying import duplicate
-from .edges import read_edges
-from .model import DetectionModel
+from ..data.fingerprint import network_fingerprint
+from ..data.tensor_file import ArtifactError, Reader, inside, write
+from ..likelihoods.novelty import novelty_tensors, read_novelty
+from ..model import UncertaintyModel
+from ..state.model_file import DETECTOR, model_tensors, model_text, read_model
+from ..tangents.modules import clone_module
+from .detector import Detector
+from .edge_noise import read_edges
 from .settings import Detection
-from .splitting import Detector
+from .state import DetectorState
 
 PART = "finding"
 ALIKE = "alike."  # begins the names of what enters the decoder's last layer for all pictures of a size
 PROBES = 3  # pictures of noise with which the detector is taken apart again
 
 
-def save_detector(model: DetectionModel, path: str | Path) -> None:
+def save_detector(state: DetectorState, path: str | Path) -> None:
     """Write the error bar whole or not at all. The detector is not in the file."""
+    finding = state.finding.state
     text = {
-        "network": network_fingerprint(model.network),
-        "detector": type(model.network).__name__,
-        "names": list(model.names),
-        "size": list(model.size),
-        "settings": _settings_text(model.settings),
-        PART: model_text(model.finding),
+        "network": network_fingerprint(state.network),
+        "detector": type(state.network).__name__,
+        "names": list(state.names),
+        "size": list(state.size),
+        "settings": _settings_text(state.settings),
+        PART: model_text(finding),
     }
-    tail: Any = model.finding.network.get_submodule("tail")
+    tail: Any = finding.network.get_submodule("tail")
     table = {f"{ALIKE}{name}": tail.get_buffer(f"alike_{name}") for name in tail.alike}
-    table |= {f"{PART}.{name}": value for name, value in model_tensors(model.finding).items()}
-    table |= model.edges.tensors() | novelty_tensors(model.held_scores, model.alarm)
+    table |= {f"{PART}.{name}": value for name, value in model_tensors(finding).items()}
+    table |= state.edges.tensors() | novelty_tensors(state.held_scores, state.threshold)
     write(Path(path), kind=DETECTOR, text=text, tensors=table)
 
 
 def read_detector(
     text: dict[str, Any], table: Mapping[str, Tensor], network: Any, *, where: str
-) -> DetectionModel:
-    """The model of a file's text and tensors.
+) -> DetectorState:
+    """The state of a file's text and tensors.
 
     Args:
         text, table: As `save_detector` wrote them.
         network: The detector; another than the one it was fitted to is refused.
         where: What to call the file in an error.
     """
-    private = duplicate(network).eval()
+    private = clone_module(network).eval()
     if network_fingerprint(private) != text.get("network"):
         raise ArtifactError(
             f"{where}: was fitted to another detector; classes, names or weights differ. Load it with the "
@@ -62,7 +64,7 @@ def read_detector(
     names, size, settings = _read_text(text, where)
     detector = Detector(private, whole=settings.whole)
     reader = Reader({k: table[k] for k in table if not k.startswith(f"{PART}.")}, where=where)
-    held_scores, alarm = read_novelty(reader)
+    held_scores, threshold = read_novelty(reader)
     edges = read_edges(reader)
     alike = {}
     for name in reader.matching(ALIKE):
@@ -79,8 +81,8 @@ def read_detector(
         raise ArtifactError(
             f"{where}: other tensors enter the decoder's last layer; is transformers as it was?"
         )
-    finding = read_model(text[PART], inside(table, f"{PART}."), tail, where=where)
-    return DetectionModel(private, finding, edges, names, size, settings, held_scores, alarm)
+    finding = UncertaintyModel(read_model(text[PART], inside(table, f"{PART}."), tail, where=where))
+    return DetectorState(private, finding, edges, names, size, settings, held_scores, threshold)
 
 
 def _settings_text(settings: Detection) -> dict[str, Any]:

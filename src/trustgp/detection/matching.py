@@ -35,7 +35,7 @@ def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) 
         side: Of the picture, by which distances are divided.
 
     Returns:
-        The query of each thing, int64, [k], and the overlap of its box with the thing's, [k].
+        The query of each thing, int64, [k], -1 where there are fewer, and the overlap of its box, [k].
     """
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
@@ -49,13 +49,6 @@ def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) 
         - OVERLAP * generous_overlaps(boxes, true)
     )
     query, thing = (torch.from_numpy(part) for part in linear_sum_assignment(cost.numpy()))
-    order = thing.argsort()
-    query, thing = query[order], thing[order]
-    shared = overlaps(boxes, true)[query, thing]
-    if len(thing) < len(things.labels):  # more things than queries
-        full = torch.full((len(things.labels),), -1)
-        full[thing] = query
-        wide = torch.zeros(len(things.labels), dtype=shared.dtype)
-        wide[thing] = shared
-        return full, wide
-    return query, shared
+    matched, shared = torch.full((len(true),), -1), true.new_zeros(len(true))
+    matched[thing], shared[thing] = query, overlaps(boxes, true)[query, thing]
+    return matched, shared

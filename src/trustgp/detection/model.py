@@ -2,69 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..class_prediction import ClassPrediction
+from ..likelihoods.class_prediction import ClassPrediction
+from ..likelihoods.detections import Detections
+from ..likelihoods.novelty import NoveltyThreshold
 from ..metrics.boxes import corners
-from ..model import UncertaintyModel
-from ..novelty import Alarm
-from .detections import Detections
-from .edges import Edges
-from .pictures import as_pictures, as_scenes, finite_pictures
-from .rows import PICTURES, kept, known_rows, probabilities
+from ..state.frozen_module import FrozenModule
+from .detector import Detector
+from .files import save_detector
+from .query_rows import PICTURES, kept, known_rows, probabilities
+from .runner import DetectionRunner
+from .scenes import as_pictures, as_scenes, finite_pictures
 from .settings import Detection
-from .splitting import Detector
-from .watching import Watch
+from .state import DetectorState
+from .traced import RecordedAnswers
 
 
-class DetectionModel(nn.Module):
+class DetectionModel(FrozenModule):
     """A detector and its error bar: how sure its classes are, and, from the same kernel, its edges.
 
     Made by `trustgp.fit(detector, ..., likelihood=trustgp.Detection())` or `trustgp.load`.
 
     Args:
-        network: A private copy of the detector.
-        finding: Fitted on rows, each a query of a picture: is there anything, and what?
-        edges: How far off the edges are.
-        names: Of the tensors that go into the decoder's last layer and differ from picture to picture.
-        size: Height and width of the pictures.
-        settings: What the user said.
-        held_scores: Novelty of the held-out detections that have found a thing, float64, [k]; None: there
-            were none.
-        alarm: The threshold of the novelty; None before `threshold` was called.
+        state: All that is known; `threshold` replaces it.
+        record: Whether the error bar is recorded as a graph; see `traced`.
     """
 
-    def __init__(
-        self,
-        network: Any,
-        finding: UncertaintyModel,
-        edges: Edges,
-        names: tuple[str, ...],
-        size: tuple[int, int],
-        settings: Detection,
-        held_scores: Tensor | None = None,
-        alarm: Alarm | None = None,
-    ) -> None:
+    def __init__(self, state: DetectorState, *, record: bool = False) -> None:
         super().__init__()
-        self.network, self.finding, self.edges = network, finding, edges
-        self.names, self.size, self.settings = names, size, settings
-        self.held_scores = torch.zeros(0, dtype=torch.float64) if held_scores is None else held_scores
-        self.alarm = alarm
+        self.network, self.finding, self.state = state.network, state.finding, state
         self.training = False
+        self._recorded = RecordedAnswers(state) if record else None
 
     @property
-    def alone(self) -> bool:
-        """Whether a row needs its own query only."""
-        return bool(self.finding.network.get_submodule("tail").each)
+    def held_scores(self) -> Tensor:
+        """Novelty of the held-out detections that have found a thing, float64, [k]."""
+        return self.state.held_scores
 
     @property
-    def detector(self) -> Detector:
-        """The network, as rows are made with it."""
-        return Detector(self.network, alone=self.alone, whole=self.settings.whole)
+    def alarm(self) -> NoveltyThreshold | None:
+        """The threshold of the novelty; None before `threshold` was called."""
+        return self.state.threshold
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return self.state.size
+
+    @property
+    def settings(self) -> Detection:
+        """What the user said."""
+        return self.state.settings
 
     @property
     def nbytes(self) -> int:
@@ -83,8 +77,8 @@ class DetectionModel(nn.Module):
             images: As the detector takes them, [n, channels, height, width], one of them, or a list. Of one
                 that holds NaN or infinity `valid` is False; the others come out as if it were not there.
         """
-        detector = self.detector
-        pictures = as_pictures(images, channels=detector.channels, size=self.size)
+        detector = self.state.detector
+        pictures = as_pictures(images, channels=detector.channels, size=self.state.size)
         good = finite_pictures(pictures)
         fine = pictures if bool(good.all()) else pictures[good]
         parts = fine.split(PICTURES) if len(fine) else ()
@@ -96,12 +90,12 @@ class DetectionModel(nn.Module):
 
         Takes a few seconds. Boxes and classes are the detector's own all the same.
         """
-        from .tracing import TracedModel
-
-        return TracedModel(self)
+        return DetectionModel(self.state, record=True)
 
     def _told(self, rows: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Of each row the probabilities of the classes, and the novelty."""
+        if self._recorded is not None:
+            return self._recorded(rows)
         said = self.finding.predict(rows)
         assert isinstance(said, ClassPrediction)
         return said.probabilities, said.score
@@ -110,14 +104,14 @@ class DetectionModel(nn.Module):
         seen = detector(images)
         labels = self.network.config.num_labels
         chances = probabilities(seen.logits, labels)
-        image, query = kept(chances, self.settings)
+        image, query = kept(chances, self.state.settings)
         size = seen.boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
         boxes = (corners(seen.boxes) * size)[image, query]
         confidence, kind = chances[image, query].max(dim=1)
         told, score = chances.new_zeros(0, labels + 1), boxes.new_zeros(0)
         if len(image):
-            told, score = self._told(seen.rows(self.names, image, query))
-        std = self.edges.std(score).to(boxes)
+            told, score = self._told(seen.rows(self.state.names, image, query))
+        std = self.state.edges.std(score).to(boxes)
         sizes = torch.bincount(image, minlength=len(images)).tolist()
         parts = zip(*(p.split(sizes) for p in (boxes, std, kind, confidence, told, score)), strict=True)
         sound = torch.isfinite(seen.logits.sum(dim=(1, 2)) + seen.boxes.sum(dim=(1, 2))).tolist()
@@ -128,7 +122,7 @@ class DetectionModel(nn.Module):
 
     def _unknown(self) -> Detections:
         """Of a picture that holds NaN."""
-        place = self.detector.place
+        place = self.state.detector.place
         empty, four = place.new_zeros(0), place.new_zeros(0, 4)
         kinds, told = empty.long(), place.new_zeros(0, self.network.config.num_labels + 1)
         return Detections(four, four, kinds, empty, told, empty, False, self._limit)
@@ -149,33 +143,27 @@ class DetectionModel(nn.Module):
                 the experts have seen. None: those passed to the fit as `validation`.
             false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 detections that have found a thing.
         """
-        scores = self.held_scores
+        state, scores = self.state, self.held_scores
         if scenes is not None:
-            detector = self.detector
+            detector = state.detector
             known = {"channels": detector.channels, "labels": self.network.config.num_labels}
-            images, things = as_scenes(scenes, **known, size=self.size, name="scenes")
-            rows = known_rows(detector, self.names, images, things, self.settings)
+            images, things = as_scenes(scenes, **known, size=state.size, name="scenes")
+            rows = known_rows(detector, state.names, images, things, state.settings)
             scores = self.finding.predict(rows.inputs).score.cpu().double()[rows.sure]
-        self.alarm = Alarm.fit(scores, false_alarm)
-        return float(self.alarm.threshold)
+        found = NoveltyThreshold.fit(scores, false_alarm)
+        self.state = replace(state, threshold=found)
+        return float(found.threshold)
 
-    def watch(self) -> Watch:
+    def watch(self) -> DetectionRunner:
         """The model as `trustgp.Monitor` takes it: one answer a picture."""
-        return Watch(self)
+        return DetectionRunner(self)
 
     def save(self, path: str | Path) -> None:
         """Write the error bar to one file, whole or not at all; the detector is not in it."""
-        from .files import save_detector
-
-        save_detector(self, path)
-
-    def train(self, mode: bool = True) -> DetectionModel:
-        """Does nothing: the detector stays as it was fitted."""
-        return self
+        save_detector(self.state, path)
 
     def _apply(self, fn, recurse: bool = True) -> DetectionModel:
-        """Move to another device; the precision stays as it was fitted."""
-        if fn(torch.empty(0, dtype=torch.float64)).dtype != torch.float64:
-            raise TypeError("a fitted model keeps its precision; move it with .to(device) only.")
         super()._apply(fn, recurse)
+        if self._recorded is not None:  # a graph keeps to its device
+            self._recorded = RecordedAnswers(self.state)
         return self

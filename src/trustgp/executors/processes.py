@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import WorkerLostError, check_counts
-from .packing import held, pack, work
+from .pickling import held, pack, work
 from .threads import Threads
 
 IDLE = 120  # seconds after which a worker that has nothing to do ends; it is started again when needed

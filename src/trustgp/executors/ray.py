@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .base import WorkerLostError, check_counts
-from .packing import Packed, held, pack, work
+from .pickling import Packed, held, pack, work
 from .threads import Threads
 
 

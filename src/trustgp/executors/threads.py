@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .streams import in_streams
+from .cuda_streams import in_streams
 
 GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
 

@@ -1,17 +1,17 @@
 """One graph with the network and its error bar inside, for machines without Python or trustgp."""
 
 from .compiled import Compiled, compile, open_compiled
-from .graph import Graph
-from .onnx import export_onnx
-from .reading import Runner, open_onnx
-from .refusing import ExportError
-from .tracing import traced
+from .errors import ExportError
+from .module.graph import Graph
+from .onnx.export import export_onnx
+from .onnx.runner import OnnxRunner, open_onnx
+from .trace.trace import traced
 
 __all__ = [
     "Compiled",
     "ExportError",
     "Graph",
-    "Runner",
+    "OnnxRunner",
     "compile",
     "export_onnx",
     "open_compiled",

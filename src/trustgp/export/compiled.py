@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..data import Inputs, as_inputs, count, leaves, structure, take, to_device
-from ..model import UncertaintyModel
-from ..safefile import PART, ArtifactError
-from .comparing import require_equal
-from .metadata import PREFIX, check_columns, describe
-from .tracing import traced
+from ..data.tensor_file import PART, ArtifactError
+from ..data.trees import Inputs, count, leaves, take, to_device
+from .metadata import PREFIX, describe, rows_like
+from .trace.trace import traced
+from .verify import require_equal
+
+if TYPE_CHECKING:
+    from ..model import UncertaintyModel
 
 SUFFIX = ".pt2"
 TRACED_ROWS = 3  # torch takes a size of 0 or 1 for a constant
@@ -65,14 +67,8 @@ def compile(
     if path.suffix != SUFFIX:
         raise ValueError(f"path={str(path)!r}; a package's name must end in {SUFFIX}.")
     rows = to_device(_examples(model, example_inputs), model.device)
-    given = {
-        "input_names": input_names,
-        "output_names": output_names,
-        "input_units": input_units,
-        "output_units": output_units,
-    }
-    check_columns(given, model, rows)
-    facts = describe(model, rows, given, calibration_date)
+    columns = (input_names, input_units, output_names, output_units)
+    facts = describe(model, rows, columns, calibration_date)
     module = traced(model, rows)
     flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
     facts |= _layout(model, rows, list(module(*flat)))
@@ -131,9 +127,7 @@ class Compiled:
         The machine code does not look at what it is given, so that is done here: structure, shapes, at
         least one row; numbers of another precision are converted.
         """
-        inputs = as_inputs(inputs)
-        if structure(inputs) != self._structure:
-            raise ValueError(f"inputs have the structure {structure(inputs)}; this takes {self._structure}.")
+        inputs = rows_like(inputs, self._structure)
         if count(inputs) == 0:
             raise ValueError("inputs hold no rows.")
         flat = []
@@ -176,13 +170,7 @@ def _package(module: torch.fx.GraphModule, flat: list[Tensor], path: Path, setti
 
 def _examples(model: UncertaintyModel, given: Inputs | None) -> Inputs:
     if given is not None:
-        rows = as_inputs(given)
-        if structure(rows) != model.origin.structure:
-            raise ValueError(
-                f"example_inputs have the structure {structure(rows)}; the model was fitted on "
-                f"{model.origin.structure}."
-            )
-        return rows
+        return rows_like(given, model.origin.structure)
     if model.memory is None:
         raise ValueError(
             "this model holds no rows; pass example_inputs=, some rows as the network takes them."

@@ -6,15 +6,19 @@ import datetime
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..data import Inputs, leaves, structure
-from ..model import UncertaintyModel
+from ..data.trees import Inputs, as_inputs, leaves, structure
+from ..data.version import __version__
+
+if TYPE_CHECKING:
+    from ..model import UncertaintyModel
 
 PREFIX = "trustgp."
 DIGEST = PREFIX + "sha256"
 ZEROS = "0" * 64
 FORMAT = 1
+COLUMNS = ("input_names", "input_units", "output_names", "output_units")
 
 
 def input_names(inputs: Inputs, name: str = "input") -> list[str]:
@@ -28,20 +32,21 @@ def input_names(inputs: Inputs, name: str = "input") -> list[str]:
 
 
 def describe(
-    model: UncertaintyModel, inputs: Inputs, given: dict[str, Sequence[str] | None], date: Any
-) -> dict:
+    model: UncertaintyModel,
+    inputs: Inputs,
+    columns: Sequence[Sequence[str] | None],
+    date: str | datetime.date | None,
+) -> dict[str, str]:
     """The metadata of a model, all of it text.
 
     Args:
         model: The model.
         inputs: An example.
-        given: Names and units of the numbers that go in and come out, where the user tells them.
+        columns: Texts for the numbers of a row, in the order of `COLUMNS`; None: not told.
         date: When it was calibrated; None: that is not known.
     """
-    from .. import __version__
-
     origin, alarm = model.origin, model.alarm
-    columns = {name: _text(name, values) for name, values in given.items() if values is not None}
+    sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
         "format": str(FORMAT),
         "version": __version__,
@@ -56,33 +61,33 @@ def describe(
         "false_alarm": "none" if alarm is None else repr(float(alarm.false_alarm)),
         "calibration_date": "not given" if date is None else _date(date),
         "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **columns,
     }
+    for name, values in zip(COLUMNS, columns, strict=True):
+        if values is not None:
+            table[name] = _texts(name, values, sizes[name.split("_")[0]])
     return {PREFIX + name: value for name, value in table.items()}
 
 
-def check_columns(given: dict[str, Sequence[str] | None], model: UncertaintyModel, inputs: Inputs) -> None:
-    """Raise unless there is a text for each of the numbers that go in, or come out."""
-    sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
-    for name, values in given.items():
-        size = sizes[name.split("_")[0]]
-        if values is not None and (isinstance(values, str) or len(values) != size):
-            count = "one text" if isinstance(values, str) else f"{len(values)} texts"
-            raise ValueError(
-                f"{name} holds {count}; a list of {size} is needed, one for each number of a row."
-            )
-
-
-def _text(name: str, values: Sequence[str]) -> str:
+def _texts(name: str, values: Sequence[str], size: int) -> str:
+    """A text for each of the numbers that go in, or come out."""
+    if isinstance(values, str) or len(values) != size:
+        count = "one text" if isinstance(values, str) else f"{len(values)} texts"
+        raise ValueError(f"{name} holds {count}; a list of {size} is needed, one for each number of a row.")
     if not all(isinstance(value, str) for value in values):
         raise TypeError(f"{name} must hold texts only, such as 'rad' or 'Nm'.")
     return json.dumps(list(values))
 
 
-def _date(date: Any) -> str:
-    if isinstance(date, str):
-        return datetime.date.fromisoformat(date).isoformat()
-    return date.isoformat()
+def _date(date: str | datetime.date) -> str:
+    return (datetime.date.fromisoformat(date) if isinstance(date, str) else date).isoformat()
+
+
+def rows_like(inputs: Inputs, wanted: str) -> Inputs:
+    """The inputs as tensors; raise unless they are nested as the structure `wanted` says."""
+    rows = as_inputs(inputs)
+    if structure(rows) != wanted:
+        raise ValueError(f"inputs have the structure {structure(rows)}; the model takes {wanted}.")
+    return rows
 
 
 def sealed(made: Any, table: dict[str, str]) -> bytes:

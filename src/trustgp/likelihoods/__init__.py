@@ -2,7 +2,7 @@
 
 from .base import Calibrations, Likelihood, Shape
 from .classification import Classification
-from .finding import Finding
+from .objectness import Finding
 from .regression import Regression
 
 KINDS = {"Regression": Regression, "Classification": Classification, "Finding": Finding}

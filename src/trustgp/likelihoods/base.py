@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..mixture import Raw
-from ..prediction import Prediction
-from ..safefile import Reader
+from ..data.tensor_file import Reader
+from ..experts.mixture import LatentPrediction
+from .prediction import Prediction
 
 Calibrations = tuple[Any, ...]
 """What a likelihood learns from held-out rows: frozen dataclasses of float64 tensors, which a file holds."""
@@ -34,7 +34,9 @@ class Likelihood(Protocol):
     """What the targets are. A new one is one file, and one line in `KINDS`."""
 
     default_outputs: ClassVar[str]  # how outputs enter the kernel where the user does not say
-    heard: ClassVar[bool]  # whether a witness, which knows inputs and targets only, has anything to say
+    uses_witness: ClassVar[
+        bool
+    ]  # whether a witness, which knows inputs and targets only, has anything to say
     common_prior: ClassVar[bool]  # whether all experts share one scale and noise ratio
     needs_held_out: ClassVar[bool]  # whether rows are split off where no validation rows are given
     titles: ClassVar[tuple[str, ...]]  # of the calibrations, for `trustgp inspect`
@@ -57,7 +59,7 @@ class Likelihood(Protocol):
         """Warn of what is odd about the training targets, once, before the work."""
         ...
 
-    def aim(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
+    def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """t such that f - t is the gradient of the loss in f, shape [n, C]: for ranking parameters."""
         ...
 
@@ -65,11 +67,11 @@ class Likelihood(Protocol):
         """-H^-1 R, float64, shape [n, C]."""
         ...
 
-    def blend(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
+    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
         """Combinations of the outputs that the experts of a kernel learn [C, B]; None: each output."""
         ...
 
-    def held_out(self, outputs: Tensor, raw: Raw, targets: Tensor) -> Any:
+    def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> Any:
         """Rows with known targets, as `calibrate` wants them; parts are joined by their class's `cat`."""
         ...
 
@@ -90,15 +92,15 @@ class Likelihood(Protocol):
         """What held-out rows teach anew; what only training rows can tell is taken from `calibrations`."""
         ...
 
-    def doubt(self, rows: Any, calibrations: Calibrations) -> str:
+    def calibration_warning(self, rows: Any, calibrations: Calibrations) -> str:
         """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""
         ...
 
-    def score(self, raw: Raw) -> Tensor:
+    def score(self, raw: LatentPrediction) -> Tensor:
         """How foreign a row is, as one number, float64, shape [n]."""
         ...
 
-    def prediction(self, outputs: Tensor, raw: Raw, calibrations: Calibrations) -> Prediction:
+    def prediction(self, outputs: Tensor, raw: LatentPrediction, calibrations: Calibrations) -> Prediction:
         """The answer to the user."""
         ...
 

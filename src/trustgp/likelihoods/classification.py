@@ -8,7 +8,6 @@ same for all logits of a row, and the row's novelty score. It cools the probabil
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,13 +15,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..class_prediction import ClassPrediction
-from ..math.crossentropy import loss_gradient, newton_step
-from ..math.temperature import HeldClasses, Temperature, fit_temperature
-from ..mixture import Raw
-from ..safefile import Reader
+from ..data.tensor_file import Reader
+from ..data.user_warnings import warn_user
+from ..experts.mixture import LatentPrediction
+from ..math.cross_entropy import loss_gradient, newton_step
+from ..math.temperature import ClassCalibrationRows, Temperature, fit_temperature
 from ..tangents.base import output_mixes
 from .base import Shape, wide
+from .class_prediction import ClassPrediction
 
 NAMED = 8  # absent classes that a warning names
 
@@ -32,7 +32,7 @@ class Classification:
     """Targets are class numbers 0 .. C - 1; the network returns C logits, or one logit for two classes."""
 
     default_outputs: ClassVar[str] = "pseudo"
-    heard: ClassVar[bool] = False
+    uses_witness: ClassVar[bool] = False
     common_prior: ClassVar[bool] = True
     needs_held_out: ClassVar[bool] = True
     titles: ClassVar[tuple[str, ...]] = ("temperature",)
@@ -76,13 +76,12 @@ class Classification:
         absent = (counts == 0).nonzero().flatten().tolist()
         if absent:
             names = ", ".join(map(str, absent[:NAMED])) + (", ..." if len(absent) > NAMED else "")
-            warnings.warn(
+            warn_user(
                 f"{len(absent)} of {len(counts)} classes have no training row ({names}): their "
-                "probabilities are the network's word alone, and rows of them should come out as novel.",
-                stacklevel=4,
+                "probabilities are the network's word alone, and rows of them should come out as novel."
             )
 
-    def aim(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
+    def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """z - R, so that the gradient of half the squared error is that of the cross entropy."""
         logits = outputs()
         return logits.double() - loss_gradient(logits, _labels(targets, logits))
@@ -91,7 +90,7 @@ class Classification:
         """-(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.crossentropy`."""
         return newton_step(outputs, _labels(targets, outputs))
 
-    def blend(self, mix: Tensor, generator: torch.Generator) -> Tensor:
+    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
         """The one combination of logits that the experts learn, shape [C, 1].
 
         A kernel of one combination ("pseudo", "separate") learns just that. The one of all logits
@@ -107,12 +106,14 @@ class Classification:
         signs = torch.randint(0, 2, (1, len(mix)), generator=generator).double() * 2 - 1
         return (signs @ mix).T
 
-    def held_out(self, outputs: Tensor, raw: Raw, targets: Tensor) -> HeldClasses:
+    def calibration_rows(
+        self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
+    ) -> ClassCalibrationRows:
         """Rows with known classes, as the temperature wants them."""
-        return HeldClasses(outputs, _labels(targets, outputs), self.score(raw), raw.expert[:, 0])
+        return ClassCalibrationRows(outputs, _labels(targets, outputs), self.score(raw), raw.expert[:, 0])
 
     def calibrate(
-        self, rows: HeldClasses | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
+        self, rows: ClassCalibrationRows | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
     ) -> tuple[Temperature]:
         """How the latent variance cools the probabilities.
 
@@ -129,20 +130,22 @@ class Classification:
         return (fit_temperature(rows, experts, seen=seen, local=len(shape.experts) == 1),)
 
     def recalibrate(
-        self, rows: HeldClasses, shape: Shape, calibrations: tuple[Temperature]
+        self, rows: ClassCalibrationRows, shape: Shape, calibrations: tuple[Temperature]
     ) -> tuple[Temperature]:
         """The temperature fitted anew, to rows that the network has not seen."""
         return self.calibrate(rows, shape, None)
 
-    def doubt(self, rows: HeldClasses, calibrations: tuple[Temperature]) -> str:
+    def calibration_warning(self, rows: ClassCalibrationRows, calibrations: tuple[Temperature]) -> str:
         """A constant temperature is among those it is fitted with: there is nothing to say."""
         return ""
 
-    def score(self, raw: Raw) -> Tensor:
+    def score(self, raw: LatentPrediction) -> Tensor:
         """The latent variance, the mean over the logits where they have kernels of their own, shape [n]."""
         return raw.epistemic.mean(dim=1)
 
-    def prediction(self, outputs: Tensor, raw: Raw, calibrations: tuple[Temperature]) -> ClassPrediction:
+    def prediction(
+        self, outputs: Tensor, raw: LatentPrediction, calibrations: tuple[Temperature]
+    ) -> ClassPrediction:
         """The answer to the user.
 
         Args:

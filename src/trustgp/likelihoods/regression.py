@@ -10,15 +10,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..math.calibration import Calibration, HeldOut, fit_calibration, held_out_loss, pooled, unruled
-from ..mixture import Raw
-from ..prediction import Prediction
-from ..safefile import Reader
+from ..data.tensor_file import Reader
+from ..experts.mixture import LatentPrediction
+from ..math.calibration import Calibration, CalibrationRows, fit_calibration, held_out_loss, pooled, unruled
 from ..tangents.base import output_mixes
 from .base import Shape, wide
+from .prediction import Prediction
 
 NONE, ALL = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-FEWEST_DOUBTED, DOUBT = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
+FEWEST_WARNED, WORSE = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Regression:
     """Targets are real numbers, one for each output of the network."""
 
     default_outputs: ClassVar[str] = "shared"
-    heard: ClassVar[bool] = True
+    uses_witness: ClassVar[bool] = True
     common_prior: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = False
     titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected")
@@ -52,7 +52,7 @@ class Regression:
     def warn(self, num_outputs: int, targets: Tensor) -> None:
         """Nothing is odd about numbers."""
 
-    def aim(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
+    def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """The targets themselves."""
         return targets
 
@@ -60,17 +60,17 @@ class Regression:
         """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
         return targets.double() - outputs.double()
 
-    def blend(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
+    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
         """None: every output is learnt."""
         return None
 
-    def held_out(self, outputs: Tensor, raw: Raw, targets: Tensor) -> HeldOut:
+    def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> CalibrationRows:
         """One entry per row and output."""
         residual = self.residual(outputs, targets.to(outputs.device))
-        return raw.held_out(residual, torch.arange(residual.shape[1]))
+        return raw.calibration_rows(residual, torch.arange(residual.shape[1]))
 
     def calibrate(
-        self, rows: HeldOut | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
+        self, rows: CalibrationRows | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
     ) -> tuple[Calibration, Calibration]:
         """The scales of the distribution about the network's output, and about the corrected mean.
 
@@ -89,7 +89,7 @@ class Regression:
         return own, corrected
 
     def recalibrate(
-        self, rows: HeldOut, shape: Shape, calibrations: tuple[Calibration, Calibration]
+        self, rows: CalibrationRows, shape: Shape, calibrations: tuple[Calibration, Calibration]
     ) -> tuple[Calibration, Calibration]:
         """Both scales fitted anew; rho is that of before."""
         own, corrected = (
@@ -98,14 +98,16 @@ class Regression:
         )
         return own, corrected
 
-    def doubt(self, rows: HeldOut, calibrations: tuple[Calibration, Calibration]) -> str:
+    def calibration_warning(
+        self, rows: CalibrationRows, calibrations: tuple[Calibration, Calibration]
+    ) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
         spread = torch.stack([part.square().mean() for part in _by_output(rows)])
-        if len(rows) < FEWEST_DOUBTED * len(spread) or not bool((spread > 0).all()):
+        if len(rows) < FEWEST_WARNED * len(spread) or not bool((spread > 0).all()):
             return ""
         found = float(held_out_loss(calibrations[0], rows))
         constant = float(0.5 * (2 * math.pi * math.e * spread).log().mean())
-        if not found > constant + DOUBT:
+        if not found > constant + WORSE:
             return ""
         return (
             f"on the held-out rows this error bar is worse than one constant noise: NLL {found:.2f} against "
@@ -113,7 +115,7 @@ class Regression:
             "which may follow each other closely in time: pass fewer of these (every eighth), and compare."
         )
 
-    def score(self, raw: Raw) -> Tensor:
+    def score(self, raw: LatentPrediction) -> Tensor:
         """Novelty, which has no unit, the mean over the outputs, shape [n]."""
         return raw.novelty.mean(dim=1)
 
@@ -123,7 +125,7 @@ class Regression:
         return own, corrected
 
     def prediction(
-        self, outputs: Tensor, raw: Raw, calibrations: tuple[Calibration, Calibration]
+        self, outputs: Tensor, raw: LatentPrediction, calibrations: tuple[Calibration, Calibration]
     ) -> Prediction:
         """The answer to the user.
 
@@ -136,12 +138,17 @@ class Regression:
         paper = self._about(outputs, raw, _plain(calibrations[0]))
         return replace(own, _corrected=corrected, _plain=paper)
 
-    def _about(self, outputs: Tensor, raw: Raw, calibration: Calibration) -> Prediction:
+    def _about(self, outputs: Tensor, raw: LatentPrediction, calibration: Calibration) -> Prediction:
         c = calibration.to(raw.epistemic.device)
         scale = c.scale(raw.novelty, raw.log_kappa, c.level)
         variance = scale * (raw.epistemic + raw.noise)
         expected, left = pooled(
-            c, variance, raw.shift, raw.witness_shift, raw.witness_precision, c.trust.expand_as(raw.shift)
+            c,
+            variance,
+            raw.residual_mean,
+            raw.witness_mean,
+            raw.witness_precision,
+            c.trust.expand_as(raw.residual_mean),
         )
         rest = 1.0 - c.shift
         # z = 0 leaves the network's output untouched, to the bit
@@ -189,6 +196,6 @@ def _like(values: Tensor, outputs: Tensor) -> Tensor:
     return values.reshape(outputs.shape).to(wide(outputs.dtype))
 
 
-def _by_output(rows: HeldOut) -> list[Tensor]:
+def _by_output(rows: CalibrationRows) -> list[Tensor]:
     """The residuals of each output."""
     return [rows.residual[rows.output == output] for output in rows.output.unique().tolist()]

@@ -80,33 +80,33 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class CalibrationRows:
     """Rows that a prediction has not seen, one entry per row and output, each of shape [L].
 
     Args:
         residual: y - f(x).
-        shift: Residual mean m(x).
+        residual_mean: m(x).
         epistemic: Before calibration.
         noise: sigma^2, before calibration.
         novelty: nu(x).
         log_kappa: Of the expert that answers.
         output: Which output the entry belongs to, int64.
-        witness_shift: What the witness expects of y - f(x).
+        witness_mean: What the witness expects of y - f(x).
         witness_precision: How much that counts; 0: there is no witness.
     """
 
     residual: Tensor
-    shift: Tensor
+    residual_mean: Tensor
     epistemic: Tensor
     noise: Tensor
     novelty: Tensor
     log_kappa: Tensor
     output: Tensor
-    witness_shift: Tensor
+    witness_mean: Tensor
     witness_precision: Tensor
 
     @classmethod
-    def cat(cls, parts: list[HeldOut]) -> HeldOut:
+    def cat(cls, parts: list[CalibrationRows]) -> CalibrationRows:
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
 
@@ -185,7 +185,7 @@ def pooled(
     calibration: Calibration,
     variance: Tensor,
     shift: Tensor,
-    witness_shift: Tensor,
+    witness_mean: Tensor,
     witness_precision: Tensor,
     trust: Tensor,
 ) -> tuple[Tensor, Tensor]:
@@ -199,22 +199,22 @@ def pooled(
     Args:
         calibration: Gives v.
         variance: V of the experts, already scaled.
-        shift, witness_shift, witness_precision: m, h and p, of the same shape.
+        shift, witness_mean, witness_precision: m, h and p, of the same shape.
         trust: t, of the same shape.
     """
     heard = witness_precision > 0  # where an expert knows nothing V is infinite, and 0 * inf no number
     gain = torch.where(heard, trust * witness_precision * torch.where(heard, variance, 0.0), 0.0)
-    expected = (calibration.weight * shift + gain * witness_shift) / (1.0 + gain)
+    expected = (calibration.weight * shift + gain * witness_mean) / (1.0 + gain)
     return expected, (1.0 + gain) / (1.0 + gain.square())
 
 
-def held_out_loss(calibration: Calibration, rows: HeldOut) -> Tensor:
+def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> Tensor:
     """Mean negative log likelihood of held-out rows as they usually are: without rho, so that no other number
     makes up for it."""
     level, trust = calibration.level[rows.output], calibration.trust[rows.output]
     scaled = calibration.scale(rows.novelty, rows.log_kappa, level) * (rows.epistemic + rows.noise)
     expected, left = pooled(
-        calibration, scaled, rows.shift, rows.witness_shift, rows.witness_precision, trust
+        calibration, scaled, rows.residual_mean, rows.witness_mean, rows.witness_precision, trust
     )
     rest = 1.0 - calibration.shift
     variance = scaled * left + calibration.excess * rest.square() * expected.square()
@@ -223,7 +223,7 @@ def held_out_loss(calibration: Calibration, rows: HeldOut) -> Tensor:
 
 
 def fit_calibration(
-    rows: HeldOut, num_outputs: int, *, corrected: bool, rare: Tensor | None = None
+    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: Tensor | None = None
 ) -> Calibration:
     """a, b, c, w, t (and v where it is not the same as w) by maximum likelihood on held-out rows.
 

@@ -31,7 +31,7 @@ SAFE = 1e-3
 TRIES = 8
 
 
-def telling_rows(gram: Tensor, count: int, noise: float) -> Tensor:
+def variance_reduction_rows(gram: Tensor, count: int, noise: float) -> Tensor:
     r"""Rows in the order in which they tell most about all rows, given those chosen before.
 
     With C the posterior covariance of the rows, the next one is that with the largest
@@ -95,7 +95,7 @@ def projected(cross: Tensor, gram: Tensor, values: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor.T, inside, upper=True)
 
 
-def strongest_root(factor: Tensor, gram: Tensor, rank: int) -> Tensor:
+def low_rank_root(factor: Tensor, gram: Tensor, rank: int) -> Tensor:
     r"""R with :math:`R R^\top \le (L L^\top)^{-1}`, of the r directions in which the rows tell most.
 
     .. math:: R = L^{-\top} V, \qquad L^{-1} K K L^{-\top} = V S V^\top,

@@ -66,10 +66,8 @@ def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         basis V of shape [d, r] and shrink tau / (lambda + tau) of shape [r].
     """
-    _, singular, right = torch.linalg.svd(phi, full_matrices=False)
-    keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
-    eigenvalues = singular[keep].square()
-    return right[keep].T.contiguous(), tau / (eigenvalues + tau)
+    basis, eigenvalues = _row_space(phi)
+    return basis, tau / (eigenvalues + tau)
 
 
 def noisy_span(phi: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,7 +82,12 @@ def noisy_span(phi: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         basis V of shape [d, r] and shrink 1 - G of shape [r].
     """
-    white = torch.linalg.solve_triangular(factor, phi, upper=False)
-    _, singular, right = torch.linalg.svd(white, full_matrices=False)
-    keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
-    return right[keep].T.contiguous(), (1.0 - singular[keep].square()).clamp_min(0.0)
+    basis, told = _row_space(torch.linalg.solve_triangular(factor, phi, upper=False))
+    return basis, (1.0 - told).clamp_min(0.0)
+
+
+def _row_space(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions of [m, d] that are not lost in rounding [d, r], and their squared singular values [r]."""
+    _, singular, right = torch.linalg.svd(rows, full_matrices=False)
+    keep = singular > singular[:1] * max(rows.shape) * torch.finfo(rows.dtype).eps
+    return right[keep].T.contiguous(), singular[keep].square()

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from .evidence import factorise
 
+# Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
+SELECTION_NOISE = 1e-4
 CONTENDERS = 128  # rows among which the next ones are chosen together
 
 
@@ -29,7 +31,7 @@ def condition(gram: Tensor, cross: Tensor, given: Tensor, noise: float) -> Tenso
     return gram - white.T @ white
 
 
-def greedy_rows(covariance: Tensor, count: int, noise: float) -> Tensor:
+def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tensor:
     r"""Rows in the order of largest posterior variance given the rows chosen before.
 
     A pivoted Cholesky factorisation of K + tau I: choosing row p with pivot
@@ -58,16 +60,16 @@ def greedy_rows(covariance: Tensor, count: int, noise: float) -> Tensor:
         rows = top.indices[:CONTENDERS].sort().values  # ties go to the first
         known = columns[:done, rows]
         block = covariance[rows][:, rows] - known.T @ known
-        picked, corner = _contest(block.cpu().numpy(), min(count - done, len(rows)), noise, bound)
-        picks = rows[torch.from_numpy(picked).to(rows.device)]
-        fresh = covariance[picks] - columns[:done, picks].T @ columns[:done]
+        winners, corner = _contest(block.cpu().numpy(), min(count - done, len(rows)), noise, bound)
+        taken = rows[torch.from_numpy(winners).to(rows.device)]
+        fresh = covariance[taken] - columns[:done, taken].T @ columns[:done]
         lower = torch.from_numpy(corner).to(covariance)
         fresh = torch.linalg.solve_triangular(lower, fresh, upper=False)
-        columns[done : done + len(picks)] = fresh
+        columns[done : done + len(taken)] = fresh
         variance -= fresh.square().sum(dim=0)
-        variance[picks] = -math.inf
-        chosen.append(picks)
-        done += len(picks)
+        variance[taken] = -math.inf
+        chosen.append(taken)
+        done += len(taken)
     return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64, device=covariance.device)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from .crossentropy import two_sided
+from .cross_entropy import two_sided
 
 SLOPE = math.pi / 8
 BASE_SPREAD = 0.5  # standard deviation of the pull of log T_0^2 towards 0
@@ -63,7 +63,7 @@ class Temperature:
 
 
 @dataclass(frozen=True)
-class HeldClasses:
+class ClassCalibrationRows:
     """Rows with known classes that the experts have not seen.
 
     Args:
@@ -79,29 +79,31 @@ class HeldClasses:
     expert: Tensor
 
     @classmethod
-    def cat(cls, parts: list[HeldClasses]) -> HeldClasses:
+    def cat(cls, parts: list[ClassCalibrationRows]) -> ClassCalibrationRows:
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def some(self) -> HeldClasses:
+    def some(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than it takes."""
         most = max(FEWEST_ROWS, MOST_NUMBERS // self.logits.shape[1])
         if len(self) <= most:
             return self
         chosen = torch.linspace(0, len(self) - 1, most, dtype=torch.float64).round().long()
-        return HeldClasses(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+        return ClassCalibrationRows(
+            **{field.name: getattr(self, field.name)[chosen] for field in fields(self)}
+        )
 
 
-def tempered_nll(rows: HeldClasses, temperature: Tensor) -> Tensor:
+def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:
     """Negative log likelihood of each row's label at these temperatures, shape [n], float64."""
     cooled = two_sided(rows.logits.double()) / temperature[:, None]
     return torch.logsumexp(cooled, dim=1) - cooled.gather(1, rows.labels[:, None]).squeeze(1)
 
 
-def fit_temperature(rows: HeldClasses, num_experts: int, *, seen: bool, local: bool) -> Temperature:
+def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool, local: bool) -> Temperature:
     r"""T_0, lambda and each expert's lambda by maximum likelihood, the logarithms pulled as said above.
 
     Args:
@@ -131,7 +133,7 @@ def fit_temperature(rows: HeldClasses, num_experts: int, *, seen: bool, local: b
     return Temperature(base, slope, slopes)
 
 
-def _own_slopes(rows: HeldClasses, base: Tensor, slope: Tensor, num_experts: int) -> Tensor:
+def _own_slopes(rows: ClassCalibrationRows, base: Tensor, slope: Tensor, num_experts: int) -> Tensor:
     """What each expert's lambda is to that of all, shape [M]; 1 where it has too few rows."""
     counts = torch.bincount(rows.expert, minlength=num_experts)
     free = (counts >= ENOUGH).double()

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..prediction import Prediction, folded_quantile, folded_share
+from ..likelihoods.prediction import Prediction, folded_quantile, folded_share
 from .checks import same_shape, unknown_costs_all
 
 NUM_LEVELS = 100  # of a coverage curve: those of uncertainty-toolbox, 0 and 1 among them

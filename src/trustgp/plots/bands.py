@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..evaluation import known
-from ..prediction import Prediction
+from ..likelihoods.prediction import Prediction
+from ..metrics.evaluation import known
 from .style import BLUE, INK, numbers
 
 

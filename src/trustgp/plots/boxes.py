@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..detection import Detections
+from ..likelihoods.detections import Detections
 from .novelty import colour_of, ink_on
 from .style import INK, figure, numbers, require_matplotlib
 
 Array = NDArray[np.float64]
 FONT = 7.5  # points
 WIDE, TALL = 0.56, 1.7  # of a letter, and of a label, over the size of the font
-_INK = {"fontsize": FONT, "color": INK}
 
 
 def detections(
@@ -89,9 +88,8 @@ def annotate(
     for label, box, colour in zip(labels, boxes, colours, strict=True):
         taken.append(_draw_label(axes, label, box, colour, taken, boxes))
     if not len(found):
-        axes.text(
-            *(0.03, 0.97), "nothing found", transform=axes.transAxes, va="top", bbox=_plate("white"), **_INK
-        )
+        style = {"transform": axes.transAxes, "va": "top", "bbox": _plate("white"), "fontsize": FONT}
+        axes.text(0.03, 0.97, "nothing found", color=INK, **style)
 
 
 def as_picture(image: Any) -> Array:
@@ -182,14 +180,12 @@ def _draw_label(
     places = [np.array([start, y, start + size[0], y + size[1]]) for y in heights]
     inside = [one for one in places if one[1] >= top and one[3] <= bottom] or places[2:3]
     far = 0.2 * np.prod(size) * np.arange(len(inside))  # the first places are nearer to the box
-    cover = [
-        10 * sum(_shared(one, o) for o in taken) + 0.5 * sum(_shared(one, o) for o in boxes) for one in inside
-    ]
-    where = inside[int(np.argmin(np.array(cover) + far))]  # labels must not be covered, boxes rather not
+    weights = [(10.0, taken), (0.5, boxes)]  # labels must not be covered, boxes rather not
+    cover = [sum(w * _shared(one, other) for w, others in weights for other in others) for one in inside]
+    where = inside[int(np.argmin(np.array(cover) + far))]
     place = where[0] + 0.3 * FONT / points, (where[1] + where[3]) / 2
-    axes.text(
-        *place, text, fontsize=FONT, color=ink_on(colour), va="center", bbox=_plate(colour), clip_on=True
-    )
+    style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
+    axes.text(*place, text, color=ink_on(colour), **style)
     return where
 
 

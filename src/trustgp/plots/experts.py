@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ..data import Inputs, as_inputs, chunks, count, require_finite, take, to_device
-from ..experts import chunk_rows
-from ..gating import nearest_two
-from ..mixture import Mixture
-from ..model import UncertaintyModel
+from ..data.chunking import chunks
+from ..data.rows import require_finite
+from ..data.trees import Inputs, as_inputs, count, take, to_device
+from ..experts.features import chunk_rows
+from ..experts.gate import nearest_two
+from ..experts.mixture import Mixture
 from .style import INK, PALETTE, numbers
 
 MOST_NUMBERS = 40  # experts that are numbered; more would hide the rows
+
+
+class HasMixtures(Protocol):
+    """What was fitted: a model, or its state."""
+
+    @property
+    def mixtures(self) -> Sequence[Mixture]:
+        """One for each kernel."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,11 +45,11 @@ class ExpertMap:
 
 
 @torch.no_grad()
-def map_experts(model: UncertaintyModel, inputs: Inputs, *, output: int = 0) -> ExpertMap:
+def map_experts(model: HasMixtures, inputs: Inputs, *, output: int = 0) -> ExpertMap:
     """Where rows lie for the gate, and who answers for them.
 
     Args:
-        model: Of two or more experts.
+        model: Of two or more experts, such as an `UncertaintyModel`.
         inputs: As the network takes them, of n rows.
         output: Whose gate to show, where `outputs="separate"` gave each output its own.
     """
@@ -47,7 +58,7 @@ def map_experts(model: UncertaintyModel, inputs: Inputs, *, output: int = 0) -> 
         raise ValueError(
             "the model has a single expert, and no gate to draw; fit with num_experts=2 or more."
         )
-    rows = to_device(as_inputs(inputs), model.device)
+    rows = to_device(as_inputs(inputs), mixture.gate.centroids.device)
     require_finite(rows, "inputs")
     parts = [
         mixture.gate.embed(mixture.tangents(take(rows, index)))
@@ -59,7 +70,7 @@ def map_experts(model: UncertaintyModel, inputs: Inputs, *, output: int = 0) -> 
 
 
 def draw_experts(
-    axes: Any, model: UncertaintyModel, inputs: Inputs, *, output: int = 0, size: float = 8.0
+    axes: Any, model: HasMixtures, inputs: Inputs, *, output: int = 0, size: float = 8.0
 ) -> None:
     """Rows coloured by expert, and the experts' centroids.
 
@@ -67,36 +78,23 @@ def draw_experts(
 
     Args:
         axes: Of matplotlib.
-        model: Of two or more experts.
-        inputs: As the network takes them, of n rows.
-        output: Whose gate to show, where `outputs="separate"` gave each output its own.
+        model, inputs, output: As for `map_experts`.
         size: Of a dot.
     """
     found = map_experts(model, inputs, output=output)
     colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(found.centroids))]
     points, centres = numbers(found.points), numbers(found.centroids)
     dots = [colours[expert] for expert in found.expert.tolist()]
-    axes.scatter(points[:, 0], points[:, 1], s=size, c=dots, alpha=0.6, linewidths=0)
-    axes.scatter(
-        centres[:, 0], centres[:, 1], s=110, c=colours, edgecolors=INK, linewidths=0.9, marker="o", zorder=3
-    )
+    axes.scatter(*points.T, s=size, c=dots, alpha=0.6, linewidths=0)
+    axes.scatter(*centres.T, s=110, c=colours, edgecolors=INK, linewidths=0.9, marker="o", zorder=3)
+    style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white", "weight": "bold", "zorder": 4}
     if len(centres) <= MOST_NUMBERS:
-        for expert, (x, y) in enumerate(centres):
-            axes.text(
-                x,
-                y,
-                str(expert),
-                ha="center",
-                va="center",
-                fontsize=7,
-                color="white",
-                weight="bold",
-                zorder=4,
-            )
+        for expert, centre in enumerate(centres):
+            axes.text(*centre, str(expert), **style)
     axes.set(xlabel="first component of the gate", ylabel="second component")
 
 
-def _mixture_of(model: UncertaintyModel, output: int) -> Mixture:
+def _mixture_of(model: HasMixtures, output: int) -> Mixture:
     for mixture in model.mixtures:
         if output in mixture.outputs.tolist():
             return mixture

@@ -53,13 +53,8 @@ def _draw(
         ]
         best.sort(key=lambda k: cost[k])
         label = {"nll": "network's output", "corrected": "corrected mean"}.get(score)
-        axes.plot(
-            [cost[k] for k in best],
-            [getattr(trials[k], score) for k in best],
-            color=colour,
-            lw=1,
-            label=label,
-        )
+        line = [(cost[k], getattr(trials[k], score)) for k in best]
+        axes.plot(*zip(*line, strict=True), color=colour, lw=1, label=label)
     for t, x in zip(trials, cost, strict=True):
         if t.name == chosen:
             axes.axvline(x, color=RED, lw=0.8, ls="--")

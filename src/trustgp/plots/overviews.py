@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..evaluation import Evaluation, known
-from ..prediction import Prediction
+from ..likelihoods.prediction import Prediction
+from ..metrics.evaluation import Evaluation, known
 from .basic import draw_histograms
 from .quality import column_of, draw_calibration, draw_parity, draw_sparsification
 from .style import BLUE, INK, ORANGE, figure

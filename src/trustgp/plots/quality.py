@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..evaluation import Evaluation, known, parts
 from ..metrics import interval_width
+from ..metrics.evaluation import Evaluation, known, parts
 from .style import BLUE, GREEN, GREY, INK, RED, numbers
 
 

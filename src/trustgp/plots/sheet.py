@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..detection import DetectionModel, Detections
-from ..progress import reporting
+from ..executors.progress import reporting
+from ..likelihoods.detections import Detections
 from .boxes import annotate, as_picture, draw_picture, lay_out
 from .novelty import colour_of
 from .style import INK, figure, require_matplotlib
@@ -25,22 +24,9 @@ NAMED = 5  # files that a warning names
 INCHES = 2.6  # of a picture
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """Pictures of one size.
-
-    Args:
-        images: From 0 to 255, uint8, [n, 3, h, w].
-        titles: Of each.
-    """
-
-    images: Tensor
-    titles: tuple[str, ...]
-
-
 def contact_sheet(
     folder_or_images: Any,
-    model: DetectionModel,
+    model: Any,
     *,
     columns: int = 4,
     size: tuple[int, int] | None = None,
@@ -58,7 +44,7 @@ def contact_sheet(
     Args:
         folder_or_images: A folder with PNG and JPEG files, or pictures: a list, or [n, 3, h, w], as
             `plots.detections` takes them. Files that cannot be read are named in a warning and left out.
-        model: From `fit_detector`.
+        model: A `DetectionModel`, or anything else with a `size` and a `predict` that gives `Detections`.
         columns: Pictures in a row.
         size: Height and width that pictures are stretched to; None: those that the model was fitted on.
         prepare: From pictures, uint8 [n, 3, h, w], to what the detector takes; None: divided by 255.
@@ -78,8 +64,8 @@ def contact_sheet(
         raise ValueError(f"columns={columns}, most={most}; both must be at least 1.")
     if order not in ORDERS:
         raise ValueError(f"order={order!r}; allowed are {', '.join(ORDERS)}.")
-    pictures = _gathered(folder_or_images, size or model.size, progress)
-    found = _found(model, pictures.images, prepare or (lambda images: images.float() / 255), progress)
+    images, titles = _gathered(folder_or_images, size or model.size, progress)
+    found = _found(model, images, prepare or (lambda images: images.float() / 255), progress)
     ranks = range(len(found))
     if order == "novelty":
         ranks = sorted(ranks, key=lambda i: (not len(found[i]), -found[i].summary["novelty"]))
@@ -91,8 +77,8 @@ def contact_sheet(
         for axes in grid.flat[len(shown) :]:
             axes.set_axis_off()
         for axes, i in zip(grid.flat, shown, strict=False):
-            draw_picture(axes, as_picture(pictures.images[i]))
-            _caption(axes, pictures.titles[i], found[i], threshold)
+            draw_picture(axes, as_picture(images[i]))
+            _caption(axes, titles[i], found[i], threshold)
         drawn.suptitle(_heading(len(shown), len(found), order), fontsize=10, x=0.01, ha="left")
         lay_out(drawn)
         for axes, i in zip(grid.flat, shown, strict=False):
@@ -100,7 +86,8 @@ def contact_sheet(
     return drawn
 
 
-def _gathered(given: Any, size: tuple[int, int], progress: bool) -> Pictures:
+def _gathered(given: Any, size: tuple[int, int], progress: bool) -> tuple[Tensor, list[str]]:
+    """Pictures of one size, from 0 to 255, uint8, [n, 3, h, w], and the title of each."""
     if isinstance(given, (str, Path)):
         return _read(Path(given), size, progress)
     if isinstance(given, (Tensor, np.ndarray)) and given.ndim == 3:
@@ -108,10 +95,10 @@ def _gathered(given: Any, size: tuple[int, int], progress: bool) -> Pictures:
     if len(given) == 0:
         raise ValueError("there are no pictures to draw; at least one is needed.")
     resized = [_resized(np.round(255 * as_picture(one)).astype(np.uint8), size) for one in given]
-    return Pictures(torch.stack(resized), tuple(f"picture {i}" for i in range(len(resized))))
+    return torch.stack(resized), [f"picture {i}" for i in range(len(resized))]
 
 
-def _read(folder: Path, size: tuple[int, int], progress: bool) -> Pictures:
+def _read(folder: Path, size: tuple[int, int], progress: bool) -> tuple[Tensor, list[str]]:
     """Every picture of a folder that can be read, by name."""
     from PIL import Image, UnidentifiedImageError
 
@@ -135,7 +122,7 @@ def _read(folder: Path, size: tuple[int, int], progress: bool) -> Pictures:
         if not images:
             raise ValueError(f"{text}.")
         warnings.warn(f"{text}; they are left out.", stacklevel=4)
-    return Pictures(torch.stack(images), tuple(titles))
+    return torch.stack(images), titles
 
 
 def _resized(picture: np.ndarray, size: tuple[int, int]) -> Tensor:
@@ -149,7 +136,7 @@ def _resized(picture: np.ndarray, size: tuple[int, int]) -> Tensor:
 
 
 def _found(
-    model: DetectionModel, images: Tensor, prepare: Callable[[Tensor], Tensor], progress: bool
+    model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], progress: bool
 ) -> list[Detections]:
     parts = images.split(PICTURES)
     with reporting(enabled=progress) as reporter:

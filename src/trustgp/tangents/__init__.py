@@ -5,7 +5,7 @@ from .factors import LayerFactors
 from .rows import JacobianRows
 from .sketch import Sketch
 
-KINDS = {"LayerFactors": LayerFactors, "JacobianRows": JacobianRows, "Sketch": Sketch}
+KINDS = {kind.__name__: kind for kind in (LayerFactors, JacobianRows, Sketch)}
 
 __all__ = [
     "KINDS",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..data import CHUNK_ROWS, Inputs
-from .network import TangentNetwork
+from ..data.chunking import working_set
+from ..data.trees import Inputs
+from .network import Choice, TangentNetwork, choose_parameters
 
 
-class Features(Protocol):
-    """Tangent features of some rows: whatever it takes to evaluate the kernel between them."""
+class KernelRows(Protocol):
+    """Some rows: whatever it takes to evaluate the kernel between them."""
 
     def __len__(self) -> int: ...
 
@@ -29,6 +31,23 @@ class Features(Protocol):
         """The features of `rows`, by index."""
         ...
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The state, by name; each tensor has the rows as its first dimension."""
+        ...
+
+    def stored(self) -> dict[str, Tensor]:
+        """What a file holds of it, by name: `tensors()`, or as much in fewer bytes."""
+        ...
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Several lots of rows, one after another."""
+        ...
+
+
+class Features(KernelRows, Protocol):
+    """Tangent features of some rows."""
+
     def select(self, columns: Tensor) -> Self:
         """Only the given feature columns; an empty index keeps all of them."""
         ...
@@ -37,87 +56,69 @@ class Features(Protocol):
         """The feature rows as a matrix [n, d] when there is one, else None."""
         ...
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The state, by name; each tensor has the rows as its first dimension."""
-        ...
-
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         """The features whose `tensors()` these are."""
         ...
 
-    @classmethod
-    def cat(cls, parts: Sequence[Self]) -> Self:
-        """The features of several lots of rows, one after another."""
-        ...
 
+class TangentMap(ABC):
+    """Makes features from inputs, for one network and one way to mix its outputs.
 
-class TangentMap(Protocol):
-    """Makes features from inputs, for one network and one way to mix its outputs."""
+    A representation says how features are made and what they take; what follows for those without columns
+    of their own is said here.
+    """
 
-    network: TangentNetwork
-    mix: Tensor
+    kind: ClassVar[type[Any]]  # the class of the features it makes, a `Features`
 
-    @property
-    def kind(self) -> type[Any]:
-        """The class of the features it makes, a `Features`."""
-        ...
+    def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
+        self.network = network
+        self.mix = mix
 
     @property
-    def slow(self) -> str:
+    def slow_reason(self) -> str:
         """Why it is slow, where rows must be differentiated one after another; else empty."""
-        ...
+        return ""
 
-    def __call__(self, inputs: Inputs) -> Features:
+    def __call__(self, inputs: Inputs) -> Any:
         """Features of a chunk of rows."""
-        ...
+        return self.with_outputs(inputs)[0]
 
-    def seen(self, inputs: Inputs) -> tuple[Features, Tensor | None]:
+    @abstractmethod
+    def with_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
         """The same, and the outputs [n, C] of the forward pass that gave them; None: there was not one."""
-        ...
 
     def columns(self, inputs: Inputs) -> Tensor:
         """The feature columns an expert on these rows keeps; empty: all of them."""
-        ...
+        return torch.empty(0, dtype=torch.int64)
 
-    def parts(self, features: Any) -> Tensor | None:
+    def diag_per_output(self, features: Any) -> Tensor | None:
         """What each mixed output adds to `features.diag()`, float64, [n, K]; None: they are not told apart.
 
         Args:
             features: Made by this map, an expert's columns selected or not.
         """
-        ...
+        return None
 
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
         """theta, by name, with zeros where neither the network nor the expert keeps a column."""
-        ...
+        return self.network.parameters
 
+    @abstractmethod
     def row_bytes(self) -> int:
         """Memory of one row's features."""
-        ...
 
-    def width(self, *, expert: bool) -> int | None:
+    def num_columns(self, *, expert: bool) -> int | None:
         """Columns d of explicit features, of an expert or before its choice; None if not explicit."""
-        ...
+        return None
 
+    @abstractmethod
     def working_bytes(self) -> int:
         """Memory needed per row while its features are made."""
-        ...
 
+    @abstractmethod
     def state(self) -> dict[str, Tensor]:
         """The tensors from which `Tangents.restore` makes this map again."""
-        ...
-
-
-def at_once(space: int, device: torch.device) -> int:
-    """Bytes of one step of work where a CPU takes `space`: a GPU waits for each step, so its are larger."""
-    return 4 * space if device.type == "cuda" else space
-
-
-def working_set(device: torch.device) -> int:
-    """Bytes that the rows of one chunk may take on the way, where a row takes much."""
-    # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
-    return 512 * 2**20 if device.type == "cuda" else 256 * 2**20
 
 
 def chunk_bytes(tangents: TangentMap) -> int:
@@ -128,29 +129,27 @@ def chunk_bytes(tangents: TangentMap) -> int:
     return max(64 * 2**20, min(most, 16 * tangents.working_bytes()))
 
 
-def most_rows(device: torch.device) -> int:
-    """Rows of a chunk, at most: on a GPU a chunk costs as many kernels whatever its size."""
-    return 16384 if device.type == "cuda" else CHUNK_ROWS
+class Tangents(ABC):
+    """A user's choice of representation: settings only, in a frozen dataclass."""
 
-
-class Tangents(Protocol):
-    """A user's choice of representation: settings only."""
+    parameters: Choice
 
     def choose(self, network: nn.Module) -> list[str]:
         """The chosen parameters' names; raises where this representation cannot serve them."""
-        ...
+        return choose_parameters(network, self.parameters)
 
+    @abstractmethod
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> TangentMap:
         """The map for one network and mix, probed on a few sample rows."""
-        ...
 
+    @abstractmethod
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> TangentMap:
         """The map whose `state()` this is."""
-        ...
 
     def settings(self) -> dict:
         """Plain values: the arguments that make this object again."""
-        ...
+        choice = self.parameters if isinstance(self.parameters, str) else list(self.parameters)
+        return {**vars(self), "parameters": choice}
 
 
 def output_mixes(

@@ -14,18 +14,23 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..data import Inputs, copied, count, take
-from .blocks import gram_blocks, mirrored
-from .dense import dense_rows
-from .network import Choice, TangentNetwork, as_matrix, call, choose_parameters
-from .recorder import LayerCall, Recorder
+from ..data.trees import Inputs, count, take
+from .base import TangentMap, Tangents
+from .gram import gram_blocks, mirrored
+from .jacobian.accumulators import DenseAccumulator
+from .jacobian.layer_calls import LayerCall
+from .jacobian.layer_gradients import linear
+from .jacobian.layer_io import LayerIORecorder
+from .jacobian.strategies import looped
+from .network import Choice, TangentNetwork, gradients_of
 
 FEW_ROWS = 64  # on a CPU: the backward passes of so few cost more to begin than to do
+GROUPS = ("activations", "signals", "products")
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
 
 @dataclass(frozen=True)
-class LayerFactors:
+class LayerFactors(Tangents):
     """Exact kernel from layer factors, for networks of Linear (and normalisation) layers on vectors.
 
     Args:
@@ -35,8 +40,8 @@ class LayerFactors:
     parameters: Choice = "all"
 
     def choose(self, network: nn.Module) -> list[str]:
-        names = choose_parameters(network, self.parameters)
-        _layers(network, names)
+        names = super().choose(network)
+        _check_layers(network, names)
         return names
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> FactorMap:
@@ -50,9 +55,6 @@ class LayerFactors:
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> FactorMap:
         return FactorMap(network, state["mix"], int(state["row_bytes"]))
-
-    def settings(self) -> dict:
-        return {"parameters": _plain(self.parameters)}
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class FactorFeatures:
     activations: tuple[Tensor, ...]
     signals: tuple[Tensor, ...]
     products: tuple[Tensor, ...]
+
+    def groups(self) -> tuple[tuple[Tensor, ...], ...]:
+        """Activations, signals and products."""
+        return self.activations, self.signals, self.products
 
     def __len__(self) -> int:
         return len((self.activations + self.products)[0])
@@ -97,7 +103,7 @@ class FactorFeatures:
         return total
 
     def take(self, rows: Tensor) -> Self:
-        return self._map(lambda tensor: tensor[rows])
+        return type(self)(*(tuple(tensor[rows] for tensor in group) for group in self.groups()))
 
     def select(self, columns: Tensor) -> Self:
         if columns.numel():
@@ -108,66 +114,53 @@ class FactorFeatures:
         return None
 
     def tensors(self) -> dict[str, Tensor]:
-        named = {f"activations.{i}": value for i, value in enumerate(self.activations)}
-        named |= {f"signals.{i}": value for i, value in enumerate(self.signals)}
-        return named | {f"products.{i}": value for i, value in enumerate(self.products)}
+        groups = zip(GROUPS, self.groups(), strict=True)
+        return {f"{name}.{i}": value for name, group in groups for i, value in enumerate(group)}
+
+    def stored(self) -> dict[str, Tensor]:
+        return self.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        def group(kind: str) -> tuple[Tensor, ...]:
-            named = {int(k.split(".")[1]): v for k, v in tensors.items() if k.startswith(kind + ".")}
-            return tuple(named[i] for i in sorted(named))
-
-        return cls(group("activations"), group("signals"), group("products"))
+        found: dict[str, dict[int, Tensor]] = {name: {} for name in GROUPS}
+        for key, value in tensors.items():
+            name, _, number = key.partition(".")
+            if name in found:  # what belongs to no group is told by its absence from `tensors()`
+                found[name][int(number)] = value
+        return cls(*(tuple(group[i] for i in sorted(group)) for group in found.values()))
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        def join(field: str) -> tuple[Tensor, ...]:
-            return tuple(torch.cat(lot) for lot in zip(*(getattr(p, field) for p in parts), strict=True))
-
-        return cls(join("activations"), join("signals"), join("products"))
-
-    def _map(self, function) -> Self:
-        return type(self)(
-            tuple(map(function, self.activations)),
-            tuple(map(function, self.signals)),
-            tuple(map(function, self.products)),
-        )
+        groups = zip(*(part.groups() for part in parts), strict=True)
+        return cls(*(tuple(map(torch.cat, zip(*lots, strict=True))) for lots in groups))
 
 
-class FactorMap:
+class FactorMap(TangentMap):
     """Makes factors: one forward pass that notes the layers' inputs, one backward pass per mixed output."""
 
     kind = FactorFeatures
-    slow = ""
 
     def __init__(self, network: TangentNetwork, mix: Tensor, row_bytes: int) -> None:
-        self.network = network
-        self.mix = mix
+        super().__init__(network, mix)
         self._row_bytes = row_bytes
         self._together = True  # until it is found to fail
 
-    def __call__(self, inputs: Inputs) -> FactorFeatures:
-        return self.seen(inputs)[0]
-
     @torch.inference_mode(False)  # the user may predict in it
-    def seen(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
-        recorder = Recorder(self.network)
+    def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
+        recorder = LayerIORecorder(self.network)
         with torch.enable_grad(), recorder:
-            outputs = as_matrix(call(self.network.twin, copied(self.network.ready(inputs))))
-        calls = recorder.calls
-        mix = self.mix.to(outputs)
-        per_layer = self._signals(outputs, [call.probe for call in calls], mix)
-        if len(mix) == 1 and calls[-1].kind == "linear" and recorder.returned(outputs):
+            outputs = self.network.twin_matrix(inputs)
+        calls, mix = recorder.calls, self.mix.to(outputs)
+        signals = self._signals(outputs, [call.probe for call in calls], mix)
+        if len(mix) == 1 and calls[-1].kind.gradient is linear and recorder.returned(outputs):
             # what the network returns is that layer's output: its signal is the mix, the same for all rows,
             # and only its length counts, which does not grow with the outputs
-            per_layer[-1] = mix.norm().expand(outputs.shape[0], 1, 1)
-        linear = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "linear"]
-        elementwise = [(c, g) for c, g in zip(calls, per_layer, strict=True) if c.kind == "product"]
+            signals[-1] = mix.norm().expand(outputs.shape[0], 1, 1)
+        pairs = list(zip(calls, signals, strict=True))
         features = FactorFeatures(
-            activations=tuple(_extended(c) for c, _ in linear),
-            signals=tuple(g.flatten(1) for _, g in linear),
-            products=tuple(_products(c, g) for c, g in elementwise),
+            activations=tuple(_extended(c) for c in calls if not c.kind.elementwise),
+            signals=tuple(g.flatten(1) for c, g in pairs if not c.kind.elementwise),
+            products=tuple(_products(c, g) for c, g in pairs if c.kind.elementwise),
         )
         return features, outputs.detach()
 
@@ -177,20 +170,16 @@ class FactorMap:
         if few and len(mix) > 1 and self._together:
             try:  # all in one pass: it takes as long to be asked as to answer
                 every = mix[:, None].expand(-1, *outputs.shape)
-                return [
-                    signal.transpose(0, 1) for signal in _back(outputs, probes, every, is_grads_batched=True)
-                ]
+                found = gradients_of(outputs, probes, every, batched=True)
+                return [signal.transpose(0, 1) for signal in found]
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # vmap does not know some operation of this network
                 self._together = False
-        signals = [_back(outputs, probes, row.expand_as(outputs)) for row in mix]
-        return [torch.stack(lot, dim=1) for lot in zip(*signals, strict=True)]
+        lots = [gradients_of(outputs, probes, row.expand_as(outputs)) for row in mix]
+        return [torch.stack(lot, dim=1) for lot in zip(*lots, strict=True)]
 
-    def columns(self, inputs: Inputs) -> Tensor:
-        return torch.empty(0, dtype=torch.int64)
-
-    def parts(self, features: FactorFeatures) -> Tensor:
+    def diag_per_output(self, features: FactorFeatures) -> Tensor:
         total = torch.zeros(len(features), len(self.mix), dtype=torch.float64, device=self.network.device)
         for a, g in zip(features.activations, features.signals, strict=True):
             total.addcmul_(a.double().square().sum(1, keepdim=True), _squares(g, len(self.mix)))
@@ -198,14 +187,8 @@ class FactorMap:
             total += _squares(p, len(self.mix))
         return total
 
-    def direction(self, columns: Tensor) -> dict[str, Tensor]:
-        return self.network.parameters
-
     def row_bytes(self) -> int:
         return self._row_bytes
-
-    def width(self, *, expert: bool) -> None:
-        return None
 
     def working_bytes(self) -> int:
         # forward activations, probes and gradients of one pass, beside the features themselves
@@ -215,13 +198,6 @@ class FactorMap:
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
 
 
-def _back(outputs: Tensor, probes: list[Tensor], weights: Tensor, **options: bool) -> tuple[Tensor, ...]:
-    """What comes back to the probes; the graph is kept."""
-    return torch.autograd.grad(
-        outputs, probes, weights, retain_graph=True, allow_unused=True, materialize_grads=True, **options
-    )
-
-
 def _squares(rows: Tensor, parts: int) -> Tensor:
     """Squared length of each of so many equal parts of [n, K * d], shape [n, K], float64."""
     return rows.unflatten(1, (parts, -1)).double().square().sum(dim=2)
@@ -229,35 +205,36 @@ def _squares(rows: Tensor, parts: int) -> Tensor:
 
 def _extended(one: LayerCall) -> Tensor:
     """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
-    parts = [one.input] if one.weight else []
-    if one.bias:
+    parts = [one.input] if one.weight_name else []
+    if one.bias_name:
         parts.append(one.input.new_ones(one.input.shape[0], 1))
     return torch.cat(parts, dim=1)
 
 
 def _products(one: LayerCall, signal: Tensor) -> Tensor:
     """Gradient of a normalisation layer's weight and bias, [n, K * d * (1 or 2)], from [n, K, d]."""
-    parts = [signal * one.input[:, None]] if one.weight else []
-    if one.bias:
+    parts = [signal * one.input[:, None]] if one.weight_name else []
+    if one.bias_name:
         parts.append(signal)
     return torch.cat(parts, dim=2).flatten(1)
 
 
 def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
     """Raise unless every chosen layer is applied once, to vectors."""
-    recorder = Recorder(network)
+    recorder = LayerIORecorder(network)
     with torch.no_grad(), recorder:
-        call(network.twin, copied(network.ready(inputs)))
-    if recorder.strays:
+        network.twin_matrix(inputs)
+    if recorder.unhandled:
         raise ValueError(
-            f"a parameter of layer '{recorder.strays[0].rpartition('.')[0]}' is also used outside the layer "
-            f"(tied or reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
+            f"a parameter of layer '{recorder.unhandled[0].rpartition('.')[0]}' is also used outside the "
+            f"layer (tied or reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
         )
     seen: dict[str, int] = {name.rpartition(".")[0]: 0 for name in network.names}
     for entry in recorder.calls:
         seen[entry.layer] += 1
         shape = tuple(entry.input.shape)
-        if entry.kind not in ("linear", "product") or len(shape) != 2 or shape[0] != count(inputs):
+        factorises = entry.kind.gradient is linear or entry.kind.elementwise
+        if not factorises or len(shape) != 2 or shape[0] != count(inputs):
             raise ValueError(
                 f"layer '{entry.layer}' is applied to a tensor of shape {shape}; LayerFactors is exact for "
                 f"one vector a row, [n, d], only. {ALTERNATIVE}"
@@ -272,7 +249,9 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
 
 def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features: FactorFeatures) -> None:
     """Refuse rather than return a wrong kernel: compare with dense gradients on two rows."""
-    dense = dense_rows(network, mix, inputs)
+    found = DenseAccumulator(network, count(inputs), len(mix))
+    looped(network, network.names, mix, inputs, found)
+    dense = found.rows().double()
     factored, exact = features.gram(features), dense @ dense.T
     tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
     if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
@@ -282,7 +261,7 @@ def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features
         )
 
 
-def _layers(network: nn.Module, names: Sequence[str]) -> None:
+def _check_layers(network: nn.Module, names: Sequence[str]) -> None:
     """Raise unless every named parameter belongs to a layer whose gradient factorises."""
     kinds = (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
     for name in names:
@@ -293,7 +272,3 @@ def _layers(network: nn.Module, names: Sequence[str]) -> None:
                 f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
                 f"BatchNorm and LayerNorm. {ALTERNATIVE}"
             )
-
-
-def _plain(choice: Choice) -> str | list[str]:
-    return choice if isinstance(choice, str) else list(choice)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.overrides import TorchFunctionMode
 
-from ..data import CHUNK_ROWS, Inputs, copied, count, map_tensors, rows_at_once, take, to_device
-from ..halving import in_chunks
-from .copying import duplicate
-from .unfused import PLAIN, Unfused
+from ..data.chunking import CHUNK_ROWS, map_chunks, rows_at_once
+from ..data.trees import Inputs, copied, count, map_tensors, take, to_device
+from .decompose import PLAIN, Unfused
+from .modules import clone_module
 
 Choice = str | Sequence[str]
 """Which parameters count: "all" (those that require a gradient), "last" (the last layer), or names."""
@@ -54,7 +54,7 @@ class TangentNetwork:
             return self.module
         if self._twin is None or next(self._twin.parameters()).device != self.device:
             with torch.inference_mode(False):
-                self._twin = duplicate(self.module)._apply(_raised)
+                self._twin = clone_module(self.module)._apply(_raised)
         return self._twin
 
     def ready(self, inputs: Inputs) -> Inputs:
@@ -89,6 +89,10 @@ class TangentNetwork:
         """f(x), shape [n, C]."""
         return as_matrix(self.outputs(inputs))
 
+    def twin_matrix(self, inputs: Inputs) -> Tensor:
+        """f(x) as the twin gives it, shape [n, C]."""
+        return as_matrix(call(self.twin, copied(self.ready(inputs))))
+
     def pass_rows(self, inputs: Inputs) -> int:
         """How many rows like these may go through the network at a time."""
         if self._row_bytes is None:
@@ -108,7 +112,7 @@ class TangentNetwork:
         rows, size = torch.arange(count(inputs)), self.pass_rows(inputs)
         if self.forward_mode:
             try:
-                return torch.cat(in_chunks(lambda i: self._forward(take(inputs, i), direction), rows, size))
+                return torch.cat(map_chunks(lambda i: self._forward(take(inputs, i), direction), rows, size))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:  # NotImplementedError is one
@@ -126,20 +130,14 @@ class TangentNetwork:
 
     @torch.enable_grad()
     def _reverse(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        rows = []
+        rows, flat = [], torch.cat([value.flatten() for value in direction.values()])
         for index in range(count(inputs)):
-            outputs, leaves_of = self.traced(take(inputs, torch.tensor([index])), self.names)
-            products = [
-                sum(
-                    ((g * d).sum() for g, d in zip(lot, direction.values(), strict=True)),
-                    outputs.new_zeros(()),
-                )
-                for lot in (gradients_of(value, leaves_of) for value in outputs[0])
-            ]
-            rows.append(torch.stack(products).detach())
+            outputs, parameters = self.traced(take(inputs, torch.tensor([index])), self.names)
+            lots = (gradients_of(value, list(parameters.values())) for value in outputs[0])
+            rows.append(torch.stack([torch.cat([g.flatten() for g in lot]) @ flat for lot in lots]))
         return torch.stack(rows)
 
-    def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
+    def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, dict[str, nn.Parameter]]:
         """f(x) [n, C] with a graph that leads to fresh copies of the named parameters, and these copies."""
         fresh = {k: nn.Parameter(v.clone()) for k, v in self.parameters.items() if k in set(names)}
         module, every = self.clone(), dict(self.twin.named_parameters())
@@ -147,7 +145,7 @@ class TangentNetwork:
         put_in(module, {id(every[name]): value for name, value in fresh.items()})
         with torch.enable_grad(), Unfused(PLAIN if self.apart else {}):
             outputs = as_matrix(call(module, copied(self.ready(inputs))))
-        return outputs, list(fresh.values())
+        return outputs, fresh
 
     def clone(self) -> nn.Module:
         """The twin's module tree anew, around the same tensors.
@@ -157,7 +155,7 @@ class TangentNetwork:
         """
         twin = self.twin
         tensors = [*twin.parameters(), *twin.buffers()]
-        clone = duplicate(twin, tensors)
+        clone = clone_module(twin, tensors)
         for part in clone.modules():
             if isinstance(part, nn.RNNBase):
                 # on a GPU it would lay out its weights anew and ask for their addresses, which tensors
@@ -191,12 +189,33 @@ def put_in(module: nn.Module, instead: dict[int, nn.Parameter]) -> None:
                 setattr(part, name, instead[id(value)])
 
 
-def gradients_of(value: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Gradients of a number, zeros where it does not depend on a parameter; the graph is kept."""
+def gradients_of(
+    value: Tensor,
+    tensors: Sequence[Tensor],
+    weights: Tensor | None = None,
+    *,
+    keep: bool = True,
+    batched: bool = False,
+) -> tuple[Tensor, ...]:
+    """Gradients of a number, or of a weighted sum, with zeros where it does not depend on a tensor.
+
+    Args:
+        value: A number, or a tensor.
+        tensors: With respect to which.
+        weights: Of the entries of `value`, of its shape.
+        keep: Whether the graph is kept.
+        batched: Whether `weights` has a first dimension more, which the gradients then have, too.
+    """
     if not value.requires_grad:
-        return tuple(torch.zeros_like(parameter) for parameter in parameters)
+        return tuple(torch.zeros_like(tensor) for tensor in tensors)
     return torch.autograd.grad(
-        value, list(parameters), retain_graph=True, allow_unused=True, materialize_grads=True
+        value,
+        list(tensors),
+        weights,
+        retain_graph=keep,
+        allow_unused=True,
+        materialize_grads=True,
+        is_grads_batched=batched,
     )
 
 
@@ -206,19 +225,19 @@ def _raised(tensor: Tensor) -> Tensor:
 
 def call(module: nn.Module, inputs: Inputs) -> Tensor:
     """`module(inputs)`; a tuple is unpacked into arguments, a dict into named ones."""
-    if isinstance(inputs, dict):
-        return module(**inputs)
-    if isinstance(inputs, (tuple, list)):
-        return module(*inputs)
-    return module(inputs)
+    arguments, named = _arguments(inputs)
+    return module(*arguments, **named)
 
 
 def call_with(module: nn.Module, parameters: dict[str, Tensor], inputs: Inputs) -> Tensor:
     """`module(inputs)` with some of its parameters replaced."""
+    return functional_call(module, parameters, *_arguments(inputs))
+
+
+def _arguments(inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
     if isinstance(inputs, dict):
-        return functional_call(module, parameters, (), inputs)
-    arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    return functional_call(module, parameters, arguments)
+        return (), inputs
+    return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {}
 
 
 def as_matrix(outputs: Any) -> Tensor:
@@ -227,16 +246,31 @@ def as_matrix(outputs: Any) -> Tensor:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(
             f"the network returned {found}; a tensor of shape [n] or [n, C] is needed. "
-            "Pass output=, a function that picks it from what the network returns."
+            "Pass output=, a function that selects it from what the network returns."
         )
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
 def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
     """Names of the parameters that `choice` stands for, in the order of the network."""
-    trainable = [name for name, value in module.named_parameters() if value.requires_grad]
-    chosen = _chosen(module, choice, trainable)
-    unfit = [name for name, value in module.named_parameters() if name in chosen and value.is_complex()]
+    every = dict(module.named_parameters())
+    trainable = [name for name, value in every.items() if value.requires_grad]
+    if not trainable:
+        raise ValueError(
+            "the network has no trainable parameters; the error bar comes from their gradients. "
+            "Call requires_grad_(True) on the parameters that were trained."
+        )
+    if isinstance(choice, str):
+        last = [name for name in trainable if _owner(name) == _owner(trainable[-1])]
+        if choice not in ("all", "last"):
+            raise ValueError(f'parameters="{choice}"; allowed are "all", "last", or a list of names.')
+        chosen = trainable if choice == "all" else last
+    else:
+        unknown = sorted(set(choice) - set(every))
+        if unknown or not choice:
+            raise ValueError(f"parameters {unknown} are not in the network; it has {list(every)}.")
+        chosen = [name for name in every if name in set(choice)]
+    unfit = [name for name in chosen if every[name].is_complex()]
     if unfit:
         raise ValueError(
             f"parameter '{unfit[0]}' is complex, and the kernel is one of real gradients; hold it as two "
@@ -245,30 +279,14 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
     return chosen
 
 
-def _chosen(module: nn.Module, choice: Choice, trainable: list[str]) -> list[str]:
-    if not trainable:
-        raise ValueError(
-            "the network has no trainable parameters; the error bar comes from their gradients. "
-            "Call requires_grad_(True) on the parameters that were trained."
-        )
-    if choice == "all":
-        return trainable
-    if choice == "last":
-        owner = trainable[-1].rpartition(".")[0]
-        return [name for name in trainable if name.rpartition(".")[0] == owner]
-    if isinstance(choice, str):
-        raise ValueError(f'parameters="{choice}"; allowed are "all", "last", or a list of names.')
-    every = [name for name, _ in module.named_parameters()]
-    unknown = sorted(set(choice) - set(every))
-    if unknown or not choice:
-        raise ValueError(f"parameters {unknown} are not in the network; it has {every}.")
-    return [name for name in every if name in set(choice)]
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> TangentNetwork:
     """A private copy of `network` on `device`, with the parameters that `choice` stands for."""
     names = choose_parameters(network, choice)
-    module = duplicate(network).requires_grad_(False)
+    module = clone_module(network).requires_grad_(False)
     module = module.to(device) if device is not None else module
     for part in module.modules():
         if isinstance(part, nn.RNNBase):

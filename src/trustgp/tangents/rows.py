@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data import Inputs, chunks, count, take
-from .blocks import gram_blocks, mirrored
-from .collecting import Dense
-from .gradients import Gradients
-from .network import Choice, TangentNetwork, choose_parameters
-from .prune import keep_mask
+from ..data.chunking import chunks
+from ..data.trees import Inputs, count, take
+from .base import TangentMap, Tangents
+from .gram import gram_blocks, mirrored
+from .jacobian.accumulators import DenseAccumulator, RowCollector
+from .jacobian.per_sample import Gradients
+from .network import Choice, TangentNetwork
+from .prune import kept_parameters
 
 WORKING_SET = 256 * 2**20  # bytes of gradients that one chunk may take while rows are made
 
 
 @dataclass(frozen=True)
-class JacobianRows:
+class JacobianRows(Tangents):
     """Per-sample gradient rows, with the paper's two-stage compression.
 
     Args:
@@ -42,29 +45,16 @@ class JacobianRows:
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}; at least 1 is needed, or None to keep all.")
 
-    def choose(self, network: nn.Module) -> list[str]:
-        return choose_parameters(network, self.parameters)
-
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> RowMap:
         kept = torch.arange(network.num_parameters, device=network.device)
         if self.keep is not None:
-            masks = keep_mask(network, self.rank, self.keep, sample, targets)
-            kept = kept[torch.cat([mask.flatten() for mask in masks.values()])]
+            kept = kept_parameters(network, self.rank, self.keep, sample, targets)
         rows = RowMap(network, mix, kept, self.keep_per_expert)
-        rows.gradients.ways(sample)  # refuse what cannot be differentiated before any long work
+        rows.gradients.plan(sample)  # refuse what cannot be differentiated before any long work
         return rows
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> RowMap:
         return RowMap(network, state["mix"], state["kept"].to(network.device), self.keep_per_expert)
-
-    def settings(self) -> dict:
-        choice = self.parameters if isinstance(self.parameters, str) else list(self.parameters)
-        return {
-            "parameters": choice,
-            "keep": self.keep,
-            "rank": self.rank,
-            "keep_per_expert": self.keep_per_expert,
-        }
 
 
 @dataclass(frozen=True)
@@ -101,6 +91,9 @@ class RowFeatures:
     def tensors(self) -> dict[str, Tensor]:
         return {"rows": self.rows}
 
+    def stored(self) -> dict[str, Tensor]:
+        return self.tensors()
+
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         return cls(tensors["rows"])
@@ -110,20 +103,61 @@ class RowFeatures:
         return cls(torch.cat([part.rows for part in parts]))
 
 
-class RowMap:
+class GradientMap(TangentMap):
+    """Makes explicit features: hands the gradients of a few rows at a time to a collector of feature rows."""
+
+    kind = RowFeatures
+
+    def __init__(self, gradients: Gradients) -> None:
+        super().__init__(gradients.network, gradients.mix)
+        self.gradients = gradients
+
+    @property
+    def slow_reason(self) -> str:
+        return self.gradients.slow_reason
+
+    @abstractmethod
+    def collector(self, n: int) -> RowCollector:
+        """An empty one for n rows."""
+
+    @abstractmethod
+    def chunk_memory(self) -> int:
+        """What the rows that are made together may take."""
+
+    @abstractmethod
+    def num_columns(self, *, expert: bool) -> int: ...
+
+    def row_bytes(self) -> int:
+        return self.num_columns(expert=False) * self.network.dtype.itemsize
+
+    def with_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
+        parts = [self._chunk(some) for some in self._chunks(inputs)]
+        if len(parts) == 1:
+            return RowFeatures(parts[0][0]), parts[0][1]
+        return RowFeatures(torch.cat([rows for rows, _ in parts])), None
+
+    def _chunks(self, inputs: Inputs) -> list[Inputs]:
+        size = max(1, self.chunk_memory() // self.working_bytes())
+        return [take(inputs, index) for index in chunks(count(inputs), size)]
+
+    @torch.inference_mode(False)  # the user may predict in it
+    def _chunk(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """Features of rows that fit in memory together, [n, d], and the outputs that were seen."""
+        into = self.collector(count(inputs))
+        outputs = self.gradients(inputs, into)
+        return into.rows(), outputs
+
+
+class RowMap(GradientMap):
     """Makes gradient rows in chunks, and keeps the chosen columns of each chunk at once.
 
     A row holds, for each of the K mixed outputs in turn, the kept parameters: d = K * |kept|.
     """
 
-    kind = RowFeatures
-
     def __init__(
         self, network: TangentNetwork, mix: Tensor, kept: Tensor, keep_per_expert: int | None
     ) -> None:
-        self.network = network
-        self.mix = mix
-        self.gradients = Gradients(network, mix)
+        super().__init__(Gradients(network, mix))
         self.kept = kept
         self.keep_per_expert = keep_per_expert
         if keep_per_expert is not None and keep_per_expert > len(kept):
@@ -131,53 +165,42 @@ class RowMap:
                 f"keep_per_expert={keep_per_expert} exceeds the {len(kept)} parameters kept for all."
             )
 
-    def __call__(self, inputs: Inputs) -> RowFeatures:
-        return self.seen(inputs)[0]
+    def collector(self, n: int) -> DenseAccumulator:
+        every = len(self.kept) == self.network.num_parameters
+        return DenseAccumulator(self.network, n, len(self.mix), None if every else self.kept)
 
-    def seen(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
-        size = max(1, WORKING_SET // self.working_bytes())
-        parts = [self._chunk(take(inputs, index)) for index in chunks(count(inputs), size)]
-        outputs = parts[0][1] if len(parts) == 1 else None
-        return RowFeatures(torch.cat([rows for rows, _ in parts])), outputs
-
-    @property
-    def slow(self) -> str:
-        return self.gradients.slow
+    def chunk_memory(self) -> int:
+        return WORKING_SET
 
     def columns(self, inputs: Inputs) -> Tensor:
         """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""
         if self.keep_per_expert is None:
-            return torch.empty(0, dtype=torch.int64)
-        size = max(1, WORKING_SET // self.working_bytes())
+            return super().columns(inputs)
         total = torch.zeros(len(self.mix), len(self.kept), dtype=torch.float64)
-        for index in chunks(count(inputs), size):
-            sums = self._chunk(take(inputs, index))[0].double().sum(dim=0)
+        for some in self._chunks(inputs):
+            sums = self._chunk(some)[0].double().sum(dim=0)
             total += sums.view_as(total).to(total.device)
         score = total.abs().sum(dim=0)
         best = score.argsort(descending=True, stable=True)[: self.keep_per_expert].sort().values
         offsets = torch.arange(len(self.mix))[:, None] * len(self.kept)
         return (offsets + best).flatten()
 
-    def parts(self, features: RowFeatures) -> Tensor:
+    def diag_per_output(self, features: RowFeatures) -> Tensor:
         return features.rows.unflatten(1, (len(self.mix), -1)).double().square().sum(dim=2)
 
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
-        flat = torch.cat([value.flatten() for value in self.network.parameters.values()])
-        kept = self.kept
+        parameters, kept = self.network.parameters, self.kept
         if columns.numel():
             kept = kept[columns[: columns.numel() // len(self.mix)].to(kept.device)]
+        flat = torch.cat([value.flatten() for value in parameters.values()])
         masked = torch.zeros_like(flat)
         masked[kept] = flat[kept]
-        sizes = [value.numel() for value in self.network.parameters.values()]
+        parts = masked.split([value.numel() for value in parameters.values()])
         return {
-            name: part.view_as(value)
-            for (name, value), part in zip(self.network.parameters.items(), masked.split(sizes), strict=True)
+            name: part.view_as(value) for (name, value), part in zip(parameters.items(), parts, strict=True)
         }
 
-    def row_bytes(self) -> int:
-        return self.width(expert=False) * self.network.dtype.itemsize
-
-    def width(self, *, expert: bool) -> int:
+    def num_columns(self, *, expert: bool) -> int:
         kept = len(self.kept)
         if expert and self.keep_per_expert is not None:
             kept = self.keep_per_expert
@@ -189,11 +212,3 @@ class RowMap:
 
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "kept": self.kept}
-
-    @torch.inference_mode(False)  # the user may predict in it
-    def _chunk(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Rows of a chunk, shape [n, K * |kept|], and the outputs that were seen."""
-        every = len(self.kept) == self.network.num_parameters
-        found = Dense(self.network, count(inputs), len(self.mix), None if every else self.kept)
-        outputs = self.gradients(inputs, found)
-        return found.rows.flatten(1), outputs

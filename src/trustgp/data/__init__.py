@@ -1,0 +1,1 @@
+"""Rows, their shapes, chunks and files."""

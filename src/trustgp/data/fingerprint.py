@@ -1,0 +1,62 @@
+"""Fingerprints: is this the same network, the same data?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .chunking import byte_chunks
+from .rows import Rows
+from .trees import leaves, structure
+
+
+def network_fingerprint(network: nn.Module) -> str:
+    """SHA-256 over the modules' classes and printed settings and every parameter and buffer that is saved.
+
+    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU. A class
+    of ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
+    """
+    digest = hashlib.sha256()
+    for name, module in network.named_modules():
+        kind = getattr(type(module), "FINGERPRINT", type(module).__name__)
+        digest.update(f"{name}:{kind}({module.extra_repr()});".encode())
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            update(digest, value)
+    return digest.hexdigest()
+
+
+def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
+    """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
+    digest = hashlib.sha256(structure(rows.inputs).encode())
+    for tensor in [*leaves(rows.inputs), rows.targets, *([] if extra is None else [extra])]:
+        update(digest, tensor)
+    return digest.hexdigest()
+
+
+def tensor_fingerprint(tensor: Tensor) -> str:
+    """SHA-256 over one tensor."""
+    digest = hashlib.sha256()
+    update(digest, tensor)
+    return digest.hexdigest()
+
+
+def settings_fingerprint(settings: Mapping[str, Any]) -> str:
+    """SHA-256 over plain values."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def update(digest: Any, tensor: Tensor) -> None:
+    """Add a tensor's dtype, shape and bytes to a digest."""
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+    if not tensor.numel():
+        return
+    # a few rows at a time: data on a disk, on a GPU or with other strides are never here as a whole
+    for part in byte_chunks(tensor.detach()) if tensor.ndim else [tensor.detach()]:
+        digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

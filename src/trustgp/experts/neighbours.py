@@ -1,0 +1,107 @@
+"""Patchwork: which experts are neighbours, and how many rows they lend each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+FEWEST_VOTES = 2  # rows on a border; one row between two experts is chance
+
+
+@dataclass(frozen=True)
+class Patchwork:
+    """An expert also sees a few rows of its neighbours, so that the error bar has no steps.
+
+    Args:
+        neighbours: At most so many neighbours for each expert; 0 gives independent local experts.
+        fraction: Rows from each neighbour, as a share of an average expert's rows.
+    """
+
+    neighbours: int = 4
+    fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 0:
+            raise ValueError(f"neighbours={self.neighbours}; 0 or more are possible.")
+        if not 0.0 <= self.fraction <= 1.0:
+            raise ValueError(f"fraction={self.fraction}; it must lie between 0 and 1.")
+
+
+def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbours: int) -> list[list[int]]:
+    """Neighbours of each expert: by votes of the rows on their border, then across gaps in the data.
+
+    Experts i and j are neighbours when they are the nearest and second-nearest centroid of enough rows;
+    this works in any dimension. A border inside a gap has no rows to vote, so places that are left go to
+    experts with no third one between: the midpoint of the two centroids has just these two as its nearest.
+
+    Args:
+        nearest: Nearest expert of each row, shape [n].
+        second: Second-nearest expert of each row, shape [n].
+        centroids: Shape [M, q].
+        neighbours: How many to keep for each expert.
+    """
+    count = len(centroids)
+    if count < 2 or neighbours == 0:
+        return [[] for _ in range(count)]
+    votes = torch.bincount(nearest * count + second, minlength=count**2).view(count, count)
+    votes = votes + votes.T
+    lists = []
+    for i in range(count):
+        order = votes[i].argsort(descending=True, stable=True)
+        order = order[(votes[i, order] >= FEWEST_VOTES) & (order != i)]
+        voted = order[:neighbours].tolist()
+        across = (j for j in _facing(i, centroids) if j not in voted)
+        lists.append(voted + list(islice(across, neighbours - len(voted))))
+    return lists
+
+
+def _facing(expert: int, centroids: Tensor) -> Iterator[int]:
+    """Experts with no third one between, the closest first."""
+    own = centroids[expert]
+    distance = (centroids - own).square().sum(dim=1)
+    for j in distance.argsort(stable=True).tolist():
+        middle = (own + centroids[j]) / 2
+        nearer = (centroids - middle).square().sum(dim=1) < distance[j] / 4 * (1 - 1e-9)
+        if j != expert and not bool(nearer.any()):
+            yield j
+
+
+def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor, count: int) -> Tensor:
+    """The `count` rows of a neighbour that lie nearest to the border: the candidates to borrow.
+
+    Args:
+        rows: The neighbour's rows, shape [k].
+        points: Components of all rows, shape [n, q].
+        expert, neighbour: The two centroids, shape [q].
+        count: How many.
+    """
+    places = points[rows]
+    excess = (places - expert).square().sum(dim=1).sqrt() - (places - neighbour).square().sum(dim=1).sqrt()
+    return rows[excess.argsort(stable=True)[:count]].sort().values
+
+
+NO_CAP = 2**62  # own rows of an expert without a budget
+CANDIDATES = 2  # border rows offered for each row that is borrowed
+
+
+@dataclass(frozen=True)
+class RowQuota:
+    """How many rows an expert may hold.
+
+    Args:
+        own: Of its own.
+        borrowed: From each neighbour, or from all of them together.
+    """
+
+    own: int
+    borrowed: int
+
+
+def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:
+    """Rows from each neighbour: a share of an average expert."""
+    return math.ceil(patchwork.fraction * n / num_experts) if patchwork.neighbours else 0

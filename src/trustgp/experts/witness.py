@@ -1,0 +1,261 @@
+r"""A second opinion: local Gaussian processes on the inputs, which know the targets but not the network.
+
+A network that has learnt its training rows by heart leaves residuals that say little about its errors on
+new rows. A smooth function of the inputs, fitted to the targets themselves, knows where the network is off.
+It speaks with the precision
+
+.. math:: (1 - \nu(x)) \min(1, \nu_0 / \nu(x)) \, / \, ( s \kappa (\nu(x) + \tau) ),
+
+where nu is its posterior variance over its prior's, its novelty: far from the rows it is silent. Left-out
+training rows say nothing about rows more novel than themselves, so its word fades beyond the novelty nu_0
+that they reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..data.chunking import chunks
+from ..data.trees import Inputs, leaves, state_tensors
+from ..math.calibration import steady_log_kappa
+from ..math.stationary import squared_exponential
+from .gate import nearest_two
+from .posteriors import GramPosterior, RootPosterior, narrowed_alike
+from .shrink import Sizes
+
+FARTHEST = 1e50  # scaled inputs beyond are taken as this: their squares must not overflow
+
+
+@dataclass(frozen=True)
+class Witness:
+    """How the second opinion is formed.
+
+    Args:
+        rows: Of a cell, about; of more than 1,024 cells' rows there is no witness.
+        borrowed: Rows of other cells that each row brings along: its nearest ones.
+        most_inputs: With more numbers a row than this, distances say little and there is no witness.
+    """
+
+    rows: int = 750
+    borrowed: int = 2
+    most_inputs: int = 64
+
+    def __post_init__(self) -> None:
+        if self.rows < 2 or self.borrowed < 0 or self.most_inputs < 1:
+            raise ValueError(
+                f"rows={self.rows}, borrowed={self.borrowed}, most_inputs={self.most_inputs}; at least 2, "
+                "0 and 1 are needed."
+            )
+
+    def settings(self) -> dict[str, int]:
+        """Plain values, under the names that a file has for them."""
+        return {"rows": self.rows, "strangers": self.borrowed, "most_inputs": self.most_inputs}
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> Self:
+        """The witness whose `settings()` these are."""
+        plain = dict(settings)
+        return cls(borrowed=plain.pop("strangers"), **plain)
+
+
+@dataclass(frozen=True)
+class PointFeatures:
+    """Inputs whose kernel is a squared exponential.
+
+    Args:
+        points: Scaled, shape [n, d], float64.
+        length: l.
+    """
+
+    points: Tensor
+    length: float
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def gram(self, other: Self) -> Tensor:
+        return squared_exponential(self.points, other.points, self.points.new_tensor(self.length))
+
+    def diag(self) -> Tensor:
+        return torch.ones_like(self.points[:, 0])
+
+    def take(self, rows: Tensor) -> Self:
+        return replace(self, points=self.points[rows])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"inputs": self.points}
+
+    def stored(self) -> dict[str, Tensor]:
+        return self.tensors()
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        return replace(parts[0], points=torch.cat([part.points for part in parts]))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A Gaussian process on the rows of one region.
+
+    Args:
+        rows: Training rows it holds, its own first, shape [m].
+        own: How many of them are its own, a scalar.
+        posterior: Answers about the targets over the centre, from `PointFeatures`.
+        centre: Mean target, shape [C].
+        scale: s, shape [C].
+        kappa: Leave-one-out scale, shape [C].
+        tau: Noise ratio, any jitter included, a scalar.
+    """
+
+    rows: Tensor
+    own: Tensor
+    posterior: GramPosterior | RootPosterior
+    centre: Tensor
+    scale: Tensor
+    kappa: Tensor
+    tau: Tensor
+
+
+@dataclass(frozen=True)
+class WitnessPrediction:
+    """What the witness says of n rows.
+
+    Args:
+        mean: Of the target, shape [n, C].
+        variance: Of the target, noise included, shape [n, C].
+        novelty: nu, posterior over prior variance, shape [n].
+        reach: nu_0, the novelty up to which it is sure of itself, a scalar.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    novelty: Tensor
+    reach: Tensor
+
+    @property
+    def precision(self) -> Tensor:
+        """How much its word counts, shape [n, C]; 0: it says nothing."""
+        least = torch.finfo(self.novelty.dtype).tiny
+        known = (1.0 - self.novelty) * (self.reach / self.novelty.clamp_min(least)).clamp_max(1.0)
+        return known[:, None] / self.variance
+
+
+@dataclass(frozen=True)
+class WitnessState:
+    """The cells, and what they share.
+
+    Args:
+        offset, spread: Of the inputs, shape [d].
+        centroids: Of the cells, in scaled inputs, shape [M, d].
+        length: l, a scalar.
+        ratio: tau before any jitter, a scalar.
+        size: A cell holds at most twice as many rows, a scalar.
+        reach: nu_0, the novelty that left-out training rows reach, a scalar.
+        floor: The least variance of each output that it claims, shape [C].
+        cells: M of them, their posteriors all of one kind.
+    """
+
+    offset: Tensor
+    spread: Tensor
+    centroids: Tensor
+    length: Tensor
+    ratio: Tensor
+    size: Tensor
+    reach: Tensor
+    floor: Tensor
+    cells: tuple[Cell, ...]
+
+    @cached_property
+    def kappa(self) -> Tensor:
+        """Leave-one-out scales of the cells, steadied where a cell has few rows, shape [M, C]."""
+        kappa = torch.stack([cell.kappa for cell in self.cells])
+        own = torch.stack([cell.own for cell in self.cells])
+        return steady_log_kappa(kappa.log(), own.to(kappa.device)).exp()
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds in memory."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(self))
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Inputs as the cells see them, shape [n, d]."""
+        return ((vectors.to(self.offset) - self.offset) / self.spread).clamp(-FARTHEST, FARTHEST)
+
+    def variance(self, cell: int, unit: Tensor) -> Tensor:
+        """Of the target, noise included, shape [n, C].
+
+        Args:
+            cell: The number of the cell.
+            unit: u, posterior over prior variance, in [0, 1], shape [n].
+        """
+        one = self.cells[cell]
+        variance = self.kappa[cell] * one.scale * (unit + one.tau)[:, None]
+        return torch.maximum(variance, self.floor)
+
+    def shrink(
+        self, sizes: Sizes, known: dict[int | None, list[RootPosterior]] | None = None
+    ) -> WitnessState | None:
+        """With fewer directions in each cell; its mean stays what it is.
+
+        Args:
+            sizes: What is left of it.
+            known: Posteriors by their number of directions, where several are wanted; they are added.
+        """
+        if sizes.witness == 0:
+            return None
+        if sizes.witness is None and not sizes.half:
+            return self
+        known = {} if known is None else known
+        if sizes.witness not in known:
+            known[sizes.witness] = [cell.posterior.rooted(sizes.witness) for cell in self.cells]
+        posteriors = known[sizes.witness]
+        if sizes.half:
+            posteriors = narrowed_alike(posteriors)
+        pairs = zip(self.cells, posteriors, strict=True)
+        return replace(self, cells=tuple(replace(cell, posterior=smaller) for cell, smaller in pairs))
+
+    @torch.no_grad()
+    def __call__(self, inputs: Inputs) -> WitnessPrediction:
+        """WitnessPrediction about finite inputs, chunk by chunk."""
+        vectors = vectors_of(inputs)
+        if vectors.shape[1] != len(self.offset):
+            raise ValueError(
+                f"inputs hold {vectors.shape[1]} numbers a row; the witness was fitted on {len(self.offset)}."
+            )
+        points = self.scaled(vectors)
+        parts = [self._chunk(points[index.to(points.device)]) for index in chunks(len(points), 4096)]
+        names = ("mean", "variance", "novelty")
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return WitnessPrediction(**joined, reach=self.reach)
+
+    def _chunk(self, points: Tensor) -> WitnessPrediction:
+        labels, length = nearest_two(points, self.centroids)[0], float(self.length)
+        mean = points.new_zeros(len(points), len(self.floor))
+        variance, novelty = torch.ones_like(mean), torch.ones_like(points[:, 0])
+        for number in labels.unique().tolist():
+            rows = (labels == number).nonzero().flatten()
+            cell = self.cells[number]
+            answer = cell.posterior(PointFeatures(points[rows], length))
+            # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
+            unit = answer.unit.clamp(0.0, 1.0)
+            mean[rows] = cell.centre + answer.residual_mean
+            variance[rows], novelty[rows] = self.variance(number, unit), unit
+        return WitnessPrediction(mean, variance, novelty, self.reach)
+
+
+def vectors_of(inputs: Inputs) -> Tensor:
+    """All numbers of a row side by side, shape [n, d], float64."""
+    return torch.cat([leaf.detach().double().reshape(len(leaf), -1) for leaf in leaves(inputs)], dim=1)
+
+
+def can_speak(inputs: Inputs, setting: Witness) -> bool:
+    """Whether distances between rows mean something: real numbers, and few of them."""
+    tensors = leaves(inputs)
+    real = all(leaf.is_floating_point() and leaf.ndim <= 2 for leaf in tensors)
+    return real and sum(leaf[:1].numel() for leaf in tensors) <= setting.most_inputs

@@ -1,0 +1,301 @@
+"""How a witness is found: divide the inputs into cells, give each the nearest rows of others, solve."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..data.chunking import chunks, evenly
+from ..data.rows import Rows
+from ..data.trees import Inputs
+from ..executors import FitContext, Threads
+from ..math.calibration import LEAST_REACH, REACH, leave_groups_out, leave_one_out
+from ..math.evidence import factorise, profile_scale
+from ..math.stationary import choose_length, distances
+from .gate import find_centroids, nearest_two
+from .posteriors import GramPosterior
+from .witness import (
+    Cell,
+    PointFeatures,
+    Witness,
+    WitnessPrediction,
+    WitnessState,
+    can_speak,
+    vectors_of,
+)
+
+FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
+MOST_CELLS = 1024  # of more rows than these hold it would be larger, and slower to find, than the experts
+SMALLER = (500, 350, 250, 150, 100, 64)  # rows of a cell that are tried where a budget is tight
+PRIOR_SUBSET = 3  # cells that decide on the length and the noise ratio for all
+NEARBY = 8  # other cells among whose rows those to borrow are looked for
+MOST_JUDGED = 2**16  # rows that decide, of many more, whether a cell is too large and is split
+LEAST_KAPPA = 1e-6  # as of the experts
+STILL = 1e-12  # times its mean: a column that varies by less is constant, but for rounding
+LEAST_VARIANCE = 1e-8  # of the targets' own: no claim is finer than this
+SILENT = 1e150  # a variance that says nothing, and can be saved
+LEAST = torch.finfo(torch.float64).tiny  # of what must stay positive
+
+
+@torch.no_grad()
+def find_witness(
+    rows: Rows, setting: Witness | None, context: FitContext, room: int | None
+) -> WitnessState | None:
+    """A second opinion on these rows; None where there can be none, or the budget has no room for it.
+
+    Args:
+        rows: The training rows.
+        setting: How; None: no witness is wanted.
+        context: Where and how the work is done.
+        room: The most bytes it may hold; None: no limit.
+    """
+    if setting is None or not witness_applies(len(rows), rows.inputs, setting):
+        return None
+    vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device).double()
+    empty = _empty(vectors, targets)
+    if not all(bool(torch.isfinite(scale).all()) for scale in (empty.offset, empty.spread, empty.floor)):
+        return None  # the squares of inputs or targets overflow
+    points = empty.scaled(vectors)
+    for size in (setting.rows, *(smaller for smaller in SMALLER if smaller < setting.rows)):
+        if room is not None and 8 * len(rows) ** 2 // math.ceil(len(rows) / size) > room:
+            continue  # the factors of its own rows alone are too large
+        divided = replace(empty, centroids=_centroids(points, size, context.seed))
+        members = _members(divided, points, 2 * size, setting.borrowed)
+        if room is None or witness_bytes([len(held) for held, _ in members], *_widths(empty)) <= room:
+            divided = replace(divided, size=torch.tensor(size))
+            return _solved(divided, points, targets, members, context)
+    return None
+
+
+def witness_applies(n: int, inputs: Inputs, setting: Witness) -> bool:
+    """Whether n such rows can have a witness: vectors, neither too few nor too many.
+
+    Args:
+        n: How many rows.
+        inputs: Some of them.
+        setting: How the witness is formed.
+    """
+    return FEWEST_ROWS <= n <= MOST_CELLS * setting.rows and can_speak(inputs, setting)
+
+
+def witness_bytes(sizes: list[int], num_inputs: int, num_outputs: int) -> int:
+    """What a witness with cells of these sizes holds."""
+    shared = 8 * (2 * num_inputs + num_outputs + 4)
+    each = 8 * (num_inputs + 3 * num_outputs + 2)  # centroid, centre, scale, kappa, own, tau
+    return shared + sum(each + 8 * m * (m + num_inputs + num_outputs + 1) for m in sizes)
+
+
+@torch.no_grad()
+def update_witness(
+    state: WitnessState, rows: Rows, setting: Witness, context: FitContext, room: int | None
+) -> tuple[WitnessState, list[int]]:
+    """The witness on more rows: the same cells, length and noise ratio; those whose rows changed are solved.
+
+    Args:
+        state: As it was.
+        rows: All rows, the old ones first.
+        setting: As in the fit.
+        context: Where and how the work is done.
+        room: The most bytes it may hold; None: no limit.
+    """
+    vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device).double()
+    points = state.scaled(vectors)
+    members = _members(state, points, 2 * int(state.size), setting.borrowed)
+    if room is not None:
+        most = _most_rows([len(held) for held, _ in members], *_widths(state), room)
+        members = _members(state, points, most, setting.borrowed)
+    changed = [
+        number
+        for number, (held, own) in enumerate(members)
+        if own != int(state.cells[number].own) or not torch.equal(held.cpu(), state.cells[number].rows.cpu())
+    ]
+    cells = list(state.cells)
+    for number, cell, _ in _solve_cells(state, points, targets, members, changed, context):
+        cells[number] = cell
+    return replace(state, cells=tuple(cells)), changed
+
+
+@torch.no_grad()
+def groups_left_out(state: WitnessState, targets: Tensor, groups: Tensor) -> WitnessPrediction:
+    """What the witness says of each training row when the row's whole group is left out.
+
+    Args:
+        state: The witness.
+        targets: Of the training rows, shape [n, C].
+        groups: Group of each row, shape [n].
+
+    Returns:
+        Shapes [n, C].
+    """
+    targets, groups = targets.to(state.floor), groups.to(state.floor.device)
+    mean, variance = torch.zeros_like(targets), torch.ones_like(targets)
+    novelty = torch.ones_like(targets[:, 0])  # of rows that no cell holds: nothing is known
+
+    @torch.no_grad()
+    def leave_out(cell: Cell) -> tuple[Tensor, Tensor]:
+        rows = cell.rows.to(targets.device)
+        return leave_groups_out(cell.posterior.inverse(), targets[rows] - cell.centre, groups[rows])
+
+    for number, (errors, variances) in Threads(1 if targets.is_cuda else None).run(leave_out, state.cells):
+        cell = state.cells[number]
+        own = int(cell.own)
+        mine = cell.rows[:own].to(targets.device)
+        mean[mine] = targets[mine] - errors[:own]
+        unit = (variances[:own] - cell.tau).clamp(0.0, 1.0)
+        variance[mine], novelty[mine] = state.variance(number, unit), unit
+    return WitnessPrediction(mean, variance, novelty, state.reach)
+
+
+def _empty(vectors: Tensor, targets: Tensor) -> WitnessState:
+    """A witness without cells: how inputs are scaled, and the finest claim it may make."""
+    offset, spread = vectors.mean(dim=0), vectors.std(dim=0)
+    # a number that never changed is news as soon as it does
+    spread = torch.where(spread > STILL * offset.abs(), spread, 1e-3 * offset.abs().clamp_min(1.0))
+    # of an output that never changed there is nothing to say
+    varied = targets.std(dim=0) > STILL * targets.mean(dim=0).abs()
+    floor = torch.where(varied, (LEAST_VARIANCE * targets.var(dim=0)).clamp_min(LEAST), SILENT)
+    nothing = vectors.new_zeros(())
+    return WitnessState(offset, spread, vectors[:0], nothing, nothing, torch.tensor(0), nothing, floor, ())
+
+
+def _widths(state: WitnessState) -> tuple[int, int]:
+    return len(state.offset), len(state.floor)
+
+
+def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
+    cells = math.ceil(len(points) / size)
+    if cells == 1:
+        return points.mean(dim=0, keepdim=True)
+    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
+    subset, sample = (
+        order[:most].sort().values.to(points.device)
+        for most in (max(4096, 8 * cells), max(MOST_JUDGED, 32 * cells))
+    )
+    return find_centroids(points[subset], points[sample], cells, seed=seed)
+
+
+def _most_rows(sizes: list[int], num_inputs: int, num_outputs: int, room: int) -> int:
+    """The most rows a cell may hold such that cells that would have these sizes stay within `room` bytes."""
+    low, high = 1, max(sizes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = witness_bytes([min(size, middle) for size in sizes], num_inputs, num_outputs) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def _members(state: WitnessState, points: Tensor, most: int, borrowed: int) -> list[tuple[Tensor, int]]:
+    """The rows of each cell, its own first, and how many are its own; never more than `most`."""
+    lots = chunks(len(points), MOST_JUDGED)  # distances to all centroids at once would fill the memory
+    labels = torch.cat([nearest_two(points[lot.to(points.device)], state.centroids)[0] for lot in lots])
+    owned = [(labels == number).nonzero().flatten() for number in range(len(state.centroids))]
+    near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
+    found = []
+    for number, own in enumerate(owned):
+        own = own[evenly(len(own), most).to(own.device)]
+        others = [owned[other] for other in near[number].tolist() if other != number][:NEARBY]
+        offered = torch.cat(others) if others else own[:0]
+        nearest = _nearest_others(points, own, offered, borrowed, min(len(own), most - len(own)))
+        found.append((torch.cat([own, nearest]), len(own)))
+    return found
+
+
+def _nearest_others(points: Tensor, own: Tensor, offered: Tensor, count: int, most: int) -> Tensor:
+    """The rows nearest to any of the cell's own, each own row naming `count` of them, at most `most`."""
+    count = min(count, len(offered))
+    if count == 0 or most == 0 or len(own) == 0:
+        return own[:0]
+    apart = distances(points[own], points[offered])
+    named = apart.topk(count, dim=1, largest=False).indices.unique()
+    closest = apart[:, named].amin(dim=0).argsort(stable=True)[:most]
+    return offered[named[closest]].sort().values
+
+
+def _solved(
+    state: WitnessState,
+    points: Tensor,
+    targets: Tensor,
+    members: list[tuple[Tensor, int]],
+    context: FitContext,
+) -> WitnessState:
+    """The length and the noise ratio by evidence on a few cells' own rows, then every cell by itself."""
+    largest = sorted(range(len(members)), key=lambda number: -members[number][1])
+    spread = largest[:: max(1, len(largest) // PRIOR_SUBSET)][:PRIOR_SUBSET]
+    # their own rows, as dense as all are: borrowed ones would add cost only
+    subset = [members[number][0][: members[number][1]] for number in spread]
+    sample = points[evenly(len(points), 1000).to(points.device)]
+    apart = distances(sample, sample)
+    apart = apart[apart > 0]
+    typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
+
+    def side_by_side(function: Callable, lengths: Sequence[float]) -> list[list[float]]:
+        return context.map(function, lengths)
+
+    values = [_standardised(targets[rows])[0] for rows in subset]
+    length, ratio = choose_length([points[rows] for rows in subset], values, typical, each=side_by_side)
+    state = replace(state, length=length, ratio=ratio)
+    solved = _solve_cells(state, points, targets, members, list(range(len(members))), context)
+    novelty = torch.cat([left for _, _, left in solved]).sort().values
+    reach = novelty[min(len(novelty) - 1, int(REACH * len(novelty)))].clamp_min(LEAST_REACH)
+    return replace(state, reach=reach, cells=tuple(cell for _, cell, _ in solved))
+
+
+def _solve_cells(
+    state: WitnessState,
+    points: Tensor,
+    targets: Tensor,
+    members: list[tuple[Tensor, int]],
+    chosen: list[int],
+    context: FitContext,
+) -> list[tuple[int, Cell, Tensor]]:
+    """The chosen cells in order: number, cell, and the novelty of its own rows, each left out."""
+
+    # Large tensors that stay are made here, not by the workers, where each would lie among scraps of the
+    # work and keep the allocator from giving those back.
+    kept = {number: points.new_empty(len(members[number][0]), len(members[number][0])) for number in chosen}
+
+    @torch.no_grad()
+    def solve(number: int) -> tuple[Cell, Tensor]:
+        rows, own = members[number]
+        features = PointFeatures(points[rows], float(state.length))
+        return _solve_cell(features, targets[rows], rows.cpu(), own, float(state.ratio), kept[number])
+
+    solved = context.map(solve, chosen, stage="a second opinion")
+    return [(number, *found) for number, found in zip(chosen, solved, strict=True)]
+
+
+def _solve_cell(
+    features: PointFeatures, targets: Tensor, rows: Tensor, own: int, tau: float, kept: Tensor
+) -> tuple[Cell, Tensor]:
+    """The cell, its factor written to `kept` [m, m], and the novelty of its own rows, each left out [own]."""
+    values, centre, unit = _standardised(targets)
+    factor, jitter = factorise(features.gram(features), tau)
+    scale = profile_scale(factor, values)
+    inverse = torch.cholesky_inverse(factor)
+    errors, variances = leave_one_out(inverse, values)
+    ratios = errors.square() / (variances[:, None] * scale)
+    cell = Cell(
+        rows=rows,
+        own=torch.tensor(own),
+        posterior=GramPosterior(features, kept.copy_(factor), unit * (inverse @ values)),
+        centre=centre,
+        scale=(unit.square() * scale).clamp_min(LEAST),
+        kappa=ratios[:own].mean(dim=0).clamp_min(LEAST_KAPPA),
+        tau=scale.new_tensor(tau + jitter),
+    )
+    return cell, (variances[:own] - cell.tau).clamp(0.0, 1.0)
+
+
+def _standardised(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets [m, C] about their mean and of unit size; the mean, and the size, each [C].
+
+    Outputs may have units that differ by many powers of ten.
+    """
+    centre = targets.mean(dim=0)
+    unit = (targets - centre).square().mean(dim=0).sqrt()
+    unit = torch.where(unit > 0, unit, 1.0)
+    return (targets - centre) / unit, centre, unit

@@ -1,0 +1,1 @@
+"""A fitted model as one module of plain tensor operations."""

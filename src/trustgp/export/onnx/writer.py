@@ -1,0 +1,106 @@
+"""An ONNX graph in the making: operations are added one by one, constants once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+TYPES = {  # of torch and of ONNX
+    torch.float32: 1,
+    torch.uint8: 2,
+    torch.int8: 3,
+    torch.int16: 5,
+    torch.int32: 6,
+    torch.int64: 7,
+    torch.bool: 9,
+    torch.float16: 10,
+    torch.float64: 11,
+}
+Translation = Callable[["Writer", Any], Any]  # of a node: the name of its result, or a tuple of names
+SHARED = 64  # numbers up to which equal constants are looked for
+
+
+class Writer:
+    """Collects nodes and constants, and knows by what name each value of the traced graph goes.
+
+    Args:
+        prefix: Of all names, which must not be those of an outer graph.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.nodes: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.values: dict[Node, Any] = {}  # a name, or a tuple of names, or a number of rows
+        self._shared: dict[tuple, str] = {}
+        self._done: dict[tuple, str | list[str]] = {}
+
+    def op(self, kind: str, *given: str, outputs: int = 1, **attributes: Any) -> Any:
+        """Add an operation; the name of its result, or names where there are several."""
+        from onnx import helper
+
+        key = (kind, given, outputs, repr(sorted(attributes.items())))
+        if key not in self._done:
+            names = [f"{self.prefix}{kind.lower()}_{len(self.nodes)}_{i}" for i in range(outputs)]
+            self.nodes.append(helper.make_node(kind, list(given), names, **attributes))
+            self._done[key] = names[0] if outputs == 1 else names
+        return self._done[key]
+
+    def constant(self, value: Any, dtype: torch.dtype | None = None) -> str:
+        """The name of a constant; small equal ones are the same."""
+        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
+        tensor = tensor if dtype is None else tensor.to(dtype)
+        array = tensor.contiguous().numpy()
+        key = (str(tensor.dtype), tuple(tensor.shape), array.tobytes()) if tensor.numel() <= SHARED else None
+        if key is None or key not in self._shared:
+            name = f"{self.prefix}constant_{len(self.constants)}"
+            self.constants[name] = array
+            if key is None:
+                return name
+            self._shared[key] = name
+        return self._shared[key]
+
+    def integers(self, values: Sequence[int]) -> str:
+        """A list of whole numbers, as shapes and axes are given."""
+        return self.constant(list(values), torch.int64)
+
+    def tensor(self, value: Any, dtype: torch.dtype | None = None) -> str:
+        """The name of an argument, a node or a number, in this type."""
+        if not isinstance(value, Node):
+            return self.constant(value, dtype)
+        name = self.values[value]
+        have = value.meta["val"].dtype
+        return name if dtype in (None, have) else self.cast(name, dtype)
+
+    def cast(self, name: str, dtype: torch.dtype) -> str:
+        """The same values in another type."""
+        return self.op("Cast", name, to=TYPES[dtype])
+
+    def shape(self, sizes: Sequence[Any]) -> str:
+        """Sizes as one vector; those that depend on the batch, nodes, are put in."""
+        if not any(isinstance(size, Node) for size in sizes):
+            return self.integers(sizes)
+        parts = [self.values[size] if isinstance(size, Node) else self.integers([size]) for size in sizes]
+        return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=0)
+
+
+def shape_of(node: Any) -> list[int]:
+    """As it was traced, the stand-in for the number of rows included."""
+    return list(node.meta["val"].shape)
+
+
+def dtype_of(value: Any) -> torch.dtype:
+    """Of a node."""
+    return value.meta["val"].dtype
+
+
+def arguments(node: Any) -> list[Any]:
+    """All arguments of an aten operation in their order, the default where one is not given."""
+    declared = enumerate(node.target._schema.arguments)
+    given, named = node.args, node.kwargs
+    return [given[i] if i < len(given) else named.get(a.name, a.default_value) for i, a in declared]

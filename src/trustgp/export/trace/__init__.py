@@ -1,0 +1,1 @@
+"""From Python code to one graph of torch operations."""

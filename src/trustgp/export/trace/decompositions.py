@@ -1,0 +1,204 @@
+"""Normalisations, and what comes back through convolutions and pools, in operations that every format has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+
+aten = torch.ops.aten
+
+# torch knows how these are made of others
+GRADIENTS = """
+    gelu_backward silu_backward tanh_backward sigmoid_backward threshold_backward hardtanh_backward
+    leaky_relu_backward elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward
+    log_sigmoid_backward native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
+    _softmax_backward_data _log_softmax_backward_data _prelu_kernel_backward select_backward slice_backward
+    unfold_backward
+"""
+FUNCTIONS = """
+    hardtanh hardsigmoid leaky_relu log_sigmoid_forward _prelu_kernel masked_fill rsub linalg_vector_norm
+    logsumexp var
+"""
+SHAPES = "t transpose stack split upsample_nearest2d"
+FILLED = "zeros ones zeros_like ones_like new_zeros new_ones new_full"  # `full` is left
+
+
+def full_like(inputs: Tensor, value: float, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """The value wherever there is a number."""
+    return inputs.new_full(inputs.shape, value, dtype=dtype or inputs.dtype)
+
+
+def layer_norm(
+    inputs: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows, standardised along their last dimensions; their mean, and one over their spread."""
+    found, mean, inverse = _standardised(inputs, range(-len(shape), 0), epsilon)
+    return _with_gain(found, weight, bias), mean, inverse
+
+
+def group_norm(
+    inputs: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rows: int,
+    channels: int,
+    size: int,
+    groups: int,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for groups of channels, means and spreads of shape [n, groups]."""
+    lots = inputs.reshape(rows, groups, channels // groups * size)
+    found, mean, inverse = _standardised(lots, [-1], epsilon)
+    wide = (channels, *[1] * (inputs.ndim - 2))
+    gain = [None if value is None else value.reshape(wide) for value in (weight, bias)]
+    return _with_gain(found.reshape(inputs.shape), *gain), mean.squeeze(2), inverse.squeeze(2)
+
+
+def _standardised(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    r"""(x - mean) / sqrt(variance + epsilon), the mean, and one over that root.
+
+    Where a square overflows, torch's kernels differ: the variance is infinite, and all of the row a harmless
+    0, or it is no number, by whether the row fills one of the processor's vectors. Here it is no number
+    wherever any order of the sums may overflow: all squares in them, of differences of two means too, are at
+    most :math:`4 \sum x^2`.
+    """
+    axes = list(axes)
+    mean = x.mean(axes, keepdim=True)
+    apart = x - mean
+    lost = 4.0 * x.square().sum(axes, keepdim=True) * 0.0  # 0, or no number
+    inverse = (apart.square().mean(axes, keepdim=True) + epsilon + lost).rsqrt()
+    return apart * inverse, mean, inverse
+
+
+def _with_gain(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def convolution_backward(
+    grad: Tensor,
+    inputs: Tensor,
+    weight: Tensor,
+    bias_sizes: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """What comes back to the input: the adjoint of a convolution is the transposed one, and the reverse."""
+    if output_mask[1] or output_mask[2]:
+        return NotImplemented
+    dims = weight.ndim - 2
+    if transposed:
+        zeros = [0] * dims
+        found = aten.convolution(grad, weight, None, stride, padding, dilation, False, zeros, groups)
+        return found, None, None
+    extra = [
+        inputs.shape[2 + i]
+        - ((grad.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (weight.shape[2 + i] - 1) + 1)
+        for i in range(dims)
+    ]
+    return aten.convolution(grad, weight, None, stride, padding, dilation, True, extra, groups), None, None
+
+
+def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
+    """Each number goes back to the place that it came from, which the last argument tells."""
+    places = options[-1]
+    dims = inputs.ndim - 2 if len(options) == 1 else len(options[0])
+    lead = inputs.shape[: inputs.ndim - dims]
+    flat = grad.flatten(len(lead))
+    zeros = grad.new_zeros(inputs.shape).flatten(len(lead))
+    return zeros.scatter_add(len(lead), places.flatten(len(lead)), flat).reshape(inputs.shape)
+
+
+def average_pool_backward(
+    grad: Tensor,
+    inputs: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> Tensor:
+    """An average pool is a product with a constant matrix along each side; back with these transposed."""
+    if divisor is not None or (any(padding) and count_include_pad and ceil_mode):
+        return NotImplemented
+    found = grad
+    stride = stride or kernel
+    for i in range(2):
+        sizes = inputs.shape[-2 + i], grad.shape[-2 + i]
+        matrix = _averages(*sizes, kernel[i], stride[i], padding[i], count_include_pad).to(grad)
+        found = torch.matmul(matrix.T, found) if i == 0 else torch.matmul(found, matrix)
+    return found
+
+
+def _averages(size: int, found: int, kernel: int, stride: int, padding: int, count_padding: bool) -> Tensor:
+    """What each of `found` windows takes from each of `size` places, shape [found, size]."""
+    start = torch.arange(found)[:, None] * stride - padding
+    place = torch.arange(size)
+    inside = ((place >= start) & (place < start + kernel)).double()
+    return inside / (kernel if count_padding else inside.sum(dim=1, keepdim=True))
+
+
+def _adaptive(size: int, found: int) -> Tensor:
+    """The windows of an adaptive average, shape [found, size]."""
+    place, number = torch.arange(size), torch.arange(found)[:, None]
+    start, end = number * size // found, ((number + 1) * size + found - 1) // found
+    inside = ((place >= start) & (place < end)).double()
+    return inside / inside.sum(dim=1, keepdim=True)
+
+
+def adaptive_average(inputs: Tensor, sizes: Sequence[int]) -> Tensor:
+    """A X B^T with the averages of each side."""
+    high, wide = (_adaptive(inputs.shape[-2 + i], sizes[i]).to(inputs) for i in range(2))
+    return torch.matmul(torch.matmul(high, inputs), wide.T)
+
+
+def adaptive_average_backward(grad: Tensor, inputs: Tensor) -> Tensor:
+    """A^T G B."""
+    high, wide = (_adaptive(inputs.shape[-2 + i], grad.shape[-2 + i]).to(grad) for i in range(2))
+    return torch.matmul(torch.matmul(high.T, grad), wide)
+
+
+def adaptive_max(inputs: Tensor, sizes: Sequence[int]) -> Any:
+    """A max pool, where the windows are all of one size."""
+    if any(inputs.shape[-2 + i] % sizes[i] for i in range(2)):
+        return NotImplemented
+    kernel = [inputs.shape[-2 + i] // sizes[i] for i in range(2)]
+    return aten.max_pool2d_with_indices(inputs, kernel, kernel)
+
+
+def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
+    """Windows along a dimension, by index; the places in a window come last."""
+    axis = axis % inputs.ndim
+    count = (inputs.shape[axis] - size) // step + 1
+    places = torch.arange(count)[:, None] * step + torch.arange(size)
+    found = inputs.index_select(axis, places.flatten().to(inputs.device))
+    return found.unflatten(axis, (count, size)).movedim(axis + 1, -1)
+
+
+def table() -> dict[Any, Callable]:
+    """What is taken apart while a graph is traced."""
+    known = f"{GRADIENTS} {FUNCTIONS} {SHAPES} {FILLED}".split()
+    return get_decompositions([getattr(aten, name) for name in known]) | {
+        aten.full_like.default: full_like,
+        aten.native_layer_norm.default: layer_norm,
+        aten.native_group_norm.default: group_norm,
+        aten.convolution_backward.default: convolution_backward,
+        aten.max_pool2d_with_indices_backward.default: max_pool_backward,
+        aten.max_pool3d_with_indices_backward.default: max_pool_backward,
+        aten.adaptive_max_pool2d_backward.default: max_pool_backward,
+        aten.avg_pool2d_backward.default: average_pool_backward,
+        aten._adaptive_avg_pool2d.default: adaptive_average,
+        aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
+        aten.adaptive_max_pool2d.default: adaptive_max,
+        aten.unfold.default: unfold,
+    }

@@ -1,0 +1,172 @@
+"""A traced graph without what it does not need: probes, copies, and everything that is done twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+aten = torch.ops.aten
+COPIES = (aten.clone.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default)
+VIEWS = (aten.view.default, aten._unsafe_view.default)
+MADE = (aten.full.default, aten.scalar_tensor.default, aten.arange.default)
+FOLDED = 2**16  # bytes that a folded constant may have; a larger one may not exceed what it is made of
+
+
+def simplify(module: GraphModule) -> GraphModule:
+    """The same function in fewer operations; the module is changed and returned.
+
+    The network is traced several times over: for its output, and once more for the gradients of each kernel.
+    Once the probes are gone all these passes are the same operations, and one is left.
+    """
+    for step in (_same_constants, _without_idle, _same_once, _folded, _same_once):
+        step(module)
+        module.graph.eliminate_dead_code()
+    _drop_unused(module)
+    module.graph.lint()
+    module.recompile()
+    return module
+
+
+def _same_constants(module: GraphModule) -> None:
+    """One name for each tensor."""
+    first: dict[int, Node] = {}
+    for node in module.graph.find_nodes(op="get_attr"):
+        kept = first.setdefault(id(getattr(module, node.target)), node)
+        if kept is not node:
+            node.replace_all_uses_with(kept)
+
+
+def _without_idle(module: GraphModule) -> None:
+    """Without operations that give what they are given."""
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target in VIEWS:
+            node.target = aten.reshape.default  # what is given may no longer lie as it did
+        found = _idle(node)
+        if found is not None:
+            node.replace_all_uses_with(found)
+
+
+def _idle(node: Any) -> Node | None:
+    """What the operation gives, where that is what it is given."""
+    first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+    if first is None:
+        return None
+    if node.target in COPIES:
+        return first
+    if node.target is aten.add.Tensor and len(node.args) == 2 and not node.kwargs:
+        for one, other in ((first, node.args[1]), (node.args[1], first)):
+            if isinstance(other, Node) and _is_zero(other) and isinstance(one, Node) and _alike(one, node):
+                return one
+    same = (aten._to_copy.default, aten.expand.default, aten.slice.Tensor, aten.reshape.default)
+    if node.target in same and _alike(first, node):
+        whole = node.target is not aten.slice.Tensor or len(node.args) < 5
+        return first if whole else None
+    return None
+
+
+def _is_zero(node: Any) -> bool:
+    if node.target is aten.expand.default and isinstance(node.args[0], Node):
+        return _is_zero(node.args[0])
+    return node.target is aten.full.default and node.args[1] == 0
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether both are tensors of the same type, device and shape, symbols taken as they are written."""
+    a, b = one.meta.get("val"), other.meta.get("val")
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    shapes = [tuple(map(str, x.shape)) for x in (a, b)]
+    return a.dtype == b.dtype and a.device == b.device and shapes[0] == shapes[1]
+
+
+def _folded(module: GraphModule) -> None:
+    """With what does not depend on the inputs computed once."""
+    known: dict[Node, Any] = {n: getattr(module, n.target) for n in module.graph.find_nodes(op="get_attr")}
+    for node in list(module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in (aten.mm.default, aten.bmm.default):
+            _fold_repeated(module, node, known)
+        value = _constant(node, known)
+        if value is None:
+            continue
+        known[node] = value
+        if isinstance(value, Tensor):
+            node.replace_all_uses_with(_before(module, node, value, known))
+
+
+def _constant(node: Any, known: dict[Node, Any]) -> Any:
+    """What an operation on constants gives; None: its arguments are none, or it is too large to be kept."""
+    given = node.all_input_nodes
+    if any(n not in known for n in given) or not (given or node.target in MADE):
+        return None
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: known[n])
+    value = node.target(*args, **kwargs)
+    sizes = [known[n].nbytes for n in given if isinstance(known[n], Tensor)]
+    return None if isinstance(value, Tensor) and value.nbytes > max([FOLDED, *sizes]) else value
+
+
+def _before(module: GraphModule, node: Any, value: Tensor, known: dict[Node, Any]) -> Node:
+    """A new constant, named before this operation."""
+    name = f"_folded_{len(known)}"
+    module.register_buffer(name, value.detach().clone().contiguous())
+    with module.graph.inserting_before(node):
+        constant = module.graph.get_attr(name)
+    known[constant] = constant.meta["val"] = getattr(module, name)
+    return constant
+
+
+def _fold_repeated(module: GraphModule, node: Any, known: dict[Node, Any]) -> None:
+    """A product of one constant row, repeated for all rows, with a constant: the row's product, repeated."""
+    repeated, right = node.args
+    if repeated.target is not aten.expand.default or right not in known:
+        return
+    row, sizes = repeated.args
+    if row not in known or not isinstance(sizes[-2], Node):  # repeated along the batch, and not otherwise
+        return
+    single, lead = known[row], known[right].ndim - 2
+    single = single.reshape(*[1] * (lead + 2 - single.ndim), *single.shape)
+    if single.shape[-2] != 1 or single.shape[-1] != known[right].shape[-2]:
+        return
+    constant = _before(module, node, single @ known[right], known)
+    with module.graph.inserting_before(node):
+        rows = module.graph.call_function(aten.expand.default, (constant, [-1] * lead + [sizes[-2], -1]))
+    rows.meta = dict(node.meta)
+    node.replace_all_uses_with(rows)
+
+
+def _same_once(module: GraphModule) -> None:
+    """With each operation on the same arguments done once."""
+    first: dict[Any, Node] = {}
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        key = (node.target, _key(node.args), _key(node.kwargs))
+        kept = first.setdefault(key, node)
+        if kept is not node:
+            node.replace_all_uses_with(kept)
+
+
+def _key(value: Any) -> Any:
+    """Arguments in a form that can be compared; 1, 1.0 and True are not the same."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _key(v)) for k, v in sorted(value.items()))
+    return (type(value).__name__, value if isinstance(value, Node) else repr(value))
+
+
+def _drop_unused(module: GraphModule) -> None:
+    """Without tensors that no operation names."""
+    named = {node.target for node in module.graph.find_nodes(op="get_attr")}
+    for table in (module._buffers, module._parameters):
+        for name in [name for name in table if name not in named]:
+            delattr(module, name)
+    for name in [n for n, v in vars(module).items() if isinstance(v, Tensor) and n not in named]:
+        delattr(module, name)

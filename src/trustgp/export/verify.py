@@ -1,0 +1,156 @@
+r"""Does another form of the model give what `predict` gives?
+
+The kernel's features :math:`\phi` come out of a network that rounds, in another order of sums. A relative
+change :math:`\epsilon` of them changes the novelty :math:`\nu = |\phi_\perp|^2 / |\phi|^2` by
+:math:`2 \epsilon \sqrt\nu`, which is more than a relative :math:`\epsilon` where :math:`\nu` is small. So
+variances may differ by 1e-4 of themselves, and by that besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..data.trees import Inputs, leaves, map_tensors
+from ..experts.gate import _distances
+from ..likelihoods.prediction import Prediction
+from .errors import ExportError
+from .module.graph import answers_of
+
+if TYPE_CHECKING:
+    from ..model import UncertaintyModel
+
+RELATIVE = 1e-4
+ROUNDING = {torch.float64: 1e-10}  # of features, by the network's precision; else
+COARSE = 1e-5
+TIE = 1e-4  # relative distance of two centroids, below which either expert may answer
+BATCHES = (1, 3, 17)
+
+
+def check_rows(example: Inputs) -> Inputs:
+    """Rows for the comparison: the example's, some blown up and shrunk, one with a NaN."""
+    most = max(BATCHES)
+
+    def some(leaf: Tensor) -> Tensor:
+        rows = leaf[torch.arange(most) % leaf.shape[0]].clone()
+        if rows.is_floating_point():
+            factor = torch.tensor([1.0, 0.5, 1.5, 1.0, 4.0, -1.0], dtype=rows.dtype, device=rows.device)
+            rows = rows * factor[torch.arange(most) % len(factor)].reshape(-1, *[1] * (rows.ndim - 1))
+            rows[most // 2] = torch.nan
+        return rows
+
+    return map_tensors(some, example)
+
+
+def require_equal(
+    model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs, *, what: str
+) -> None:
+    """Raise unless the other form gives what `predict` gives.
+
+    Args:
+        model: The model.
+        run: The other form: inputs in, a dict of arrays or tensors out.
+        example: A few rows.
+        what: What to call it.
+    """
+    worst = differences(model, run, example)
+    if worst:
+        name = max(worst, key=lambda key: worst[key])
+        others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
+        raise ExportError(
+            f"'{name}' of the {what} differs from predict by {worst[name] * RELATIVE:.1e}, where "
+            f"{RELATIVE:.0e} is allowed; no file was written. Also different: {others}."
+        )
+
+
+def differences(
+    model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs
+) -> dict[str, float]:
+    """By which answers differ more than they may: how much more, by their names; empty: all is well.
+
+    Args:
+        model: The model.
+        run: The other form: inputs in, a dict of arrays or tensors out.
+        example: A few rows.
+    """
+    rows, worst = check_rows(example), {}
+    for batch in BATCHES:
+        part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
+        expected = model.predict(part)
+        found = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
+        for name, excess in _excess(model, part, expected, found).items():
+            worst[name] = max(excess, worst.get(name, 0.0))
+    return {name: value for name, value in worst.items() if not value <= 1.0}
+
+
+def _excess(
+    model: UncertaintyModel, inputs: Inputs, expected: Prediction, found: Mapping[str, Tensor]
+) -> dict[str, float]:
+    """Differences over what is allowed, the largest of each answer."""
+    wanted = answers_of(expected, model.alarm is not None)
+    if wanted.keys() != found.keys():
+        return dict.fromkeys(wanted.keys() ^ found.keys(), torch.inf)
+    allowed = tolerances(expected, wanted)
+    other = (wanted["expert"].cpu() != found["expert"]).reshape(len(expected), -1).any(dim=1)
+    tied = _tied(model, inputs) if bool(other.any()) else torch.zeros_like(other)
+    worst = {}
+    for name, value in wanted.items():
+        value, other_value = value.cpu().double(), found[name].double()
+        if value.shape != other_value.shape:
+            worst[name] = torch.inf
+            continue
+        apart = (value - other_value).abs()
+        same = (value == other_value) | (value.isnan() & other_value.isnan())
+        unlike = ~expected.valid.cpu().reshape(-1, *[1] * (value.ndim - 1)) & ~value.isfinite()
+        same = same | (unlike & ~other_value.isfinite())  # what has overflowed may do so in several ways
+        share = torch.where(same, 0.0, apart / allowed[name].cpu().double())
+        share = torch.where(share.isnan(), torch.inf, share)
+        worst[name] = float(share[~(other & tied)].max()) if bool((~(other & tied)).any()) else 0.0
+    return worst
+
+
+def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How far each answer may be off, in the shapes of the answers."""
+    epsilon = ROUNDING.get(expected.mean.dtype, COARSE)
+    novelty = expected.novelty.double()
+    rows = expected.mean.reshape(len(expected), -1)
+    root = novelty.sqrt().clamp_min(epsilon)
+    wide = root.reshape(-1, *[1] * (expected.mean.ndim - 1))
+    least = torch.finfo(rows.dtype).tiny
+
+    def spread(one: Prediction) -> Tensor:
+        return RELATIVE * one.variance.double() + 2 * epsilon * one.epistemic.double() / wide + least
+
+    def centre(one: Prediction) -> Tensor:
+        return RELATIVE * (one.mean.double().abs() + one.variance.double().sqrt()) + least
+
+    table = {
+        "mean": centre(expected),
+        "corrected": centre(expected.corrected),
+        "variance": spread(expected),
+        "corrected_variance": spread(expected.corrected),
+        "novelty": RELATIVE * novelty + 2 * epsilon * root,
+        "score": RELATIVE * expected.score.double() + 2 * epsilon * expected.score.double() / root + least,
+    }
+    if "probabilities" in wanted:
+        table["probabilities"] = torch.full_like(wanted["probabilities"], RELATIVE)
+    exact = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in wanted.items()}
+    if "is_novel" in wanted:  # on either side of the threshold, where the score is at it
+        at = (expected.score.double() - (expected._threshold or 0.0)).abs() <= table["score"]
+        exact["is_novel"] = torch.where(at, 2.0, 0.0)
+    return {name: table.get(name, exact[name]).expand(wanted[name].shape) for name in wanted}
+
+
+def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
+    """Rows that lie as near to one expert as to another, shape [n]."""
+    tied = torch.zeros(leaves(inputs)[0].shape[0], dtype=torch.bool)
+    for mixture in model.mixtures:
+        with torch.no_grad():
+            points = mixture.gate.embed(mixture.tangents(inputs))
+        apart = _distances(points, mixture.gate.centroids).sort(dim=1).values
+        if apart.shape[1] > 1:
+            tied |= (apart[:, 1] - apart[:, 0] <= TIE * apart[:, 1]).cpu()
+    return tied

@@ -1,0 +1,1 @@
+"""From a network and its rows to a fitted state."""

@@ -1,0 +1,129 @@
+"""Finished experts on disk, so that a killed fit goes on where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.fingerprint import settings_fingerprint
+from ..data.tensor_file import PART, ArtifactError, Reader, explained, read, write
+from ..data.trees import moved
+from ..data.version import __version__
+from ..experts.expert import Solved, Task
+from ..math.calibration import CalibrationRows
+from ..state.expert_tensors import expert_tensors, read_experts
+from ..tangents.base import TangentMap
+
+KIND = "trustgp-expert"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder of solved experts, all of one fit.
+
+    Args:
+        folder: Where they lie.
+        fingerprint: Of the data, the network and every setting; each file carries it.
+    """
+
+    folder: Path
+    fingerprint: str
+
+    @classmethod
+    def open(cls, folder: Path, settings: Mapping[str, Any]) -> Checkpoint:
+        """Take up the folder, or begin it; one that belongs to another fit is refused."""
+        settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
+        fingerprint = settings_fingerprint(settings)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explained(error, f"the folder of the checkpoint, {folder}, cannot be made") from error
+        for part in folder.glob(f".*{PART}"):  # what a killed fit was writing
+            part.unlink(missing_ok=True)
+        note = folder / "fit.trustgp"
+        if note.exists():
+            try:
+                text, _ = read(note, kind="trustgp-checkpoint")
+            except ArtifactError as error:
+                raise ArtifactError(f"{error} Remove the folder {folder} to begin anew.") from error
+            if text.get("fingerprint") != fingerprint:
+                changed = _differences(text.get("settings"), settings)
+                raise ArtifactError(
+                    f"{folder} holds a checkpoint of another fit; different: {changed}. Use another folder, "
+                    "or remove this one to begin anew."
+                )
+        else:
+            text = {"fingerprint": fingerprint, "settings": settings}
+            write(note, kind="trustgp-checkpoint", text=text, tensors={"none": torch.zeros(1)})
+        return cls(folder, fingerprint)
+
+    def keep(self, mixture: int, expert: int, solved: Solved) -> None:
+        """Write one solved expert, whole or not at all."""
+        table = {f"expert.{k}": v for k, v in expert_tensors((solved.expert,)).items()}
+        if solved.held_out is not None:
+            for field in fields(CalibrationRows):
+                table[f"held.{field.name}"] = getattr(solved.held_out, field.name)
+        write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
+
+    def count(self) -> int:
+        """How many solved experts are there."""
+        return len(list(self.folder.glob("expert-*.trustgp")))
+
+    def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
+        """The experts that are already there; a damaged file, or one of other rows, counts as not there."""
+        found = {}
+        for expert, task in enumerate(tasks):
+            path = self._path(mixture, expert)
+            if path.exists():
+                try:
+                    solved = self._read(path, mixture, expert, tangents)
+                except ArtifactError:
+                    path.unlink()
+                    continue
+                if _belongs(solved.expert.rows.cpu(), int(solved.expert.own), task):
+                    found[expert] = solved
+        return found
+
+    def _read(self, path: Path, mixture: int, expert: int, tangents: TangentMap) -> Solved:
+        text, table = read(path, kind=KIND)
+        if text != self._text(mixture, expert):
+            raise ArtifactError(f"{path}: of another fit, or another expert.")
+        reader = Reader(table, where=str(path))
+        outputs = table["expert.scale"].shape[-1] if "expert.scale" in table else 0
+        (read_back, *_) = read_experts(reader, "expert.", tangents, outputs)
+        held: dict[str, Tensor] = {}
+        for name in [field.name for field in fields(CalibrationRows)] if reader.matching("held.") else []:
+            dtype = torch.int64 if name == "output" else torch.float64
+            held[name] = reader.take(f"held.{name}", dtype, None)
+        reader.finish()
+        device = tangents.network.device
+        read_back = moved(read_back, lambda tensor: tensor.to(device))
+        return Solved(read_back, CalibrationRows(**held) if held else None)
+
+    def _text(self, mixture: int, expert: int) -> dict[str, Any]:
+        return {"fingerprint": self.fingerprint, "mixture": mixture, "expert": expert}
+
+    def _path(self, mixture: int, expert: int) -> Path:
+        return self.folder / f"expert-{mixture:03d}-{expert:05d}.trustgp"
+
+
+def _differences(known: Any, settings: Mapping[str, Any]) -> str:
+    if not isinstance(known, dict):
+        return "unknown"
+    names = [name for name in settings if known.get(name) != settings[name]]
+    return ", ".join(names) or "unknown"
+
+
+def _belongs(rows: Tensor, own: int, task: Task) -> bool:
+    """Whether an expert holds rows that this task would have given it.
+
+    The same settings on another machine may divide the rows a little differently.
+    """
+    complete = own == min(len(task.own), task.quota.own)
+    mine, lent = bool(torch.isin(rows[:own], task.own).all()), torch.isin(rows[own:], task.candidates)
+    return complete and mine and bool(lent.all())

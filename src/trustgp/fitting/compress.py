@@ -1,0 +1,116 @@
+"""`trustgp.compress`: a smaller and faster model from a fitted one, without the training rows."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+
+from ..data.rows import Rows, read_rows
+from ..executors.progress import Reporter, reporting
+from ..experts.shrink import Sizes
+from ..experts.witness import WitnessState
+from ..state.model_state import FittedModel, ModelState
+from .calibrate import recalibrate
+
+LEAST = {"rows": 1, "rank": 1, "gate": 2, "witness": 0}
+HALVES = ("float16", torch.float16)
+Model = TypeVar("Model", bound=FittedModel)
+
+
+def compress(
+    model: Model,
+    *,
+    rows: int | None = None,
+    rank: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    gate: int | None = None,
+    witness: int | None = None,
+    validation: Any = None,
+    progress: bool = True,
+) -> Model:
+    """A smaller model from a fitted one; that one stays as it is.
+
+    What is dropped counts as not known, so the variance before calibration never falls, but for rounding.
+
+    Args:
+        model: From `trustgp.fit` or `trustgp.load`.
+        rows: The most rows an expert holds: those that tell most, one after another. The variance is that of
+            an expert with these rows only; the residual mean is that of all rows, projected on these. Of
+            explicit features (`Sketch`, `JacobianRows`) an expert holds directions, and this limits those.
+        rank: The most directions in which an expert knows more than its prior: those in which its rows tell
+            most (LOVE's cache). None: all.
+        dtype: "float16": features and bases in float16, with a scale for each tensor, and what multiplies
+            them in float32 where rounding does no harm. All sums are taken in float64, as before.
+        gate: The most rows the gate holds; some rows near a border change their expert.
+        witness: The most directions in which a cell of the witness knows more than its prior; 0: no witness.
+            Its mean stays what it is.
+        validation: Rows that neither the network nor the experts have seen: the size of the error bar, the
+            reach of the witness and the threshold of the novelty score, if there is one, are fitted anew.
+            None: the error bar keeps the calibration of before, too wide rather than too narrow, and the
+            threshold is gone.
+        progress: Whether to show a bar in a terminal.
+    """
+    sizes = _sizes(rows, rank, dtype, gate, witness)
+    check_whole(model.state)
+    held = None if validation is None else read_rows(validation, name="validation")
+    with reporting(enabled=progress) as report:
+        return type(model)(compressed(model.state, sizes, held, report))
+
+
+def check_whole(state: ModelState) -> None:
+    """Refuse a model that was compressed before: what is dropped does not come back."""
+    if before := state.provenance.compressed:
+        raise ValueError(
+            f"this model was compressed before ({before}); compress the model that it was made from."
+        )
+
+
+@torch.no_grad()
+def compressed(
+    state: ModelState, sizes: Sizes, validation: Rows | None, report: Reporter, known: dict | None = None
+) -> ModelState:
+    """The smaller model, calibrated on the validation rows if there are any.
+
+    Args:
+        state: A whole one.
+        sizes: What is left of it.
+        validation: Rows that neither the network nor the experts have seen; None: none.
+        report: Shows how far it is.
+        known: Roots of the witness, see `WitnessState.shrink`.
+    """
+    parts = report.track(state.mixtures, stage="compressing", total=len(state.mixtures))
+    mixtures = tuple(mixture.shrink(sizes) for mixture in parts)
+    witness = None if state.witness is None else state.witness.shrink(sizes, known)
+    provenance = replace(state.provenance, compressed=str(sizes))
+    found = ModelState(state.network, mixtures, provenance, state.calibrations, witness)
+    if validation is None:
+        return found
+    if witness is not None and state.witness is not None:
+        witness = _reaching(witness, state.witness, validation)
+    return recalibrate(replace(found, witness=witness, threshold=state.threshold), validation, report)
+
+
+def _reaching(witness: WitnessState, before: WitnessState, rows: Rows) -> WitnessState:
+    """The witness, sure of itself for as many of these rows as before: with less known, all is more novel."""
+    inputs = rows.take(torch.arange(len(rows)))
+    share = (before(inputs).novelty <= before.reach).double().mean()
+    reach = witness(inputs).novelty.quantile(share)
+    return replace(witness, reach=torch.maximum(reach, before.reach).clamp_max(1.0))
+
+
+def _sizes(rows: Any, rank: Any, dtype: Any, gate: Any, witness: Any) -> Sizes:
+    """The settings, checked."""
+    if dtype is not None and dtype not in HALVES:
+        raise ValueError(
+            f'dtype={dtype!r}; allowed are "float16", and None for what the model was fitted in.'
+        )
+    sizes = Sizes(rows, rank, dtype is not None, gate, witness)
+    for name, least in LEAST.items():
+        value = getattr(sizes, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{name}={value!r}; a whole number of at least {least} is needed, or None: all.")
+    if all(getattr(sizes, field.name) == field.default for field in fields(sizes)):
+        raise ValueError("nothing to compress: pass rows=, rank=, dtype=, gate= or witness=.")
+    return sizes

@@ -1,0 +1,107 @@
+"""Every option of a fit, parsed once: whatever can be refused without looking at the data is refused here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.quantities import Budget, parse_budget, parse_bytes
+from ..executors import Executor, Threads, usual_threads
+from ..experts.gate import Division
+from ..experts.neighbours import Patchwork
+from ..experts.witness import Witness
+from ..likelihoods import Likelihood, Regression
+from ..tangents import Tangents
+from ..tangents.output import Output
+
+OUTPUTS = ("shared", "separate", "pseudo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """The options of `trustgp.fit`, which says what each is. Made by `parse`."""
+
+    likelihood: Likelihood = field(default_factory=Regression)
+    validation: Any = None
+    groups: Any = None
+    num_experts: int | None = None
+    tangents: Tangents | None = None
+    outputs: str = "shared"
+    output: Output | None = None
+    patchwork: Patchwork = field(default_factory=Patchwork)
+    division: Division = field(default_factory=Division)
+    witness: Witness | None = None
+    budget: Budget = field(default_factory=Budget)
+    memory: int | None = None
+    executor: Executor | None = None
+    device: torch.device | None = None
+    seed: int = 0
+    progress: bool = True
+    checkpoint: Path | None = None
+    strict: bool = False
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        likelihood: Likelihood | None = None,
+        outputs: str | None = None,
+        patchwork: Patchwork | None = None,
+        division: Division | None = None,
+        witness: Witness | None = None,
+        budget: Any = None,
+        memory: int | str | None = None,
+        device: str | torch.device | None = None,
+        checkpoint: str | Path | None = None,
+        **rest: Any,
+    ) -> FitOptions:
+        """What a user has said, checked. What is left out has its default; without `witness` there is none.
+
+        Args:
+            likelihood, outputs, patchwork, division, witness: See `trustgp.fit`.
+            budget, memory: Numbers or texts.
+            device, checkpoint: Names or objects.
+            rest: The options that are taken as they are.
+        """
+        likelihood = likelihood or Regression()
+        allowed = parse_budget(budget, name="budget")
+        if allowed.seconds is not None and rest.get("validation") is None:
+            raise ValueError(
+                f"budget={budget!r} names a time: pass validation=, rows on which forms are compared."
+            )
+        outputs = likelihood.default_outputs if outputs is None else outputs
+        if outputs not in OUTPUTS:
+            raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
+        if (experts := rest.get("num_experts")) is not None and experts < 1:
+            raise ValueError(f"num_experts={experts}; at least one is needed.")
+        return cls(
+            likelihood=likelihood,
+            outputs=outputs,
+            patchwork=patchwork or Patchwork(),
+            division=division or Division(),
+            witness=witness if likelihood.uses_witness else None,
+            budget=allowed,
+            memory=None if memory is None else parse_bytes(memory, name="memory"),
+            device=None if device is None else torch.device(device),
+            checkpoint=None if checkpoint is None else Path(checkpoint),
+            **rest,
+        )
+
+    def executors(self, device: torch.device) -> list[Executor]:
+        """Those that may be tried, the best first: the user's, or threads, at last a single one."""
+        return [usual_threads(device), Threads(1)] if self.executor is None else [self.executor]
+
+    def settings(self) -> dict[str, Any]:
+        """What is asked of every expert, as plain values: for the fingerprint of a checkpoint."""
+        return {
+            "outputs": self.outputs,
+            "likelihood": [type(self.likelihood).__name__, self.likelihood.settings()],
+            "components": self.division.components,
+            "patchwork": [self.patchwork.neighbours, self.patchwork.fraction],
+            "budget": self.budget.size,
+            "witness": None if self.witness is None else self.witness.settings(),
+            "seed": self.seed,
+        }

@@ -1,0 +1,193 @@
+"""From a kernel to its mixture: divide, hand out rows, solve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..data.user_warnings import warn_user
+from ..executors import FitContext, WorkerLostError
+from ..experts.expert import Problem, Solved, Task, prior_expert, solve_expert
+from ..experts.features import NO_COLUMNS
+from ..experts.gate import Partition
+from ..experts.mixture import Mixture
+from ..experts.neighbours import CANDIDATES, NO_CAP, RowQuota, border_rows, lend_rows
+from ..experts.shared_prior import agree_on_prior
+from ..math.evidence import FactorisationError
+from ..tangents.base import TangentMap
+from .budget import OVERHEAD, gate_bytes, quota_for_budget
+from .divide import divide, give_back, precompute_features
+from .options import FitOptions
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class FittedMixture:
+    """One kernel, solved."""
+
+    mixture: Mixture
+    partition: Partition
+    solved: tuple[Solved, ...]
+    quota: RowQuota
+
+
+def fit_mixture(
+    index: int, problem: Problem, plan: Plan, options: FitOptions, room: int | None, context: FitContext
+) -> FittedMixture:
+    """Divide, hand out the rows, solve.
+
+    Args:
+        index: Of the kernel, in a checkpoint.
+        problem: What its experts share.
+        plan: Of the fit.
+        options: Of the fit.
+        room: Bytes that this kernel may hold; None: no limit.
+        context: Where and how the work is done.
+    """
+    tangents, store = problem.tangents, context.store
+    if plan.keep_features:
+        problem = replace(problem, known=precompute_features(tangents, problem.rows, context))
+    context.report.begin("dividing the rows")
+    division = replace(options.division, subset=plan.subset)
+    ways = {"division": division, "patchwork": options.patchwork, "known": problem.known}
+    partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
+    quota = _row_quota(tangents, partition, plan, options, room, problem.num_targets)
+    tasks = make_tasks(partition, quota)
+    if options.likelihood.common_prior:
+        problem = replace(problem, prior=agree_on_prior(problem, tasks, context.executor))
+    solved = solve_tasks(
+        problem,
+        tasks,
+        context,
+        finished={} if store is None else store.finished(index, tasks, tangents),
+        on_solved=None if store is None else partial(store.keep, index),
+        strict=options.strict,
+    )
+    experts = tuple(result.expert for result in solved)
+    mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
+    return FittedMixture(mixture, partition, tuple(solved), quota)
+
+
+def _row_quota(
+    tangents: TangentMap,
+    partition: Partition,
+    plan: Plan,
+    options: FitOptions,
+    room: int | None,
+    num_outputs: int,
+) -> RowQuota:
+    """How many rows an expert may hold: all of them, or what the budget leaves."""
+    sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
+    lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
+    if room is None:
+        return RowQuota(own=NO_CAP, borrowed=lend)
+    gate = gate_bytes(tangents, plan.subset, options.division.components, len(sizes))
+    near = [len(neighbours) for neighbours in partition.neighbours]
+    return quota_for_budget(tangents, sizes, near, lend, room - gate - OVERHEAD, num_outputs)
+
+
+def make_tasks(partition: Partition, quota: RowQuota) -> list[Task]:
+    """The rows of each expert: its own, and its neighbours' nearest to the border."""
+    centroids = partition.gate.centroids
+    nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
+    sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
+    own = nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
+    tasks = []
+    for expert, neighbours in enumerate(partition.neighbours):
+        offered = [
+            border_rows(own[j], points, centroids[expert], centroids[j], CANDIDATES * quota.borrowed)
+            for j in neighbours
+        ]
+        candidates = torch.cat([NO_COLUMNS, *(rows.cpu() for rows in offered)])
+        share = RowQuota(quota.own, quota.borrowed * len(neighbours))
+        tasks.append(Task(own[expert].cpu(), candidates, share))
+    return tasks
+
+
+def solve_tasks(
+    problem: Problem,
+    tasks: list[Task],
+    context: FitContext,
+    *,
+    finished: dict[int, Solved] | None = None,
+    on_solved: Callable[[int, Solved], None] | None = None,
+    strict: bool = False,
+) -> list[Solved]:
+    """Solve every task that is not yet finished; one that cannot be solved answers with the prior.
+
+    Args:
+        problem: What all experts share.
+        tasks: The rows of each.
+        context: Where and how the work is done.
+        finished: Results that are already there, by position.
+        on_solved: Called with the position and each new result as it comes.
+        strict: Raise on the first expert that cannot be solved.
+    """
+    found: dict[int, Solved | FactorisationError] = dict(finished or {})
+    done, todo = len(found), [i for i in range(len(tasks)) if i not in found]
+    solve = partial(_solve_or_explain, problem)
+    results = _named(context.executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
+    tracked = context.report.track(
+        results,
+        stage="solving the experts",
+        total=len(tasks),
+        done=done,
+        rows=lambda found: len(tasks[todo[found[0]]].own),
+    )
+    with closing(results):  # an error below stops the workers at once
+        for position, result in tracked:
+            give_back(problem.tangents.network.device)
+            found[todo[position]] = result
+            if isinstance(result, FactorisationError):
+                if strict:
+                    raise FactorisationError(f"expert {todo[position]}: {result}") from result
+            elif on_solved is not None:
+                on_solved(todo[position], result)
+    return _with_priors(tasks, found)
+
+
+def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:
+    try:
+        return solve_expert(problem, task)
+    except (FactorisationError, torch.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
+        return FactorisationError(str(error))
+    except Exception as error:
+        error.add_note(f"This was in expert {task.number}, which has {len(task.own)} rows of its own.")
+        raise
+
+
+def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tuple[int, Any], None, None]:
+    """The results; where workers were lost, the error says which experts are without one."""
+    try:
+        yield from results
+    except WorkerLostError as error:
+        error.add_note(f"Experts without a result: {', '.join(str(todo[i]) for i in error.positions)}.")
+        raise
+
+
+def _with_priors(tasks: list[Task], found: dict[int, Solved | FactorisationError]) -> list[Solved]:
+    """Replace what could not be solved by experts that answer with the prior variance."""
+    in_order = [found[i] for i in sorted(found)]  # they come as they finish; sums must not depend on it
+    siblings = [r.expert for r in in_order if isinstance(r, Solved) and not r.expert.failed]
+    failed = {i: r for i, r in sorted(found.items()) if isinstance(r, FactorisationError)}
+    if failed and not siblings:
+        first = next(iter(failed.values()))
+        raise FactorisationError(f"no expert could be solved: {first}") from first
+    if failed:
+        names = ", ".join(map(str, failed))
+        warn_user(
+            f"experts {names} could not be solved and answer with the prior variance "
+            f"({next(iter(failed.values()))}). strict=True raises instead."
+        )
+    solved = []
+    for i, task in enumerate(tasks):
+        result = found[i]
+        solved.append(
+            Solved(prior_expert(task, siblings), None) if isinstance(result, FactorisationError) else result
+        )
+    return solved

@@ -1,0 +1,261 @@
+"""`trustgp.tune`: the frontier of what a model is worth against what it takes, and the best that fits."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from ..data.quantities import Budget, BudgetText, parse_budget, size_text
+from ..data.rows import Rows, read_rows
+from ..data.trees import Inputs, as_inputs
+from ..executors.progress import Reporter, reporting
+from ..experts.shrink import Sizes
+from ..plots import draw_frontier
+from ..state.model_state import FittedModel, ModelState
+from ..tangents import LayerFactors, Sketch
+from ..tangents.output import has_output_selector
+from .calibrate import recalibrate
+from .compress import check_whole, compressed
+from .options import FitOptions
+from .pipeline import fit_model
+from .trials import Trial, halves, ladder, made_strange, scores, times, trial
+
+SCORES = {"nll": False, "corrected": False, "auroc": True}  # whether more is better
+AGAIN = (Sizes(), Sizes(rows=128, gate=128, witness=128, half=True))  # what is tried of each refit
+WIDTHS = (4096, 1024, 256)
+CALLS = 30  # of each form that are timed
+Best = TypeVar("Best")
+Model = TypeVar("Model", bound=FittedModel)
+
+
+@dataclass(frozen=True)
+class Tuning(Generic[Best]):
+    """What was tried, and what was chosen. Made by `tune`.
+
+    Args:
+        table: One line for each model that was tried.
+        best: The best model within the budget, calibrated on all validation rows.
+        chosen: Its name in the table.
+        budget: The limits, in words.
+        by: The score that decided.
+        split: Which rows calibrated and which scored, in words.
+        strange: What the novelty score was asked to tell apart, in words.
+    """
+
+    table: list[Trial]
+    best: Best = field(repr=False)
+    chosen: str
+    budget: str
+    by: str
+    split: str
+    strange: str
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=400, color_system=None).print(self.__rich__())
+        return text.getvalue().rstrip("\n")
+
+    def __rich__(self) -> Table:
+        """The table, for a terminal."""
+        shown = Table(title=f"Within {self.budget}, by {self.by}: {self.chosen}", title_justify="left")
+        shown.caption, shown.caption_justify = f"{self.split} AUROC: {self.strange}.", "left"
+        shown.add_column("model")
+        names = ("NLL", "corrected", "AUROC", "moved", "memory", "file", "ms, batch 1", "fits")
+        for name in names:
+            shown.add_column(name, justify="right")
+        for row in self.table:
+            figures = (
+                f"{row.nll:.3f}",
+                f"{row.corrected:.3f}",
+                f"{row.auroc:.4f}",
+                f"{100 * row.moved:.1f} %",
+            )
+            sizes = (size_text(row.nbytes), size_text(row.file_bytes), f"{row.milliseconds:.2f}")
+            style = "bold" if row.name == self.chosen else None
+            shown.add_row(row.name, *figures, *sizes, "yes" if row.fits else "", style=style)
+        return shown
+
+    def plot(self, path: str | Path | None = None, *, dpi: int = 120) -> Any:
+        """Draw the frontier: NLL and AUROC against memory and time. Needs `trustgp[plots]`.
+
+        Args:
+            path: The PNG, PDF or SVG to write; None: none.
+            dpi: Pixels per inch of a PNG.
+
+        Returns:
+            The matplotlib figure.
+        """
+        return draw_frontier(self.table, path, chosen=self.chosen, dpi=dpi)
+
+
+def tune(
+    model: Model,
+    validation: Any,
+    *,
+    budget: BudgetText = None,
+    novel: Any = None,
+    by: str = "nll",
+    train: Any = None,
+    calls: int = CALLS,
+    progress: bool = True,
+) -> Tuning[Model]:
+    """Try smaller forms of a model, and choose the best within a budget. The model stays as it is.
+
+    The validation rows are cut into ten blocks in their order: five calibrate every form, the other five
+    score it. The one that is chosen is then calibrated on all of them. All forms are in memory at once, since
+    their predictions take turns while they are timed.
+
+    Args:
+        model: From `trustgp.fit` or `trustgp.load`.
+        validation: Rows that neither the network nor the experts have seen: (inputs, targets), a Dataset or a
+            DataLoader. They may be those that the model was calibrated on.
+        budget: Bytes, a text like "64 MiB", a time like "2 ms" for one row, or both: "64 MiB, 2 ms". None: no
+            limit.
+        novel: Inputs that should count as strange; None: the scoring rows, each number moved to three times
+            its distance from the rows' mean.
+        by: The score that decides: "nll", "corrected" (about the corrected mean) or "auroc".
+        train: The training rows; with them, models with outputs="pseudo", with sketches and of the last
+            layer alone are fitted and tried, too. Takes as long as so many fits.
+        calls: Predictions that are timed, of each form.
+        progress: Whether to show bars in a terminal.
+
+    Raises:
+        ValueError: When nothing fits; it says what the smallest and the fastest take.
+    """
+    limits, ways = parse_budget(budget, name="budget"), {"by": by, "calls": calls, "progress": progress}
+    found = tune_state(model.state, validation, limits, novel=novel, train=train, **ways)
+    return Tuning(**{**vars(found), "best": type(model)(found.best)})
+
+
+def tune_state(
+    state: ModelState,
+    validation: Any,
+    limits: Budget,
+    *,
+    novel: Any = None,
+    by: str = "nll",
+    train: Any = None,
+    calls: int = CALLS,
+    progress: bool,
+) -> Tuning[ModelState]:
+    """What `tune` does, of a state."""
+    if by not in SCORES:
+        raise ValueError(f'by="{by}"; allowed are {", ".join(SCORES)}.')
+    if calls < 1:
+        raise ValueError(f"calls={calls}; at least 1 is needed.")
+    check_whole(state)
+    rows = read_rows(validation, name="validation")
+    state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
+    calibrating, scoring = halves(rows)
+    strange = made_strange(scoring) if novel is None else as_inputs(novel)
+    with reporting(enabled=progress) as report:
+        forms = list(_forms(state, calibrating, train, report))
+        found = _tried(forms, scoring, strange, limits, calls, report)
+        best = _best(found, limits, by)
+        chosen = recalibrate(forms[best][1], rows, report)
+    return Tuning(
+        table=found,
+        best=chosen,
+        chosen=found[best].name,
+        budget=str(limits),
+        by=by,
+        split=f"{len(calibrating)} rows calibrate, {len(scoring)} score, in ten blocks by turns.",
+        strange="the given rows" if novel is not None else "scoring rows, three times as far from their mean",
+    )
+
+
+def _forms(state: ModelState, rows: Rows, train: Any, report: Reporter) -> Iterator[tuple[str, ModelState]]:
+    """Every form with its name, calibrated on these rows, the model itself first."""
+    known: dict = {}
+    steps = ladder(state)
+    for sizes in report.track(steps, stage="making smaller", total=len(steps)):
+        yield str(sizes), _form(state, sizes, rows, report, known)
+    if train is None:
+        return
+    if has_output_selector(state.network):
+        raise ValueError("a model that was fitted with output= cannot be fitted again here; leave train out.")
+    again = _refits(state)
+    for name, options in report.track(again, stage="fitting again", total=len(again)):
+        refit = _refitted(state, train, rows, options)
+        known = {}
+        for sizes in AGAIN:
+            words = name if sizes == Sizes() else f"{name}, {sizes}"
+            yield words, _form(refit, sizes, rows, report, known)
+
+
+def _form(state: ModelState, sizes: Sizes, rows: Rows, report: Reporter, known: dict) -> ModelState:
+    if sizes == Sizes():
+        return recalibrate(state, rows, report)
+    return compressed(state, sizes, rows, report, known)
+
+
+def _refits(state: ModelState) -> list[tuple[str, dict[str, Any]]]:
+    """Other models of the same rows, by name: options of a fit."""
+    options: dict[str, dict[str, Any]] = {}
+    if state.shape.outputs > 1 and state.provenance.outputs != "pseudo":
+        options['outputs="pseudo"'] = {"outputs": "pseudo"}
+    for width in WIDTHS:
+        options[f"Sketch({width})"] = {"tangents": Sketch(width)}
+    if isinstance(state.provenance.tangents, LayerFactors):
+        options["last layer"] = {"tangents": LayerFactors("last")}
+    return list(options.items())
+
+
+def _refitted(state: ModelState, train: Any, rows: Rows, options: dict[str, Any]) -> ModelState:
+    provenance = state.provenance
+    settings = {
+        "likelihood": provenance.likelihood,
+        "validation": rows,
+        "outputs": provenance.outputs,
+        "num_experts": len(state.mixtures[0].experts),
+        "witness": provenance.witness,
+        "seed": provenance.seed,
+    }
+    network = copy.deepcopy(state.network)  # the model's own is frozen
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name in provenance.names)
+    with reporting(enabled=False) as quiet:
+        return fit_model(network, train, FitOptions.parse(**{**settings, **options}), quiet)
+
+
+def _tried(
+    forms: list[tuple[str, ModelState]],
+    rows: Rows,
+    novel: Inputs,
+    limits: Budget,
+    calls: int,
+    report: Reporter,
+) -> list[Trial]:
+    """The figures of every form."""
+    said = [scores(form, rows, novel) for _, form in report.track(forms, stage="scoring", total=len(forms))]
+    report.begin("timing")
+    spent = times([form for _, form in forms], rows, calls=calls)
+    found = []
+    for (name, form), (figures, experts), seconds in zip(forms, said, spent, strict=True):
+        alike = experts.shape == said[0][1].shape and form.num_experts == forms[0][1].num_experts
+        moved = float((experts != said[0][1]).double().mean()) if alike else 1.0
+        found.append(trial(name, form, figures, moved, seconds, limits))
+    return found
+
+
+def _best(found: list[Trial], limits: Budget, by: str) -> int:
+    """The best that fits; of equals the smallest."""
+    fitting = [k for k, one in enumerate(found) if one.fits]
+    if not fitting:
+        small = min(found, key=lambda one: one.nbytes)
+        quick = min(found, key=lambda one: one.milliseconds)
+        raise ValueError(
+            f"nothing fits within {limits}: of {len(found)} models the smallest ({small.name}) holds "
+            f"{size_text(small.nbytes)} and takes {small.milliseconds:.2f} ms a row, the fastest "
+            f"({quick.name}) holds {size_text(quick.nbytes)} and takes {quick.milliseconds:.2f} ms. Raise "
+            "the budget, or fit with fewer experts, outputs='pseudo' or parameters='last'."
+        )
+    sign = -1.0 if SCORES[by] else 1.0
+    return min(fitting, key=lambda k: (sign * getattr(found[k], by), found[k].nbytes))

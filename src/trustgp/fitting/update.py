@@ -1,0 +1,195 @@
+"""New rows for a fitted model: only the experts concerned are solved again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.chunking import chunks
+from ..data.fingerprint import rows_fingerprint
+from ..data.holdout import check_groups, kept_rows
+from ..data.rows import BATCH_ROWS, Rows, gather, read_rows
+from ..data.trees import leaves, structure
+from ..executors import Executor, FitContext, usual_threads
+from ..executors.progress import reporting
+from ..experts.expert import Solved, Task
+from ..experts.gate import Partition, nearest_two
+from ..experts.mixture import Mixture
+from ..experts.neighbours import NO_CAP, RowQuota
+from ..experts.shared_prior import prior_of
+from ..experts.witness import WitnessState
+from ..experts.witness_fit import update_witness
+from ..state.model_state import ModelState, Training
+from .calibrate import calibrate, threshold_again
+from .divide import embed_rows
+from .prepare import find_blends, make_problems, residual_of
+from .solve import make_tasks, solve_tasks
+
+
+def update_state(
+    state: ModelState,
+    new_rows: Any,
+    *,
+    groups: Any = None,
+    train: Any = None,
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> tuple[ModelState, list[int]]:
+    """A model with more rows; the gate, the neighbours and the sizes of the experts stay as they are.
+
+    The result equals a fit with the same partition on all rows.
+
+    Args:
+        state: As it was.
+        new_rows: (inputs, targets), a Dataset or a DataLoader.
+        groups: Trajectory of each new row, where the model was fitted with groups.
+        train: The rows the model was fitted on; needed after loading, as a file does not hold them.
+        executor: Where experts are solved; None: as in `fit`.
+        progress: Whether to show bars in a terminal.
+
+    Returns:
+        The new state, and which experts were solved again, counted through all kernels.
+    """
+    added = _checked(state, new_rows)
+    with reporting(enabled=progress) as report:
+        context = FitContext(
+            state.device, state.provenance.seed, executor or usual_threads(state.device), report
+        )
+        before = _recall(state, train, context)
+        _check_alike(before.rows, added)
+        labels = _join_groups(before.groups, check_groups(groups, added))
+        state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
+        rows = _joined(before.rows, added)
+        after, mixtures, touched = _solved_again(
+            state, replace(before, rows=rows, groups=labels), added, context
+        )
+        provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
+        witness = _witness_again(state, rows, context)
+        found = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
+        found = calibrate(replace(found, forward=state.forward), report)
+    if after.validation is None and labels is None:
+        found = replace(found, calibrations=state.calibrations)  # nothing new is known about them
+    return replace(found, threshold=threshold_again(state.threshold, found.held_scores)), touched
+
+
+def _checked(state: ModelState, new_rows: Any) -> Rows:
+    """The new rows; a model that cannot take them says why."""
+    if state.provenance.compressed:
+        raise ValueError(
+            f"this model was compressed ({state.provenance.compressed}) and no longer holds what new rows "
+            "need; update the model that it was made from, and compress that again."
+        )
+    added, wanted = read_rows(new_rows, name="new_rows"), state.provenance.structure
+    if structure(added.inputs) != wanted:
+        raise ValueError(
+            f"new_rows have the structure {structure(added.inputs)}; the model was fitted on {wanted}."
+        )
+    return added
+
+
+def _solved_again(
+    state: ModelState, training: Training, added: Rows, context: FitContext
+) -> tuple[Training, tuple[Mixture, ...], list[int]]:
+    """Every kernel with all rows, and which experts were not the same.
+
+    Args:
+        state: As it was.
+        training: With all rows, but the partitions and the experts of before.
+        added: The new rows alone.
+        context: Where and how the work is done.
+    """
+    network, likelihood = state.mixtures[0].tangents.network, state.likelihood
+    blends = find_blends([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
+    residuals = residual_of(network, likelihood, training.rows, context, name="new_rows", blends=blends)
+    maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
+    problems = make_problems(maps, training.rows, residuals, training.groups, blends)
+    mixtures, partitions, solved, touched = [], [], [], []
+    for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
+        if likelihood.common_prior:
+            problem = replace(problem, prior=prior_of(mixture.experts))
+        partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
+        quota = RowQuota(state.provenance.cap[k], state.provenance.lend[k])
+        before, after = make_tasks(training.partitions[k], quota), make_tasks(partition, quota)
+        same = {i: training.solved[k][i] for i in range(len(after)) if _equal(before[i], after[i])}
+        results = solve_tasks(problem, after, context, finished=same)
+        offset = sum(len(m.experts) for m in state.mixtures[:k])
+        touched += [offset + i for i in range(len(after)) if i not in same]
+        mixtures.append(replace(mixture, experts=tuple(result.expert for result in results)))
+        partitions.append(partition)
+        solved.append(tuple(results))
+    after = replace(training, partitions=tuple(partitions), solved=tuple(solved))
+    return after, tuple(mixtures), touched
+
+
+def _joined(old: Rows, new: Rows) -> Rows:
+    """The old rows, then the new ones; more than memory should hold go to a file."""
+    batches = (
+        (rows.take(index), rows.targets[index.to(rows.targets.device)].to(old.targets))
+        for rows in (old, new)
+        for index in chunks(len(rows), BATCH_ROWS)
+    )
+    inputs, targets = gather(batches, name="old and new rows")
+    return Rows(inputs, targets, old.ordered and new.ordered)
+
+
+def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> WitnessState | None:
+    """The witness on all rows, within what a budget had left it."""
+    provenance = state.provenance
+    if state.witness is None or provenance.witness is None:
+        return state.witness
+    limited = any(cap < NO_CAP for cap in provenance.cap)  # by a budget
+    room = state.witness.nbytes if limited else None
+    return update_witness(state.witness, rows, provenance.witness, context.nearby(), room)[0]
+
+
+def _recall(state: ModelState, train: Any, context: FitContext) -> Training:
+    """What was there before: from memory, or made again from the training rows."""
+    if state.training is not None:
+        return state.training
+    if train is None:
+        raise ValueError(
+            "this model was loaded from a file, which does not hold its training rows; pass them: "
+            "model.update(new_rows, train=(inputs, targets))."
+        )
+    rows, split = read_rows(train, name="train"), state.provenance.split
+    if split[1]:
+        rows = kept_rows(rows, min(len(rows), split[0]), context.seed)
+    if rows_fingerprint(rows, None) != state.provenance.data:
+        raise ValueError("train holds other rows than those the model was fitted on (or had groups).")
+    partitions = []
+    for mixture in state.mixtures:
+        points = embed_rows(mixture.tangents, mixture.gate, rows, context)
+        nearest = nearest_two(points, mixture.gate.centroids)[0].cpu()
+        partitions.append(Partition(mixture.gate, points.cpu(), nearest, mixture.neighbours))
+    solved = tuple(tuple(Solved(e, None) for e in mixture.experts) for mixture in state.mixtures)
+    return Training(rows, None, None, tuple(partitions), solved)
+
+
+def _check_alike(rows: Rows, added: Rows) -> None:
+    """New rows must have the shape of the old ones."""
+    pairs = zip([*leaves(rows.inputs), rows.targets], [*leaves(added.inputs), added.targets], strict=True)
+    for old, new in pairs:
+        if old.shape[1:] != new.shape[1:]:
+            raise ValueError(
+                f"new_rows hold {tuple(new.shape[1:])} numbers a row where the model was fitted on "
+                f"{tuple(old.shape[1:])}."
+            )
+    for old, new in zip(leaves(rows.inputs), leaves(added.inputs), strict=True):
+        if old.dtype != new.dtype:
+            raise ValueError(f"new_rows hold {new.dtype} where the model was fitted on {old.dtype}.")
+
+
+def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """Labels of all rows; new rows are new trajectories."""
+    if (old is None) != (new is None):
+        raise ValueError("pass groups for the new rows exactly when the model was fitted with groups.")
+    if old is None or new is None:
+        return None
+    return torch.cat([old, new + int(old.max()) + 1])
+
+
+def _equal(a: Task, b: Task) -> bool:
+    return torch.equal(a.own, b.own) and torch.equal(a.candidates, b.candidates)

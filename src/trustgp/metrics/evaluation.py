@@ -1,0 +1,230 @@
+"""How good is a prediction, all told? Its scores, to be looked at, kept as a dict, or written as a table.
+
+Every row counts. One without a finite mean and variance costs an infinite likelihood; it is not left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..likelihoods.prediction import Prediction
+from ..tangents.network import as_matrix
+from .gaussian import (
+    calibration_error,
+    coverage_curve,
+    gaussian_crps,
+    gaussian_nll,
+    interval_width,
+    rms_calibration_error,
+    squared_error,
+)
+from .score_report import RowCounts, ScoreReport, risk_curves, score_field, told_apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionScores:
+    """Of one output, or of all; those of foreign rows are None where there are no such rows.
+
+    Args:
+        nll: Mean negative log likelihood, in nats.
+        crps: Mean continuous ranked probability score.
+        mse, rmse: Mean squared error, and its root.
+        aurc: Area under the selective-risk curve: the mean squared error of the rows with the smallest std,
+            averaged over how many are kept. It lies near the mse where std says nothing about the errors.
+        aurc_oracle: The same, had the rows been ranked by their errors: the lowest there is.
+        coverage: Share of targets inside the 95 % interval.
+        sharpness: Mean width of the 95 % interval.
+        calibration_error, rms_calibration_error: Mean absolute, and root mean squared, difference of the
+            coverage curve from what was promised.
+        auroc_std, fpr95_std: How well std tells foreign rows from these.
+        auroc_novelty, fpr95_novelty: The same by novelty; None where the method has none, and for a single
+            output, since novelty belongs to the row.
+        ood_nll, ood_mse, ood_coverage: Of the foreign rows; None without their targets.
+    """
+
+    nll: float = score_field("NLL", "low")
+    crps: float = score_field("CRPS", "low")
+    rmse: float = score_field("RMSE", "low")
+    mse: float = score_field("MSE", "low")
+    aurc: float = score_field("AURC, rows ranked by std", "below MSE")
+    aurc_oracle: float = score_field("AURC, ranked by the errors")
+    coverage: float = score_field("inside the 95 % interval", "95 %", share=True)
+    sharpness: float = score_field("width of that interval", "low")
+    calibration_error: float = score_field("calibration error", "0", share=True)
+    rms_calibration_error: float = score_field("calibration error, rms", "0", share=True)
+    auroc_std: float | None = score_field("AUROC by std", "1", foreign=True)
+    fpr95_std: float | None = score_field("FPR95 by std", "0 %", share=True, foreign=True)
+    auroc_novelty: float | None = score_field("AUROC by novelty", "1", foreign=True)
+    fpr95_novelty: float | None = score_field("FPR95 by novelty", "0 %", share=True, foreign=True)
+    ood_nll: float | None = score_field("foreign rows: NLL", "low", foreign=True)
+    ood_mse: float | None = score_field("foreign rows: MSE", "low", foreign=True)
+    ood_coverage: float | None = score_field("foreign rows: inside 95 %", "95 %", share=True, foreign=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Evaluation(ScoreReport, RegressionScores):
+    """The scores of n rows on average over the outputs, each output's own, and the curves behind them.
+
+    Averages are plain means over the outputs, but for `rmse`, the root of the averaged mse, and for
+    `auroc_std` and `fpr95_std`, for which a row's score is its mean std. Where outputs have different
+    units, look at them one by one.
+
+    Args:
+        levels: Promised coverage, shape [100].
+        observed: Observed coverage, shape [100, C].
+        targets, ood_targets: What the predictions were scored against, shape [n, C].
+    """
+
+    kind: ClassVar[type] = RegressionScores
+
+    levels: Tensor
+    observed: Tensor
+    targets: Tensor
+    ood_targets: Tensor | None
+
+    @staticmethod
+    def fits(prediction: Prediction, rows: int, outputs: int) -> bool:
+        """Whether there is one prediction for each of the targets [rows, outputs]."""
+        return tuple(as_matrix(prediction.mean).shape) == (rows, outputs)
+
+    @classmethod
+    def of(
+        cls,
+        prediction: Prediction,
+        targets: Tensor,
+        ood: Prediction | None = None,
+        ood_targets: Tensor | None = None,
+        *,
+        names: Sequence[str],
+    ) -> Evaluation:
+        """Every score of a prediction; `trustgp.evaluate` is the door that checks what comes in.
+
+        Args:
+            prediction: Of n rows and C outputs.
+            targets: Finite, shape [n, C].
+            ood: Of m foreign rows.
+            ood_targets: Finite, shape [m, C].
+            names: Of the C outputs.
+        """
+        mean, variance = known(prediction)
+        targets = targets.to(mean.device)
+        around, excess = parts(prediction)
+        levels, observed = coverage_curve(mean, around, targets, excess=excess)
+        areas, curves = risk_curves(variance, squared_error(mean, targets))
+        values = {
+            **_fit_to_targets(prediction, targets),
+            "calibration_error": calibration_error(levels, observed),
+            "rms_calibration_error": rms_calibration_error(levels, observed),
+            "crps": gaussian_crps(mean, variance, targets).mean(0),
+            "sharpness": interval_width(around, excess=excess).mean(0),
+            **areas,
+            **({} if ood is None else _foreign_scores(variance, ood, ood_targets)),
+        }
+        average = {name: float(value.mean()) for name, value in values.items()}
+        average |= {} if ood is None else _rows_told_apart(prediction, ood)
+        columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
+        return cls(
+            **_with_root(average),
+            **curves,
+            subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
+            outputs={n: RegressionScores(**_with_root(own)) for n, own in zip(names, columns, strict=True)},
+            counts=RowCounts.of(_usable(prediction), None if ood is None else _usable(ood)),
+            levels=levels,
+            observed=observed,
+            prediction=prediction,
+            targets=targets,
+            ood_prediction=ood,
+            ood_targets=ood_targets,
+        )
+
+    @property
+    def scores(self) -> dict[str, RegressionScores]:
+        """Every output's scores, the average under "all" first."""
+        return self.columns
+
+    @property
+    def curves(self) -> dict[str, dict[str, Tensor]]:
+        """Coverage and selective risk."""
+        return {"coverage_curve": {"levels": self.levels, "observed": self.observed}, **super().curves}
+
+    @cached_property
+    def corrected(self) -> Evaluation:
+        """The same rows, scored about the corrected mean; nothing is predicted anew."""
+        return self._about("corrected")
+
+    @cached_property
+    def plain(self) -> Evaluation:
+        """The same rows, scored with the paper's variance."""
+        return self._about("plain")
+
+    def __repr__(self) -> str:
+        size = f"{len(self)} rows, {len(self.outputs)} outputs"
+        return f"<Evaluation of {size}: nll {self.nll:.4g}, rmse {self.rmse:.4g}, 95 % {self.coverage:.3f}>"
+
+    def _about(self, which: str) -> Evaluation:
+        inner, foreign = getattr(self.prediction, which), self.ood_prediction
+        if inner is self.prediction:
+            return self
+        foreign = None if foreign is None else getattr(foreign, which)
+        return self.of(inner, self.targets, foreign, self.ood_targets, names=list(self.outputs))
+
+
+def known(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    """Mean and variance, each [n, C]; the variance is infinite where either is not a finite number."""
+    mean, variance = as_matrix(prediction.mean), as_matrix(prediction.variance)
+    finite = torch.isfinite(mean) & torch.isfinite(variance)
+    return mean, torch.where(finite, variance, torch.inf)
+
+
+def parts(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    """What an interval is made of, each [n, C]: variance about the corrected mean, and excess.
+
+    The first is infinite, and the second 0, where mean or variance is not a finite number.
+    """
+    lost = torch.isinf(known(prediction)[1])
+    around = as_matrix(prediction.epistemic) + as_matrix(prediction.aleatoric)
+    return torch.where(lost, torch.inf, around), torch.where(lost, 0.0, as_matrix(prediction.excess))
+
+
+def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
+    """Scores of each output, shape [C]."""
+    level = torch.tensor([0.95], dtype=torch.float64)
+    (mean, variance), (around, excess) = known(prediction), parts(prediction)
+    return {
+        "nll": gaussian_nll(mean, variance, targets).mean(0),
+        "mse": squared_error(mean, targets).mean(0),
+        "coverage": coverage_curve(mean, around, targets, excess=excess, levels=level)[1][0],
+    }
+
+
+def _with_root(values: dict[str, float]) -> dict[str, Any]:
+    return {**values, "rmse": values["mse"] ** 0.5}
+
+
+def _foreign_scores(variance: Tensor, ood: Prediction, targets: Tensor | None) -> dict[str, Tensor]:
+    """How each output's std tells foreign rows apart, and how well those are predicted; shape [C]."""
+    foreign = known(ood)[1]
+    apart = [told_apart({"std": both}) for both in zip(variance.T, foreign.T, strict=True)]
+    fit = {} if targets is None else _fit_to_targets(ood, targets.to(foreign.device))
+    found = {name: torch.stack([each[name] for each in apart]) for name in apart[0]}
+    return found | {f"ood_{name}": value for name, value in fit.items()}
+
+
+def _rows_told_apart(prediction: Prediction, ood: Prediction) -> dict[str, float]:
+    """By one number a row: its mean std, and its novelty where the method has one."""
+    spread, foreign = (known(p)[1].double().sqrt().mean(1) for p in (prediction, ood))
+    marks = {"std": (spread, foreign)}
+    if len(torch.cat([prediction.novelty, ood.novelty]).unique()) > 1:  # others give the same for every row
+        marks["novelty"] = (prediction.novelty, ood.novelty)
+    return {name: float(value) for name, value in told_apart(marks).items()}
+
+
+def _usable(prediction: Prediction) -> Tensor:
+    """Which rows have a finite prediction, bool, [n]."""
+    return torch.isfinite(known(prediction)[1]).all(dim=1) & prediction.valid

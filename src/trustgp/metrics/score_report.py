@@ -1,0 +1,249 @@
+"""A report of scores: which there are, what they are called, and how they are shown, kept and written.
+
+A kind of prediction has a dataclass of its scores, each a `score_field`, and a `ScoreReport` that is one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from ..data.tensor_file import temporary_beside
+from ..likelihoods.prediction import Prediction
+from .ranking import auroc, fpr95, selective_risk
+
+ALL = "all"  # how the average over the outputs is called
+CURVE_POINTS = 100  # of a selective-risk curve that is kept; its area is taken over every row
+
+
+class Line(NamedTuple):
+    """Of a table: what a score is called, what is good, whether it is a share, and one of foreign rows."""
+
+    title: str
+    good: str
+    share: bool
+    foreign: bool
+
+
+def score_field(title: str, good: str = "", *, share: bool = False, foreign: bool = False) -> Any:
+    """A field of a dataclass of scores, with its `Line`; that of foreign rows is None without any."""
+    line = Line(title, good, share, foreign)
+    return field(default=None if foreign else MISSING, metadata={"line": line})
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows, and how many of them have no finite prediction."""
+
+    rows: int
+    invalid: int = 0
+    ood_rows: int = 0
+    ood_invalid: int = 0
+
+    @classmethod
+    def of(cls, usable: Tensor, foreign: Tensor | None) -> RowCounts:
+        """From which rows have one, bool, [n]; foreign rows, where given, [m]."""
+        parts = [part for part in (usable, foreign) if part is not None]
+        return cls(*(number for part in parts for number in (len(part), int((~part).sum()))))
+
+    @property
+    def warning(self) -> str:
+        """That some have none; empty where all have one."""
+        kinds = ((self.invalid, self.rows, "rows"), (self.ood_invalid, self.ood_rows, "foreign rows"))
+        parts = [f"{bad:,} of {rows:,} {kind}" for bad, rows, kind in kinds if bad]
+        if not parts:
+            return ""
+        return f"No finite prediction for {' and '.join(parts)}: each costs an infinite NLL."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ScoreReport:
+    """The scores of n rows, and the curves behind them.
+
+    Args:
+        counts: Rows, and how many have no finite prediction.
+        kept: Shares of the rows that are kept, the surest first, shape [100].
+        risk, oracle_risk: Their mean loss, shape [100], or [100, C] with a column for each output.
+        prediction: What was scored.
+        ood_prediction: That of the foreign rows, where given.
+        subject: What there is of each row, such as "2 outputs", for the title of the table.
+        outputs: The scores of each output, by name; empty where rows have one score.
+    """
+
+    kind: ClassVar[type]  # the dataclass of the scores
+
+    counts: RowCounts
+    kept: Tensor
+    risk: Tensor
+    oracle_risk: Tensor
+    prediction: Prediction
+    ood_prediction: Prediction | None
+    subject: str
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.counts.rows
+
+    @property
+    def invalid(self) -> int:
+        """How many rows have no finite prediction."""
+        return self.counts.invalid
+
+    @property
+    def ood_invalid(self) -> int:
+        """How many foreign rows have no finite prediction."""
+        return self.counts.ood_invalid
+
+    @property
+    def average(self) -> Any:
+        """The scores alone, on average over the outputs."""
+        return self.kind(**{each.name: getattr(self, each.name) for each in fields(self.kind)})
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Of the table: scores by the name of their output, the average under "all" first."""
+        return {ALL: self.average, **self.outputs}
+
+    @property
+    def curves(self) -> dict[str, dict[str, Tensor]]:
+        """Those that are kept: by name, tensors of shape [L], or [L, C] with a column for each output."""
+        return {"risk_curve": {"kept": self.kept, "risk": self.risk, "oracle": self.oracle_risk}}
+
+    def table(self, *, most: int = 8) -> Table:
+        """For a terminal: a line for each score, a column for each output.
+
+        Args:
+            most: Up to so many outputs have a column each; of more, the lowest and the highest are shown.
+        """
+        average, *each = self.columns.items()
+        ranged = len(each) > most
+        names = ["lowest", "highest"] if ranged else [name for name, _ in each] if len(each) > 1 else []
+        against = f", against {self.counts.ood_rows:,} foreign rows" if self.counts.ood_rows else ""
+        title = f"{len(self):,} rows, {self.subject}{against}"
+        table = Table(title=title, title_justify="left", caption_justify="left")
+        table.add_column("score")
+        table.add_column("good is", style="dim")
+        for name in (each[0][0] if len(each) == 1 else ALL, *names):
+            table.add_column(Text(name), justify="right")  # a user's name is no markup
+        for foreign in (False, True):
+            for key, line in self._lines().items():
+                if line.foreign is not foreign or getattr(average[1], key) is None:
+                    continue
+                values = [getattr(found, key) for _, found in each]
+                shown = _range(values) if ranged else values if names else []
+                cells = (_cell(value, share=line.share) for value in (getattr(average[1], key), *shown))
+                table.add_row(line.title, line.good, *cells)
+            table.add_section()
+        table.caption = self.counts.warning or None
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        """Scores and curves as plain values that JSON can hold; what is infinite is the text "inf"."""
+        curves = {
+            name: {key: self._by_output(values) for key, values in curve.items()}
+            for name, curve in self.curves.items()
+        }
+        return plain({**asdict(self.counts), "scores": self.columns, **curves})
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the scores in full precision, one in a line (metric, output, value), whole or not at all.
+
+        Args:
+            path: The file; what stands there is replaced.
+        """
+        text, path = io.StringIO(), Path(path)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["metric", "output", "value"])
+        writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
+        for key in self._lines():
+            values = {name: getattr(found, key) for name, found in self.columns.items()}
+            writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
+        with temporary_beside(path) as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+            os.replace(temporary, path)
+        return path
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=400, color_system=None).print(self.table())  # as wide as it needs
+        return text.getvalue().rstrip("\n")
+
+    def _lines(self) -> dict[str, Line]:
+        return {each.name: each.metadata["line"] for each in fields(self.kind)}
+
+    def _by_output(self, values: Tensor) -> Any:
+        """A curve [L] as it is; [L, C] by output, the average first."""
+        if values.ndim == 1:
+            return values
+        return dict(zip(self.columns, (values.mean(1), *values.unbind(1)), strict=True))
+
+
+def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """How well scores rank the losses, shape [n] or [n, C]: the areas `aurc` and `aurc_oracle`, [] or [C].
+
+    Then the curves that a report keeps: `kept` [100], `risk` and `oracle_risk` [100] or [100, C].
+    """
+    risk, oracle = _risks(scores, losses), _risks(losses, losses)
+    steps = torch.arange(1, CURVE_POINTS + 1, device=losses.device)
+    last = (steps * len(losses) + CURVE_POINTS - 1) // CURVE_POINTS - 1  # whole numbers: no rounding past n
+    kept = (last + 1).double() / len(losses)
+    areas = {"aurc": risk.mean(0), "aurc_oracle": oracle.mean(0)}
+    return areas, {"kept": kept, "risk": risk[last], "oracle_risk": oracle[last]}
+
+
+def _risks(scores: Tensor, losses: Tensor) -> Tensor:
+    """Selective risk, of each output where there are several, shape [n] or [n, C]."""
+    columns = zip(scores.reshape(len(scores), -1).T, losses.reshape(len(losses), -1).T, strict=True)
+    return torch.stack([selective_risk(score, loss) for score, loss in columns], dim=1).reshape(losses.shape)
+
+
+def told_apart(marks: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """AUROC and FPR95 of each mark, which familiar rows [n] and foreign rows [m] have, by "auroc_MARK"."""
+    scores = {"auroc": auroc, "fpr95": fpr95}
+    return {f"{name}_{mark}": score(*both) for mark, both in marks.items() for name, score in scores.items()}
+
+
+def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
+    """Dataclasses, mappings and tensors as JSON can hold them.
+
+    Args:
+        value: To be made plain.
+        infinite: What stands for a number that is none, or infinite; its text unless told.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else infinite(value)
+    if is_dataclass(value):
+        value = {each.name: getattr(value, each.name) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner, infinite=infinite) for key, inner in value.items()}
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(inner, infinite=infinite) for inner in value]
+    return value
+
+
+def _range(values: list[float | None]) -> list[float | None]:
+    known = [value for value in values if value is not None]
+    return [min(known), max(known)] if known else [None, None]
+
+
+def _cell(value: float | None, *, share: bool) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:.1f} %" if share else f"{value:.4g}"

@@ -1,0 +1,1 @@
+"""A running robot's verdicts: frames in, `ok` or not out."""

@@ -1,0 +1,112 @@
+"""How does one frame of sensor values become a row that a model takes?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.trees import Inputs, leaves, map_tensors, rebuilt, structure
+
+
+class FrameError(ValueError):
+    """A frame from which no row can be made, as it stands."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a model's frames look like, without the dimension of the rows; leaves in the order of `leaves`."""
+
+    structure: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    def row(self, frame: Inputs) -> Inputs:
+        """The frame as inputs of one row, all finite; leaves may have the dimension of the rows, or not."""
+        if structure(frame) != self.structure:
+            raise FrameError(f"the structure is {structure(frame)}, not {self.structure}")
+        fitted = [_fitted(*leaf) for leaf in zip(leaves(frame), self.shapes, self.dtypes, strict=True)]
+        return rebuilt(frame, iter(fitted))
+
+
+def _fitted(leaf: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if tuple(leaf.shape) not in (shape, (1, *shape)):
+        raise FrameError(f"the shape is {tuple(leaf.shape)}, not {shape}")
+    made = leaf.reshape(1, *shape).to(dtype)
+    if not bool(torch.isfinite(made).all()):
+        raise FrameError("values are NaN or infinite")
+    return made
+
+
+def read_frame(frame: Any, wanted: str | None) -> Inputs:
+    """`frame` with every leaf a tensor; arrays, lists and numbers are taken too.
+
+    Args:
+        frame: As it comes from the sensors.
+        wanted: The structure that the model takes; None: not known.
+    """
+    if isinstance(frame, dict):
+        return {key: read_frame(value, None) for key, value in frame.items()}
+    nested = isinstance(frame, (tuple, list)) and wanted != "tensor"
+    if nested and ((wanted or "").startswith("(") or not all(isinstance(value, Real) for value in frame)):
+        return tuple(read_frame(value, None) for value in frame)
+    if isinstance(frame, Tensor):
+        if frame.is_complex():
+            raise FrameError(f"values are {frame.dtype}, not real numbers")
+        return frame.detach()
+    return _from_array(frame)
+
+
+def _from_array(values: Any) -> Tensor:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of unequal length
+        raise FrameError(f"values are no array: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise FrameError(f"values are {array.dtype}, not real numbers")
+    wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
+    return torch.tensor(array.astype(np.float64 if wide else array.dtype.newbyteorder("=")))
+
+
+def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype | None) -> tuple[Form, Any]:
+    """The form of a model's frames, found by asking it, and what it answered.
+
+    Args:
+        frame: What `read_frame` gave. NaN and infinities count as zeros.
+        ask: The model; it must raise unless it gets one row it can work with.
+        dtype: Of real numbers; None: as they come.
+    """
+    first: Exception | None = None
+    for row in _ways(map_tensors(torch.nan_to_num, frame), dtype):
+        try:
+            answer = ask(row)
+        except Exception as error:
+            first = first or error
+            continue
+        tensors = leaves(row)
+        shapes = tuple(tuple(leaf.shape[1:]) for leaf in tensors)
+        return Form(structure(row), shapes, tuple(leaf.dtype for leaf in tensors)), answer
+    shapes = [tuple(leaf.shape) for leaf in leaves(frame)]
+    raise ValueError(
+        f"the model takes no frame with the structure {structure(frame)} and the shapes {shapes}: {first} "
+        "Pass one row as the network takes it, with or without the dimension of the rows."
+    ) from first
+
+
+def _ways(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:
+    """Ways to read a frame as one row, the likeliest first: with the dimension of the rows, or without."""
+    tensors = leaves(frame)
+    whole = all(leaf.ndim > 0 and leaf.shape[0] == 1 for leaf in tensors)
+    flat = all(leaf.ndim < 2 for leaf in tensors)  # [1] is a row of one number rather than a row number
+    orders = ([False, True] if flat else [True, False]) if whole else [False]
+    for keeps in orders:
+        row = frame if keeps else map_tensors(lambda leaf: leaf[None], frame)
+        yield map_tensors(
+            lambda leaf: leaf.to(dtype or leaf.dtype) if leaf.is_floating_point() else leaf, row
+        )
+        yield map_tensors(lambda leaf: leaf.to(dtype or torch.float32), row)

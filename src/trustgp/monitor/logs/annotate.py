@@ -1,0 +1,132 @@
+"""Read joint states from a log, write them to one, and add verdicts to a copy: whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...data.tensor_file import PART
+from .bags import BagReader, BagWriter
+from .joints import FIELDS, ROS_TYPE, JointSelector, JointState, LogError
+from .mcaps import McapReader, McapWriter
+
+TOPIC = "/joint_states"
+VERDICTS = "/trustgp/verdict"
+STORAGES = ("sqlite3", "mcap", "json")
+
+
+def joint_states(
+    path: str | Path,
+    *,
+    topic: str = TOPIC,
+    joints: Sequence[str] | None = None,
+    needs: Sequence[str] = FIELDS,
+) -> Iterator[JointState]:
+    """The joint states of a log, one after another.
+
+    Args:
+        path: A ROS 2 bag (a folder; SQLite or MCAP storage), or an MCAP file (joint states in JSON or CDR).
+        topic: Of the joint states.
+        joints: The wanted ones, in the wanted order, whatever order the log has; None: as its first message.
+        needs: The fields that must not be empty.
+    """
+    with _reader(Path(path), topic) as reader:
+        pick = JointSelector(joints, needs, f"{path}, topic {topic}")
+        for channel, time, data in reader.messages():
+            if channel.topic == topic and (state := pick(reader.state(channel, time, data))) is not None:
+                yield state
+        pick.finish()
+
+
+def annotate(
+    path: str | Path,
+    out: str | Path,
+    judge: Callable[[JointState], dict[str, Any]],
+    *,
+    topic: str = TOPIC,
+    verdicts: str = VERDICTS,
+    joints: Sequence[str] | None = None,
+    needs: Sequence[str] = FIELDS,
+) -> int:
+    """Copy a log and add a topic with what `judge` says of each joint state; returns how many there were.
+
+    The copy has the format of the log. In a bag the verdicts are std_msgs/msg/String that hold JSON, in an
+    MCAP file messages in JSON. It is there whole, or not at all.
+
+    Args:
+        path: As for `joint_states`.
+        out: The copy, which must not be there yet.
+        judge: Gives plain values for JSON, such as `monitor(frame).as_dict()`.
+        topic, joints, needs: As for `joint_states`.
+        verdicts: The new topic.
+    """
+    with _reader(Path(path), topic) as reader, _writer(Path(out), reader.storage) as writer:
+        if verdicts in reader.topics:
+            raise LogError(f"{path} has a topic {verdicts} already; name another one.")
+        pick = JointSelector(joints, needs, f"{path}, topic {topic}")
+        places = {channel.id: writer.copy(channel) for channel in reader.channels}
+        new = writer.text_topic(verdicts)
+        for channel, time, data in reader.messages():
+            writer.write(places[channel.id], time, data)
+            if channel.topic == topic and (state := pick(reader.state(channel, time, data))) is not None:
+                writer.write_text(new, time, json.dumps(judge(state), allow_nan=False))
+        writer.keep(reader)
+        pick.finish()
+        return pick.found
+
+
+def record(
+    path: str | Path, states: Iterable[JointState], *, storage: str = "mcap", topic: str = TOPIC
+) -> None:
+    """Write joint states to a new log, whole or not at all.
+
+    Args:
+        path: Must not be there yet.
+        states: In the order of time.
+        storage: "sqlite3" or "mcap" for a ROS 2 bag, "json" for a plain MCAP file.
+        topic: Of the joint states.
+    """
+    with _writer(Path(path), storage) as writer:
+        channel = writer.state_topic(topic)
+        for state in states:
+            writer.write_state(channel, state)
+
+
+@contextmanager
+def _reader(path: Path, topic: str) -> Iterator[Any]:
+    """An open log that has the topic."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such log.")
+    with BagReader(path) if path.is_dir() else McapReader(path) as reader:
+        kinds = reader.topics
+        if topic not in kinds:
+            there = ", ".join(sorted(kinds)) or "none"
+            raise LogError(f"{path}: no topic {topic}; there are: {there}.")
+        if kinds[topic] != ROS_TYPE:
+            raise LogError(f"{path}: topic {topic} holds {kinds[topic]}, not {ROS_TYPE}.")
+        yield reader
+
+
+@contextmanager
+def _writer(out: Path, storage: str) -> Iterator[Any]:
+    """A new log under a temporary name beside `out`, renamed when it is whole."""
+    if storage not in STORAGES:
+        raise ValueError(f"storage={storage!r}; it must be one of {', '.join(STORAGES)}.")
+    if out.exists():
+        raise FileExistsError(f"{out} is there already; name another log, or remove it.")
+    folder = out.parent / f".{out.name}.{secrets.token_hex(8)}{PART}"
+    folder.mkdir()
+    try:
+        inner = folder / out.name  # a bag's files are called after their folder
+        writer = McapWriter(inner) if storage == "json" else BagWriter(inner, storage)
+        with writer.opened():
+            yield writer
+        os.replace(inner, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,231 @@
+"""Frame by frame on the robot: may this prediction be used?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..metrics.score_report import plain
+from ..model import UncertaintyModel
+from .frames import Form, FrameError, first_form, read_frame
+from .readings import PredictionSource, Reading, read_prediction
+from .thresholds import find_limits
+from .window import FrameHistory, Rolling
+
+STATUSES: tuple[str, ...] = ("ok", "uncertain", "novel", "invalid input")
+OK, UNCERTAIN, NOVEL, INVALID = STATUSES
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a monitor says of one frame; of an invalid frame only `status`, `frame`, `reason`, `rolling`.
+
+    Args:
+        status: "ok", "uncertain", "novel" or "invalid input".
+        frame: Its number since the last reset, from 0.
+        mean: The network's own output, shape [C].
+        std: Its standard deviation, shape [C].
+        novelty: In [0, 1].
+        score: What the threshold is compared with; in regression the novelty.
+        expert: Which one answered, one number for each kernel.
+        reason: What made the frame invalid; empty otherwise.
+        rolling: Statistics of the last frames, this one included.
+    """
+
+    status: str
+    frame: int
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    novelty: float | None = None
+    score: float | None = None
+    expert: tuple[int, ...] | None = None
+    reason: str = ""
+    rolling: Rolling = field(kw_only=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as JSON takes them; infinite numbers are None."""
+        return plain(self, infinite=_none)
+
+
+class Latch:
+    """An alarm that comes on at once, and goes off after so many quiet frames in a row.
+
+    Args:
+        patience: Quiet frames that it takes.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._left = 0  # quiet frames until it goes off
+
+    def __call__(self, *, above: bool, quiet: bool) -> bool:
+        """Whether it is on, after a frame above the enter level, or quiet: below the leave level."""
+        if above or (self._left and not quiet):
+            self._left = self._patience
+        elif self._left:
+            self._left -= 1
+        return self._left > 0
+
+
+class Monitor:
+    """Judges a model's predictions frame by frame: ok, uncertain, novel or invalid input.
+
+    Call it with one frame: a tensor or array [d] or [1, d], or a tuple or dict of such, as the network takes
+    them. It never raises for what a sensor may do (NaN, infinities, wrong types, and, once a frame was
+    read, a missing key or a wrong shape): it says "invalid input". A first frame with a wrong shape or a
+    missing key is a mistake in the program, and raises a ValueError. Time and memory of a call do not
+    depend on how many there were. Not to be called from several threads at once.
+
+    A frame is *novel* when its score lies above the threshold, else *uncertain* when a standard deviation
+    lies above its limit. Either holds until `patience` valid frames in a row lie below `leave` times that.
+
+    Args:
+        model: An `UncertaintyModel`, or a `PredictionSource`.
+        threshold: Of the novelty score. None: the model's own (`model.threshold`), or that of the rows
+            held out in the fit, for `false_alarm`.
+        window: Frames that the rolling statistics are about.
+        std: The largest standard deviation to work with, in the units of the outputs: a number, or one
+            for each output. None: what only the share `false_alarm` of the held-out rows exceeds, where the
+            model still has them (after a fit, not after loading) or `rows` are given, else no limit.
+        confidence: For classes, instead of `std`: the least probability of the likeliest one.
+        rows: Familiar rows, as the model takes them, for what is not given.
+        false_alarm: The share of familiar frames that may raise either alarm.
+        leave: Leave level over enter level, in (0, 1].
+        patience: Quiet frames in a row before an alarm ends.
+    """
+
+    def __init__(
+        self,
+        model: UncertaintyModel | PredictionSource,
+        threshold: float | None = None,
+        window: int = 100,
+        *,
+        std: Any = None,
+        confidence: float | None = None,
+        rows: Any = None,
+        false_alarm: float = 0.01,
+        leave: float = 0.8,
+        patience: int = 5,
+    ) -> None:
+        if window < 1 or patience < 1:
+            raise ValueError(f"window={window}, patience={patience}; both must be at least 1.")
+        if not 0.0 < leave <= 1.0:
+            raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
+        self.model = model
+        self.window = int(window)
+        self.leave, self.patience = float(leave), int(patience)
+        self._limits = find_limits(
+            model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm
+        )
+        known = isinstance(model, UncertaintyModel)
+        self._structure = model.origin.structure if known else None
+        self._dtype = next(model.network.parameters()).dtype if known else None
+        self._form: Form | None = None
+        self.reset()
+
+    @property
+    def threshold(self) -> float:
+        """The novelty score above which a frame is novel."""
+        return self._limits.score
+
+    @property
+    def limit(self) -> Tensor | None:
+        """The largest std [C] (of classes: 1 - probability [1]) of a frame that is not uncertain."""
+        return self._limits.doubt
+
+    def reset(self) -> None:
+        """Forget all frames: no alarm, no statistics. What frames look like stays known."""
+        self._novel, self._uncertain = Latch(self.patience), Latch(self.patience)
+        self._history = FrameHistory(self.window, STATUSES)
+
+    def __call__(self, frame: Any) -> Verdict:
+        """The verdict on one frame."""
+        try:
+            reading = self._read(frame)
+        except FrameError as error:
+            return self._invalid(str(error))
+        if not bool(reading.valid[0]):
+            return self._invalid("the network's output, or its error bar, is not finite for this input")
+        score, std = float(reading.score[0]), reading.std[0]
+        status = self._judged(score, reading.doubt[0])
+        self._history.add(status, np.array([score, *std.tolist()]))
+        return self._verdict(
+            status,
+            mean=reading.mean[0],
+            std=std,
+            novelty=float(reading.novelty[0]),
+            score=score,
+            expert=None if reading.expert is None else tuple(reading.expert[0].tolist()),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What happened since the last reset: plain values."""
+        past = self._history
+        return {
+            "frames": past.frames,
+            "shares": {name: count / max(past.frames, 1) for name, count in past.counts.items()},
+            "episodes": dict(past.episodes),
+            "largest_score": past.largest_score,
+            "threshold": self.threshold,
+            "limit": None if self.limit is None else self.limit.tolist(),
+            "window": plain(past.statistics(), infinite=_none),
+        }
+
+    def __repr__(self) -> str:
+        limit = "none" if self.limit is None else ", ".join(f"{value:.4g}" for value in self.limit.tolist())
+        return (
+            f"Monitor(threshold={self.threshold:.4g}, limit=[{limit}], window={self.window}, "
+            f"leave={self.leave:g}, patience={self.patience}, "
+            f"frames={self._history.frames}, status={self._history.last or 'none'!r})"
+        )
+
+    def _read(self, frame: Any) -> Reading:
+        """What the model says of a frame; raises FrameError where no row can be made of it."""
+        values = read_frame(frame, self._structure)
+        if self._form is None:
+            return self._read_first(values)
+        return read_prediction(self.model, self._form.row(values))
+
+    def _read_first(self, values: Any) -> Reading:
+        def single(row: Any) -> Reading:
+            reading = read_prediction(self.model, row)
+            if len(reading.mean) != 1:
+                raise ValueError(f"the model answers with {len(reading.mean)} rows instead of one.")
+            return reading
+
+        form, reading = first_form(values, single, self._dtype)
+        limit = self._limits.doubt
+        if limit is not None and len(limit) not in (1, reading.doubt.shape[1]):
+            raise ValueError(
+                f"std= has {len(limit)} limits, but the model {reading.doubt.shape[1]} outputs; pass one "
+                "number, or one for each output."
+            )
+        self._form = form
+        form.row(values)  # refuses NaN, in place of which the model was asked about zeros
+        return reading
+
+    def _judged(self, score: float, doubt: Tensor) -> str:
+        """The status of a valid frame; what is no number counts as above every level."""
+        novel = self._novel(above=not score <= self.threshold, quiet=score <= self.leave * self.threshold)
+        uncertain = False
+        if self.limit is not None:
+            above = not bool((doubt <= self.limit).all())
+            uncertain = self._uncertain(above=above, quiet=bool((doubt <= self.leave * self.limit).all()))
+        return NOVEL if novel else UNCERTAIN if uncertain else OK
+
+    def _invalid(self, reason: str) -> Verdict:
+        """An invalid frame says nothing, so it is not a quiet one either: alarms that are on begin anew."""
+        self._novel(above=False, quiet=False)
+        self._uncertain(above=False, quiet=False)
+        self._history.add(INVALID, None)
+        return self._verdict(INVALID, reason=reason)
+
+    def _verdict(self, status: str, **said: Any) -> Verdict:
+        return Verdict(status, self._history.frames - 1, **said, rolling=self._history.statistics())
+
+
+def _none(_: float) -> None:
+    """In place of an infinite number."""

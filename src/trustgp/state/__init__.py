@@ -1,0 +1,1 @@
+"""The fitted state: what it holds, what it answers, and its file."""

@@ -1,0 +1,166 @@
+"""Split conformal prediction on top of a fitted model: coverage that holds for finitely many rows.
+
+A score says how odd a target is for a row. Of n validation rows the k-th smallest score, k = (n + 1) level
+rounded up, is the limit; all targets with scores up to it are in the interval or set of a new row. If that
+row is exchangeable with the validation rows, its target is in there with probability `level` at least,
+whatever the network and the model are worth. Limits are found for groups of experts that lie together
+(Mondrian), so the promise holds within each group: the groups come from the training rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.chunking import chunks
+from ..data.rows import Rows, read_rows
+from ..data.trees import Inputs
+from ..data.user_warnings import warn_user
+from ..likelihoods.class_prediction import ClassPrediction
+from ..likelihoods.prediction import Prediction
+from ..math.groups import merge_groups
+from ..math.quantiles import held_out_quantile, needed_rows
+from ..tangents.network import as_matrix
+from .model_state import FittedModel, ModelState
+
+ENOUGH = 20  # times the rows that a limit takes at least: what a group of experts can expect
+
+
+@dataclass(frozen=True)
+class _Conformal:
+    """What intervals and sets have in common.
+
+    Args:
+        model: What predicts.
+        level: Promised coverage; of intervals, that of each output.
+        groups: Group of each expert, shape [M].
+        limits: q of each group, shape [G], and for intervals of each output, [G, C]; infinite where a group
+            has too few rows.
+        counts: Validation rows of each group, shape [G].
+    """
+
+    model: FittedModel
+    level: float
+    groups: Tensor
+    limits: Tensor
+    counts: Tensor
+
+
+class ConformalIntervals(_Conformal):
+    r"""Intervals :math:`f \pm q_g \sigma(x)`, for each output. Made by `UncertaintyModel.conformal`."""
+
+    def interval(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Lower and upper ends, each the shape of the network's output; infinite where nothing is known.
+
+        Args:
+            inputs: Whatever `model.predict` takes.
+        """
+        p = self.model.predict(inputs)
+        limit = self.limits.to(p.mean.device)[_group(p, self.groups)]
+        half = (limit * as_matrix(p.std).double()).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        half = torch.where(p.valid[:, None], half, torch.inf).reshape(p.mean.shape).to(p.mean.dtype)
+        mean = torch.where(torch.isfinite(p.mean), p.mean, 0.0)
+        return mean - half, mean + half
+
+
+class ConformalSets(_Conformal):
+    r"""Sets of the classes with probabilities near the best one's: :math:`\log p_{max} - \log p_c \le q_g`.
+
+    A set always holds the predicted class, and grows to all classes where the probabilities are flat: on rows
+    that the model does not know. (Sets of p_c above a limit are as small, but empty there; sets by the sum of
+    the largest probabilities need random numbers, or hold far too many classes of a sure network.)
+    """
+
+    def sets(self, inputs: Inputs) -> Tensor:
+        """Which classes are in the set of each row, shape [n, C] bool.
+
+        Args:
+            inputs: Whatever `model.predict` takes.
+        """
+        p = self.model.predict(inputs)
+        assert isinstance(p, ClassPrediction)
+        limit = self.limits.to(p.mean.device)[_group(p, self.groups)]
+        return class_scores(p) <= limit[:, None]
+
+
+def conformal(
+    model: FittedModel, validation: Any, *, level: float = 0.9
+) -> ConformalIntervals | ConformalSets:
+    """Limits from validation rows; `UncertaintyModel.conformal` is the door.
+
+    Args:
+        model: Fitted.
+        validation: Rows that neither the network nor the fit has seen.
+        level: In (0, 1).
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.9.")
+    rows, state = read_rows(validation, name="validation"), model.state
+    state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
+    needed = needed_rows(level)
+    if len(rows) < needed:
+        raise ValueError(
+            f"level={level} takes at least {needed} validation rows, and there are {len(rows)}; pass more, "
+            "or lower the level."
+        )
+    groups = _groups(state, len(rows), needed)
+    parts = [_scored(model, rows, index) for index in chunks(len(rows))]
+    place = torch.cat([_group(p, groups).cpu() for p, _ in parts])
+    scores = torch.cat([score for _, score in parts])  # [n, C], or [n] for classes
+    members = [scores[place == g] for g in range(int(groups.max()) + 1)]
+    limits = torch.stack([_limits(own, level) for own in members])
+    counts = torch.tensor([len(own) for own in members])
+    if bool((counts < needed).any()):
+        warn_user(
+            f"{int((counts < needed).sum())} of {len(counts)} groups of experts have fewer than {needed} "
+            f"validation rows: at level={level} their intervals or sets hold everything. Pass more rows, "
+            "or rows spread like the training rows."
+        )
+    kind = ConformalSets if limits.ndim == 1 else ConformalIntervals
+    return kind(model, level, groups, limits, counts)
+
+
+def class_scores(p: ClassPrediction) -> Tensor:
+    """log p_max - log p_c of every class, float64, shape [n, C]; 0 for all where nothing is known."""
+    cooled = p.cooled.double()
+    return cooled.amax(dim=1, keepdim=True) - cooled
+
+
+def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, Tensor]:
+    """A prediction, and the scores of its targets: [n] for classes, [n, C] for numbers, on the CPU."""
+    p = model.predict(rows.take(index))
+    targets = rows.targets[index.to(rows.targets.device)].to(p.mean.device)
+    if isinstance(p, ClassPrediction):
+        return p, class_scores(p).gather(1, targets.long()).squeeze(1).cpu()
+    off = (targets.double() - as_matrix(p.mean).double()).abs()
+    # what is not known is in every interval
+    return p, torch.where(p.valid[:, None], off / as_matrix(p.std).double(), 0.0).cpu()
+
+
+def _limits(scores: Tensor, level: float) -> Tensor:
+    """The limit of each column."""
+    if scores.ndim == 1:
+        return held_out_quantile(scores, level)
+    return torch.stack([held_out_quantile(column, level) for column in scores.T])
+
+
+def _groups(state: ModelState, rows: int, needed: int) -> Tensor:
+    """Experts that lie together, such that each group can expect enough of the validation rows, shape [M].
+
+    Decided by the training rows: groups chosen by the validation rows themselves would void the promise.
+    """
+    mixture, *others = state.mixtures
+    if others:  # a gate for each output: a row has no one expert
+        return torch.zeros(1, dtype=torch.int64)
+    own = torch.stack([expert.own for expert in mixture.experts]).double().cpu()
+    return merge_groups(mixture.gate.centroids.cpu(), rows * own / own.sum(), least=ENOUGH * needed)
+
+
+def _group(p: Prediction, groups: Tensor) -> Tensor:
+    """The group of each row, shape [n]; rows that no expert answered count to the first."""
+    if p.expert.ndim == 2:
+        return torch.zeros(len(p), dtype=torch.int64, device=p.mean.device)
+    return groups.to(p.mean.device)[p.expert.clamp_min(0)]

@@ -1,0 +1,288 @@
+"""Mixtures as tables of tensors, and back. A field of all experts is one tensor, laid end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.tensor_file import Reader
+from ..experts.expert import Expert
+from ..experts.gate import Gate, GramProjection, SpanProjection
+from ..experts.mixture import Mixture
+from ..experts.posteriors import GramPosterior, Posterior, PriorPosterior, RootPosterior, SpanPosterior
+from ..experts.witness import Cell
+from ..tangents.base import Features, KernelRows, TangentMap
+from ..tangents.half_factors import HalfFactors
+
+INT, REAL = torch.int64, torch.float64
+
+
+def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
+    """The state of a mixture; the network and the settings of the tangents are not in it."""
+    width = max((len(near) for near in mixture.neighbours), default=0)
+    padded = [[*near, *[-1] * (width - len(near))] for near in mixture.neighbours]
+    table = {f"tangents.{name}": value for name, value in mixture.tangents.state().items()}
+    table |= {"outputs": mixture.outputs, "bound": mixture.bound}
+    table["neighbours"] = torch.tensor(padded, dtype=INT).reshape(len(padded), width)
+    table |= {f"gate.{name}": value for name, value in _gate_tensors(mixture.gate).items()}
+    return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
+
+
+def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int | None) -> Mixture:
+    """The mixture whose tensors these are, each checked.
+
+    Args:
+        reader: Holds the tensors.
+        prefix: Of their names.
+        tangents: The map, already restored.
+        learnt: How many combinations of outputs its experts learn; None: each output that it serves.
+    """
+    outputs = reader.take(f"{prefix}outputs", INT, None)
+    num_outputs = tangents.mix.shape[1]
+    if len(outputs) == 0 or int(outputs.min()) < 0 or int(outputs.max()) >= num_outputs:
+        raise reader.fail(f"{prefix}outputs", f"names outputs beyond 0..{num_outputs - 1}")
+    bound = reader.take(f"{prefix}bound", REAL)
+    if not 0.0 <= float(bound) <= 1.0:
+        raise reader.fail(f"{prefix}bound", f"is {float(bound)}, beyond 0..1")
+    gate = _read_gate(reader, f"{prefix}gate.", tangents)
+    experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs) if learnt is None else learnt)
+    if not any(int(expert.own) for expert in experts):
+        raise reader.fail(f"{prefix}experts.own", "leaves no expert a row of its own")
+    if len(experts) != gate.num_experts:
+        raise reader.fail(f"{prefix}gate.centroids", f"has not one row for each of {len(experts)} experts")
+    table = reader.take(f"{prefix}neighbours", INT, len(experts), None)
+    if table.numel() and (int(table.min()) < -1 or int(table.max()) >= len(experts)):
+        raise reader.fail(f"{prefix}neighbours", "names experts that do not exist")
+    neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
+    return Mixture(tangents, gate, experts, outputs, neighbours, bound)
+
+
+def _gate_tensors(gate: Gate) -> dict[str, Tensor]:
+    table = {"centroids": gate.centroids}
+    if gate.projection is None or not gate.centroids.shape[1]:
+        return table
+    return table | gate.projection.tensors() | _feature_tensors([gate.projection.features])
+
+
+def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
+    centroids = reader.take(f"{prefix}centroids", REAL, None, None)
+    components = centroids.shape[1]
+    if components == 0:
+        if len(centroids) != 1:
+            raise reader.fail(f"{prefix}centroids", "has no components to tell the experts apart")
+        return Gate(None, centroids)
+    offset = reader.take(f"{prefix}offset", REAL, components)
+    width = tangents.num_columns(expert=False)
+    if width is not None:
+        directions = reader.take(f"{prefix}directions", REAL, width, components)
+        return Gate(SpanProjection(directions, offset), centroids)
+    coefficients = reader.take(f"{prefix}coefficients", REAL, None, components)
+    features = _read_features(reader, f"{prefix}features.", tangents, len(coefficients))
+    return Gate(GramProjection(features, coefficients, offset), centroids)
+
+
+def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
+    """Features of so many rows; they must be whole, and as wide as the tangents say."""
+    names = reader.matching(prefix)
+    if "scales" in names:
+        return _read_halves(reader, prefix, tangents, rows)
+    _check_pairs(reader, prefix, names)
+    dtype = tangents.network.dtype
+    table = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
+    try:
+        features = tangents.kind.from_tensors(table)
+        known = features.tensors().keys()
+    except (KeyError, IndexError, ValueError) as error:
+        raise reader.fail(f"{prefix}*", f"cannot be features: {error}") from error
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise reader.fail(
+            f"{prefix}{unknown[0]}", "is not a feature this kind knows, or one before is missing"
+        )
+    wide = sum(value.shape[1] * value.element_size() for value in table.values())
+    if wide != tangents.row_bytes():
+        raise reader.fail(
+            f"{prefix}*", f"take {wide} bytes a row, not {tangents.row_bytes()}: some are missing or cut"
+        )
+    return features
+
+
+def _read_halves(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> HalfFactors:
+    """The same in float16, with a scale for each tensor."""
+    scales = reader.take(f"{prefix}scales", REAL, None)
+    layers = int(reader.take(f"{prefix}layers", INT))
+    halves = tuple(reader.take(f"{prefix}half.{i}", torch.float16, rows, None) for i in range(len(scales)))
+    if not bool((scales > 0).all()) or not 0 <= 2 * layers <= len(scales):
+        raise reader.fail(f"{prefix}scales", "and 'layers' do not describe factors")
+    wide = sum(half.shape[1] for half in halves) * tangents.network.dtype.itemsize
+    if tangents.num_columns(expert=False) is not None or wide != tangents.row_bytes():
+        raise reader.fail(f"{prefix}*", "are not as wide as the network's layers: some are missing or cut")
+    return HalfFactors(halves, scales, layers)
+
+
+def _feature_tensors(lots: Sequence[KernelRows | None]) -> dict[str, Tensor]:
+    """Features of several lots of rows, laid end to end, as a file holds them; none: no rows are held."""
+    held: list[Any] = [lot for lot in lots if lot is not None]
+    table = type(held[0]).cat(held).stored() if held else {}
+    return {f"features.{name}": value for name, value in table.items()}
+
+
+def _check_pairs(reader: Reader, prefix: str, names: list[str]) -> None:
+    """Every layer's activations need its signals, and the other way round."""
+    for name in names:
+        for here, there in (("activations.", "signals."), ("signals.", "activations.")):
+            if name.startswith(here) and (partner := there + name.removeprefix(here)) not in names:
+                raise reader.fail(prefix + partner, "is missing")
+
+
+def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
+    """The state of some experts."""
+    table = held_tensors(experts)
+    table["failed"] = torch.tensor([e.failed for e in experts])
+    for name in ("scale", "noise", "kappa", "jitter"):
+        table[name] = torch.stack([getattr(e, name) for e in experts])
+    solved = [e.posterior for e in experts if not e.failed]
+    return table | posterior_tensors(solved) | _feature_tensors([state.features for state in solved])
+
+
+def held_tensors(experts: Sequence[Expert | Cell]) -> dict[str, Tensor]:
+    """Which rows each of some experts holds, and how many are its own."""
+    return {
+        "sizes": torch.tensor([len(e.rows) for e in experts], dtype=INT),
+        "own": torch.stack([e.own for e in experts]).cpu(),
+        "rows": torch.cat([e.rows.cpu() for e in experts]),
+    }
+
+
+def posterior_tensors(posteriors: Sequence[Posterior]) -> dict[str, Tensor]:
+    """Posteriors of one kind, each tensor of all laid end to end; features are not in it."""
+    tables = [state.tensors() for state in posteriors]
+    return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+
+
+def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs: int) -> tuple[Expert, ...]:
+    """The experts whose tensors these are, each checked."""
+    sizes, own, rows = read_held(reader, prefix, None, "experts")
+    count = len(sizes)
+    failed = reader.take(f"{prefix}failed", torch.bool, count)
+    if bool(failed.all()):
+        raise reader.fail(f"{prefix}failed", "marks every expert")
+    named = ("scale", "noise", "kappa")
+    numbers = {name: read_positive(reader, f"{prefix}{name}", count, num_outputs) for name in named}
+    jitter = reader.take(f"{prefix}jitter", REAL, count)
+    if not bool((jitter >= 0).all()):
+        raise reader.fail(f"{prefix}jitter", "must not be negative")
+    solved = [size for size, gone in zip(sizes, failed.tolist(), strict=True) if not gone]
+    if tangents.num_columns(expert=True) is None:
+        features = partial(_read_features, reader, f"{prefix}features.", tangents)
+        posteriors = read_row_posteriors(reader, prefix, features, solved, num_outputs)
+    else:
+        posteriors = _read_spans(reader, prefix, tangents, solved, num_outputs)
+    return tuple(
+        Expert(
+            rows=rows[i],
+            own=own[i],
+            posterior=PriorPosterior(numbers["scale"].new_empty(0, num_outputs))
+            if failed[i]
+            else next(posteriors),
+            **{name: value[i] for name, value in numbers.items()},
+            jitter=jitter[i],
+        )
+        for i in range(count)
+    )
+
+
+def read_held(
+    reader: Reader, prefix: str, count: int | None, what: str
+) -> tuple[list[int], Tensor, tuple[Tensor, ...]]:
+    """How many rows each of some experts holds, how many are its own [M], and which they are, [m] each."""
+    sizes = reader.take(f"{prefix}sizes", INT, count)
+    own = reader.take(f"{prefix}own", INT, len(sizes))
+    if len(sizes) == 0 or int(sizes.min()) < 0 or bool((own > sizes).any()) or bool((own < 0).any()):
+        raise reader.fail(f"{prefix}sizes", f"and 'own' do not describe {what}")
+    # summed as Python integers, which cannot overflow
+    held = reader.take(f"{prefix}rows", INT, sum(sizes.tolist()))
+    if bool((held < 0).any()):
+        raise reader.fail(f"{prefix}rows", "names rows below 0")
+    return sizes.tolist(), own, held.split(sizes.tolist())
+
+
+def read_positive(reader: Reader, name: str, *shape: int) -> Tensor:
+    """A tensor of this shape whose entries must be positive."""
+    value = reader.take(name, REAL, *shape)
+    if not bool((value > 0).all()):
+        raise reader.fail(name, "must be positive")
+    return value
+
+
+def read_row_posteriors(
+    reader: Reader, prefix: str, read: Callable[[int], KernelRows], sizes: list[int], num_outputs: int
+) -> Iterator[GramPosterior | RootPosterior]:
+    """Posteriors that hold so many rows each, with factors or with roots; `read` gives features of rows."""
+    if "root" in reader.matching(prefix):
+        kind, matrices = RootPosterior, _read_roots(reader, prefix, sizes)
+    else:
+        kind, matrices = GramPosterior, _read_triangles(reader, f"{prefix}factor", sizes)
+    weights = reader.take(f"{prefix}weights", REAL, sum(sizes), num_outputs).split(sizes)
+    features, places = read(sum(sizes)), torch.arange(sum(sizes)).split(sizes)
+    for matrix, weight, place in zip(matrices, weights, places, strict=True):
+        yield kind(features.take(place), matrix, weight)
+
+
+def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]:
+    """Lower Cholesky factors of these sizes, whose triangles are laid end to end, shape [m, m] each."""
+    counts = [m * (m + 1) // 2 for m in sizes]
+    factors = []
+    for m, triangle in zip(sizes, reader.take(name, REAL, sum(counts)).split(counts), strict=True):
+        factor = torch.zeros(m, m, dtype=REAL)
+        factor[torch.ones(m, m, dtype=torch.bool).tril()] = triangle
+        if not bool((factor.diagonal() > 0).all()):
+            raise reader.fail(name, "is not a positive definite factor")
+        factors.append(factor)
+    return factors
+
+
+def _read_roots(reader: Reader, prefix: str, sizes: list[int]) -> list[Tensor]:
+    """Roots of so many rows each, laid end to end, shape [m, r] each; float64 or float32, all alike."""
+    ranks = reader.take(f"{prefix}ranks", INT, len(sizes)).tolist()
+    if any(not 0 <= rank <= m for rank, m in zip(ranks, sizes, strict=True)):
+        raise reader.fail(f"{prefix}ranks", "lie beyond the number of rows")
+    counts = [m * rank for m, rank in zip(sizes, ranks, strict=True)]
+    flat = reader.take(f"{prefix}root", None, sum(counts))
+    if flat.dtype not in (torch.float64, torch.float32):
+        raise reader.fail(f"{prefix}root", f"is {flat.dtype}, neither float64 nor float32")
+    parts = flat.split(counts)
+    return [part.view(m, rank) for part, m, rank in zip(parts, sizes, ranks, strict=True)]
+
+
+def _read_spans(
+    reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int
+) -> Iterator[SpanPosterior]:
+    width = tangents.num_columns(expert=True)
+    full = tangents.num_columns(expert=False)
+    assert width is not None
+    assert full is not None
+    ranks = reader.take(f"{prefix}ranks", INT, len(sizes))
+    if len(ranks) and (int(ranks.min()) < 0 or int(ranks.max()) > width):
+        raise reader.fail(f"{prefix}ranks", f"lie beyond 0..{width}")
+    per_expert = width if full != width else 0
+    columns = reader.take(f"{prefix}columns", INT, per_expert * len(sizes)).split(per_expert or 1)
+    if per_expert and (int(min(c.min() for c in columns)) < 0 or int(max(c.max() for c in columns)) >= full):
+        raise reader.fail(f"{prefix}columns", "name features that do not exist")
+    total = int(ranks.sum())
+    flat = reader.take(f"{prefix}shrink", REAL, total)
+    if not bool(((flat >= 0) & (flat <= 1)).all()):
+        raise reader.fail(f"{prefix}shrink", "lies beyond 0..1")
+    shrink = flat.split(ranks.tolist())
+    basis = reader.take(f"{prefix}basis", None, width * total)
+    if basis.dtype not in (tangents.network.dtype, torch.float16):
+        raise reader.fail(f"{prefix}basis", f"is {basis.dtype}, not {tangents.network.dtype} or float16")
+    bases = basis.split([width * r for r in ranks.tolist()])
+    weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)
+    for i, rank in enumerate(ranks.tolist()):
+        chosen = columns[i] if per_expert else torch.empty(0, dtype=INT)
+        yield SpanPosterior(chosen, bases[i].view(width, rank), shrink[i], weights[i])

@@ -1,0 +1,124 @@
+"""What takes gradients: the interface, and gradient rows written out, or the kept columns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from ..network import TangentNetwork
+
+
+class Collector(Protocol):
+    """Takes the gradients of n rows and K mixed outputs, by parameter; what comes twice is added."""
+
+    def part(self, rows: slice, mixed: slice) -> Self:
+        """The same, for some of the rows and some of the mixed outputs."""
+        ...
+
+    def room(self, size: int) -> int:
+        """Numbers a row that it needs on the way for an outer product of `size` numbers."""
+        ...
+
+    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
+        """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i] (one K may be 1) for a [g * o, i]."""
+        ...
+
+    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
+        """sum_t of value_t [n, K, t, d] in line index_t [n, t] of a [v, d]."""
+        ...
+
+    def plain(self, name: str, value: Tensor) -> None:
+        """The gradient itself, [n, K, ...]."""
+        ...
+
+
+class RowCollector(Collector, Protocol):
+    """One whose gradients become a feature row each."""
+
+    def rows(self) -> Tensor:
+        """The feature rows, [n, d]."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a parameter's gradient goes, and which part of it, if not all."""
+
+    shape: torch.Size
+    columns: slice
+    inside: Tensor | None
+
+
+class DenseAccumulator:
+    """Collects gradients of shape [n, K, d]: all parameters one after another, or those that are kept.
+
+    Args:
+        network: The network and its chosen parameters.
+        n, mixed: How many rows, and mixed outputs.
+        kept: Places in the vector of all chosen parameters, ascending; None keeps all.
+    """
+
+    def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
+        self._places: dict[str, _Place] = {}
+        start = filled = 0
+        for name, value in network.parameters.items():
+            stop, inside, taken = start + value.numel(), None, value.numel()
+            if kept is not None:
+                inside = kept[(kept >= start) & (kept < stop)] - start
+                taken = len(inside)
+            self._places[name] = _Place(value.shape, slice(filled, filled + taken), inside)
+            start, filled = stop, filled + taken
+        self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
+
+    def part(self, rows: slice, mixed: slice) -> DenseAccumulator:
+        part = object.__new__(DenseAccumulator)
+        part._places, part.values = self._places, self.values[rows, mixed]
+        return part
+
+    def room(self, size: int) -> int:
+        return size
+
+    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
+        self.plain(name, products(left, right))
+
+    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
+        table = value.new_zeros(*value.shape[:2], *self._places[name].shape)
+        self.plain(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
+
+    def plain(self, name: str, value: Tensor) -> None:
+        place, value = self._places[name], value.reshape(*value.shape[:2], -1)
+        self.values[:, :, place.columns] += value if place.inside is None else value[:, :, place.inside]
+
+    def rows(self) -> Tensor:
+        """For each mixed output in turn, the kept parameters, [n, K * d]."""
+        return self.values.flatten(1)
+
+    def agreeing(self, other: DenseAccumulator, names: Container[str]) -> list[str]:
+        """The parameters, among `names`, whose gradients are the same to rounding."""
+        # loose: parts of a network may compute in less than its precision; what is wrong is wrong by far
+        tolerance, floor = (1e-5, 1e-9) if self.values.dtype == torch.float64 else (1e-2, 1e-4)
+        least, same = floor * _size(self.values), []
+        for name, place in self._places.items():  # in the network's order
+            mine, theirs = self.values[:, :, place.columns], other.values[:, :, place.columns]
+            if name in names and _size(mine - theirs) <= tolerance * _size(mine) + least:
+                same.append(name)
+        return same
+
+
+def _size(values: Tensor) -> float:
+    """Norm of what is finite."""
+    return float(torch.where(torch.isfinite(values), values, 0.0).norm())
+
+
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i], one K may be 1, give [n, K, g, o, i]."""
+    mixed, wide, long = max(left.shape[1], right.shape[1]), left.shape[4], right.shape[4]
+    if right.shape[1] == 1:  # K beside o, so that what is not mixed is not repeated
+        folded = left.permute(0, 2, 1, 4, 3).flatten(2, 3) @ right[:, 0]  # [n, g, K * o, i]
+        return folded.unflatten(2, (mixed, wide)).transpose(1, 2)
+    folded = left[:, 0].transpose(-2, -1) @ right.permute(0, 2, 3, 1, 4).flatten(3)  # [n, g, o, K * i]
+    return folded.unflatten(3, (mixed, long)).permute(0, 3, 1, 2, 4)

@@ -1,0 +1,1 @@
+"""What all studies share: results, grids, figures' and runs' bookkeeping."""

@@ -1,0 +1,107 @@
+"""Where does the answering expert change along a line, and by how much does the error bar jump there?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .grid import Grid
+from .statistics import change
+
+# How far the two sides of a border lie apart, in lengths of the line: so far that rounding cannot confuse
+# them, and so near that the slope of the error bar changes it by a factor far below any jump of interest.
+APART = 1e-5
+
+
+@dataclass(frozen=True)
+class Borders:
+    """Where the expert changes, b of them.
+
+    Args:
+        line: Number of the line, shape [b].
+        place: In [0, 1] along it, shape [b].
+        left, right: The two points beside the border, shape [b, d], dtype of the lines.
+    """
+
+    line: Tensor
+    place: Tensor
+    left: Tensor
+    right: Tensor
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+
+def find_borders(
+    expert_of: Callable[[Tensor], Tensor], starts: Tensor, ends: Tensor, *, cells: int = 64
+) -> Borders:
+    """Borders between experts along straight lines, each pinned down by bisection.
+
+    The expert is looked up on a grid; where it changes from one grid point to the next, the cell is halved
+    until the border is known well within `APART`. A jump between the two sides is then a discontinuity:
+    the slope of the error bar has no room to matter. A cell that several borders share gives one of them.
+
+    Args:
+        expert_of: From points [n, d] to the number of the expert, shape [n].
+        starts, ends: Of the lines, shape [l, d].
+        cells: Of the grid on each line.
+    """
+    line = torch.arange(len(starts)).repeat_interleave(cells + 1)
+    place = torch.linspace(0, 1, cells + 1, dtype=torch.float64).repeat(len(starts))
+    expert = expert_of(_points(starts, ends, line, place)).cpu()
+    changed = ((expert[1:] != expert[:-1]) & (line[1:] == line[:-1])).nonzero().flatten()
+    line, low, high, first = line[changed], place[changed], place[changed + 1], expert[changed]
+    halvings = math.ceil(math.log2(8 / (APART * cells)))
+    for _ in range(halvings if len(changed) else 0):
+        middle = (low + high) / 2
+        same = expert_of(_points(starts, ends, line, middle)).cpu() == first
+        low, high = torch.where(same, middle, low), torch.where(same, high, middle)
+    return both_sides(starts, ends, line, (low + high) / 2)
+
+
+def both_sides(starts: Tensor, ends: Tensor, line: Tensor, place: Tensor) -> Borders:
+    """The points half of `APART` before and after some places.
+
+    Args:
+        starts, ends: Of the lines, shape [l, d].
+        line: Number of the line of each place, shape [b].
+        place: In [0, 1], shape [b].
+    """
+    left, right = (_points(starts, ends, line, (place + side * APART / 2).clamp(0, 1)) for side in (-1, 1))
+    return Borders(line, place, left, right)
+
+
+def jump_factors(left: Tensor, right: Tensor) -> Tensor:
+    """max(a/b, b/a) >= 1 of positive numbers a, b on the two sides of a border; the shape of both."""
+    return torch.maximum(left / right, right / left)
+
+
+def jump_sentences(grid: Grid, names: Mapping[str, str], mean: str, largest: str, *at: str) -> list[str]:
+    """What each variant makes of the jumps of the first, seed by seed.
+
+    Args:
+        grid: Whose last axis are the variants.
+        names: Of the variants, that of independent experts first.
+        mean, largest: Measures.
+        at: The rest of the place.
+    """
+    first, *others = names
+
+    def from_first(variant: str, measure: str) -> str:
+        before, after = (grid.values((*at, name), measure) or () for name in (first, variant))
+        return change(before, after)
+
+    return [
+        f"With {names[name]}, the mean jump of the std {from_first(name, mean)}; the largest "
+        f"{from_first(name, largest)}."
+        for name in others
+    ]
+
+
+def _points(starts: Tensor, ends: Tensor, line: Tensor, place: Tensor) -> Tensor:
+    start, end = starts[line].double(), ends[line].double()
+    return (start + place[:, None] * (end - start)).to(starts.dtype)

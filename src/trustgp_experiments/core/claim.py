@@ -1,0 +1,113 @@
+"""A finding: a statement, the cases it is judged on with their numbers, and a sentence made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One case of a claim.
+
+    Args:
+        where: The case, in words.
+        holds: Whether the statement is true of it.
+        because: The numbers that it was judged by, in words.
+    """
+
+    where: str
+    holds: bool
+    because: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where} ({self.because})" if self.because else self.where
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a study says of its numbers, true or not: the sentence tells in how many cases it holds.
+
+    A study makes a check of each case, and the sentence follows from the checks::
+
+        checks = [at_most(arm, grid.mean((arm, "ours"), "nll"), grid.mean((arm, "theirs"), "nll"))
+                  for arm in grid.along("trained")]
+        claim = Claim("Ours has no higher NLL than theirs", checks)
+        claim.sentence  # "Ours has no higher NLL than theirs: in 1 of 2 cases; not in: kuka (2 against 1)."
+        claim.holds     # False
+        claim.verdict   # "confirmed in part"; else "confirmed" or "contradicted"
+
+    `at_most` and `within` make the checks that most studies need; any other is a `Check` whose words are made
+    from the numbers that decided it. A sentence of another form is made from `held`, `count` and `lost`.
+
+    Args:
+        statement: What is said to hold.
+        checks: The cases looked at.
+    """
+
+    statement: str
+    checks: Sequence[Check]
+
+    @property
+    def count(self) -> int:
+        """Cases looked at."""
+        return len(self.checks)
+
+    @property
+    def held(self) -> int:
+        """Cases in which it holds."""
+        return sum(check.holds for check in self.checks)
+
+    @property
+    def lost(self) -> list[Check]:
+        """Cases in which it does not."""
+        return [check for check in self.checks if not check.holds]
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds in every case."""
+        return not self.lost
+
+    @property
+    def verdict(self) -> str:
+        """In a word or three."""
+        if self.holds:
+            return "confirmed"
+        return "confirmed in part" if self.held else "contradicted"
+
+    @property
+    def sentence(self) -> str:
+        """In how many cases it holds, and in which it does not, with their numbers."""
+        end = f"; not in: {'; '.join(map(str, self.lost))}." if self.lost else "."
+        return f"{self.statement}: in {self.held} of {self.count} cases{end}"
+
+
+def at_most(
+    where: str,
+    ours: float,
+    theirs: float,
+    *,
+    slack: float = 0.0,
+    strict: bool = False,
+    form: str = ".4g",
+    of: str = "",
+    rival: str = "",
+) -> Check:
+    """Whether our number, of which lower is better, is no higher than another.
+
+    Args:
+        where: The case.
+        ours, theirs: The numbers.
+        slack: What ours may be higher by.
+        strict: A tie is no win.
+        form: Of the numbers in the words.
+        of, rival: What the numbers are, and whose the second is, where the statement does not say so.
+    """
+    holds = ours < theirs + slack if strict else ours <= theirs + slack
+    named = f"{of} {ours:{form}} against {theirs:{form}}".lstrip()
+    return Check(where, holds, f"{named} of {rival}" if rival else named)
+
+
+def within(where: str, share: float, lowest: float, highest: float, *, of: str = "") -> Check:
+    """Whether a share lies between two bounds; it is told in percent, after what it is of."""
+    return Check(where, lowest <= share <= highest, f"{of} {100 * share:.1f} %".lstrip())

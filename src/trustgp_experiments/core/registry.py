@@ -1,0 +1,52 @@
+"""Which studies there are: names and one line each. Nothing heavy is imported before one of them runs.
+
+A further study is a folder with a `study.py`, which has `run(setting) -> Result`, and its line here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .extras import require_extras
+
+if TYPE_CHECKING:
+    from .result import Result
+
+STUDIES = {
+    "toy": "the paper's 1-D figure: bands with and without patchwork",
+    "ablation": "likelihood against each setting of the method",
+    "transfer": "every method, trained on one arm and tested on all: the paper's Table 1",
+    "sequence": "a GRU over windows of past states on the real arms: torques and their error bars",
+    "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and whether foreign images are told",
+    "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
+    "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
+    "bound": "the kernel's approximation bound against the number of experts",
+    "distributed": "time to solve the experts against workers: threads, processes, Ray; streams on a GPU",
+    "detection": "a detector's boxes and classes: novel things told, edges calibrated, the cost of it",
+    "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
+}
+"""Name of the folder below `studies`, and what it is about."""
+# Extras without which a study cannot begin: asked for before its module is imported. All draw.
+NEEDED = {"transfer": ("peers",), "classification": ("peers",), "detection": ("detection",)}
+
+
+def run_study(name: str, out: Path, **setting: Any) -> Result:
+    """Run a study and write `out/name/result.json`, with its figures beside it.
+
+    Args:
+        name: One of `STUDIES`.
+        out: Folder of all results.
+        setting: See `Setting`.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"study {name!r} is unknown; choose one of {', '.join(STUDIES)}.")
+    require_extras(f"The study {name}", ("plots", *NEEDED.get(name, ())))
+    study, result = (
+        import_module(f"trustgp_experiments.{module}") for module in (f"studies.{name}.study", "core.result")
+    )
+    asked = result.Setting(out / name, **setting)
+    found = study.run(asked)
+    found.write(asked.out)
+    return found

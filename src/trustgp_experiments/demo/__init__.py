@@ -1,0 +1,1 @@
+"""`trustgp demo`: the main job without data."""

@@ -1,0 +1,112 @@
+"""What the peers learn from the validation rows: a noise, and the size of a variance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+GRID, ZOOMS = 41, 5  # five zooms of 41 points: a logarithm to better than 1e-5
+LOWEST = 1e-8  # noise below this share of the largest squared error says nothing
+COARSE = 17  # points of either axis of the table from which scale and noise are polished
+
+
+def zoom_minimum(loss: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+    """Where functions with one minimum each are lowest, by zooming in on a grid; shape [C].
+
+    Args:
+        loss: From places [C] to values [C].
+        low, high: Ends of the grids, [C].
+    """
+    left, right, best = low, high, low
+    for _ in range(ZOOMS):
+        step = (right - left) / (GRID - 1)
+        losses = torch.stack([loss(left + i * step) for i in range(GRID)])  # [GRID, C]
+        best = left + losses.argmin(dim=0) * step
+        left, right = torch.maximum(best - step, low), torch.minimum(best + step, high)
+    return best
+
+
+def squared_errors(error: Tensor) -> Tensor:
+    """e^2, shape [n, C]; refused where an output has no error at all: there is no noise to learn then."""
+    squared = error.square()
+    if not bool((squared > 0).any(dim=0).all()):
+        raise ValueError("an output has no error on the validation rows; pass rows it was not fitted to.")
+    return squared
+
+
+def likeliest_noise(error: Tensor, spread: Tensor) -> Tensor:
+    r"""The constant noise of each output by maximum likelihood, by zooming in on a grid of its logarithm.
+
+    .. math:: \arg\min_{\sigma^2} \sum_i \log(v_i + \sigma^2) + e_i^2 / (v_i + \sigma^2)
+
+    It lies below the largest squared error, where the derivative is positive.
+
+    Args:
+        error: e, shape [n, C].
+        spread: v, shape [n, C].
+
+    Returns:
+        Noise variances, shape [C].
+    """
+    squared = squared_errors(error)
+    largest = squared.amax(dim=0)
+
+    def loss(log_noise: Tensor) -> Tensor:
+        total = spread + log_noise.exp()
+        return (total.log() + squared / total).mean(dim=0)
+
+    return zoom_minimum(loss, (LOWEST * largest).log(), largest.log()).exp()
+
+
+def likeliest_scale(error: Tensor, spread: Tensor) -> tuple[float, Tensor]:
+    r"""One factor on the variance and a constant noise for each output, by maximum likelihood.
+
+    .. math:: \arg\min_{c, \sigma^2} \sum_{ij} \log w_{ij} + e_{ij}^2 / w_{ij}, \quad
+              w_{ij} = c v_{ij} + \sigma_j^2
+
+    The best place of a coarse table, polished by L-BFGS in logarithms.
+
+    Args:
+        error: e, shape [n, C].
+        spread: v, shape [n, C]; above zero somewhere.
+
+    Returns:
+        c, and noise variances of shape [C].
+    """
+    squared = squared_errors(error)
+    size = squared.mean(dim=0)
+    ratio = float(size.sum() / spread.mean(dim=0).sum())
+    if not math.isfinite(ratio):
+        raise ValueError("the variance on the validation rows is zero or not finite: nothing to scale.")
+    shares = torch.logspace(-6, 1, COARSE, dtype=error.dtype, device=error.device)
+
+    def loss(log_scale: Tensor, log_noise: Tensor) -> Tensor:
+        total = spread * log_scale.exp() + log_noise.exp()
+        return (total.log() + squared / total).mean(dim=0)  # [C]
+
+    table = torch.stack(
+        [torch.stack([loss((ratio * c).log(), (size * s).log()) for s in shares]) for c in shares]
+    )  # [scales, noises, C]
+    best = int(table.amin(dim=1).sum(dim=1).argmin())
+    noise = shares[table[best].argmin(dim=0)] * size
+    free = torch.cat([(ratio * shares[best]).log()[None], noise.log()]).requires_grad_(True)
+    optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        total = loss(free[0], free[1:]).mean()
+        total.backward()
+        return total
+
+    with torch.enable_grad():
+        optimiser.step(closure)
+    found = free.detach().exp()
+    return float(found[0]), found[1:].clamp_min(LOWEST * squared.amax(dim=0))
+
+
+def held_out_nll(error: Tensor, variance: Tensor) -> float:
+    """Mean negative log likelihood of Gaussian errors, both of shape [n, C]."""
+    return float(0.5 * (torch.log(2 * math.pi * variance) + error.square() / variance).mean())

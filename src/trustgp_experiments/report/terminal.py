@@ -1,0 +1,91 @@
+"""A study's result in the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import table as rich_table
+from rich.console import Console
+from rich.text import Text
+
+from ..core.result import Column, Result, Table
+
+MOST_ROWS = 24  # of a table that a terminal shows
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the tables and the findings.
+
+    Args:
+        result: Of a study.
+        console: Where to.
+    """
+    for table in result.tables:
+        if len(table.rows) > MOST_ROWS:
+            console.print(f"{table.title}: {len(table.rows)} rows, in the report.", markup=False)
+            continue
+        console.print(as_rich(table))
+        if table.note:
+            console.print(table.note, markup=False)
+    for finding in result.findings:
+        console.print(f"* {finding}", markup=False)
+
+
+def as_rich(table: Table) -> rich_table.Table:
+    """The table for a terminal, the best numbers in bold."""
+    shown = rich_table.Table(title=Text(table.title), title_justify="left")
+    for column in table.columns:
+        shown.add_column(Text(column.name), justify="right" if column.digits >= 0 else "left")
+    best = best_cells(table)
+    for number, row in enumerate(table.rows):
+        cells = [text_of(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        # Text, because a bracket in a cell is not markup
+        shown.add_row(*(Text(c, style="bold" if (number, i) in best else "") for i, c in enumerate(cells)))
+    return shown
+
+
+def text_of(cell: Any, column: Column) -> str:
+    """A cell as people read it: "-1.741 ± 0.012", "94.2 %", or nothing for a gap."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, str):
+        return cell
+    values = cell if isinstance(cell, list | tuple) else [cell]
+    unit = f" {column.unit}" if column.unit else ""
+    return " ± ".join(f"{value:.{max(column.digits, 0)}f}" for value in values) + unit
+
+
+def blocks_of(table: Table) -> dict[Any, list[int]]:
+    """Numbers of the rows of each block, in the order in which blocks come; one block, None, without."""
+    at = None if table.block is None else [column.name for column in table.columns].index(table.block)
+    blocks: dict[Any, list[int]] = {}
+    for number, row in enumerate(table.rows):
+        name = None if at is None else text_of(row[at], table.columns[at])
+        blocks.setdefault(name, []).append(number)
+    return blocks
+
+
+def best_cells(table: Table) -> set[tuple[int, int]]:
+    """Row and column of the best number of each column that has a better end, within each block.
+
+    Numbers that are printed alike are equally good.
+    """
+    found = set()
+    for place, column in enumerate(table.columns):
+        if column.better is None:
+            continue
+        sign, digits = {"low": 1, "high": -1}[column.better], max(column.digits, 0)
+        for numbers in blocks_of(table).values():
+            values = {number: leading(table.rows[number][place]) for number in numbers}
+            known = {number: sign * round(v, digits) for number, v in values.items() if v is not None}
+            found |= {(number, place) for number, value in known.items() if value == min(known.values())}
+    return found
+
+
+def leading(cell: Any) -> float | None:
+    """The number that a cell is compared by; None for text and gaps."""
+    if isinstance(cell, list | tuple):
+        return float(cell[0])
+    return None if cell is None or isinstance(cell, str | bool) else float(cell)

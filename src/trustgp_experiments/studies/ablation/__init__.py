@@ -1,0 +1,1 @@
+"""Each choice of the method on its own."""

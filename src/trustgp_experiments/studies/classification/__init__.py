@@ -1,0 +1,1 @@
+"""Classes: calibration and novelty, beside the peers."""

@@ -1,0 +1,1 @@
+"""Jumps of the error bar between experts."""

@@ -1,0 +1,1 @@
+"""Novel things, raccoons, edges and run time of a detector."""

@@ -1,0 +1,94 @@
+"""The pictures of the detection study: rendered scenes, and blood cells with raccoons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trustgp.detection import Things
+
+from ...datasets.photographs import load_photographs
+from ...datasets.scenes import CLASSES, scenes
+from ...training.detector_network import pixels
+
+FAMILIAR = "familiar"
+NOVEL = "novel things"
+SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """Images as the detector takes them, and what is in them; `known` says which things it was trained on."""
+
+    images: Tensor
+    things: list[Things]
+    known: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: slice) -> PictureSet:
+        return PictureSet(self.images[rows], self.things[rows], self.known)
+
+
+@dataclass(frozen=True)
+class World:
+    """What one detector is studied on.
+
+    Args:
+        detector: Names of the weights: its own, and those of the other members of an ensemble.
+        classes: Names of what it finds.
+        fit, validation: PictureSet it was trained on, and others.
+        tests: By name; `FAMILIAR` is what the others are told apart from.
+    """
+
+    detector: tuple[str, ...]
+    classes: tuple[str, ...]
+    fit: PictureSet
+    validation: PictureSet
+    tests: dict[str, PictureSet]
+
+
+def make_scenes(*, seed: int, many: int, some: int) -> World:
+    """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test."""
+
+    def drawn(n: int, style: str, **options: int) -> PictureSet:
+        return _labelled(scenes(n, style, **options), len(CLASSES))
+
+    held, test = SEEDS["validation"] + seed, SEEDS["test"] + seed
+    return World(
+        detector=("scenes", "scenes-1", "scenes-2"),
+        classes=CLASSES,
+        fit=drawn(many, "carry", seed=0, first=seed * many),
+        validation=drawn(some, "carry", seed=held),
+        tests={
+            name: drawn(some, style, seed=test)
+            for name, style in ((FAMILIAR, "carry"), ("flight", "flight"), (NOVEL, "novel"))
+        },
+    )
+
+
+def make_cells(*, quick: bool) -> World:
+    """BCCD's own split, and all raccoons."""
+
+    most = 24 if quick else None
+    parts = [load_photographs("bccd", part) for part in ("train", "val", "test")]
+    fit, held, test = (_labelled(part, len(part.kinds), most) for part in parts)
+    raccoons = _labelled(load_photographs("raccoon", "all"), 0, most)
+    return World(("cells",), parts[0].kinds, fit, held, {FAMILIAR: test, "raccoons": raccoons})
+
+
+def _labelled(found: Any, known: int, most: int | None = None) -> PictureSet:
+    """Of `Scenes` or `Photographs`; so many of their kinds are known."""
+    things = list(map(Things, found.boxes[:most], found.labels[:most]))
+    return PictureSet(pixels(found.images[:most]), things, known)
+
+
+def counted(pictures: PictureSet, names: Sequence[str]) -> dict[str, int]:
+    """How many pictures and things of each kind."""
+    labels = [int(k) for one in pictures.things for k in one.labels]
+    kinds = {name: labels.count(i) for i, name in enumerate(names)} if pictures.known else {}
+    return {"pictures": len(pictures), "things": len(labels), **kinds}

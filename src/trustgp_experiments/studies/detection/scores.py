@@ -1,0 +1,213 @@
+"""One detector, every method: what is told apart, how right probabilities and edges are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trustgp.detection import DetectionModel
+from trustgp.detection.edge_noise import Edges
+from trustgp.detection.matching import Things
+from trustgp.metrics import auroc, class_nll, entropy, fpr95, gaussian_nll
+from trustgp.metrics.boxes import nearest, overlaps
+
+from ...core.cases import number
+from .peers import Found
+from .pictures import FAMILIAR, NOVEL
+
+OVERLAP = 0.5  # from which a detection has found a thing
+NEAR = 0.3  # from which it lies on one
+BINS = 10  # of the detection calibration error
+LEVELS = (0.5, 0.8, 0.95)
+OURS = "trustgp"
+LATENT = "latent variance"
+BARS = 30  # of a histogram
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a method says of detections.
+
+    Args:
+        probabilities: Of the classes and, last, of no object, [m, C + 1].
+        unknown: What the deviation of edges is made of, [m] or [m, 4].
+        boxes: Its own, in pixels, [m, 4].
+        own_scores: How foreign they are, by name, [m] each, beside the entropy, which every method has.
+    """
+
+    probabilities: Tensor
+    unknown: Tensor
+    boxes: Tensor
+    own_scores: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, Tensor]:
+        """All scores."""
+        return {"entropy": entropy(self.probabilities), **self.own_scores}
+
+
+def told_by_all(
+    found: Found, temperature: float, laplace: Any, model: DetectionModel | None
+) -> dict[str, Told]:
+    """Every method's answer about the detections, by name; None: that one is not there."""
+    plain, cooled = found.logits.softmax(dim=1), (found.logits / temperature).softmax(dim=1)
+    answers = {
+        "softmax": Told(plain, torch.zeros(len(plain)), found.boxes),
+        "temperature scaling": Told(cooled, entropy(cooled), found.boxes),
+        "MC-dropout 20": _several(*found.passes),
+    }
+    if laplace is not None:
+        said = laplace.predict(found.hidden)
+        answers["Laplace last layer"] = Told(
+            said.probabilities, said.score, found.boxes, {LATENT: said.score}
+        )
+    if len(found.members[0]) > 1:
+        answers[f"ensemble of {len(found.members[0])}"] = _several(*found.members)
+    if model is not None:
+        lots = model.predict(found.pictures.images)
+        chances, novelty, boxes = (
+            torch.cat([getattr(one, name) for one in lots]) for name in ("probabilities", "novelty", "boxes")
+        )
+        if not torch.allclose(boxes, found.boxes, rtol=1e-3, atol=1e-2):
+            raise RuntimeError("the detector's boxes have changed; rows cannot be compared.")
+        answers[OURS] = Told(chances, novelty, found.boxes, {LATENT: novelty})
+    return answers
+
+
+def _several(chances: Tensor, boxes: Tensor) -> Told:
+    """Of passes or members, [P, m, ...] each."""
+    mean = chances.mean(dim=0)
+    information = entropy(mean) - entropy(chances.flatten(0, 1)).reshape(chances.shape[:2]).mean(dim=0)
+    spread = (chances.clamp_min(1e-9).log() - chances[..., -1:].clamp_min(1e-9).log()).var(dim=0).mean(dim=1)
+    scores = {LATENT: spread, "mutual information": information}
+    return Told(mean, boxes.var(dim=0, correction=0), boxes.mean(dim=0), scores)
+
+
+def hits(found: Found) -> tuple[Tensor, Tensor]:
+    """What each detection has found, by index in its picture, -1: nothing, [m]; and the true class or C, [m].
+
+    A thing is found once, by the surest detection that overlaps it enough.
+    """
+    pictures, thing = found.pictures, torch.full((len(found.image),), -1)
+    label = torch.full((len(found.image),), found.logits.shape[1] - 1)
+    taken: dict[int, set[int]] = {}
+    for row, i in enumerate(found.image.tolist()):  # the surest of a picture first
+        true: Things = pictures.things[i]
+        if not len(true.labels) or not pictures.known:
+            continue
+        shared = overlaps(found.boxes[row][None], true.boxes)[0]
+        free = [k for k in range(len(true.labels)) if k not in taken.setdefault(i, set())]
+        best = max(free, key=lambda k: float(shared[k]), default=None)
+        if best is not None and float(shared[best]) >= OVERLAP and int(true.labels[best]) < pictures.known:
+            thing[row], label[row] = best, int(true.labels[best])
+            taken[i].add(best)
+    return thing, label
+
+
+def strange(found: Found) -> Tensor:
+    """Which detections lie on a thing that the detector was not trained on, bool, [m].
+
+    With that thing they overlap by `NEAR` at least, and more than with any other.
+    """
+    on_new = torch.zeros(len(found.image), dtype=torch.bool)
+    for i, things in enumerate(found.pictures.things):
+        mine = found.image == i
+        if len(things.labels):
+            shared, which = nearest(found.boxes[mine], things.boxes)
+            on_new[mine] = (shared >= NEAR) & (things.labels[which] >= found.pictures.known)
+    return on_new
+
+
+def told_apart(answers: Mapping[str, Mapping[str, Told]], found: Mapping[str, Found]) -> dict[str, Any]:
+    """AUROC and FPR95 of each score, by method and test set: by detection, and by the worst of a picture.
+
+    Args:
+        answers: By test set and method.
+        found: By test set.
+    """
+    out: dict[str, Any] = {}
+    for method, familiar in answers[FAMILIAR].items():
+        for test in (name for name in answers if name != FAMILIAR):
+            every = torch.ones(len(found[test].image), dtype=torch.bool)
+            mask = strange(found[test]) if test == NOVEL else every
+            for score, here in familiar.scores.items():
+                there = answers[test][method].scores[score]
+                sides = _worst(here, found[FAMILIAR]), _worst(there, found[test])
+                out.setdefault(method, {}).setdefault(test, {})[score] = {
+                    "auroc": number(auroc(here, there[mask])),
+                    "fpr95": number(fpr95(here, there[mask])),
+                    "picture_auroc": number(auroc(*sides)),
+                    "bars": _bars(here, there[mask]),
+                    "rows": [len(here), int(mask.sum())],
+                }
+    return out
+
+
+def _worst(scores: Tensor, found: Found) -> Tensor:
+    """The largest of each picture; -1 where nothing is found."""
+    start = torch.full((len(found.pictures),), -1.0, dtype=torch.float64)
+    return start.scatter_reduce(0, found.image, scores.double(), "amax")
+
+
+def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:
+    """Shares of both in bars of equal width."""
+    top = float(torch.cat([here, there]).quantile(0.995).clamp_min(1e-9))
+    edges = torch.linspace(0, top, BARS + 1, dtype=torch.float64)
+    shares = [
+        (torch.bincount(torch.bucketize(v.double(), edges[1:-1]), minlength=BARS) / max(1, len(v))).tolist()
+        for v in (here, there)
+    ]
+    return {"edges": edges.tolist(), "in": shares[0], "out": shares[1]}
+
+
+def right(
+    answers: Mapping[str, Told], held: Mapping[str, Told], found: Found, before: Found
+) -> dict[str, Any]:
+    """Probabilities and edges of a labelled test set, by method.
+
+    Args:
+        answers, held: Of test and of validation pictures, by method.
+        found, before: Their detections.
+    """
+    (thing, label), (known, _) = hits(found), hits(before)
+    out = {}
+    for method, told in answers.items():
+        chosen = found.logits[:, :-1].argmax(dim=1)
+        confidence = told.probabilities.gather(1, chosen[:, None])[:, 0]
+        own, past = _errors(told.boxes, thing, found), _errors(held[method].boxes, known, before)
+        edges = Edges.fit(past, held[method].unknown[known >= 0])
+        std = edges.std(told.unknown[thing >= 0])
+        out[method] = {
+            "class_nll": number(class_nll(told.probabilities, label).mean()),
+            "dece": number(_calibration(confidence, (chosen == label).double())),
+            "box_nll": number(gaussian_nll(torch.zeros_like(own), std.square(), own).mean()),
+            "coverage": [number(_covered(own, std, level)) for level in LEVELS],
+            "std": number(std.mean()),
+            "rms": number(own.square().mean().sqrt()),
+            "rows": [len(thing), int((thing >= 0).sum())],
+        }
+    return out
+
+
+def _errors(boxes: Tensor, thing: Tensor, found: Found) -> Tensor:
+    """Of detections that have found a thing, in pixels, float64, [k, 4]."""
+    rows = (thing >= 0).nonzero().flatten().tolist()
+    things = found.pictures.things
+    true = torch.stack([things[int(found.image[r])].boxes[int(thing[r])] for r in rows])
+    return (boxes[thing >= 0] - true).double()
+
+
+def _covered(errors: Tensor, std: Tensor, level: float) -> Tensor:
+    reach = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
+    return (errors.abs() <= reach * std).double().mean()
+
+
+def _calibration(confidence: Tensor, correct: Tensor) -> Tensor:
+    """The detection calibration error: |share that is right - confidence|, over bins of equal width."""
+    place = (confidence.double() * BINS).long().clamp(0, BINS - 1)
+    gaps = torch.zeros(BINS, dtype=torch.float64).scatter_add(0, place, confidence.double() - correct)
+    return gaps.abs().sum() / max(1, len(confidence))

@@ -1,0 +1,1 @@
+"""The same fit on threads, processes, Ray and streams."""

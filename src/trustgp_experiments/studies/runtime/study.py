@@ -1,0 +1,182 @@
+"""`trustgp study runtime`: what does an error bar cost at run time, and what is it worth?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from ...core.provenance import source_digest, versions
+from ...core.result import Figure, Result, Setting, Table, provenance
+from .calls import COMPILED, EAGER, GRAPH, ONNX
+from .cases import Kind, kinds
+from .figure import draw_bars, draw_frontier
+from .fixtures import MEMBERS, FittedCase
+from .measure import Workload, measure
+from .quality import SAMPLES, quality
+from .requirements import Entries, Quality, requirement_findings, requirement_table
+from .tables import merged_quality, merged_times, quality_table, time_table
+from .timing import ENOUGH, Interleaved, reason_of
+
+TITLE = "What does an error bar cost at run time?"
+FULL = Interleaved(rounds=200, warm_up=3, patience=6.0, least=5)
+LARGE = Interleaved(rounds=200, warm_up=2, patience=2.0, least=1)  # of many rows
+QUICK = Interleaved(rounds=3, warm_up=1, patience=1.0, least=1)
+BATCHES, QUICK_BATCHES = (1, 64), (1, 4)
+HEADLINE = (1, 1)  # one row, one thread
+FIRST = "MLP"
+
+
+def run(setting: Setting) -> Result:
+    """Train, fit and time one network after another."""
+    found, skipped = _measured(setting)
+    entries, qualities = merged_networks(found)
+    first = _headline(entries)
+    draw_bars(first, setting.out / "bars.png")
+    draw_frontier(first, qualities, setting.out / "frontier.png")
+    return Result(
+        study="runtime",
+        title=TITLE,
+        protocol=_protocol(setting, skipped),
+        tables=tables(entries, qualities, setting.device),
+        figures=[
+            Figure("bars.png", "Times the plain network", BARS),
+            Figure("frontier.png", "Quality against time", FRONTIER),
+        ],
+        findings=findings(entries, qualities, skipped),
+        numbers={"networks": found, "skipped": skipped},
+        provenance=provenance(setting, "runtime", cores=_cores(), rounds=_timing(setting, 1).rounds),
+    )
+
+
+def merged_networks(found: dict[str, list[dict[str, Any]]]) -> tuple[Entries, Mapping[str, Quality]]:
+    """By network, its entries and its quality, of all seeds together."""
+    entries = {name: merged_times([seed["entries"] for seed in seeds]) for name, seeds in found.items()}
+    qualities = {name: merged_quality([seed["quality"] for seed in seeds]) for name, seeds in found.items()}
+    return entries, qualities
+
+
+def tables(entries: Entries, qualities: Mapping[str, Quality], device: str) -> list[Table]:
+    """What is required, how good and how large, and the times of each network."""
+    first, absolute = _headline(entries), device.startswith("cuda")
+    times = [time_table(name, some, absolute=absolute) for name, some in entries.items()]
+    return [requirement_table(first, qualities), quality_table(qualities, first), *times]
+
+
+def findings(entries: Entries, qualities: Mapping[str, Quality], skipped: dict[str, str]) -> list[str]:
+    """What is met, and what was skipped."""
+    told = requirement_findings(_headline(entries), qualities)
+    return told + [f"{name} skipped: {why}." for name, why in skipped.items()]
+
+
+def _headline(entries: Entries) -> Entries:
+    return {
+        name: [entry for entry in some if (entry["batch"], entry["threads"]) == HEADLINE]
+        for name, some in entries.items()
+    }
+
+
+def _measured(setting: Setting) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """By network, for each seed its quality and entries; and why networks are not among them."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    skipped: dict[str, str] = {}
+    for name, kind in kinds(quick=setting.quick, device=setting.device).items():
+        try:
+            seeds = [_one(setting, kind, seed) for seed in range(setting.seeds)]
+        except Exception as error:  # an extra that is not there, a full GPU: the other networks need it not
+            skipped[name] = reason_of(error)
+        else:
+            found[name] = seeds
+    return found, skipped
+
+
+def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
+    """One network: a part for its quality, and one for each batch size and number of threads."""
+    name = f"{kind.name.lower()}-{seed}"
+    stamp = json.dumps([name, setting.quick, setting.device, versions(), source_digest()])
+    folder = setting.out / "parts" / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
+    case = FittedCase(kind, seed=seed, device=setting.device, folder=folder)
+    good = setting.once(f"{name}-quality", lambda: quality(case))
+    entries = []
+    for load in workloads(setting, kind):
+        timing = _timing(setting, load.batch)
+        key = f"{name}-{load.batch}-{load.threads}{'-compiled' if COMPILED in load.runtimes else ''}"
+        entries += setting.once(key, lambda load=load, timing=timing: measure(case, load, timing, folder))
+    return {"quality": good, "entries": entries}
+
+
+def workloads(setting: Setting, kind: Kind) -> list[Workload]:
+    """Batch sizes, threads and runtimes; what is compiled stands by itself, and is one row on one thread.
+
+    Args:
+        setting: As the study was asked; `quick`: exported and traced is the first network only.
+        kind: The network.
+    """
+    cuda = setting.device.startswith("cuda")
+    counts = [1] if cuda or setting.quick else sorted({1, _cores()})
+    found = []
+    whole = not setting.quick or kind.name == FIRST
+    for batch, threads in product(QUICK_BATCHES if setting.quick else BATCHES, counts):
+        wanted = {
+            EAGER: True,
+            GRAPH: whole and batch == 1,
+            ONNX: whole and not cuda and (not setting.quick or (batch, threads) == HEADLINE),
+        }
+        found.append(Workload(batch, threads, [runtime for runtime, there in wanted.items() if there]))
+    compiled = not setting.quick and (not cuda or kind.name == FIRST)  # that takes minutes
+    return [*found, Workload(*HEADLINE, [COMPILED])] if compiled else found
+
+
+def _timing(setting: Setting, batch: int) -> Interleaved:
+    if setting.quick:
+        return QUICK
+    found = FULL if batch == 1 else LARGE
+    return replace(found, patience=found.patience / 3) if setting.device.startswith("cuda") else found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _protocol(setting: Setting, skipped: dict[str, str]) -> list[str]:
+    chosen = kinds(quick=setting.quick, device=setting.device)
+    one, many = _timing(setting, 1), _timing(setting, 64)
+    cuda = setting.device.startswith("cuda")
+    slow = f"{one.patience:g} s ({many.patience:g} s for larger batches)"
+    return [
+        *(kind.words() for name, kind in chosen.items() if name not in skipped),
+        f"Methods: the network; {SAMPLES} passes with dropout, one after another and as one batch; an "
+        f"ensemble of {MEMBERS}; Laplace's GLM predictive of the last layer and of all (KFAC; curvature by "
+        "laplace-torch); trustgp without a budget and at three. The same network, trained with dropout, "
+        "serves all but the ensemble, whose members are trained for the MLP and the ConvNet and only timed "
+        "for the others.",
+        "Runtimes: torch eager; torch graph, the same operations recorded once and run without the network's "
+        "Python code; torch compiled (Inductor; one row and one thread only, measured by itself, trustgp at "
+        "its middle budget only, and on a GPU of the first network only: it takes minutes); "
+        "onnxruntime on the CPU. Outside torch eager the passes of MC-dropout draw no masks and the members "
+        "of the ensemble are one network, which favours these two; of more than one row they are measured in "
+        "torch eager only.",
+        f"In each of {one.rounds} rounds every call is made once, each round beginning with another, after "
+        f"up to {one.warm_up} calls that do not count. A call so slow that {one.rounds} would take more "
+        f"than {slow} takes part in fewer rounds, evenly spread, at least {one.least} ({many.least}): the "
+        f"table says how many. Below {ENOUGH} calls no p99 is told. Ratios are medians of ratios within a "
+        "round"
+        + (
+            "; the GPU is waited for before and after each call, and inputs lie there."
+            if cuda
+            else ", on one thread of the time that this thread was at work: other work on the machine does "
+            "not count into them, but does into the milliseconds."
+        ),
+        f"{setting.seeds} seed{'s' if setting.seeds > 1 else ''} of rows, weights and fits; cells are means.",
+    ]
+
+
+BARS = "Batch 1, one thread: median time over that of the plain network in the same runtime."
+FRONTIER = (
+    "Batch 1, one thread: NLL (lower is better) and AUROC of new rows (higher is better) against "
+    "milliseconds. Grey: the network; blue: trustgp; orange: MC-dropout; red: ensemble; green: Laplace."
+)

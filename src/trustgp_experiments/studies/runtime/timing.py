@@ -1,0 +1,194 @@
+"""How long do several calls take, in turn, so that what else the machine does falls on all of them?"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TypeVar
+
+import torch
+
+from ...core.memory import Peak
+
+ENOUGH = 100  # calls below which a 99th percentile means nothing
+QUICK = 0.02  # seconds below which a call is made twice
+Name = TypeVar("Name", bound=Hashable)
+
+
+@dataclass
+class Times:
+    """Of one call.
+
+    Args:
+        seconds: Of each time it was made, by the number of the round.
+        busy: Those that the calling thread was at work, where they were asked for; they know nothing of
+            other work on the machine.
+        reason: Why it was not, or no longer, made; empty: it was.
+    """
+
+    seconds: dict[int, float] = field(default_factory=dict)
+    busy: dict[int, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def median(self) -> float | None:
+        """Seconds; None: it was never made."""
+        return median(self.seconds.values()) if self.seconds else None
+
+    @property
+    def p99(self) -> float | None:
+        """Seconds; None: it was not made often enough to tell."""
+        return quantile(list(self.seconds.values()), 0.99) if len(self.seconds) >= ENOUGH else None
+
+    def over(self, other: Times) -> float | None:
+        """Median of the ratio to another call of the same round; None: they have no round in common.
+
+        Of busy seconds where both have them.
+        """
+        own, others = (self.busy, other.busy) if self.busy and other.busy else (self.seconds, other.seconds)
+        shared = own.keys() & others.keys()
+        return median(own[r] / others[r] for r in shared) if shared else None
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least this share of the values does not exceed."""
+    if not values or not 0.0 < share <= 1.0:
+        raise ValueError(f"{len(values)} values, share={share}; some are needed, and a share in (0, 1].")
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Rounds in which every call is made once; each round begins with another of them.
+
+    A slow call takes part in fewer rounds, evenly spread, so that it takes about `patience` seconds in all. A
+    quick one is made once more before, without the clock: what it needs is then in the caches, as in a loop.
+
+    Args:
+        rounds: How often a call is made at most.
+        warm_up: Calls before that do not count; the last tells how slow it is. Fewer where one takes longer
+            than all may.
+        patience: Seconds for all calls of one kind.
+        least: Rounds in which the slowest takes part, whatever that takes.
+        device: Waited for before and after a call.
+        clock: Tells the seconds.
+        busy: Tells those that this thread was at work; None: nobody asks.
+    """
+
+    rounds: int = 200
+    warm_up: int = 3
+    patience: float = 10.0
+    least: int = 5
+    device: str = "cpu"
+    clock: Callable[[], float] = time.perf_counter
+    busy: Callable[[], float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.warm_up < 1 or self.least < 1:
+            raise ValueError(
+                f"rounds={self.rounds}, warm_up={self.warm_up}, least={self.least}; at least 1 of each."
+            )
+
+    def run(self, calls: Mapping[Name, Callable[[], object]]) -> dict[Name, Times]:
+        """The times of all calls, by name; one that raises is left out from then on, and says why."""
+        found = {name: Times() for name in calls}
+        slowness: dict[Name, float] = {}
+        for name, call in calls.items():
+            with noting(found[name]):
+                slowness[name] = self._warmed(call)
+        rounds = {name: self.chosen(seconds) for name, seconds in slowness.items()}
+        names = list(rounds)
+        with _no_collection():
+            for number in range(self.rounds):
+                shift = number % max(1, len(names))
+                for name in names[shift:] + names[:shift]:
+                    if number in rounds[name] and not found[name].reason:
+                        with noting(found[name]):
+                            self._take(number, calls[name], found[name], twice=slowness[name] < QUICK)
+        return found
+
+    def chosen(self, seconds: float) -> frozenset[int]:
+        """The rounds in which a call that takes so long takes part."""
+        affordable = int(self.patience / max(seconds, 1e-9))
+        count = min(self.rounds, max(min(self.least, self.rounds), affordable))
+        return frozenset(number * self.rounds // count for number in range(count))
+
+    def _warmed(self, call: Callable[[], object]) -> float:
+        """Seconds of the last call of the warm-up."""
+        seconds = 0.0
+        for _ in range(self.warm_up):
+            seconds = self._timed(call)
+            if seconds > self.patience:
+                break
+        return seconds
+
+    def _take(self, number: int, call: Callable[[], object], into: Times, *, twice: bool) -> None:
+        if twice:
+            call()
+        before = 0.0 if self.busy is None else self.busy()
+        seconds = self._timed(call)
+        if self.busy is not None:
+            into.busy[number] = self.busy() - before
+        into.seconds[number] = seconds
+
+    def _timed(self, call: Callable[[], object]) -> float:
+        self._wait()
+        began = self.clock()
+        call()
+        self._wait()
+        return self.clock() - began
+
+    def _wait(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize(self.device)
+
+
+def call_peak(call: Callable[[], object], device: str) -> int | None:
+    """Bytes at the peak of one call beside those that were held; None where that cannot be told."""
+    peak = Peak(device)
+    call()
+    return peak.bytes().get("cuda" if device.startswith("cuda") else "cpu")
+
+
+def reason_of(error: BaseException) -> str:
+    """An error as one short line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+@contextmanager
+def noting(times: Times) -> Iterator[None]:
+    """An error inside, of any kind, is the reason of this call: the others are measured all the same."""
+    try:
+        yield
+    except Exception as error:
+        times.reason = reason_of(error)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """torch's own threads for one operation inside; outside, as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """As `timeit` does: a collection of garbage is nobody's time."""
+    before = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

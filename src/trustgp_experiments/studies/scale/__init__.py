@@ -1,0 +1,1 @@
+"""Time and memory as the rows grow."""

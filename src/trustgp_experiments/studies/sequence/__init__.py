@@ -1,0 +1,1 @@
+"""Recurrent networks on the torques of real arms."""

@@ -1,0 +1,1 @@
+"""The paper's toy: one input, gaps in the data."""

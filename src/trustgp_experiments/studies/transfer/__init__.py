@@ -1,0 +1,1 @@
+"""From one arm to another, without and with rows of it."""

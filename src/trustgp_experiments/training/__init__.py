@@ -1,0 +1,1 @@
+"""Networks that the studies need, and how they are trained."""

@@ -1,0 +1,360 @@
+"""Trains a detector of `trustgp study detection`; prints AP50, and keeps checkpoints.
+
+    python -m trustgp_experiments.training.detector --on scenes --device cuda --seconds 480 \\
+        --out scenes.safetensors
+    python -m trustgp_experiments.training.detector --on cells --device cuda --seconds 480 --batch 32 \\
+        --out cells.safetensors
+
+Scenes are rendered; cells are BCCD's training pictures, below TRUSTGP_DATA. Matching is done where the
+network is: of scenes, with three things at most, by looking at every assignment, of cells by the cheapest
+pair first. On a GPU a step is recorded once and played again. Weights are averaged over steps, and that
+average is saved, in float16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, grid_sample, one_hot
+
+from trustgp.metrics.boxes import average_precision, corners, generous_overlaps
+from trustgp_experiments.datasets.photographs import load_photographs
+from trustgp_experiments.datasets.scenes import CLASSES, scenes
+from trustgp_experiments.training.detector_network import detector, pixels
+
+FEW = 3  # things in a picture, for which every assignment is looked at
+LOT = 250  # pictures rendered at a time
+WARM_UP = 5  # steps before one is recorded
+QUERIES = {"scenes": 30, "cells": 60}
+
+
+def rendered(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+    """Pictures, boxes and labels, as arrays: tensors travel as open files, of which there may be few."""
+    first, n = task
+    found = scenes(n, "carry", seed=0, first=first)
+    return found.images.numpy(), [one.numpy() for one in found.boxes], [one.numpy() for one in found.labels]
+
+
+@dataclass(frozen=True)
+class TrainingPictures:
+    """Images uint8 [n, 3, height, width], boxes in pixels and labels of each, and how many classes."""
+
+    images: Tensor
+    boxes: list[Tensor]
+    labels: list[Tensor]
+    classes: int
+
+    def table(self) -> tuple[Tensor, Tensor]:
+        """Boxes from 0 to 1 (centre, size), [n, most, 4], and labels, [n, most]; -1: none."""
+        most = max(FEW, *(len(one) for one in self.boxes))
+        boxes, kinds = torch.zeros(len(self.images), most, 4), torch.full((len(self.images), most), -1)
+        size = torch.tensor([self.images.shape[3], self.images.shape[2]])
+        for i, (some, labels) in enumerate(zip(self.boxes, self.labels, strict=True)):
+            low, high = some[:, :2] / size, some[:, 2:] / size
+            boxes[i, : len(some)] = torch.cat([(low + high) / 2, high - low], dim=1)
+            kinds[i, : len(some)] = labels
+        return boxes, kinds
+
+
+def rendered_scenes(n: int, held: int, workers: int) -> tuple[TrainingPictures, TrainingPictures]:
+    """To train on, and held out."""
+    tasks = [(start, min(LOT, n + held - start)) for start in range(0, n + held, LOT)]
+    if workers > 1:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            parts = list(pool.map(rendered, tasks))
+    else:
+        parts = list(map(rendered, tasks))
+    images = torch.from_numpy(np.concatenate([pictures for pictures, _, _ in parts]))
+    boxes = [torch.from_numpy(one) for _, some, _ in parts for one in some]
+    labels = [torch.from_numpy(one) for _, _, some in parts for one in some]
+    cut = [slice(None, n), slice(n, None)]
+    train, test = (TrainingPictures(images[s], boxes[s], labels[s], len(CLASSES)) for s in cut)
+    return train, test
+
+
+def photographed_cells() -> tuple[TrainingPictures, TrainingPictures]:
+    """BCCD's training pictures, and its validation pictures, held out."""
+    found = [load_photographs("bccd", part) for part in ("train", "val")]
+    train, held = (TrainingPictures(f.images, list(f.boxes), list(f.labels), len(f.kinds)) for f in found)
+    return train, held
+
+
+def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Pictures mirrored, with another brightness and contrast; cells also upside down and nearer.
+
+    Args:
+        images: uint8, [n, 3, height, width].
+        boxes: [n, k, 4].
+        labels: [n, k].
+        cells: Whether there is no up and down.
+    """
+    n, device = len(images), images.device
+    found = pixels(images)
+    sign = 1.0 - 2.0 * (torch.rand(n, 2, device=device) < 0.5)
+    zoom, shift = torch.ones(n, 1, device=device), torch.zeros(n, 2, device=device)
+    if cells:
+        zoom = 0.7 + 0.3 * torch.rand(n, 1, device=device)
+        shift = (1 - zoom) * (2 * torch.rand(n, 2, device=device) - 1)
+    else:
+        sign[:, 1] = 1.0
+    # a place p of the new picture shows the place zoom * sign * p + shift of the old one, both from -1 to 1
+    turn = torch.cat([torch.diag_embed(zoom * sign), shift[..., None]], dim=2)
+    grid = affine_grid(turn, list(found.shape), align_corners=False)
+    found = grid_sample(found, grid, padding_mode="reflection", align_corners=False)
+    centre = ((2 * boxes[..., :2] - 1 - shift[:, None]) * (sign / zoom)[:, None] + 1) / 2
+    half = boxes[..., 2:] / zoom[:, None] / 2
+    low, high = (centre - half).clamp(0, 1), (centre + half).clamp(0, 1)
+    share = (high - low).prod(dim=2) / (4 * half.prod(dim=2)).clamp_min(1e-9)
+    labels = labels.masked_fill(share <= 0.3, -1)
+    boxes = torch.cat([(low + high) / 2, high - low], dim=2) * (labels[..., None] >= 0)
+    gain = 1 + 0.2 * (torch.rand(n, 3, 1, 1, device=device) - 0.5)
+    lift = 0.4 * (torch.rand(n, 1, 1, 1, device=device) - 0.5)
+    return found * gain + lift, boxes, labels
+
+
+@torch.no_grad()
+def matched(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
+    """The query of each thing, exact, shape [n, k]; of things that are not there any other.
+
+    Args:
+        logits: [n, Q, C].
+        boxes: [n, Q, 4].
+        true: [n, k, 4].
+        labels: [n, k].
+    """
+    queries = logits.shape[1]
+    p = logits.float().sigmoid()
+    gain = 0.25 * (1 - p) ** 2 * -(p + 1e-8).log() - 0.75 * p**2 * -(1 - p + 1e-8).log()
+    cost = 2 * gain.gather(2, labels.clamp_min(0)[:, None].expand(-1, queries, -1))
+    cost = cost + 5 * torch.cdist(boxes.float(), true.float(), p=1)
+    cost = cost - 2 * generous_overlaps(corners(boxes.float()), corners(true.float()))
+    cost = cost.masked_fill(labels[:, None] < 0, 0.0 if cost.shape[2] <= FEW else 1e3)
+    if cost.shape[2] > FEW:
+        return cheapest_first(cost)
+    total = cost[:, :, None, None, 0] + cost[:, None, :, None, 1] + cost[:, None, None, :, 2]
+    same = torch.eye(queries, dtype=torch.bool, device=cost.device)
+    clash = same[:, :, None] | same[:, None, :] | same[None, :, :]
+    best = total.masked_fill(clash, torch.inf).flatten(1).argmin(dim=1)
+    return torch.stack([best // queries**2, best // queries % queries, best % queries], dim=1)
+
+
+def cheapest_first(cost: Tensor) -> Tensor:
+    """The cheapest pair of all, then the cheapest of those left, and so on: the query of each thing, [n, k].
+
+    Args:
+        cost: [n, Q, k].
+    """
+    n, queries, k = cost.shape
+    cost, found = cost.clone(), torch.zeros(n, k, dtype=torch.int64, device=cost.device)
+    for _ in range(k):
+        best = cost.flatten(1).argmin(dim=1)
+        query, thing = (best // k)[:, None], (best % k)[:, None]
+        found.scatter_(1, thing, query)
+        cost.scatter_(1, query[..., None].expand(-1, 1, k), torch.inf)
+        cost.scatter_(2, thing[..., None].expand(-1, queries, 1), torch.inf)
+    return found
+
+
+def loss_of(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
+    """Focal loss of the classes, and the distance and overlap of matched boxes, over the number of things."""
+    query = matched(logits, boxes, true, labels)
+    there = labels >= 0
+    count = there.sum().clamp_min(1)
+    wanted = torch.zeros_like(logits, dtype=torch.float32)
+    hot = one_hot(labels.clamp_min(0), logits.shape[2]).float() * there[..., None]
+    wanted.scatter_add_(1, query[..., None].expand(-1, -1, logits.shape[2]), hot)
+    logits = logits.float()
+    p = logits.sigmoid()
+    sure = torch.where(wanted > 0, p, 1 - p)
+    weight = (0.75 - 0.5 * wanted) * (1 - sure) ** 2
+    classes = (weight * binary_cross_entropy_with_logits(logits, wanted, reduction="none")).sum() / count
+    found = boxes.float().gather(1, query[..., None].expand(-1, -1, 4))
+    distance = ((found - true).abs().sum(dim=2) * there).sum() / count
+    pairs = generous_overlaps(corners(found)[:, :, None], corners(true)[:, :, None])[..., 0, 0]
+    return 2 * classes + 5 * distance + 2 * ((1 - pairs) * there).sum() / count
+
+
+def every_layer(network, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and boxes of all decoder layers, [L * n, Q, ...]."""
+    seen = network.model(images)
+    # the last layer's is normalised once more in a prediction
+    hidden = torch.cat([seen.intermediate_hidden_states[:-1], seen.last_hidden_state[None]])
+    start = torch.special.logit(seen.reference_points.float(), eps=1e-5).transpose(0, 1)
+    boxes = network.bbox_predictor(hidden).float()
+    boxes = torch.cat([boxes[..., :2] + start, boxes[..., 2:]], dim=-1).sigmoid()
+    return network.class_labels_classifier(hidden).flatten(0, 1), boxes.flatten(0, 1)
+
+
+@torch.no_grad()
+def quality(network, held: TrainingPictures, device: str) -> list[float]:
+    """AP50 of each class."""
+    network.eval()
+    scores, boxes = [], []
+    size = torch.tensor([held.images.shape[3], held.images.shape[2]] * 2)
+    for part in held.images.split(500):
+        found = network(pixels(part.to(device)))
+        scores += list(found.logits.float().sigmoid().cpu())
+        boxes += list(corners(found.pred_boxes.float()).cpu() * size)
+    values = []
+    for kind in range(held.classes):
+        truth = [b[label == kind] for b, label in zip(held.boxes, held.labels, strict=True)]
+        values.append(average_precision(boxes, [s[:, kind] for s in scores], truth))
+    return values
+
+
+class DetectorTraining:
+    """Steps of AdamW on pictures drawn at random, and the average of the weights.
+
+    Args:
+        network: To train, in place.
+        rows: Images, boxes and labels, where the network is.
+        options: Of the command.
+        cells: Whether pictures have no up and down.
+    """
+
+    def __init__(self, network, rows: tuple[Tensor, Tensor, Tensor], options, *, cells: bool) -> None:
+        self.network, self.rows, self.options, self.cells = network.train(), rows, options, cells
+        for layer in network.model.encoder.layers:
+            layer.training = False  # looks at its numbers otherwise, which no recorded step can
+        self.average = copy.deepcopy(network)
+        device = rows[0].device
+        self.cuda = device.type == "cuda"
+        self.rate, self.decay = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.loss = torch.zeros((), device=device)
+        self.optimiser = torch.optim.AdamW(
+            network.parameters(),
+            lr=self.rate if self.cuda else options.rate,
+            weight_decay=1e-4,
+            fused=self.cuda,
+            capturable=self.cuda,
+        )
+        self.side = torch.cuda.Stream() if self.cuda else None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self, number: int, share: float) -> None:
+        """One step; rates are flat at first, and fall from half way.
+
+        Args:
+            number: Of the step.
+            share: Of the time that has passed.
+        """
+        rate = self.options.rate * min(1.0, (number + 1) / 200, 0.02 + 2.0 * (1 - share))
+        self.rate.fill_(rate)
+        self.decay.fill_(min(0.998, (1 + number) / (10 + number)))
+        if not self.cuda:
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        if not self.cuda or self.options.eager:
+            self._step()
+            return
+        torch.cuda.synchronize()
+        if number < WARM_UP:
+            with torch.cuda.stream(self.side):
+                self._step()
+            torch.cuda.synchronize()
+            return
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.side):
+            self._step()
+        self.graph.replay()
+
+    def averaged(self):
+        """The average of the weights, as a network."""
+        return self.average.eval()
+
+    def _step(self) -> None:
+        images, true, labels = self.rows
+        chosen = torch.randint(len(images), (self.options.batch,), device=images.device)
+        pictures, boxes, kinds = varied(images[chosen], true[chosen], labels[chosen], cells=self.cells)
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
+            logits, found = every_layer(self.network, pictures)
+        layers = len(logits) // len(chosen)
+        loss = layers * loss_of(logits, found, boxes.repeat(layers, 1, 1), kinds.repeat(layers, 1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 0.5)
+        self.optimiser.step()
+        self.loss.copy_(loss.detach())
+        with torch.no_grad():
+            for old, new in zip(self._numbers(self.average), self._numbers(self.network), strict=True):
+                old.mul_(self.decay).add_((1 - self.decay) * new)
+
+    @staticmethod
+    def _numbers(network) -> list[Tensor]:
+        every = [*network.parameters(), *network.buffers()]
+        return [one for one in every if one.is_floating_point()]
+
+
+def main() -> None:
+    """Train a detector as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--on", choices=list(QUERIES), required=True)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and of the order")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=600, help="of training, after the pictures are made")
+    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--held", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rate", type=float, default=6e-4)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--every", type=float, default=40, help="seconds between looks at held-out pictures")
+    parser.add_argument("--eager", action="store_true", help="on a GPU: no step is recorded")
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    start = time.perf_counter()
+    cells = options.on == "cells"
+    if cells:
+        train, held = photographed_cells()
+    else:
+        train, held = rendered_scenes(options.pictures, options.held, options.workers)
+    images, true, labels = (part.to(options.device) for part in (train.images, *train.table()))
+    print(f"{len(images)} pictures in {time.perf_counter() - start:.0f} s", flush=True)
+    network = detector(train.classes, queries=QUERIES[options.on], seed=options.seed)
+    if options.resume:
+        network.load_state_dict(
+            {k: v.float() if v.is_floating_point() else v for k, v in load_file(options.resume).items()}
+        )
+    training = DetectorTraining(network.to(options.device), (images, true, labels), options, cells=cells)
+    start, looked, step = time.perf_counter(), 0.0, 0
+    while (passed := time.perf_counter() - start) < options.seconds:
+        training.step(step, passed / options.seconds)
+        step += 1
+        if step % 10 == 0 and passed - looked > options.every:
+            looked = passed
+            ap = " ".join(f"{one:.3f}" for one in quality(training.averaged(), held, options.device))
+            print(f"{passed:.0f} s, step {step}, loss {float(training.loss):.3f}, AP50 {ap}", flush=True)
+            saved(training.averaged(), options.out)
+    network = training.averaged()
+    saved(network, options.out)
+    record = {"on": options.on, "seed": options.seed, "seconds": options.seconds, "steps": step}
+    record |= {"pictures": len(images), "batch": options.batch, "held": len(held.images)}
+    print(json.dumps({**record, "ap50": quality(network, held, options.device)}))
+
+
+def saved(network, path: Path) -> None:
+    """In float16, whole or not at all."""
+    state = {k: v.half() if v.is_floating_point() else v for k, v in network.state_dict().items()}
+    save_file({k: v.contiguous().cpu() for k, v in state.items()}, path.with_suffix(".part"))
+    path.with_suffix(".part").replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A small Conditional DETR on an EfficientNet: 128-pixel pictures, two classes, made from nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+CHANNELS = 112  # of the backbone's last stage
+WEIGHTS = Path(__file__).parents[1] / "weights"
+TRAINED = {  # classes, queries, and how they were made
+    "scenes": (2, 30, "--on scenes"),
+    "scenes-1": (2, 30, "--on scenes --seed 1"),
+    "scenes-2": (2, 30, "--on scenes --seed 2"),
+    "cells": (3, 60, "--on cells --batch 32"),
+}
+
+
+class EfficientBackbone(nn.Module):
+    """EfficientNet's stem and blocks down to an eighth of the picture, where DETR expects its ResNet.
+
+    Its batch normalisation is learnt: DETR freezes that of a backbone, which only suits a trained one.
+    """
+
+    def __init__(self) -> None:
+        from transformers import EfficientNetConfig, EfficientNetModel
+
+        config = EfficientNetConfig(
+            width_coefficient=1.0,
+            depth_coefficient=1.0,
+            kernel_sizes=[3, 3, 5, 3, 5],
+            in_channels=[32, 16, 24, 40, 80],
+            out_channels=[16, 24, 40, 80, CHANNELS],
+            depthwise_padding=[],
+            strides=[1, 2, 2, 1, 1],
+            num_block_repeats=[1, 2, 2, 2, 2],
+            expand_ratios=[1, 4, 4, 4, 4],
+            hidden_dim=64,  # of the top, which is not used
+            drop_connect_rate=0.0,
+            batch_norm_momentum=0.1,
+            batch_norm_eps=1e-5,
+        )
+        super().__init__()
+        whole = EfficientNetModel(config)
+        self.embeddings, self.blocks = whole.embeddings, whole.encoder.blocks
+        self.intermediate_channel_sizes = [CHANNELS]
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+        found = self.embeddings(pixel_values)
+        for block in self.blocks:
+            found = block(found)
+        mask = nn.functional.interpolate(pixel_mask[None].float(), size=found.shape[-2:])[0].to(torch.bool)
+        return [(found, mask)]
+
+
+def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
+    """A `ConditionalDetrForObjectDetection` with random weights.
+
+    Args:
+        num_labels: Classes.
+        queries: Things that can be found in a picture, at most.
+        seed: Of the weights.
+    """
+    from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ResNetConfig
+
+    options: dict[str, Any] = {"out_features": ["stage2"]}
+    tiny = ResNetConfig(embedding_size=8, hidden_sizes=[8, CHANNELS], depths=[1, 1], **options)
+    options = {"num_labels": num_labels}
+    config = ConditionalDetrConfig(
+        backbone_config=tiny,  # its place is taken below
+        num_queries=queries,
+        d_model=128,
+        encoder_layers=2,
+        decoder_layers=3,
+        encoder_ffn_dim=512,
+        decoder_ffn_dim=512,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        dropout=0.1,
+        auxiliary_loss=True,  # also in predictions: it adds a normalisation after each layer of the decoder
+        **options,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = ConditionalDetrForObjectDetection(config)
+        network.model.register_module("backbone", EfficientBackbone())
+        _start(network)
+    return network.eval()
+
+
+def trained(name: str) -> Any:
+    """A detector with the weights that `trustgp_experiments.training.detector` found, in float32.
+
+    Args:
+        name: "scenes", which is part of the package; "scenes-1", "scenes-2" or "cells", of the repository.
+    """
+    if name not in TRAINED:
+        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(TRAINED)}.")
+    labels, queries, options = TRAINED[name]
+    path = WEIGHTS / f"{name}.safetensors"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there are no weights {path.name}: take the repository, or train them on a GPU with "
+            f"`python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}`."
+        )
+    network = detector(labels, queries=queries)
+    try:
+        state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()}
+        network.load_state_dict(state)
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"{path.name} is damaged or of another detector: {error}") from error
+    return network.eval()
+
+
+def _start(network: nn.Module) -> None:
+    """Weights to learn from: those of the configurations are made to be replaced by trained ones."""
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.reset_parameters()
+    for name, value in network.named_parameters():
+        if value.ndim == 4:
+            nn.init.kaiming_normal_(value, nonlinearity="relu")
+        elif name.endswith("query_position_embeddings.weight"):
+            nn.init.normal_(value)
+        elif value.ndim == 2:
+            nn.init.xavier_uniform_(value)
+    head = network.get_submodule("bbox_predictor").get_submodule("layers")
+    nn.init.zeros_(list(head.parameters())[-2])
+    nn.init.constant_(
+        network.get_parameter("class_labels_classifier.bias"), -4.0
+    )  # most queries find nothing
+
+
+def pixels(images: Tensor) -> Tensor:
+    """Pictures from 0 to 255 as the detector takes them, float32, shape [n, 3, height, width]."""
+    return (images.float() - 128.0) / 64.0

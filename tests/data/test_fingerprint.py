@@ -1,0 +1,71 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from trustgp.data.fingerprint import network_fingerprint, rows_fingerprint, settings_fingerprint
+from trustgp.data.rows import Rows
+
+
+def network(slope=0.1):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.LeakyReLU(slope), nn.Linear(4, 1))
+
+
+def test_a_copy_has_the_same_fingerprint():
+    one = network()
+    other = copy.deepcopy(one).eval().requires_grad_(False)
+    assert network_fingerprint(one) == network_fingerprint(other)
+
+
+def _weight(net):
+    net[0].weight.data[0, 0] = torch.nextafter(net[0].weight.data[0, 0], torch.tensor(9.0))
+
+
+def _buffer(net):
+    net[1].running_mean += 1e-7
+
+
+def _precision(net):
+    net.double()
+
+
+def _class(net):
+    net[2] = nn.ReLU()
+
+
+def _slope(net):
+    net[2].negative_slope = 0.2
+
+
+@pytest.mark.parametrize("change", [_weight, _buffer, _precision, _class, _slope])
+def test_any_change_of_the_network_changes_its_fingerprint(change):
+    net = network()
+    before = network_fingerprint(net)
+    change(net)
+    assert network_fingerprint(net) != before
+
+
+def test_any_change_of_the_rows_changes_their_fingerprint():
+    inputs, targets = torch.randn(5, 3), torch.randn(5, 1)
+    groups = torch.arange(5)
+    known = {rows_fingerprint(Rows(inputs, targets), None), rows_fingerprint(Rows(inputs, targets), groups)}
+    swapped = torch.tensor([1, 0, 2, 3, 4])
+    for other in (
+        Rows(inputs[swapped], targets),
+        Rows(inputs, targets[swapped]),
+        Rows(inputs.double(), targets),
+        Rows({"x": inputs}, targets),
+        Rows((inputs,), targets),
+        Rows(inputs[:4], targets[:4]),
+    ):
+        assert rows_fingerprint(other, None) not in known
+    assert len(known) == 2
+    again = Rows(inputs.t().contiguous().t(), targets.clone())  # other strides, same values
+    assert rows_fingerprint(again, None) in known
+
+
+def test_settings_do_not_depend_on_the_order_of_their_names():
+    assert settings_fingerprint({"a": 1, "b": [2]}) == settings_fingerprint({"b": [2], "a": 1})
+    assert settings_fingerprint({"a": 1}) != settings_fingerprint({"a": 2})

@@ -1,0 +1,177 @@
+"""How a function gets to another process: whole, once, and with the data's memory uncopied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+from many import Many
+from torch import nn
+from zoo import NETWORKS, make
+
+import trustgp
+from trustgp.data.rows import read_rows
+from trustgp.data.trees import state_tensors
+from trustgp.executors import FitContext, Threads
+from trustgp.executors.cuda_streams import tensors_in
+from trustgp.executors.pickling import BESIDE, held, pack, unpack
+from trustgp.experts.gate import Division
+from trustgp.experts.neighbours import Patchwork, RowQuota
+from trustgp.fitting.divide import divide, precompute_features
+from trustgp.fitting.options import FitOptions
+from trustgp.fitting.prepare import make_problems, prepare_network, residual_of
+from trustgp.fitting.solve import _solve_or_explain, make_tasks
+from trustgp.tangents.network import prepare
+
+LARGE = BESIDE // 4
+
+
+def given(value, task):
+    return value
+
+
+def travelled(value):
+    return unpack([bytes(part) for part in pack(partial(given, value)).parts])(None)
+
+
+TENSORS = {
+    "float32": torch.randn(2 * LARGE, generator=torch.Generator().manual_seed(0)).reshape(2, LARGE),
+    "float64": torch.arange(LARGE, dtype=torch.float64),
+    "bfloat16": torch.arange(2 * LARGE).bfloat16(),
+    "int64": torch.arange(LARGE),
+    "bool": torch.arange(BESIDE + 7) % 3 == 0,
+    "complex64": torch.arange(LARGE) * 1j,
+    "small": torch.arange(3),
+    "scalar": torch.tensor(2.5),
+    "empty": torch.zeros(0, 5),
+    "transposed": torch.arange(2.0 * LARGE).reshape(2, LARGE).T,
+    "rows of a larger one": torch.arange(4.0 * LARGE).reshape(4, LARGE)[1:3],
+    "parameter": nn.Parameter(torch.arange(2.0 * LARGE)),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_tensor_arrives_with_its_values_dtype_and_layout(name):
+    tensor = TENSORS[name]
+    found = travelled(tensor)
+    assert torch.equal(found, tensor)
+    assert (found.dtype, found.stride(), type(found)) == (tensor.dtype, tensor.stride(), type(tensor))
+
+
+def test_the_memory_of_large_tensors_is_not_copied_on_either_side():
+    tensor = torch.arange(2.0 * LARGE)
+    packed = pack(partial(given, [tensor, tensor]))
+    whole = np.frombuffer(packed.parts[1], dtype=np.float32)
+    assert whole.ctypes.data == tensor.data_ptr()
+    assert len(packed.parts) == 2  # it stands there once
+    assert len(packed.parts[0]) < 1000
+    first, second = unpack(packed.parts)(None)
+    assert first is second
+    assert first.data_ptr() == tensor.data_ptr()
+
+
+def test_a_part_of_a_large_tensor_travels_without_the_rest():
+    tensor = torch.arange(100.0 * LARGE).reshape(100, LARGE)
+    assert sum(len(part) for part in pack(partial(given, tensor[3])).parts) < 2 * 4 * LARGE
+
+
+def test_devices_are_noted():
+    assert pack(partial(given, torch.zeros(1))).devices == {"cpu"}
+    assert pack(partial(given, nn.Linear(2, 2).to("meta"))).devices == {"meta"}
+    assert pack(partial(given, 3)).devices == frozenset()
+
+
+def test_a_worker_unpacks_a_function_once_and_holds_one_at_a_time():
+    parts = {name: pack(partial(given, [name])).parts for name in "ab"}
+    fetched = []
+
+    def fetch(name):
+        fetched.append(name)
+        return parts[name]
+
+    results = [held(name, partial(fetch, name))(None) for name in "aabbab"]
+    assert results == [["a"], ["a"], ["b"], ["b"], ["a"], ["b"]]
+    assert fetched == list("abab")
+
+
+KINDS = {
+    "factors": trustgp.LayerFactors(),
+    "rows": trustgp.JacobianRows(keep=40),
+    "sketch": trustgp.Sketch(64),
+}
+
+
+@pytest.fixture(params=KINDS)
+def problem_and_tasks(request, case, report):
+    """What experts share, and their tasks, with everything in it that there may be."""
+    rows = read_rows((case.inputs, case.targets), name="train")
+    context = FitContext(torch.device("cpu"), 0, Threads(1), report)
+    ready = prepare_network(case.network, rows, FitOptions.parse(tangents=KINDS[request.param]))
+    residuals = residual_of(ready.network, trustgp.Regression(), rows, context, name="train")
+    (problem,) = make_problems(ready.maps, rows, residuals, torch.arange(len(rows)) // 10, [])
+    if problem.tangents.num_columns(expert=False) is not None:
+        problem = replace(problem, known=precompute_features(problem.tangents, rows, context))
+    partition, _ = divide(
+        problem.tangents,
+        rows,
+        3,
+        context,
+        division=Division(),
+        patchwork=Patchwork(),
+        known=problem.known,
+    )
+    return problem, make_tasks(partition, RowQuota(own=2**62, borrowed=5))
+
+
+def test_a_problem_that_has_travelled_gives_the_same_experts_to_the_bit(problem_and_tasks):
+    problem, tasks = problem_and_tasks
+    there = unpack([bytes(part) for part in pack(partial(_solve_or_explain, problem)).parts])
+    for task in tasks:
+        one, other = (state_tensors(solve(task)) for solve in (partial(_solve_or_explain, problem), there))
+        assert len(one) == len(other) > 0
+        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(one, other, strict=True))
+
+
+def test_a_task_is_as_long_as_its_row_numbers_whatever_the_rows_are(problem_and_tasks):
+    _, tasks = problem_and_tasks
+    for task in tasks:
+        assert len(cloudpickle.dumps(task)) < 8 * (len(task.own) + len(task.candidates)) + 2000
+
+
+def test_every_tensor_of_a_result_is_found():
+    one, two, three = (torch.zeros(size) for size in (1, 2, 3))
+    layer = nn.Linear(2, 2)
+    layer.register_buffer("more", three)
+    value = {
+        "a": [one, (two, one)],
+        "b": trustgp.Rows(three, two),
+        "c": {1: layer},
+        "d": 4,
+        "e": None,
+        "f": int,
+    }
+    found = list(tensors_in(value))
+    assert {id(tensor) for tensor in found} == {id(t) for t in (one, two, three, layer.weight, layer.bias)}
+    assert len(found) == 5
+
+
+PARAMETRISED = ("weight norm", "spectral norm", "orthogonal")  # torch does not let them be pickled
+
+
+def test_networks_of_every_kind_travel_or_are_refused():
+    with Many() as check:
+        for name in NETWORKS:
+            with check(name):
+                network, inputs = make(name)
+                prepared = prepare(network, [name for name, _ in network.named_parameters()], None)
+                if name in PARAMETRISED:
+                    with pytest.raises(TypeError, match=r"parametrized modules.*Threads\(\)"):
+                        pack(prepared.matrix)
+                    continue
+                there = unpack([bytes(part) for part in pack(prepared.matrix).parts])
+                with torch.no_grad():
+                    assert torch.equal(there(inputs), prepared.matrix(inputs))

@@ -1,0 +1,105 @@
+"""Bars, rates, and what is closed when the work ends early."""
+
+import io
+import logging
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from trustgp import Threads
+from trustgp.executors.progress import Reporter, rate_text, reporting
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.DEBUG, logger="trustgp")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_the_log_tells_items_rows_per_second_and_time_left(lines, report):
+    list(report.track([3, 4], stage="dividing", total=2, rows=lambda item: 100 * item))
+    begun, first, last = lines()
+    assert begun == "dividing"
+    assert first.startswith("dividing: 1 of 2, ")
+    assert " rows/s, about " in first
+    assert last.startswith("dividing: 2 of 2, ")
+    assert last.endswith("about 0 s left")
+
+
+def test_stages_without_rows_tell_no_rate(lines, report):
+    list(report.track([3], stage="training", total=1))
+    assert "rows/s" not in lines()[-1]
+
+
+def test_what_was_there_before_counts_as_done(lines, report):
+    list(report.track(range(2), stage="solving the experts", total=4, done=2))
+    assert [line.split(",")[0] for line in lines()[1:]] == [
+        "solving the experts: 3 of 4",
+        "solving the experts: 4 of 4",
+    ]
+
+
+def test_a_terminal_shows_items_and_rows_per_second():
+    screen = io.StringIO()
+    reporter = Reporter(Console(file=screen, force_terminal=True, width=120), enabled=True)
+    with reporter._progress:
+        for _ in reporter.track(range(3), stage="dividing", total=3, rows=lambda item: 1000):
+            time.sleep(0.002)
+    assert "3/3" in screen.getvalue()
+    assert "rows/s" in screen.getvalue()
+
+
+def test_a_terminal_that_was_switched_off_shows_nothing():
+    screen = io.StringIO()
+    reporter = Reporter(Console(file=screen, force_terminal=True), enabled=False)
+    with reporter._progress:
+        list(reporter.track(range(3), stage="dividing", total=3))
+        reporter.say("a line")
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0.01234, "0.0123"),
+        (1.0, "1"),
+        (56.78, "56.8"),
+        (123.4, "123"),
+        (45_678.9, "45,700"),
+        (1_234_567, "1,230,000"),
+    ],
+)
+def test_rates_have_three_digits(rate, text):
+    assert rate_text(rate) == text
+
+
+def test_the_reporter_knows_the_stage_and_how_far_it_is(report):
+    assert report.standing() == ""
+    tracked = report.track("abc", stage="solving the experts", total=4, done=1)
+    next(tracked)
+    assert report.standing() == "solving the experts (1 of 4)"
+    next(tracked)
+    assert report.standing() == "solving the experts (2 of 4)"
+    list(tracked)
+    assert report.standing() == ""
+
+
+def test_workers_end_when_the_work_is_interrupted():
+    """Though the exception, which somebody holds, keeps the generators alive."""
+    begun, before, held = [], threading.active_count(), None
+
+    def work(task):
+        begun.append(task)
+        time.sleep(0.01)
+
+    try:
+        with reporting(enabled=False) as reporter:
+            for _ in reporter.track(Threads(2).run(work, range(100)), stage="s", total=100):
+                raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        held = error
+    assert held is not None
+    assert threading.active_count() == before
+    assert len(begun) < 20

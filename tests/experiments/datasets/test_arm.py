@@ -1,0 +1,398 @@
+"""The simulated arm against two independent calculations: Lagrange's equations, Newton-Euler."""
+
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trustgp_experiments.datasets import arm, chain
+from trustgp_experiments.datasets.motion import STYLES, random_motion, states
+
+try:
+    import pinocchio as pin
+except ImportError:
+    pin = None
+
+needs_pinocchio = pytest.mark.skipif(pin is None, reason="the independent dynamics need trustgp[sim]")
+GRAVITY = 9.81
+LIMITS = torch.tensor([link.limit for link in arm.LINKS], dtype=torch.float64)
+MJCF = Path("robot_models/menagerie_kuka_iiwa14_nomesh.xml")
+needs_data = pytest.mark.skipif(
+    "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no MJCF to compare with"
+)
+
+
+def random_states(rows, *, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.rand(3, rows, 7, generator=generator, dtype=torch.float64) * 2 - 1
+    return unit[0] * LIMITS, 2 * unit[1], 5 * unit[2]
+
+
+# --- Lagrange's equations of our arm, from its table of links alone --------------------------
+
+
+def rotation(axis, angle):
+    c, s, o, i = torch.cos(angle), torch.sin(angle), angle * 0, angle * 0 + 1
+    rows = {"y": (c, o, s, o, i, o, -s, o, c), "z": (c, -s, o, s, c, o, o, o, i)}[axis]
+    return torch.stack(rows).reshape(3, 3)
+
+
+def centres_and_turns(q):
+    turn, origin, found = torch.eye(3, dtype=q.dtype), torch.zeros(3, dtype=q.dtype), []
+    for link, angle in zip(arm.LINKS, q, strict=True):
+        origin = origin + turn @ q.new_tensor([0, 0, link.offset])
+        turn = turn @ rotation(link.axis, angle)
+        found.append((origin + turn @ q.new_tensor(link.centre), turn))
+    return torch.stack([c for c, _ in found]), torch.stack([t for _, t in found])
+
+
+def energies(q, dq):
+    """Kinetic and potential energy; the spin is the skew part of R^T dR/dt."""
+    (centres, turns), (speeds, turn_rates) = torch.func.jvp(centres_and_turns, (q,), (dq,))
+    mass = q.new_tensor([link.mass for link in arm.LINKS])
+    inertia = q.new_tensor([link.inertia_diagonal() for link in arm.LINKS])
+    skew = turns.transpose(1, 2) @ turn_rates
+    spin = torch.stack([skew[:, 2, 1], skew[:, 0, 2], skew[:, 1, 0]], dim=1)
+    kinetic = 0.5 * (mass * speeds.square().sum(1)).sum() + 0.5 * (inertia * spin.square()).sum()
+    return kinetic, GRAVITY * (mass * centres[:, 2]).sum()
+
+
+def lagrange_torque(q, dq, ddq):
+    """d/dt (dL/d dq) - dL/dq."""
+
+    def lagrangian(q, dq):
+        kinetic, potential = energies(q, dq)
+        return kinetic - potential
+
+    momentum = torch.func.grad(lagrangian, argnums=1)
+    _, rate = torch.func.jvp(momentum, (q, dq), (dq, ddq))
+    return rate - torch.func.grad(lagrangian)(q, dq)
+
+
+def test_torques_obey_lagranges_equations():
+    q, dq, ddq = random_states(6)
+    expected = torch.stack([lagrange_torque(*row) for row in zip(q, dq, ddq, strict=True)])
+    found = arm.inverse_dynamics(arm.arm_chain(), q, dq, ddq)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_power_balance_holds_along_a_trajectory():
+    generator = torch.Generator().manual_seed(1)
+    motion = random_motion("fast", trajectories=1, limits=LIMITS, generator=generator)
+    step = 1e-4
+    times = torch.tensor([0.7 - step, 0.7, 0.7 + step], dtype=torch.float64)
+    q, dq, ddq = (part[0] for part in states(motion, times))
+    before, after = (sum(energies(q[i], dq[i])) for i in (0, 2))
+    torque = arm.inverse_dynamics(arm.arm_chain(), q[1:2], dq[1:2], ddq[1:2])[0]
+    # Central differences: the error is of the order step^2 times the third derivative.
+    torch.testing.assert_close((after - before) / (2 * step), dq[1] @ torque, rtol=1e-5, atol=1e-5)
+
+
+# --- pinocchio ------------------------------------------------------------------------------
+
+
+def rnea(model, q, dq, ddq):
+    """Row by row."""
+    data = model.createData()
+    rows = zip(*(part.numpy() for part in (q, dq, ddq)), strict=True)
+    return torch.stack([torch.from_numpy(pin.rnea(model, data, *row).copy()) for row in rows])
+
+
+def random_model(seed):
+    """A chain of seven bodies, placed, turned and loaded anyhow, about axes x, y and z."""
+    generator, model, parent = np.random.default_rng(seed), pin.Model(), 0
+    for number, kind in enumerate("XYZZXYX"):
+        placement = pin.SE3(pin.exp3(generator.normal(size=3)), generator.normal(size=3))
+        parent = model.addJoint(parent, getattr(pin, f"JointModelR{kind}")(), placement, f"joint{number}")
+        root = generator.normal(size=(3, 3))
+        body = pin.Inertia(float(generator.uniform(1, 5)), generator.normal(size=3), root @ root.T)
+        model.appendBodyToJoint(parent, body, pin.SE3.Identity())
+    return model
+
+
+@needs_pinocchio
+@pytest.mark.parametrize("make", [arm.arm_model, lambda: random_model(0), lambda: random_model(1)])
+def test_torques_equal_pinocchios_for_random_states(make):
+    model, states = make(), random_states(200)
+    found = chain.newton_euler(chain.read_chain(model), *states)
+    torch.testing.assert_close(found, rnea(model, *states), rtol=1e-9, atol=1e-9)
+
+
+@needs_pinocchio
+def test_the_arm_of_plain_numbers_is_that_of_pinocchio():
+    plain, read = vars(arm.arm_chain()), vars(chain.read_chain(arm.arm_model()))
+    assert plain.keys() == read.keys()
+    for name in plain:
+        assert torch.equal(plain[name], read[name])
+
+
+@needs_pinocchio
+def test_a_model_that_is_no_chain_of_turning_joints_is_refused():
+    model = random_model(0)
+    model.addJoint(3, pin.JointModelRX(), pin.SE3.Identity(), "branch")
+    with pytest.raises(ValueError, match="without branches"):
+        chain.read_chain(model)
+    sliding = pin.Model()
+    sliding.addJoint(0, pin.JointModelPX(), pin.SE3.Identity(), "slide")
+    with pytest.raises(ValueError, match="PX"):
+        chain.read_chain(sliding)
+
+
+def test_rows_of_several_blocks_are_those_of_one(monkeypatch):
+    states = random_states(50)
+    whole = arm.inverse_dynamics(arm.arm_chain(), *states)
+    monkeypatch.setattr(chain, "BLOCK", 7)
+    torch.testing.assert_close(arm.inverse_dynamics(arm.arm_chain(), *states), whole, rtol=1e-12, atol=1e-12)
+
+
+# --- Newton-Euler in the world frame, from the MJCF read by hand -----------------------------
+
+
+def quaternion_matrix(text):
+    parts = np.array([float(part) for part in text.split()])
+    w, x, y, z = parts / np.linalg.norm(parts)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def vector(element, key, default):
+    return np.array([float(v) for v in element.get(key, default).split()])
+
+
+def read_chain(path):
+    """One dictionary per moving link: placement, mass, centre, inertia; all axes are z."""
+    body = ElementTree.parse(path).getroot().find("worldbody/body/body")
+    chain = []
+    while body is not None:
+        inertial = body.find("inertial")
+        turn = quaternion_matrix(inertial.get("quat", "1 0 0 0"))
+        chain.append(
+            {
+                "offset": vector(body, "pos", "0 0 0"),
+                "turn": quaternion_matrix(body.get("quat", "1 0 0 0")),
+                "mass": float(inertial.get("mass")),
+                "centre": vector(inertial, "pos", "0 0 0"),
+                "inertia": turn @ np.diag(vector(inertial, "diaginertia", "")) @ turn.T,
+            }
+        )
+        body = body.find("body")
+    return chain
+
+
+def newton_euler(chain, q, dq, ddq):
+    turn, origin = np.eye(3), np.zeros(3)
+    spin, spin_rate, acceleration = np.zeros(3), np.zeros(3), np.array([0, 0, GRAVITY])
+    placed = []
+    for link, angle, speed, push in zip(chain, q, dq, ddq, strict=True):
+        arm_vector = turn @ link["offset"]
+        acceleration = (
+            acceleration + np.cross(spin_rate, arm_vector) + np.cross(spin, np.cross(spin, arm_vector))
+        )
+        origin = origin + arm_vector
+        c, s = np.cos(angle), np.sin(angle)
+        turn = turn @ link["turn"] @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+        axis = turn[:, 2]
+        spin_rate = spin_rate + axis * push + np.cross(spin, axis * speed)
+        spin = spin + axis * speed
+        lever = turn @ link["centre"]
+        at_centre = acceleration + np.cross(spin_rate, lever) + np.cross(spin, np.cross(spin, lever))
+        inertia = turn @ link["inertia"] @ turn.T
+        moment = inertia @ spin_rate + np.cross(spin, inertia @ spin)
+        placed.append((origin, axis, origin + lever, link["mass"] * at_centre, moment))
+    return [
+        axis @ sum(np.cross(c - origin, force) + m for _, _, c, force, m in placed[joint:])
+        for joint, (origin, axis, *_) in enumerate(placed)
+    ]
+
+
+@pytest.fixture
+def kuka():
+    path = Path(os.environ["TRUSTGP_DATA"]) / MJCF
+    return pin.buildModelFromMJCF(str(path)), read_chain(path)
+
+
+@needs_data
+@needs_pinocchio
+def test_torques_of_the_kuka_model_equal_a_hand_written_newton_euler(kuka):
+    model, chain = kuka
+    q, dq, ddq = random_states(50)
+    expected = [
+        newton_euler(chain, *row) for row in zip(*(part.numpy() for part in (q, dq, ddq)), strict=True)
+    ]
+    found = arm.inverse_dynamics(model, q, dq, ddq)
+    np.testing.assert_allclose(found.numpy(), np.array(expected), rtol=1e-8, atol=1e-8)
+
+
+@needs_data
+@needs_pinocchio
+def test_our_arm_is_of_the_class_of_the_kuka(kuka):
+    model, chain = kuka
+    ours = arm.arm_model()
+    assert ours.nv == model.nv == len(chain) == 7
+    mass = sum(link.mass for link in arm.LINKS) / sum(link["mass"] for link in chain)
+    reach = sum(link.offset for link in arm.LINKS) / sum(np.linalg.norm(link["offset"]) for link in chain)
+    assert 1 / 2 < mass < 2
+    assert 1 / 2 < reach < 2
+    q = random_states(500)[0]
+    still = torch.zeros_like(q)
+    mean_weight = [arm.inverse_dynamics(m, q, still, still).square().mean(0).sqrt() for m in (ours, model)]
+    # Joint 1 turns about gravity; the KUKA's last links are balanced about their axes.
+    ratio = (mean_weight[0] / mean_weight[1])[1:4]
+    assert (ratio > 1 / 3).all()
+    assert (ratio < 3).all()
+    limits = np.abs(ours.upperPositionLimit / model.upperPositionLimit)
+    assert (limits > 1 / 2).all()
+    assert (limits < 2).all()
+
+
+# --- motion, friction, noise -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_velocities_and_accelerations_are_derivatives(style):
+    generator = torch.Generator().manual_seed(0)
+    motion = random_motion(style, trajectories=3, limits=LIMITS, generator=generator)
+    step = 1e-5
+    times = torch.linspace(0, 5, 50, dtype=torch.float64)
+    _, dq, ddq = states(motion, times)
+    (q0, dq0, _), (q1, dq1, _) = states(motion, times - step), states(motion, times + step)
+    # Central differences in float64: rounding 1e-16/step and truncation step^2 are both 1e-10.
+    torch.testing.assert_close((q1 - q0) / (2 * step), dq, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close((dq1 - dq0) / (2 * step), ddq, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_joint_limits_are_kept_and_rows_are_consistent_in_time(style):
+    recording = arm.simulate(rows=5000, style=style)
+    q, dq, _ = recording.inputs.split(7, dim=1)
+    assert (q.abs() <= LIMITS).all()
+    same = recording.groups[2:] == recording.groups[:-2]
+    slope = (q[2:] - q[:-2]) * arm.RATE / 2
+    # 100 Hz central differences of float32 angles: about 1e-3 of truncation in fast motion.
+    torch.testing.assert_close(slope[same], dq[1:-1][same], rtol=0.01, atol=5e-3)
+
+
+def test_fast_motion_is_faster_and_elsewhere():
+    slow, shifted, fast = (
+        arm.simulate(rows=20_000, style=style).inputs.abs().mean(0) for style in ("slow", "shifted", "fast")
+    )
+    assert (fast[7:14] > 2 * slow[7:14]).all()
+    assert (fast[14:] > 4 * slow[14:]).all()
+    assert (shifted[7:14] < 1.2 * slow[7:14]).all()
+    assert (fast[:7] > 1.5 * slow[:7]).all()
+
+
+def test_friction_is_odd_and_viscous_plus_coulomb():
+    fast = torch.full((1, 7), 2.0, dtype=torch.float64)
+    expected = 2.0 * fast.new_tensor(arm.VISCOUS) + fast.new_tensor(arm.COULOMB)
+    torch.testing.assert_close(arm.friction_torque(fast)[0], expected)
+    torch.testing.assert_close(arm.friction_torque(-fast), -arm.friction_torque(fast))
+    assert (arm.friction_torque(torch.zeros(7)) == 0).all()
+
+
+def test_without_noise_the_targets_are_rigid_body_torques_plus_friction():
+    recording = arm.simulate(rows=600, noise=0.0)
+    q, dq, ddq = recording.inputs.double().split(7, dim=1)
+    expected = arm.inverse_dynamics(arm.arm_chain(), q, dq, ddq) + arm.friction_torque(dq)
+    # The stored states are rounded to float32, and friction is steep at small speeds.
+    torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_noise_is_the_given_fraction_of_a_typical_torque():
+    noisy, clean = (arm.simulate(rows=20_000, noise=noise) for noise in (0.05, 0.0))
+    spread = (noisy.targets - clean.targets).std(0) / torch.tensor(arm.TYPICAL_TORQUE)
+    torch.testing.assert_close(spread, torch.full((7,), 0.05), rtol=0.03, atol=0)
+
+
+def test_the_typical_torque_is_that_of_slow_motion():
+    size = arm.simulate(rows=20_000).targets.square().mean(0).sqrt()
+    ratio = size / torch.tensor(arm.TYPICAL_TORQUE)
+    assert (ratio > 0.7).all()
+    assert (ratio < 1.4).all()
+
+
+# --- the recording as a whole ----------------------------------------------------------------
+
+
+def test_shapes_dtypes_and_groups():
+    recording = arm.simulate(rows=1234, style="fast", seed=2)
+    assert recording.inputs.shape == (1234, 21)
+    assert recording.inputs.dtype == torch.float32
+    assert recording.targets.shape == (1234, 7)
+    assert recording.targets.dtype == torch.float32
+    assert recording.groups.dtype == torch.int64
+    assert recording.groups.bincount().tolist() == [500, 500, 234]
+    assert recording.style == "fast"
+
+
+def test_the_same_seed_gives_the_same_recording_and_leaves_the_global_generator_alone():
+    state = torch.get_rng_state()
+    first, second, other = (arm.simulate(rows=700, seed=seed) for seed in (5, 5, 6))
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(first.inputs, second.inputs)
+    assert torch.equal(first.targets, second.targets)
+    assert not torch.equal(first.inputs, other.inputs)
+
+
+def test_rows_beyond_one_chunk_continue_with_new_trajectories():
+    rows = (arm._TRAJECTORIES_PER_CHUNK + 1) * arm.ROWS_PER_TRAJECTORY + 1
+    recording = arm.simulate(rows=rows)
+    assert recording.groups.max() == arm._TRAJECTORIES_PER_CHUNK + 1
+    starts = recording.inputs[:: arm.ROWS_PER_TRAJECTORY]
+    assert len(starts.unique(dim=0)) == len(starts)
+
+
+def test_the_first_rows_of_blocks_are_the_same_however_many_are_asked_for():
+    block = arm._BLOCK
+    sizes = (1234, block, block + 700)
+    few, one, more = (arm.simulate(rows=rows, seed=4, blocks=True) for rows in sizes)
+    assert len(more.inputs) == block + 700
+    for part in ("inputs", "targets", "groups"):
+        assert torch.equal(getattr(more, part)[:block], getattr(one, part))
+        assert torch.equal(getattr(more, part)[:1234], getattr(few, part))
+    assert not torch.equal(more.inputs[block : block + 500], more.inputs[:500])
+
+
+def test_blocks_of_other_seeds_share_no_trajectory():
+    block = arm._BLOCK
+    starts = [
+        arm.simulate(rows=2 * block, seed=seed, blocks=True).inputs[:: arm.ROWS_PER_TRAJECTORY]
+        for seed in (0, 1)
+    ]
+    together = torch.cat(starts)
+    assert len(together.unique(dim=0)) == len(together)
+
+
+@needs_pinocchio
+@pytest.mark.parametrize("blocks", [False, True])
+def test_every_recording_has_pinocchios_torques(blocks):
+    recording = arm.simulate(rows=300, noise=0.0, style="fast", blocks=blocks)
+    q, dq, ddq = recording.inputs.double().split(7, dim=1)
+    expected = rnea(arm.arm_model(), q, dq, ddq) + arm.friction_torque(dq)
+    # The stored states are rounded to float32.
+    torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_options_are_refused_with_the_allowed_ones():
+    with pytest.raises(ValueError, match=r"fast.*shifted.*slow"):
+        arm.simulate(rows=10, style="wild")
+    with pytest.raises(ValueError, match="rows=0"):
+        arm.simulate(rows=0)
+    with pytest.raises(ValueError, match=r"\[n, 7\]"):
+        arm.inverse_dynamics(arm.arm_chain(), *[torch.zeros(2, 6)] * 3)
+
+
+def test_the_rows_need_no_pinocchio_and_its_model_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pinocchio", None)
+    assert len(arm.simulate(rows=10).inputs) == 10
+    with pytest.raises(ImportError, match=r"trustgp\[sim\]"):
+        arm.arm_model()

@@ -1,0 +1,88 @@
+"""Photographs with boxes, read from small folders."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trustgp_experiments.datasets.photographs import load_photographs
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "detection_bccd"
+    (folder / "images").mkdir(parents=True)
+    entries = []
+    for name, boxes in {
+        "a": [["RBC", 0, 0, 20, 30], ["WBC", 10, 10, 50, 40]],
+        "b": [["Platelets", 5, 5, 5, 9], ["RBC", 30, 20, 90, 60]],
+    }.items():
+        pixels = np.zeros((40, 60, 3), dtype=np.uint8)
+        pixels[:, 30:] = 200
+        Image.fromarray(pixels).save(folder / "images" / f"{name}.jpg", quality=95)
+        entries.append({"file": f"{name}.jpg", "w": 60, "h": 40, "boxes": boxes})
+    (folder / "annotations.json").write_text(json.dumps(entries))
+    for part, names in {"train": "a\n", "val": "b\n", "trainval": "a\nb\n", "test": "b\na\n"}.items():
+        (folder / f"{part}.txt").write_text(names)
+    return tmp_path
+
+
+def test_pictures_come_in_the_order_of_the_list_at_one_size_with_their_boxes(root):
+    found = load_photographs("bccd", "test", root, size=(20, 30))
+    assert found.images.shape == (2, 3, 20, 30)
+    assert found.images.dtype == torch.uint8
+    assert found.boxes[1].tolist() == [[0, 0, 10, 15], [5, 5, 25, 20]]
+    assert found.labels[1].tolist() == [0, 1]
+    assert int(found.images[0, :, :, 20:].float().mean()) > 180
+
+
+def test_boxes_are_cut_at_the_edge_and_empty_ones_are_dropped_and_counted(root):
+    found = load_photographs("bccd", "val", root, size=(40, 60))
+    assert found.boxes[0].tolist() == [[30, 20, 60, 40]]
+    assert found.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("cells", "train"), "name='cells' is unknown"),
+        (("bccd", "all"), "part='all' is unknown"),
+        (("bccd", "train", None, 0), "size="),
+    ],
+)
+def test_what_there_is_not_is_refused(root, arguments, match):
+    name, part, *rest = arguments
+    with pytest.raises(ValueError, match=match):
+        load_photographs(name, part, root, size=(0, 3) if rest else (4, 4))
+
+
+def test_damaged_folders_are_named(root):
+    folder = root / "detection_bccd"
+    (folder / "images" / "a.jpg").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"a\.jpg cannot be read"):
+        load_photographs("bccd", "train", root)
+    (folder / "train.txt").write_text("c\n")
+    with pytest.raises(ValueError, match="c is listed, but"):
+        load_photographs("bccd", "train", root)
+    (folder / "annotations.json").write_text("{")
+    with pytest.raises(ValueError, match="is no list of pictures"):
+        load_photographs("bccd", "train", root)
+    with pytest.raises(FileNotFoundError, match="raccoon"):
+        load_photographs("raccoon", "all", root)
+
+
+@pytest.mark.skipif("TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA names no folder of recordings")
+def test_the_real_cells_are_all_there():
+    parts = {part: load_photographs("bccd", part, size=(48, 64)) for part in ("train", "val", "test")}
+    assert {part: len(found) for part, found in parts.items()} == {"train": 205, "val": 87, "test": 72}
+    assert (
+        sum(len(boxes) for found in parts.values() for boxes in found.boxes)
+        + sum(found.dropped for found in parts.values())
+        == 4888
+    )
+    assert len(load_photographs("raccoon", "all", size=(48, 64))) == 200

@@ -1,0 +1,361 @@
+import hashlib
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from trustgp_experiments.datasets import recordings
+from trustgp_experiments.datasets.recordings import load, merge_in_time, verify
+from trustgp_experiments.datasets.standardise import standardise
+
+needs_data = pytest.mark.skipif(
+    "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no real recordings here"
+)
+
+
+def made_up(n, *, columns=28):
+    """Distinct rows whose first column is the time."""
+    rows = np.random.default_rng(0).normal(size=(n, columns))
+    rows[:, 0] = np.arange(n)
+    return rows
+
+
+def write_parts(root, name, train, test):
+    folder = root / "ias_inverse_dynamics"
+    folder.mkdir(exist_ok=True)
+    parts = {"train": train, "test": test}
+    arrays = {f"X_{part}": rows[:, :21] for part, rows in parts.items()}
+    arrays |= {f"Y_{part}": rows[:, 21:] for part, rows in parts.items()}
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+# --- on made-up files ------------------------------------------------------------------------
+
+
+def sarcos_parts(rows):
+    """Thinned as the makers of `sarcos` did: test is every third row, train lacks 3 mod 6."""
+    number = np.arange(len(rows))
+    return rows[number % 6 != 3], rows[number % 3 == 0]
+
+
+def sarcos_sim_parts(rows):
+    """Train lacks every tenth row; only one in three of those is a test row, the rest is lost."""
+    number = np.arange(len(rows))
+    return rows[number % 10 != 0], rows[number % 3 == 0]
+
+
+def barrett_parts(rows):
+    """Test is every fifth row, train the others."""
+    number = np.arange(len(rows))
+    return rows[number % 5 != 0], rows[number % 5 == 0]
+
+
+@pytest.mark.parametrize("parts", [sarcos_parts, sarcos_sim_parts, barrett_parts])
+def test_merged_rows_are_distinct_and_in_the_order_of_time(parts):
+    train, test = parts(made_up(300))
+    merged, _ = merge_in_time(train, test)
+    assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
+    assert (np.diff(merged[:, 0]) > 0).all()
+
+
+def test_the_parts_of_sarcos_are_merged_without_duplicates(tmp_path):
+    rows = made_up(60)
+    write_parts(tmp_path, "sarcos_real", *sarcos_parts(rows))
+    recording = load("sarcos", root=tmp_path)
+    assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
+    assert torch.equal(recording.targets, torch.from_numpy(rows[:, 21:]))
+    assert recording.recorded_test is None
+
+
+def test_the_split_of_barrett_is_kept(tmp_path):
+    rows = made_up(50)
+    write_parts(tmp_path, "barrett_real", *barrett_parts(rows))
+    recording = load("barrett", root=tmp_path)
+    assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
+    assert recording.recorded_test.nonzero()[:, 0].tolist() == list(range(0, 50, 5))
+
+
+def test_a_repeated_row_inside_one_part_is_kept_once():
+    rows = made_up(10)
+    merged, test_only = merge_in_time(rows[[0, 1, 1, 2]], rows[[5, 5]])
+    assert sorted(merged[:, 0]) == [0, 1, 2, 5]
+    assert test_only.sum() == 1
+
+
+def test_negative_zero_equals_zero():
+    row = np.ones((1, 3))
+    row[0, 0] = 0.0
+    assert len(merge_in_time(row, row * [-1, 1, 1])[0]) == 1
+
+
+def test_the_runs_of_the_kuka_are_numbered(tmp_path):
+    folder = tmp_path / "kuka_lwr4_flobaroid"
+    folder.mkdir()
+    keys = ("positions", "velocities", "accelerations", "torques")
+    for run in (1, 2, 3):
+        rows = np.arange(run)[:, None] / 10 + np.zeros((run, 7))
+        arrays = {key: 10.0 * run + at + rows for at, key in enumerate(keys)}
+        np.savez(folder / f"HW_{run}.npz", **arrays)
+    recording = load("kuka", root=tmp_path)
+    assert recording.groups.tolist() == [1, 2, 2, 3, 3, 3]
+    assert recording.inputs[0].tolist() == [10.0] * 7 + [11.0] * 7 + [12.0] * 7
+    assert recording.targets[-1].tolist() == [33.2] * 7
+    assert recording.motions.tolist() == [1, 1, 1, 3, 3, 3]
+    assert recording.places[:3].tolist() == [0, 0, 1]
+
+
+def write_kinova(root, accelerations):
+    """Every run has the rows of `accelerations`, and a torque of its own."""
+    folder = root / "kinova_gen3"
+    folder.mkdir()
+    n = len(accelerations)
+    for number, run in enumerate(recordings._KINOVA_RUNS):
+        ones = np.ones((n, 7), dtype=np.float32)
+        ddq = np.repeat(np.asarray(accelerations, dtype=np.float64)[:, None], 7, axis=1)
+        measured = (number + np.arange(n)[:, None] / 10) * ones
+        arrays = {"q": ones, "dq": 2 * ones, "tau": 99 * ones, "tau_current": measured, "ddq_desired": ddq}
+        np.savez(folder / f"{run}.npz", time=np.arange(n), **arrays)
+
+
+def test_absurd_accelerations_of_the_kinova_are_dropped_and_the_runs_numbered(tmp_path):
+    write_kinova(tmp_path, [1.0, np.nan, np.inf, -1e283, -9.0, 101.0])
+    recording = load("kinova", root=tmp_path)
+    assert recording.groups.tolist() == [run for run in range(1, 12) for _ in range(2)]
+    assert recording.inputs[:2, 14].tolist() == [1.0, -9.0]
+    assert recording.inputs[:, :14].unique(dim=0).tolist() == [[1.0] * 7 + [2.0] * 7]
+    torch.testing.assert_close(recording.targets[:2, 0], torch.tensor([0.0, 0.4], dtype=torch.float64))
+
+
+def test_a_row_of_an_earlier_run_is_left_out_of_the_later_one(tmp_path):
+    folder = tmp_path / "kuka_lwr4_flobaroid"
+    folder.mkdir()
+    keys = ("positions", "velocities", "accelerations", "torques")
+    for run, rows in {1: (0, 1, 2), 2: (5, 1, 6), 3: (7, 8, 9)}.items():
+        arrays = {key: np.array(rows, dtype=float)[:, None] + np.zeros((3, 7)) for key in keys}
+        np.savez(folder / f"HW_{run}.npz", **arrays)
+    recording = load("kuka", root=tmp_path)
+    assert recording.inputs[:, 0].tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert recording.groups.tolist() == [1, 1, 1, 2, 2, 3, 3, 3]
+    assert recording.places[:5].tolist() == [0, 1, 2, 0, 2]
+
+
+def test_the_environment_variable_names_the_folder(tmp_path, monkeypatch):
+    write_parts(tmp_path, "sarcos_sl_sim", *sarcos_sim_parts(made_up(60)))
+    monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
+    assert load("sarcos_sim").inputs.shape == (56, 21)
+
+
+def test_a_missing_file_is_named_with_the_variable_and_the_source(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match=r"barrett_real\.npz.*TRUSTGP_DATA.*hanyas/mimo"):
+        load("barrett", root=tmp_path)
+    monkeypatch.delenv("TRUSTGP_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"HW_1\.npz.*TRUSTGP_DATA is not set.*FloBaRoID"):
+        load("kuka")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'puma'.*sarcos.*snelson"):
+        load("puma")
+
+
+def test_verify_accepts_the_right_sum_and_names_the_wrong_one(tmp_path):
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"rows")
+    verify(path, hashlib.sha256(b"rows").hexdigest().upper())
+    with pytest.raises(ValueError, match=r"data\.bin has SHA-256"):
+        verify(path, "0" * 64)
+
+
+# --- on the real files -----------------------------------------------------------------------
+
+
+def time_steps(recording):
+    """The step that explains each move: dt = dq . v / v . v, v the mean of both velocities."""
+    q, v = recording.inputs[:, :7], recording.inputs[:, 7:14]
+    mean = (v[1:] + v[:-1]) / 2
+    return ((q[1:] - q[:-1]) * mean).sum(1) / mean.square().sum(1).clamp_min(1e-12)
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("sarcos", 16_706),
+        ("sarcos_sim", 15_456),
+        ("barrett", 15_000),
+        ("barrett_sim", 15_000),
+        ("kuka", 15_081),
+        ("kuka_sim", 50_223),
+    ],
+)
+def test_every_recording_has_its_rows_as_float64(name, rows):
+    recording = load(name)
+    assert recording.inputs.shape == (rows, 21)
+    assert recording.targets.shape == (rows, 7)
+    assert recording.inputs.dtype == recording.targets.dtype == torch.float64
+    assert recording.inputs.isfinite().all()
+    assert recording.targets.isfinite().all()
+
+
+@needs_data
+def test_sarcos_has_no_row_twice():
+    recording = load("sarcos")
+    both = torch.cat([recording.inputs, recording.targets], dim=1)
+    assert len(both.unique(dim=0)) == len(both) == 16_706
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("sarcos", (1 / 480, 1 / 240)),  # a test-only row stands half-way between its neighbours
+        ("sarcos_sim", (0.021, 0.042)),  # two rows in thirty are in neither part
+        ("barrett", (0.02,)),
+        ("barrett_sim", (0.02,)),
+    ],
+)
+def test_merged_recordings_are_in_the_order_of_time(name, steps):
+    found = time_steps(load(name))
+    nearest = torch.stack([(found / step - 1).abs() for step in steps]).amin(0)
+    # The rest: rows at rest, joins between motions, and filtered velocities.
+    assert (nearest < 0.25).double().mean() > 0.98
+    assert (found > 0).double().mean() > 0.995
+
+
+@needs_data
+def test_barretts_own_test_rows_are_every_fifth():
+    assert load("barrett").recorded_test.nonzero()[:, 0].tolist() == list(range(0, 15_000, 5))
+
+
+@needs_data
+def test_many_sarcos_rows_lie_exactly_between_their_neighbours():
+    """Why a random split of sarcos is too easy: its makers interpolated linearly."""
+
+    def share(name):
+        recording = load(name)
+        rows = torch.cat([recording.inputs, recording.targets], dim=1)
+        rows = rows / rows.std(0)
+        span, step = rows[2:] - rows[:-2], rows[1:-1] - rows[:-2]
+        along = (step * span).sum(1, keepdim=True) / span.square().sum(1, keepdim=True)
+        return ((step - along * span).norm(dim=1) < 1e-8).double().mean().item()
+
+    assert share("sarcos") == pytest.approx(0.306, abs=0.005)
+    assert share("barrett") == 0
+
+
+@needs_data
+def test_kuka_groups_are_the_runs():
+    assert load("kuka").groups.bincount().tolist() == [0, 5027, 5027, 5027]
+    assert load("kuka_sim").groups.max() == 16
+
+
+def distance(one, other):
+    """Median distance of the rows of `one` to the nearest row of `other`, in units of all rows."""
+    return torch.cdist(one, other).amin(1).median().item()
+
+
+def by_run(name, every=10):
+    recording = load(name)
+    rows = recording.inputs / recording.inputs.std(0)
+    return {run: rows[recording.groups == run][::every] for run in recording.groups.unique().tolist()}
+
+
+@needs_data
+def test_runs_1_and_2_of_the_kuka_repeat_one_trajectory_and_3_is_another():
+    recording = load("kuka")
+    one, two, three = (recording.inputs[recording.groups == run] for run in (1, 2, 3))
+    scale = recording.inputs.std(0)
+    assert ((one - two) / scale).norm(dim=1).median() < 0.05  # row by row, not only somewhere
+    assert ((one - three) / scale).norm(dim=1).median() > 3
+    runs = by_run("kuka")
+    assert distance(runs[3], runs[1]) > 2
+    assert recording.motions.tolist() == [1] * 10_054 + [3] * 5027
+
+
+@needs_data
+def test_every_kuka_run_repeats_its_motion_after_a_period():
+    recording = load("kuka")
+    rows = recording.inputs / recording.inputs.std(0)
+    for run, period in zip((1, 2, 3), recordings._PERIODS, strict=True):
+        own = rows[recording.groups == run]
+        later = round(period)
+        assert (own[later:] - own[:-later]).norm(dim=1).median() < 0.1
+        half = round(period / 2)
+        assert (own[half:] - own[:-half]).norm(dim=1).median() > 1
+
+
+@needs_data
+def test_rows_of_equal_places_are_one_state_of_the_kuka():
+    recording = load("kuka")
+    rows, places = recording.inputs / recording.inputs.std(0), recording.places
+    apart = (places[:, None] - places[None, ::50]).abs()
+    rounds = (recording.groups[:, None] != recording.groups[None, ::50]) & (apart < 0.6)
+    found = torch.cdist(rows, rows[::50])[rounds]
+    assert len(found) > 300
+    assert found.median() < 0.1
+
+
+@needs_data
+def test_runs_of_the_simulated_kuka_are_near_each_other_only_within_a_motion():
+    runs, motions = by_run("kuka_sim", every=20), {}
+    recording = load("kuka_sim")
+    for run in runs:
+        (motions[run],) = recording.motions[recording.groups == run].unique().tolist()
+    near = {(a, b) for a in runs for b in runs if a != b and distance(runs[a], runs[b]) < 2.5}
+    assert near == {(a, b) for a in runs for b in runs if a != b and motions[a] == motions[b]}
+
+
+@needs_data
+def test_the_first_simulated_run_is_the_motion_of_the_third_real_one():
+    real, simulated = load("kuka"), load("kuka_sim")
+    scale = real.inputs.std(0)
+    three = real.inputs[real.groups == 3] / scale
+    assert distance(three[::20], simulated.inputs[simulated.groups == 1] / scale) < 0.1
+
+
+@needs_data
+def test_kinova_has_its_rows_but_for_the_absurd_ones_and_the_repeated_ones():
+    recording = load("kinova")
+    assert recording.inputs.shape == (53_180, 21)
+    assert recording.inputs[:, 14:].abs().max() < 10  # any limit from here to 1e6 drops the same rows
+    assert recording.groups.unique().tolist() == list(range(1, 12))
+    assert recording.targets.isfinite().all()
+
+
+@needs_data
+def test_the_kinovas_own_torque_column_carries_no_noise_and_the_currents_do(data_root):
+    with np.load(data_root / "kinova_gen3" / "validation_data__opti_traj_testing2.npz") as data:
+        rough = {key: np.abs(np.diff(data[key], 2, axis=0)).mean(0) for key in ("tau", "tau_current")}
+        spread = {key: data[key].std(0) for key in rough}
+    assert (rough["tau"] < 1e-2 * np.maximum(spread["tau"], 0.1)).all()
+    assert (rough["tau_current"] > 0.05 * spread["tau_current"]).all()
+
+
+@needs_data
+def test_the_official_test_file_is_in_the_order_of_time():
+    recording = load("sarcos_official")
+    assert recording.inputs.shape == (4449, 21)
+    steps = time_steps(recording)
+    assert (steps > 0).double().mean() > 0.95
+    assert steps.median().item() == pytest.approx(0.11, abs=0.01)
+
+
+@needs_data
+def test_snelson_is_one_input_and_one_output():
+    recording = load("snelson")
+    assert recording.inputs.shape == recording.targets.shape == (200, 1)
+
+
+@needs_data
+def test_the_other_arm_is_far_away_in_units_of_the_training_arm():
+    sarcos, barrett = load("sarcos"), load("barrett")
+    scaler = standardise(sarcos.inputs, sarcos.targets)
+    assert scaler.inputs(barrett.inputs).square().mean() > 3
+
+
+def test_the_names_are_those_that_load_knows():
+    assert set(recordings.NAMES) == {
+        *("sarcos", "sarcos_sim", "barrett", "barrett_sim", "kuka", "kuka_sim", "snelson", "kinova"),
+        *("sarcos_inv", "sarcos_official", "kuka1", "kuka2", "kuka_sim_meier"),
+    }

@@ -1,0 +1,229 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trustgp_experiments.datasets.recordings import Recording, load
+from trustgp_experiments.datasets.splits import (
+    block_labels,
+    recorded_split,
+    split_blocks,
+    split_groups,
+    split_new_motion,
+    split_random,
+    split_repeats,
+    split_unseen,
+)
+from trustgp_experiments.datasets.standardise import standardise
+
+
+def parts_of(split):
+    return torch.cat([split.train, split.validation, split.test])
+
+
+@given(n=st.integers(10, 400), seed=st.integers(0, 2**31))
+def test_a_random_split_uses_every_row_once(n, seed):
+    split = split_random(n, test=0.2, validation=0.1, seed=seed)
+    assert parts_of(split).sort().values.tolist() == list(range(n))
+    assert (len(split.test), len(split.validation)) == (round(0.2 * n), round(0.1 * n))
+
+
+@given(blocks=st.integers(5, 60), spare=st.integers(0, 500), seed=st.integers(0, 2**31))
+def test_a_block_split_uses_every_row_once_and_keeps_blocks_whole(blocks, spare, seed):
+    n = blocks + spare
+    split = split_blocks(n, blocks=blocks, seed=seed)
+    assert parts_of(split).sort().values.tolist() == list(range(n))
+    labels = block_labels(n, blocks=blocks)
+    sets = [set(labels[part].tolist()) for part in (split.train, split.validation, split.test)]
+    assert sum(map(len, sets)) == blocks == len(set.union(*sets))
+    assert sets[2] == set(range(4, blocks, 5))
+
+
+def test_the_shares_of_thirty_blocks():
+    split = split_blocks(16_706)
+    shares = [len(part) / 16_706 for part in (split.train, split.validation, split.test)]
+    assert shares == pytest.approx([20 / 30, 4 / 30, 6 / 30], abs=1e-3)
+
+
+def test_the_seed_moves_the_validation_blocks_and_never_the_test_blocks():
+    first, again, other = (split_blocks(3000, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.validation, again.validation)
+    assert not torch.equal(first.validation, other.validation)
+    assert torch.equal(first.test, other.test)
+
+
+@given(n=st.integers(1, 1000), data=st.data())
+def test_blocks_are_contiguous_and_even(n, data):
+    blocks = data.draw(st.integers(1, n))
+    labels = block_labels(n, blocks=blocks)
+    sizes = labels.bincount(minlength=blocks)
+    assert (labels.diff() >= 0).all()
+    assert len(sizes) == blocks
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_impossible_splits_are_refused():
+    with pytest.raises(ValueError, match="leave none to train on"):
+        split_random(10, test=0.6, validation=0.4)
+    with pytest.raises(ValueError, match="blocks=4"):
+        split_blocks(100, blocks=4)
+    with pytest.raises(ValueError, match="blocks=30 for 20 rows"):
+        split_blocks(20)
+    with pytest.raises(ValueError, match=r"validation=0\.9"):
+        split_blocks(100, validation=0.9)
+
+
+def test_the_recorded_split_keeps_the_test_rows_of_the_source():
+    rows = torch.zeros(100, 21)
+    own = torch.arange(100) % 5 == 0
+    split = recorded_split(Recording(rows, rows[:, :7], name="made up", recorded_test=own))
+    assert split.test.tolist() == list(range(0, 100, 5))
+    assert len(split.validation) == 10
+    assert parts_of(split).sort().values.tolist() == list(range(100))
+    with pytest.raises(ValueError, match="split_blocks"):
+        recorded_split(Recording(rows, rows[:, :7], name="made up"))
+
+
+def labels_of(split, labels):
+    return [set(labels[part].tolist()) for part in (split.train, split.validation, split.test)]
+
+
+@given(labels=st.lists(st.integers(-3, 40), min_size=12, max_size=200), seed=st.integers(0, 2**31))
+def test_a_split_by_groups_uses_every_row_once_and_keeps_groups_whole(labels, seed):
+    groups = torch.tensor([*labels, *range(-3, 3)])
+    split = split_groups(groups, seed=seed)
+    assert parts_of(split).sort().values.tolist() == list(range(len(groups)))
+    train, held, tested = labels_of(split, groups)
+    count = len(groups.unique())
+    assert len(train) + len(held) + len(tested) == count == len(train | held | tested)
+    assert (len(tested), len(held)) == (max(1, round(0.2 * count)), max(1, round(0.12 * count)))
+
+
+def test_the_groups_that_test_may_be_named():
+    groups = torch.tensor([1, 1, 2, 3, 4, 5]).repeat(3)
+    first, other = (split_groups(groups, test=[3, 5], seed=seed) for seed in (0, 3))
+    assert labels_of(first, groups)[2] == labels_of(other, groups)[2] == {3, 5}
+    assert labels_of(first, groups)[1] != labels_of(other, groups)[1]
+    assert labels_of(first, groups)[1] <= {1, 2, 4}
+
+
+def test_impossible_splits_by_groups_are_refused():
+    groups = torch.tensor([1, 2, 3])
+    with pytest.raises(ValueError, match="leave none to train on"):
+        split_groups(groups, test=[1, 2])
+    with pytest.raises(ValueError, match=r"test=\[7\]; choose from the groups \[1, 2, 3\]"):
+        split_groups(groups, test=[7])
+    with pytest.raises(ValueError, match=r"test=\[\]"):
+        split_groups(groups, test=[])
+
+
+def repeated(name="made up"):
+    """Two runs of three rounds of one loop of 100 rows, and a run of six rounds of one of 50 rows."""
+    places = torch.cat([torch.arange(300.0) % 100, torch.arange(300.0) % 100, 100 + torch.arange(300.0) % 50])
+    motions = torch.tensor([1] * 600 + [3] * 300)
+    rows = torch.zeros(900, 21)
+    return Recording(rows, rows[:, :7], name=name, groups=motions, motions=motions, places=places)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_repeats_of_a_place_fall_on_one_side(seed):
+    recording = repeated()
+    split = split_repeats(recording.places, seed=seed)
+    train, held, tested = labels_of(split, recording.places)
+    assert parts_of(split).sort().values.tolist() == list(range(900))
+    assert not train & held
+    assert not train & tested
+    assert not held & tested
+    assert [len(side) for side in (train, held, tested)] == pytest.approx([100, 20, 30], abs=3)
+
+
+def test_a_new_motion_is_tested_alone_and_the_same_blocks_of_all_repeats_validate():
+    recording = repeated()
+    split = split_new_motion(recording, test=[3])
+    assert split.test.tolist() == list(range(600, 900))
+    train, held, _ = labels_of(split, recording.places)
+    assert not train & held
+    assert parts_of(split).sort().values.tolist() == list(range(900))
+    # six rounds of each validation place
+    assert len(split.validation) == 6 * len(held)
+    assert len(held) == pytest.approx(100 * 4 / 30, abs=4)
+
+
+def test_new_motions_need_motions_that_are_known():
+    rows = torch.zeros(100, 21)
+    with pytest.raises(ValueError, match="no motions that repeat"):
+        split_new_motion(Recording(rows, rows[:, :7], name="made up"), test=[3])
+    with pytest.raises(ValueError, match=r"test=\[1, 3\].*leave none"):
+        split_new_motion(repeated(), test=[1, 3])
+
+
+def test_the_unseen_split_is_by_what_is_known_of_the_recording():
+    whole = repeated()
+    assert torch.equal(split_unseen(whole, seed=2).validation, split_repeats(whole.places, seed=2).validation)
+    rows, motions = torch.zeros(60, 21), torch.arange(60) // 10
+    runs = Recording(rows, rows[:, :7], name="made up", groups=torch.arange(60), motions=motions)
+    assert torch.equal(split_unseen(runs, seed=1).test, split_groups(motions, seed=1).test)
+    trajectories = Recording(rows, rows[:, :7], name="made up", groups=motions)
+    assert torch.equal(split_unseen(trajectories, seed=1).test, split_groups(motions, seed=1).test)
+    plain = Recording(rows, rows[:, :7], name="made up")
+    assert torch.equal(split_unseen(plain).validation, split_blocks(60).validation)
+
+
+@pytest.mark.parametrize("name", ["kuka", "kuka_sim"])
+def test_random_splits_of_the_kuka_test_memory_and_unseen_ones_do_not(name, data_root):
+    recording = load(name, root=data_root)
+
+    def distance(split):
+        """Median distance of a held-out row to the nearest training row, in units of the training rows."""
+        rows = recording.inputs / recording.inputs[split.train].std(0)
+        held = torch.cat([split.validation, split.test])[::20]
+        return torch.cdist(rows[held], rows[split.train]).amin(1).median().item()
+
+    assert distance(split_random(len(recording.inputs))) < 0.05
+    assert distance(split_unseen(recording)) > 0.3
+
+
+def made_up_rows():
+    generator = torch.Generator().manual_seed(0)
+    x = 5 + 3 * torch.randn(200, 4, generator=generator)
+    return x, 100 * torch.randn(200, 2, generator=generator) - 7
+
+
+def test_training_rows_get_mean_zero_and_variance_one():
+    x, y = made_up_rows()
+    scaler = standardise(x, y)
+    for rows in (scaler.inputs(x), scaler.targets(y)):
+        assert rows.dtype == torch.float32
+        torch.testing.assert_close(rows.mean(0), torch.zeros(rows.shape[1]), atol=1e-6, rtol=0)
+        torch.testing.assert_close(rows.var(0, correction=0), torch.ones(rows.shape[1]))
+
+
+def test_a_constant_column_becomes_zero_and_stays_finite_elsewhere():
+    x, y = made_up_rows()
+    x[:, 1], x[:, 2] = 0.1, 0.0
+    scaler = standardise(x, y)
+    assert scaler.inputs(x)[:, 1:3].abs().max() < 1e-6
+    assert scaler.inputs(x + 1).isfinite().all()
+
+
+def test_means_and_variances_come_back_in_the_units_of_the_data():
+    x, y = made_up_rows()
+    scaler = standardise(x, y)
+    torch.testing.assert_close(scaler.restore_targets(scaler.targets(y)), y)
+    variance = scaler.restore_variances(torch.ones(1, 2))
+    torch.testing.assert_close(variance[0], y.var(0, correction=0))
+
+
+def test_the_rows_are_not_modified():
+    x, y = made_up_rows()
+    before = x.clone(), y.clone()
+    scaler = standardise(x, y)
+    scaler.inputs(x), scaler.targets(y)
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+
+
+def test_unequal_numbers_of_rows_are_refused():
+    x, y = made_up_rows()
+    with pytest.raises(ValueError, match="200 input rows and 199 target rows"):
+        standardise(x, y[1:])

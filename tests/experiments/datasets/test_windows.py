@@ -1,0 +1,68 @@
+"""Windows of past states: no window crosses a border, and none is left out."""
+
+import pytest
+import torch
+
+from trustgp_experiments.datasets import Recording, load, seams, window_ends, windows_at
+
+
+def arm(runs: list[int], *, step: float = 0.01) -> Recording:
+    """Two joints on sines; each run begins elsewhere."""
+    parts = []
+    for number, rows in enumerate(runs):
+        time = 4.0 * number + step * torch.arange(rows, dtype=torch.float64)[:, None]
+        angle = time * torch.tensor([1.0, 2.0])
+        speed = torch.tensor([1.0, 2.0])
+        parts.append(torch.cat([angle.sin(), speed * angle.cos(), -speed.square() * angle.sin()], dim=1))
+    inputs = torch.cat(parts)
+    return Recording(inputs, inputs[:, :2], name="made")
+
+
+def test_a_jump_between_runs_is_found_and_motion_is_none():
+    found = seams(arm([300, 250, 400]))
+    assert found.nonzero().flatten().tolist() == [299, 549]
+
+
+def test_rows_that_are_missing_here_and_there_are_no_seam():
+    whole = arm([600])
+    kept = torch.arange(600) % 6 != 3  # as in sarcos, whose time step is not constant
+    assert not seams(Recording(whole.inputs[kept], whole.targets[kept], name="thinned")).any()
+
+
+def test_the_end_of_a_run_is_a_border_even_where_nothing_jumps():
+    whole = arm([100])
+    runs = Recording(whole.inputs, whole.targets, name="two", groups=(torch.arange(100) >= 40).long())
+    assert seams(runs).nonzero().flatten().tolist() == [39]
+
+
+def test_windows_are_all_those_whose_rows_share_a_label_and_cross_no_border(generator):
+    labels = torch.randint(0, 2, (12,), generator=generator).repeat_interleave(9)
+    borders = torch.rand(107, generator=generator) < 0.05
+    for length in (1, 2, 5, 9):
+        expected = [
+            end
+            for end in range(length - 1, 108)
+            if len(labels[end - length + 1 : end + 1].unique()) == 1
+            and not borders[end - length + 1 : end].any()
+        ]
+        assert window_ends(labels, borders, length).tolist() == expected
+
+
+def test_a_window_holds_its_rows_the_oldest_first():
+    rows = torch.arange(20.0).reshape(10, 2)
+    found = windows_at(rows, torch.tensor([2, 9]), 3)
+    assert torch.equal(found, torch.stack([rows[0:3], rows[7:10]]))
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="length=5 with 4 rows"):
+        window_ends(torch.zeros(4), torch.zeros(3, dtype=torch.bool), 5)
+    with pytest.raises(ValueError, match="do not begin with the positions"):
+        seams(Recording(torch.zeros(9, 5), torch.zeros(9, 3), name="short"))
+
+
+@pytest.mark.parametrize(("name", "places"), [("sarcos", 8), ("barrett", 0), ("kuka", 2)])
+def test_the_real_arms_have_as_many_seams_as_are_known(data_root, name, places):
+    found = seams(load(name)).nonzero().flatten()
+    starts = 1 + int((found.diff() > 10).sum()) if len(found) else 0  # a seam is smeared over a few rows
+    assert starts == places

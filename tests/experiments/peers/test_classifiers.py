@@ -1,0 +1,348 @@
+"""The peers of classification, on problems with known answers."""
+
+import copy
+import math
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from trustgp.metrics import class_nll, entropy
+from trustgp_experiments.peers import (
+    DropoutClassifier,
+    EnsembleClassifier,
+    LaplaceClassifier,
+    SoftmaxClassifier,
+    cnn,
+    train,
+)
+from trustgp_experiments.peers.softmax import likeliest_temperature
+
+laplace = pytest.mark.skipif(find_spec("laplace") is None, reason="laplace-torch is not installed")
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def drawn(probabilities: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+
+
+class Fixed(nn.Module):
+    """Logits that do not depend on the input, one set for each network."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+
+    def forward(self, x):
+        return self.logits.expand(len(x), -1)
+
+
+class Wild(nn.Module):
+    """Logits that are three times too sure, whatever the input: the input times three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.factor * x
+
+
+def images(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    """Small ones whose class is the brightest quarter."""
+    pixels = numbers(n, 1, 8, 8, seed=4)
+    quarters = pixels.unfold(2, 4, 4).unfold(3, 4, 4).mean(dim=(4, 5)).flatten(1)
+    return pixels, quarters.argmax(dim=1)
+
+
+def small_cnn(**options) -> nn.Module:
+    return cnn(size=8, channels=(3, 4), hidden=8, classes=4, **options).double().eval()
+
+
+def peers(rows) -> dict:
+    networks = [small_cnn(seed=seed) for seed in range(3)]
+    return {
+        "softmax": SoftmaxClassifier.fit(networks[0]),
+        "temperature": SoftmaxClassifier.fit(networks[0], rows),
+        "ensemble": EnsembleClassifier.fit(networks),
+        "dropout": DropoutClassifier.fit(small_cnn(dropout=0.3), samples=4, seed=1),
+    }
+
+
+# --- temperature ---------------------------------------------------------------------------------
+
+
+def test_logits_three_times_too_sure_get_the_temperature_three():
+    logits = numbers(20_000, 4)
+    labels = drawn(logits.softmax(dim=1))
+    found = SoftmaxClassifier.fit(Wild(), (logits, labels))
+    assert found.temperature == pytest.approx(3.0, rel=0.05)  # 20,000 draws know it to about 1.5 %
+
+
+def test_the_temperature_is_where_the_likelihood_has_no_slope():
+    logits, labels = 2.0 * numbers(300, 5), torch.arange(300) % 5
+    logits[torch.arange(300), labels] += 1.5
+    log_t = torch.tensor(math.log(likeliest_temperature(logits, labels)), dtype=torch.float64)
+    log_t.requires_grad_(True)
+    cross_entropy(logits / log_t.exp(), labels).backward()
+    assert abs(float(log_t.grad)) < 1e-5
+
+
+def test_a_temperature_changes_no_class_and_the_network_as_it_is_has_one():
+    pixels, labels = images()
+    plain, warm = peers((pixels, labels))["softmax"], peers((pixels, labels))["temperature"]
+    assert plain.temperature == 1.0
+    assert warm.temperature != 1.0
+    assert torch.equal(plain.predict(pixels).classes, warm.predict(pixels).classes)
+    with torch.no_grad():
+        expected = plain.network(pixels).softmax(dim=1)
+    torch.testing.assert_close(plain.predict(pixels).probabilities, expected, rtol=1e-12, atol=0)
+    assert plain.predict(pixels).score is None
+
+
+# --- several networks ----------------------------------------------------------------------------
+
+
+def test_two_members_that_are_sure_of_different_classes_are_undecided_together():
+    sure = torch.tensor([[30.0, 0.0], [0.0, 30.0]], dtype=torch.float64)
+    found = EnsembleClassifier.fit([Fixed(row) for row in sure]).predict(torch.zeros(3, 2).double())
+    torch.testing.assert_close(found.probabilities, torch.full((3, 2), 0.5).double(), rtol=0, atol=1e-12)
+    # all that is not known is which member is right: one bit
+    torch.testing.assert_close(
+        found.mutual_information, torch.full((3,), math.log(2), dtype=torch.float64), rtol=1e-9, atol=0
+    )
+    torch.testing.assert_close(found.score, torch.full((3,), 225.0).double(), rtol=1e-12, atol=0)
+
+
+def test_members_that_agree_know_nothing_of_each_other():
+    row = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)
+    found = EnsembleClassifier.fit([Fixed(row), Fixed(row)]).predict(torch.zeros(2, 1).double())
+    assert found.mutual_information.abs().max() < 1e-12
+    assert found.score.abs().max() == 0.0
+    torch.testing.assert_close(found.probabilities[0], row.softmax(dim=0), rtol=1e-12, atol=0)
+
+
+def test_information_is_entropy_of_the_mean_less_mean_of_the_entropies():
+    logits = numbers(4, 3, seed=7)
+    found = EnsembleClassifier.fit([Fixed(row) for row in logits]).predict(torch.zeros(1, 1).double())
+    each = logits.softmax(dim=1)
+    expected = entropy(each.mean(dim=0, keepdim=True)) - entropy(each).mean()
+    torch.testing.assert_close(found.mutual_information, expected, rtol=1e-10, atol=0)
+
+
+def test_masks_of_a_linear_layer_have_the_variance_of_the_binomial():
+    """Logit = sum of inputs, each dropped with p and scaled by 1 / (1 - p): variance p / (1 - p) sum x^2."""
+    network = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 2, bias=False)).double().eval()
+    with torch.no_grad():
+        network[1].weight.copy_(torch.tensor([[1.0, 1.0, 1.0], [0.0, 2.0, 0.0]]))
+    row = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    found = DropoutClassifier.fit(network, samples=5_000, seed=0).predict(row)
+    expected = 0.25 / 0.75 * torch.tensor([[14.0, 16.0]], dtype=torch.float64)
+    torch.testing.assert_close(found.variance, expected, rtol=0.06, atol=0)
+    torch.testing.assert_close(found.mean, torch.tensor([[6.0, 4.0]]).double(), rtol=0.04, atol=0)
+
+
+def test_what_cannot_be_asked_is_refused():
+    with pytest.raises(ValueError, match="at least 2"):
+        EnsembleClassifier.fit([small_cnn()])
+    with pytest.raises(ValueError, match="samples=1"):
+        DropoutClassifier.fit(small_cnn(dropout=0.1), samples=1)
+    with pytest.raises(ValueError, match="no dropout layer"):
+        DropoutClassifier.fit(small_cnn())
+    pixels, labels = images()
+    with pytest.raises(ValueError, match=r"labels lie in 0\.\.9; 0\.\.3 are allowed"):
+        SoftmaxClassifier.fit(small_cnn(), (pixels, labels * 3))
+    with pytest.raises(ValueError, match="class numbers are needed"):
+        SoftmaxClassifier.fit(small_cnn(), (pixels, labels.double()))
+
+
+# --- what all of them promise ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "temperature", "ensemble", "dropout"])
+def test_probabilities_add_up_and_a_broken_row_breaks_no_other(name):
+    pixels, labels = images()
+    peer = peers((pixels, labels))[name]
+    broken = pixels[:9].clone()
+    broken[4, 0, 2, 2] = torch.nan
+    found, whole = peer.predict(broken), peer.predict(pixels[:9])
+    others = torch.arange(9) != 4
+    assert found.valid.tolist() == others.tolist()
+    torch.testing.assert_close(found.probabilities.sum(dim=1)[others], torch.ones(8).double())
+    torch.testing.assert_close(found.probabilities[others], whole.probabilities[others])
+    if found.score is not None:
+        assert torch.isinf(found.score[4])
+        assert torch.isfinite(found.score[others]).all()
+        assert not found.mutual_information.isnan().any()
+
+
+@pytest.mark.parametrize("name", ["softmax", "temperature", "ensemble", "dropout"])
+def test_the_same_call_gives_the_same_answer_and_no_global_generator_moves(name):
+    rows = images()
+    before = torch.get_rng_state()
+    first, again = (peers(rows)[name].predict(rows[0]).probabilities for _ in range(2))
+    assert torch.equal(first, again)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- Laplace -----------------------------------------------------------------------------------------
+
+
+def trained_cnn(rows) -> nn.Module:
+    return train(small_cnn(), *rows, epochs=4, batch_size=10, learning_rate=0.02, loss=cross_entropy)
+
+
+@laplace
+@pytest.mark.parametrize("last_layer", [False, True])
+def test_laplace_says_what_laplace_torch_says(last_layer):
+    pixels, labels = images()
+    network = trained_cnn((pixels, labels))
+    peer = LaplaceClassifier.fit(network, (pixels[:40], labels[:40]), last_layer=last_layer)
+    assert peer.prior == peer.evidence
+    found = peer.predict(pixels[40:])
+    expected = peer.laplace(pixels[40:], pred_type="glm", link_approx="probit")
+    torch.testing.assert_close(found.probabilities, expected, rtol=1e-9, atol=0)
+
+
+@laplace
+def test_laplace_variance_of_convolutions_is_that_of_dense_jacobians():
+    from reference import dense_jacobian
+
+    pixels, labels = images(30)
+    peer = LaplaceClassifier.fit(trained_cnn((pixels, labels)), (pixels, labels))
+    jacobian = dense_jacobian(peer.network, pixels[:3], list(peer.names))
+    for place, prior in enumerate((0.3, 7.0)):
+        precision = (peer.laplace.H + torch.tensor([prior], dtype=torch.float64)).to_matrix()
+        expected = torch.einsum("ncp,pq,ncq->nc", jacobian, torch.linalg.inv(precision), jacobian)
+        found = peer.variances(pixels[:3], [0.3, 7.0])[..., place]
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+@laplace
+def test_laplace_of_one_linear_layer_is_bayesian_softmax_regression():
+    """With all rows alike the Kronecker product is exact: n (diag(p) - p p^T) x x^T."""
+    network = nn.Sequential(nn.Identity(), nn.Linear(3, 2, bias=False)).double().eval()
+    row = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    rows = row.expand(40, 3).contiguous(), torch.arange(40) % 2
+    peer = LaplaceClassifier.fit(network, rows)
+    with torch.no_grad():
+        p = network(row[None]).softmax(dim=1)[0]
+    hessian = 40 * torch.kron(torch.diag(p) - torch.outer(p, p), torch.outer(row, row))
+    new = numbers(4, 3, seed=2)
+    jacobian = torch.stack([torch.kron(torch.eye(2).double(), x[None]) for x in new])  # [n, 2, 6]
+    covariance = torch.linalg.inv(hessian + peer.prior * torch.eye(6).double())
+    expected = torch.einsum("ncp,pq,ncq->nc", jacobian, covariance, jacobian)
+    torch.testing.assert_close(peer.predict(new).variance, expected, rtol=1e-6, atol=0)
+
+
+@laplace
+@pytest.mark.parametrize("last_layer", [False, True])
+def test_the_prior_is_the_likeliest_of_those_looked_at(last_layer):
+    pixels, labels = images(120)
+    network = trained_cnn((pixels[:60], labels[:60]))
+    train_rows, held = (pixels[:60], labels[:60]), (pixels[60:], labels[60:])
+    plain = LaplaceClassifier.fit(network, train_rows, last_layer=last_layer)
+    tuned = LaplaceClassifier.fit(network, train_rows, held, last_layer=last_layer)
+    losses = [
+        float(class_nll(peer.predict(held[0]).probabilities, held[1]).mean()) for peer in (tuned, plain)
+    ]
+    assert losses[0] <= losses[1]
+
+
+@laplace
+def test_laplace_leaves_the_network_as_it_was_and_marks_broken_rows():
+    pixels, labels = images()
+    network = trained_cnn((pixels, labels))
+    network.zero_grad()
+    before = copy.deepcopy(network.state_dict())
+    broken = pixels[:7].clone()
+    broken[2] = torch.inf
+    peer = LaplaceClassifier.fit(network, (pixels, labels), (pixels, labels))
+    found, whole = peer.predict(broken), peer.predict(pixels[:7])
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in network.parameters())
+    others = torch.arange(7) != 2
+    assert found.valid.tolist() == others.tolist()
+    assert torch.isinf(found.score[2])
+    torch.testing.assert_close(found.score[others], whole.score[others], rtol=1e-6, atol=0)
+
+
+class Shared(nn.Module):
+    """Calls its convolution twice, and lists its layers backwards."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+        self.last, self.same = nn.Linear(3, 2), nn.Conv2d(1, 3, 3)
+
+    def forward(self, x):
+        both = self.same(x), self.same(x[..., :: self.every, :: self.every])
+        return self.last(sum(torch.tanh(part).mean(dim=(2, 3)) for part in both))
+
+
+@laplace
+def test_a_layer_called_twice_has_one_gradient_and_with_two_sizes_is_refused():
+    pixels, labels = images(20)
+    peer = LaplaceClassifier.fit(Shared(1).double().eval(), (pixels, labels % 2))
+    expected = peer.laplace(pixels, pred_type="glm", link_approx="probit")
+    torch.testing.assert_close(peer.predict(pixels).probabilities, expected, rtol=1e-9, atol=0)
+    with pytest.raises(ValueError, match="do not match their Kronecker factors"):
+        LaplaceClassifier.fit(Shared(2).double().eval(), (pixels, labels % 2))
+
+
+# --- the network ---------------------------------------------------------------------------------------
+
+
+def test_the_network_learns_and_dropout_leaves_its_first_weights_as_they_are():
+    pixels, labels = images(400)
+    start = cnn(size=8, channels=(8, 8), hidden=16, classes=4).double()
+    done = train(start, pixels, labels, epochs=25, batch_size=20, learning_rate=0.02, loss=cross_entropy)
+    with torch.no_grad():
+        assert float((done(pixels).argmax(dim=1) == labels).double().mean()) > 0.95
+    for one, other in zip(small_cnn().parameters(), small_cnn(dropout=0.2).parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_network_of_the_studies_has_its_size():
+    network = cnn()
+    assert network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert 100_000 < sum(parameter.numel() for parameter in network.parameters()) < 500_000
+    with pytest.raises(ValueError, match=r"dropout=1\.0"):
+        cnn(dropout=1.0)
+    with pytest.raises(ValueError, match="at least one convolution"):
+        cnn(channels=())
+
+
+# --- on a GPU ------------------------------------------------------------------------------------------
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@cuda
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_on_a_gpu_the_same_seed_trains_the_same_network(dropout):
+    pixels, labels = images(200)
+    options = {"epochs": 3, "batch_size": 32, "learning_rate": 0.01, "loss": cross_entropy, "device": "cuda"}
+    start = small_cnn(dropout=dropout).float()
+    first, again = (train(start, pixels.float(), labels, **options) for _ in range(2))
+    for one, other in zip(first.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@cuda
+@laplace
+@pytest.mark.parametrize("last_layer", [False, True])
+def test_on_a_gpu_laplace_answers_as_on_the_cpu(last_layer):
+    pixels, labels = images()
+    network = trained_cnn((pixels, labels))
+    rows = (pixels, labels)
+    here = LaplaceClassifier.fit(network, rows, rows, last_layer=last_layer).predict(pixels)
+    there = LaplaceClassifier.fit(network.cuda(), rows, rows, last_layer=last_layer).predict(pixels)
+    assert there.probabilities.is_cuda
+    torch.testing.assert_close(there.probabilities.cpu(), here.probabilities, rtol=1e-3, atol=1e-6)

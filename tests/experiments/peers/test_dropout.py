@@ -1,0 +1,159 @@
+"""MC-dropout, and its variance without sampling."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+
+from trustgp_experiments.peers import MCDropout, PropagatedDropout, mlp
+from trustgp_experiments.peers.dropout import with_dropout_on
+from trustgp_experiments.peers.propagation import propagated_variance
+from trustgp_experiments.training.inference import own_randomness
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def seeded(network: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for number, parameter in enumerate(network.parameters()):
+            parameter.copy_(numbers(*parameter.shape, seed=number) / parameter.shape[-1] ** 0.5)
+    return network.double().eval()
+
+
+def deep(p: float = 0.25, activation: type[nn.Module] = nn.Identity) -> nn.Sequential:
+    """Dropout at the input and behind both hidden layers: 2 + 3 + 3 units that may fall."""
+    layers = [nn.Dropout(p), nn.Linear(2, 3), activation(), nn.Dropout(p), nn.Linear(3, 3), activation()]
+    return nn.Sequential(*layers, nn.Dropout(p), nn.Linear(3, 2))
+
+
+def over_all_masks(network: nn.Sequential, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exact mean and variance: every pattern of dropped units, weighted by its probability."""
+    widths = [2, 3, 3]
+    mean, square = torch.zeros(len(inputs), 2).double(), torch.zeros(len(inputs), 2).double()
+    for pattern in product((0.0, 1.0), repeat=sum(widths)):
+        masks = iter(torch.tensor(pattern).double().split(widths))
+        values, weight = inputs, 1.0
+        for layer in network:
+            if isinstance(layer, nn.Dropout):
+                mask, keep = next(masks), 1.0 - layer.p
+                values = values * mask / keep
+                weight *= float(torch.where(mask > 0, keep, 1.0 - keep).prod())
+            else:
+                values = layer(values)
+        mean, square = mean + weight * values, square + weight * values.square()
+    return mean.detach(), (square - mean.square()).detach()
+
+
+def sampled(network: nn.Module, inputs: torch.Tensor, samples: int) -> torch.Tensor:
+    """Outputs under `samples` masks, each drawn by PyTorch's own dropout, shape [samples, n, C]."""
+    dropping = with_dropout_on(network)
+    with torch.no_grad(), own_randomness(0, torch.device("cpu")):
+        return torch.stack([dropping(inputs) for _ in range(samples)])
+
+
+def test_propagated_variance_of_a_linear_network_is_exact():
+    network, inputs = seeded(deep()), numbers(5, 2, seed=7)
+    mean, variance = over_all_masks(network, inputs)
+    torch.testing.assert_close(mean, network(inputs).detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(propagated_variance(network, inputs), variance, rtol=1e-10, atol=1e-12)
+
+
+def test_propagated_variance_of_linear_dropout_linear_is_that_of_twenty_thousand_samples():
+    network = seeded(nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.3), nn.Linear(16, 2)))
+    inputs = numbers(6, 4, seed=7)
+    found = sampled(network, inputs, 20_000).var(dim=0)
+    # the variance of 20,000 samples has a standard error of 1 %
+    torch.testing.assert_close(propagated_variance(network, inputs), found, rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize(("activation", "tolerance"), [(nn.ReLU, 0.2), (nn.Tanh, 0.15), (nn.SiLU, 0.1)])
+def test_propagated_variance_through_activations_is_near_that_of_samples(activation, tolerance):
+    network = seeded(mlp([4, 64, 64, 3], activation=activation, dropout=0.05))
+    inputs = numbers(40, 4, seed=7)
+    found, expected = propagated_variance(network, inputs), sampled(network, inputs, 4000).var(dim=0)
+    # first order only: a unit whose sign depends on the mask is taken as if it did not
+    assert abs(float((found / expected).log().mean())) < tolerance
+    assert float(torch.corrcoef(torch.stack([found.log().flatten(), expected.log().flatten()]))[0, 1]) > 0.95
+
+
+def test_slopes_of_activations_are_those_of_autograd():
+    network = seeded(
+        nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.4), nn.Linear(3, 3), nn.Softplus(), nn.Linear(3, 1))
+    )
+    inputs = numbers(4, 3, seed=7)
+    head = network[2:]
+    hidden = network[0](inputs).detach()
+    for row in range(4):
+        slope = torch.autograd.functional.jacobian(head, hidden[row])[0]  # [3]
+        expected = (slope.square() * hidden[row].square()).sum() * 0.4 / 0.6
+        torch.testing.assert_close(propagated_variance(network, inputs)[row, 0], expected, rtol=1e-12, atol=0)
+
+
+def test_activations_that_work_in_place_change_nothing():
+    inputs = numbers(5, 4, seed=7)
+    plain, inplace = (
+        seeded(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.ReLU(inplace=flag), nn.Linear(8, 2)))
+        for flag in (False, True)
+    )
+    assert torch.equal(propagated_variance(plain, inputs), propagated_variance(inplace, inputs))
+
+
+def test_propagation_in_chunks_gives_the_same(monkeypatch):
+    network, inputs = seeded(mlp([4, 8, 2], dropout=0.2)), numbers(13, 4, seed=7)
+    whole = propagated_variance(network, inputs)
+    monkeypatch.setattr("trustgp_experiments.peers.propagation.CHUNK_BYTES", 3 * 64 * 8)
+    torch.testing.assert_close(propagated_variance(network, inputs), whole, rtol=1e-12, atol=0)
+
+
+def test_layers_that_moments_cannot_pass_are_refused_by_name():
+    rows = numbers(9, 4), numbers(9, 4)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    with pytest.raises(ValueError, match=r"'network\.1\.1' is a LayerNorm"):
+        PropagatedDropout.fit(nn.Sequential(nn.Dropout(0.1), inner).double(), rows)
+    with pytest.raises(ValueError, match="no Dropout layer"):
+        PropagatedDropout.fit(mlp([4, 8, 4]).double(), rows)
+    with pytest.raises(ValueError, match="one tensor"):
+        propagated_variance(seeded(mlp([4, 8, 4], dropout=0.1)), numbers(2, 3, 4))
+
+
+def test_the_mean_of_propagated_dropout_is_the_networks_own_output():
+    network = mlp([4, 8, 2], dropout=0.2).eval()
+    inputs, targets = numbers(9, 4).float(), numbers(9, 2, seed=1).float()
+    assert torch.equal(
+        PropagatedDropout.fit(network, (inputs, targets)).predict(inputs).mean, network(inputs)
+    )
+
+
+def test_mc_dropout_of_a_linear_network_has_the_exact_mean_and_variance():
+    network, inputs = seeded(deep()), numbers(5, 2, seed=7)
+    mean, variance = over_all_masks(network, inputs)
+    fitted = MCDropout.fit(network, (inputs, numbers(5, 2, seed=8)), samples=4000, seed=1)
+    found = fitted.predict(inputs)
+    error = (found.mean - mean).abs() / (variance / 4000).sqrt()
+    assert float(error.max()) < 4.0  # in standard errors
+    torch.testing.assert_close(found.epistemic, variance, rtol=0.15, atol=0)  # about five standard errors
+
+
+def test_only_the_dropout_layers_are_in_training_mode():
+    network = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2)).train()
+    modes = [layer.training for layer in with_dropout_on(network)]  # pyright: ignore[reportGeneralTypeIssues]
+    assert modes == [False, False, True, False]
+    assert all(layer.training for layer in network)
+
+
+def test_another_seed_draws_other_masks():
+    network = mlp([4, 8, 2], dropout=0.2).eval()
+    rows = numbers(9, 4).float(), numbers(9, 2, seed=1).float()
+    one, other = (MCDropout.fit(network, rows, seed=seed).predict(rows[0]).epistemic for seed in (0, 1))
+    assert not torch.equal(one, other)
+
+
+def test_a_network_without_dropout_and_a_single_sample_are_refused():
+    rows = numbers(9, 4).float(), numbers(9, 2, seed=1).float()
+    with pytest.raises(ValueError, match="no dropout layer"):
+        MCDropout.fit(mlp([4, 8, 2]), rows)
+    with pytest.raises(ValueError, match="samples=1"):
+        MCDropout.fit(mlp([4, 8, 2], dropout=0.1), rows, samples=1)

@@ -1,0 +1,195 @@
+"""Laplace by laplace-torch: what we ask of it, and what we add to it."""
+
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+import torch
+from reference import dense_jacobian
+from torch import nn
+
+from trustgp_experiments.peers import KronPosterior, LaplaceGLM, LaplaceSampled, mlp
+from trustgp_experiments.peers.kron_variance import KronVariance
+from trustgp_experiments.peers.tuning import held_out_nll
+
+if find_spec("laplace") is None:
+    pytest.skip("laplace-torch is not installed", allow_module_level=True)
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def linear(outputs: int = 2) -> tuple[nn.Module, tuple, tuple]:
+    """A linear network without bias, and rows it fits with noise."""
+    network = nn.Linear(4, outputs, bias=False).double().eval()
+    with torch.no_grad():
+        network.weight.copy_(numbers(outputs, 4, seed=1))
+    inputs = numbers(90, 4)
+    with torch.no_grad():
+        targets = network(inputs) + 0.5 * numbers(90, outputs, seed=2)
+    # laplace-torch looks for a last layer among at least two
+    return nn.Sequential(nn.Identity(), network), (inputs[:60], targets[:60]), (inputs[60:], targets[60:])
+
+
+class Backwards(nn.Module):
+    """Lists its layers in another order than it calls them in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(5, 2), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def problem(network: nn.Module | None = None) -> tuple[nn.Module, tuple, tuple]:
+    """A small network with biases, and rows it fits with noise."""
+    network = mlp([4, 6, 5, 2], activation=nn.Tanh) if network is None else network
+    network = network.double().eval()
+    inputs = numbers(120, 4)
+    with torch.no_grad():
+        targets = network(inputs) + 0.2 * numbers(120, 2, seed=2)
+    return network, (inputs[:80], targets[:80]), (inputs[80:], targets[80:])
+
+
+@pytest.mark.parametrize("last_layer", [False, True])
+def test_glm_variance_of_a_linear_network_is_that_of_bayesian_linear_regression(last_layer):
+    network, train, validation = linear()
+    posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
+    prior, noise, new = 0.7, 0.3, numbers(5, 4, seed=3)
+    found = posterior.variance(new, posterior.precision(prior, noise))
+    precision = train[0].T @ train[0] / noise + prior * torch.eye(4).double()
+    expected = (new * torch.linalg.solve(precision, new.T).T).sum(dim=1)
+    torch.testing.assert_close(found, expected[:, None].expand(5, 2), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("last_layer", [False, True])
+@pytest.mark.parametrize("network", [None, Backwards()], ids=["in order", "backwards"])
+def test_glm_variance_is_that_of_dense_jacobians(network, last_layer):
+    network, train, validation = problem(network)
+    posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
+    assert posterior.kron.gradients is not None
+    precision = posterior.precision(0.7, 0.3)
+    new = numbers(5, 4, seed=3)
+    jacobian = dense_jacobian(network, new, list(posterior.names))
+    expected = torch.einsum("ncp,pq,ncq->nc", jacobian, torch.linalg.inv(precision.to_matrix()), jacobian)
+    torch.testing.assert_close(posterior.variance(new, precision), expected, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("last_layer", [False, True])
+def test_factored_variance_is_the_librarys_own(last_layer):
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
+    precision, new = posterior.precision(0.7, 0.3), numbers(5, 4, seed=3)
+    assert posterior.kron.gradients is not None
+    factored = posterior.variance(new, precision)
+    library = replace(posterior.kron, gradients=None)(new, precision)[..., 0]
+    torch.testing.assert_close(factored, library, rtol=1e-10, atol=0)
+    _, covariance = posterior.laplace(new)  # laplace-torch's public call, at the same prior and noise
+    torch.testing.assert_close(factored, covariance.diagonal(dim1=1, dim2=2), rtol=1e-10, atol=0)
+
+
+def test_jacobians_in_chunks_give_the_same(monkeypatch):
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+    precision, new = posterior.precision(0.7, 0.3), numbers(9, 4, seed=3)
+    library = replace(posterior.kron, gradients=None)
+    whole = library(new, precision)
+    monkeypatch.setattr(KronVariance, "_jacobian_rows", lambda self: 2)
+    torch.testing.assert_close(library(new, precision), whole, rtol=1e-12, atol=0)
+
+
+def test_a_factor_on_the_variance_is_a_choice_of_prior_and_noise():
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+    new, factor = numbers(5, 4, seed=3), 3.7
+    plain = posterior.variance(new, posterior.precision(0.7, 0.3))
+    moved = posterior.variance(new, posterior.precision(0.7 / factor, 0.3 * factor))
+    torch.testing.assert_close(moved, factor * plain, rtol=1e-10, atol=0)
+
+
+def test_the_prior_is_the_evidences_best():
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+
+    def evidence(factor: float) -> float:
+        posterior.precision(posterior.prior * factor, posterior.noise)
+        return float(posterior.laplace.log_marginal_likelihood())
+
+    assert evidence(1.0) > max(evidence(1.2), evidence(1 / 1.2))
+
+
+def test_tuning_raises_the_likelihood_of_the_validation_rows():
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+    error = validation[1] - network(validation[0]).detach()
+    tuned, plain = (
+        held_out_nll(error, LaplaceGLM.fit(posterior, validation, tune=tune).predict(validation[0]).variance)
+        for tune in (True, False)
+    )
+    assert tuned <= plain
+
+
+def test_without_tuning_prior_and_noise_are_those_of_the_posterior():
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+    new = numbers(5, 4, seed=3)
+    expected = posterior.variance(new, posterior.precision(posterior.prior, posterior.noise))
+    found = LaplaceGLM.fit(posterior, validation, tune=False).predict(new)
+    torch.testing.assert_close(found.epistemic, expected, rtol=1e-12, atol=0)
+    assert torch.equal(found.mean, network(new))
+
+
+def test_draws_spread_as_the_posterior_says():
+    network, train, validation = linear()
+    posterior = KronPosterior.fit(network, train, validation)
+    new = numbers(5, 4, seed=3)
+    expected = posterior.variance(new, posterior.precision(0.7, 0.3))
+    weights = posterior.laplace.mean + posterior.deviations(0.7, 0.3, 20_000, seed=1)
+    drawn = LaplaceSampled(posterior.network, posterior.names, weights, torch.zeros(2).double())
+    found = drawn.predict(new)
+    torch.testing.assert_close(found.epistemic, expected, rtol=0.05, atol=0)  # five standard errors
+    error = (found.mean - network(new).detach()).abs() / (expected / 20_000).sqrt()
+    assert float(error.max()) < 4.0  # in standard errors
+
+
+def test_sampled_networks_are_tuned_to_a_likelihood_no_worse_than_hardly_any_spread():
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+    fitted = LaplaceSampled.fit(posterior, validation, samples=10)
+    error = validation[1] - fitted.predict(validation[0]).mean
+    constant = (validation[1] - network(validation[0]).detach()).square().mean(dim=0)
+    best = held_out_nll(error, fitted.predict(validation[0]).variance)
+    assert (
+        best <= held_out_nll(validation[1] - network(validation[0]).detach(), constant.expand(40, 2)) + 0.01
+    )
+
+
+def test_two_predictors_of_one_posterior_do_not_disturb_each_other():
+    network, train, validation = problem()
+    posterior = KronPosterior.fit(network, train, validation)
+    linearised = LaplaceGLM.fit(posterior, validation)
+    before = linearised.predict(validation[0]).variance
+    sampled = LaplaceSampled.fit(posterior, validation, samples=4)
+    assert torch.equal(linearised.predict(validation[0]).variance, before)
+    assert torch.equal(
+        sampled.predict(validation[0]).mean,
+        LaplaceSampled.fit(posterior, validation, samples=4).predict(validation[0]).mean,
+    )
+
+
+def test_a_missing_library_is_an_error_that_names_the_extra(monkeypatch):
+    network, train, validation = problem()
+    monkeypatch.setitem(sys.modules, "laplace", None)
+    with pytest.raises(ImportError, match=r"trustgp\[peers\].*--no-deps laplace-torch"):
+        KronPosterior.fit(network, train, validation)
+
+
+def test_inputs_in_a_tuple_and_a_single_sample_are_refused():
+    network, train, validation = problem()
+    with pytest.raises(ValueError, match="one tensor"):
+        KronPosterior.fit(network, ((train[0],), train[1]), validation)
+    with pytest.raises(ValueError, match="samples=1"):
+        LaplaceSampled.fit(KronPosterior.fit(network, train, validation), validation, samples=1)

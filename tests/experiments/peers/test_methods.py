@@ -1,0 +1,112 @@
+"""The methods of the studies, by name."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import nn
+
+from trustgp_experiments.peers import METHODS, Bundle, KronPosterior, fit_methods, mlp
+
+NAMES = [
+    "network + noise",
+    "ensemble of 5",
+    "MC-dropout 20",
+    "rMC-dropout",
+    "Laplace sampled",
+    "Laplace GLM",
+    "Laplace last layer",
+    "NTK GP, subset",
+    "sparse NTK GP",
+    "GP on inputs, no network",
+    "trustgp paper form",
+    "trustgp, no witness",
+    "trustgp",
+    "trustgp corrected",
+]
+laplace = pytest.mark.skipif(find_spec("laplace") is None, reason="laplace-torch is not installed")
+
+
+@pytest.fixture
+def bundle() -> Bundle:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(150, 3, generator=generator)
+    targets = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
+    networks = [mlp([3, 12, 2], activation=nn.Tanh, seed=seed).eval() for seed in range(5)]
+    return Bundle(
+        network=networks[0],
+        members=networks[1:],
+        dropout_network=mlp([3, 12, 2], activation=nn.Tanh, dropout=0.1).eval(),
+        train=(inputs[:100], targets[:100]),
+        validation=(inputs[100:], targets[100:]),
+        options={"num_experts": 2},
+    )
+
+
+def test_the_names_are_those_of_the_studies():
+    assert [method.name for method in METHODS] == NAMES
+
+
+def test_all_but_those_that_do_without_the_network_or_need_others_are_training_free():
+    others = [method.name for method in METHODS if not method.training_free]
+    assert others == ["ensemble of 5", "MC-dropout 20", "rMC-dropout", "GP on inputs, no network"]
+
+
+@laplace
+def test_every_method_answers_and_the_training_free_ones_keep_the_networks_output(bundle):
+    new = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    found = {fitted.name: fitted for fitted in fit_methods(bundle)}
+    assert list(found) == NAMES
+    for name, fitted in found.items():
+        prediction = fitted.predict(new)
+        assert prediction.mean.shape == (8, 2)
+        assert (prediction.variance > 0).all()
+        assert fitted.seconds > 0
+        if fitted.training_free and name not in ("Laplace sampled", "trustgp corrected"):
+            assert torch.equal(prediction.mean, bundle.network(new)), name
+    assert {name for name, fitted in found.items() if fitted.training_free} == {
+        method.name for method in METHODS if method.training_free
+    }
+
+
+@laplace
+def test_shared_work_is_done_once(bundle, monkeypatch):
+    made = []
+    fit = KronPosterior.fit
+
+    def counted(*arguments, **options):
+        made.append(options)
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(KronPosterior, "fit", counted)
+    list(fit_methods(bundle, ["Laplace sampled", "Laplace GLM"]))
+    assert made == [{}]
+
+
+def test_the_two_readings_of_trustgp_share_a_model_and_each_pays_for_it(bundle):
+    own, corrected = fit_methods(bundle, ["trustgp", "trustgp corrected"])
+    assert own.predict.__self__.model is corrected.predict.__self__.model
+    assert corrected.seconds >= bundle._made["trustgp"][1] > 0
+
+
+def test_each_that_borrows_work_pays_for_it_once(bundle, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(Bundle, "_now", lambda self: clock[0])
+
+    def work() -> str:
+        clock[0] += 5.0
+        return "done"
+
+    def borrow() -> str:
+        clock[0] += 1.0
+        return bundle.once("work", work)
+
+    assert bundle.timed(borrow) == ("done", 6.0)
+    assert bundle.timed(borrow) == ("done", 6.0)  # not done again, yet paid for
+    assert bundle.timed(lambda: "alone") == ("alone", 0.0)
+
+
+def test_methods_may_be_chosen_and_unknown_ones_are_refused(bundle):
+    assert [fitted.name for fitted in fit_methods(bundle, ["ensemble of 5"])] == ["ensemble of 5"]
+    with pytest.raises(ValueError, match="unknown"):
+        list(fit_methods(bundle, ["crystal ball"]))

@@ -1,0 +1,179 @@
+"""The detection study, small: what its scores mean, and what follows from its numbers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from detection.conftest import conditional_detr, pictures
+
+from trustgp.detection import Detection, Things
+from trustgp_experiments.studies import run_study
+from trustgp_experiments.studies.detection.peers import Decoder, Found, find, with_background
+from trustgp_experiments.studies.detection.pictures import (
+    FAMILIAR,
+    NOVEL,
+    PictureSet,
+    make_scenes,
+)
+from trustgp_experiments.studies.detection.scores import (
+    OURS,
+    Told,
+    _calibration,
+    _several,
+    _worst,
+    hits,
+    right,
+    strange,
+    told_apart,
+    told_by_all,
+)
+from trustgp_experiments.studies.detection.tables import findings, tables
+from trustgp_experiments.studies.detection.timing import EAGER, GRAPH, PLAIN
+from trustgp_experiments.training.detector_network import trained
+
+LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)
+
+
+@pytest.fixture(scope="module")
+def seen():
+    images, things = pictures(6)
+    world = PictureSet(images, things, 2)
+    return world, find(conditional_detr(), [conditional_detr()], world, LOOSE, passes=2)
+
+
+def made_up(boxes, pictures, image=None) -> Found:
+    boxes = torch.tensor(boxes, dtype=torch.float32)
+    m = len(boxes)
+    image = torch.zeros(m, dtype=torch.int64) if image is None else torch.tensor(image)
+    logits = torch.tensor([[3.0, 0.0, 0.0]]).repeat(m, 1)
+    several = (logits.softmax(dim=1).repeat(2, 1, 1), boxes.repeat(2, 1, 1))
+    return Found(pictures, image, boxes, logits, torch.zeros(m, 4), several, several)
+
+
+def test_a_member_that_is_the_same_network_says_the_same(seen):
+    _, found = seen
+    told, places = found.members
+    sure = told[0, :, -1] <= told[1, :, -1] + 1e-6  # its surest query there may be another one
+    torch.testing.assert_close(told[0][sure], told[1][sure])
+    assert bool(sure.any())
+    assert places.shape == (2, len(found.image), 4)
+
+
+def test_a_pass_without_dropout_is_the_detector_itself():
+    network, (images, _) = conditional_detr(), pictures(2)
+    for part in network.model.decoder.modules():
+        for name in ("dropout", "activation_dropout", "attention_dropout"):
+            if hasattr(part, name):
+                setattr(part, name, 0.0)
+    decoder = Decoder(network)
+    with torch.no_grad():
+        found = decoder(images)
+        image, query = torch.tensor([0, 1]), torch.tensor([3, 5])
+        told, _ = decoder.again(image, query, torch.tensor([48.0] * 4))
+    expected = with_background(found.logits, 2)[image, query].softmax(dim=1)
+    torch.testing.assert_close(told, expected, rtol=1e-4, atol=1e-5)
+    assert not network.model.decoder.training
+
+
+def test_a_thing_is_found_once_by_the_surest():
+    things = Things(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 1]))
+    world = PictureSet(torch.zeros(1, 3, 48, 48), [things], 2)
+    thing, label = hits(made_up([[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 31], [40, 40, 45, 45]], world))
+    assert thing.tolist() == [0, -1, 1, -1]
+    assert label.tolist() == [0, 2, 1, 2]
+
+
+def test_strange_detections_lie_on_things_that_were_not_trained_on():
+    things = Things(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 4]))
+    world = PictureSet(
+        torch.zeros(2, 3, 48, 48), [things, Things(torch.zeros(0, 4), torch.zeros(0).long())], 2
+    )
+    boxes = [[0.0, 0, 10, 10], [20, 20, 30, 28], [33, 33, 40, 40], [20, 20, 30, 30]]
+    assert strange(made_up(boxes, world, [0, 0, 0, 1])).tolist() == [False, True, False, False]
+
+
+def test_the_calibration_error_is_the_gap_over_bins():
+    generator = torch.Generator().manual_seed(0)
+    confidence = torch.rand(200, generator=generator, dtype=torch.float64)
+    correct = (torch.rand(200, generator=generator) < 0.5).double()
+    expected = 0.0
+    for k in range(10):
+        inside = (confidence >= k / 10) & (confidence < (k + 1) / 10)
+        if bool(inside.any()):
+            gap = confidence[inside].mean() - correct[inside].mean()
+            expected += float(gap.abs() * inside.sum() / 200)
+    assert float(_calibration(confidence, correct)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_members_that_agree_share_no_information():
+    same = torch.tensor([[[0.7, 0.2, 0.1]]]).repeat(3, 5, 1)
+    told = _several(same, torch.zeros(3, 5, 4))
+    torch.testing.assert_close(told.scores["mutual information"], torch.zeros(5).double(), atol=1e-6, rtol=0)
+    apart = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]])
+    one = _several(apart, torch.zeros(2, 1, 4)).scores["mutual information"]
+    assert float(one) == pytest.approx(float(torch.tensor(2.0).log()), rel=1e-6)
+
+
+def test_a_picture_is_as_foreign_as_its_most_foreign_detection():
+    world = PictureSet(torch.zeros(3, 3, 48, 48), [], 2)
+    found = _worst(torch.tensor([0.2, 0.7, 0.1]), made_up([[0.0] * 4] * 3, world, [0, 0, 2]))
+    assert found.tolist() == pytest.approx([0.7, -1.0, 0.1])
+
+
+def test_scores_tables_and_findings_come_from_the_numbers(seen):
+    world, found = seen
+    answers = {name: told_by_all(found, 2.0, None, None) for name in (FAMILIAR, NOVEL)}
+    for told in answers.values():  # ours, made up: told apart perfectly
+        value = torch.linspace(0, 1, len(found.image)) + (2.0 if told is answers[NOVEL] else 0.0)
+        scores = {"entropy": value, "latent variance": value}
+        told[OURS] = Told(told["softmax"].probabilities, value, found.boxes, scores)
+    novel = PictureSet(world.images, [Things(t.boxes, t.labels + 2) for t in world.things], 2)
+    apart = told_apart(answers, {FAMILIAR: found, NOVEL: replace(found, pictures=novel)})
+    assert apart[OURS][NOVEL]["latent variance"]["auroc"] == 1.0
+    assert apart["softmax"][NOVEL].keys() == {"entropy"}
+    times = {
+        name: {"over": over, "under": 20.0 / over, "peak": None, "calls": 3}
+        for name, over in {PLAIN: 1.0, EAGER: 1.7, GRAPH: 1.4}.items()
+    }
+    studied = {"told": apart, "right": {}, "ap50": {"rover": 0.5}}
+    said = findings({"scenes": studied}, times)
+    assert "kept" in said[0]
+    assert "not kept" not in said[0]
+    assert said[-2].endswith("not kept.")
+    assert said[-1].endswith(": kept.")
+    assert len(tables({"scenes": studied}, times)) == 3
+
+
+def test_right_scores_only_what_has_found_a_thing():
+    things = [Things(torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([0])) for _ in range(30)]
+    world = PictureSet(torch.zeros(30, 3, 48, 48), things, 2)
+    shift = torch.linspace(-1, 1, 30)
+    boxes = [[0.0, 0.0, 10.0 + float(s), 10.0] for s in shift]
+    found = made_up(boxes, world, list(range(30)))
+    told = told_by_all(found, 1.0, None, None)
+    scores = right(told, told, found, found)["softmax"]
+    assert scores["rows"] == [30, 30]
+    assert scores["rms"] == pytest.approx(float((shift.square().mean() / 4).sqrt()), rel=1e-5)
+    assert scores["coverage"][2] >= 0.95
+
+
+def test_scenes_of_the_study_are_not_those_of_the_training():
+    world = make_scenes(seed=0, many=5, some=5)
+    assert world.fit.known == 2
+    assert not torch.equal(world.fit.images, world.validation.images)
+    assert not torch.equal(world.validation.images, world.tests[FAMILIAR].images)
+
+
+def test_without_pillow_nothing_runs_and_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"detection needs PIL.*trustgp\[detection\]"):
+        run_study("detection", tmp_path, quick=True)
+    assert not (tmp_path / "detection" / "parts").exists()
+
+
+def test_weights_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match="name='rovers' is unknown"):
+        trained("rovers")

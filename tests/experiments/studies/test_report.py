@@ -1,0 +1,604 @@
+"""The report: what the page holds, and what a browser makes of it."""
+
+import re
+import shlex
+import shutil
+import struct
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import trustgp
+from trustgp.cli import main
+from trustgp_experiments import studies
+from trustgp_experiments.core.result import Column, Figure, Result, Setting, StudyError, Table, provenance
+from trustgp_experiments.report.html import Html, join, prose, tag
+from trustgp_experiments.report.page import read_results, write_report
+from trustgp_experiments.report.table import sort_value, table_html
+
+EVIL = """<script>window.bad = 1</script>"><img src=x onerror="window.bad=1">'&`<b>`"""
+METHODS = ("constant noise", "ensemble of 5", "MC-dropout", "rLaplace", "trustgp", "trustgp corrected")
+SPLITS = ("sarcos, random", "sarcos, blocks of time", "barrett", "kuka")
+
+
+def png(width: int, height: int) -> bytes:
+    """A picture of one grey."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        whole = kind + content
+        return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\xc0" * width) * height)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 40 20"><rect width="40" height="20"/></svg>'
+
+
+def score(place: int) -> float:
+    """Numbers in no order."""
+    return ((place * 7919) % 101) / 10 - 4
+
+
+def long_table() -> Table:
+    """60 rows in four groups."""
+    columns = [
+        Column("data", -1),
+        Column("method", -1),
+        Column("NLL", 2, "low"),
+        Column("coverage", 1, unit="%"),
+        Column("AUROC", 3, "high"),
+        *(Column(f"torque {n}", 2) for n in range(1, 8)),
+    ]
+    rows = []
+    for number in range(60):
+        split, method = SPLITS[number // 15], f"{METHODS[number % 6]}, form {number % 15}"
+        nll = None if number % 10 == 3 else [score(number), 0.05]
+        rows.append([split, method, nll, 90 + score(number), None, *([score(number)] * 7)])
+    return Table("Every cell", columns, rows, block="data", note="In units of `std`.")
+
+
+def short_table() -> Table:
+    columns = [Column("neighbours", -1), Column("NLL", 2, "low")]
+    rows = [["10 of them", [-1.5, 0.2]], ["9 of them", 3.0], ["none", None], ["0.5 of them", -20.25]]
+    return Table("A short one", columns, rows)
+
+
+def write_study(folder: Path, study: str, *, quick: bool = False, **fields) -> Path:
+    setting = Setting(folder / study, quick=quick)
+    defaults = {"title": f"What of {study}?", "protocol": ["Rows in plain words."], "findings": ["It holds."]}
+    origin = provenance(setting, study, splits={"random": [0.8, 0.2], "by_time": True})
+    return Result(study, **{**defaults, "provenance": origin, **fields}).write(setting.out)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """Two studies, a long table, two figures."""
+    folder = tmp_path_factory.mktemp("results")
+    figures = [Figure("wide.png", "Small multiples", "A panel each."), Figure("line.svg", "A line")]
+    write_study(folder, "transfer", tables=[short_table(), long_table()], figures=figures)
+    write_study(folder, "bound", tables=[short_table()])
+    (folder / "transfer" / "wide.png").write_bytes(png(1300, 500))
+    (folder / "transfer" / "line.svg").write_text(SVG)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(results) -> Path:
+    return write_report(results)
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes, and whether every element is closed where it should be."""
+
+    VOID = ("meta", "img", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.found if tag == name]
+
+
+def test_text_is_escaped_unless_it_is_html():
+    assert tag("p", "1 < 2 & 3", class_="a", aria_label='"', hidden=True, id=None) == (
+        '<p class="a" aria-label="&quot;" hidden>1 &lt; 2 &amp; 3</p>'
+    )
+    assert join("<", Html("<br>"), None) == "&lt;<br>"
+    assert prose("run `a < b` now") == "run <code>a &lt; b</code> now"
+    assert prose("a lone ` stays") == "a lone ` stays"
+
+
+def test_a_number_is_not_torn_from_its_spread_or_its_percent():
+    assert prose("so 1.2 ± 0.3 and 95 % of it").split(" ") == [
+        "so",
+        "1.2\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.3",
+        "and",
+        "95\N{NO-BREAK SPACE}%",
+        "of",
+        "it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ([2.5, 1.0], 2.5),
+        (3, 3.0),
+        (None, None),
+        ("16 experts", 16.0),
+        ("-0.5", -0.5),
+        ("10,000 rows", 10_000.0),
+        ("1e-3 rate", 1e-3),
+        (".25", 0.25),
+        ("ours", None),
+        ("form 2", None),
+    ],
+)
+def test_cells_are_sorted_by_the_number_they_begin_with(cell, value):
+    assert sort_value(cell) == value
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(page):
+    elements = Elements(page.read_text())
+    ids = [attributes["id"] for _, attributes in elements.found if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    links = [link["href"] for link in elements.all("a")]
+    assert len(links) > 5
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+
+
+def test_nothing_on_the_page_is_elsewhere(page):
+    elements = Elements(page.read_text())
+    sources = [
+        value for _, given in elements.found for name, value in given.items() if name in ("src", "href")
+    ]
+    assert all(value.startswith(("data:image/", "#")) for value in sources)
+    assert not elements.all("link")
+    policy = next(m["content"] for m in elements.all("meta") if "http-equiv" in m)
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "unsafe" not in policy
+    assert "url(" not in page.read_text()
+
+
+def test_figures_are_inside_with_words_for_those_who_cannot_see_them(page):
+    pictures = [picture for picture in Elements(page.read_text()).all("img") if "src" in picture]
+    assert [picture["alt"] for picture in pictures] == ["Small multiples. A panel each.", "A line"]
+    assert pictures[0]["src"].startswith("data:image/png;base64,")
+    assert (pictures[0]["width"], pictures[0]["height"]) == ("1300", "500")
+    assert pictures[1]["src"].startswith("data:image/svg+xml;base64,")
+
+
+def test_studies_come_in_their_order_and_those_of_the_user_last(tmp_path):
+    for name in ("mine", "bound", "toy", "another", "ablation"):
+        write_study(tmp_path, name)
+    found = [result.study for result in read_results(tmp_path).values()]
+    assert found == ["toy", "ablation", "bound", "another", "mine"]
+
+
+def test_the_same_results_give_the_same_page(results, page, tmp_path):
+    assert write_report(results, tmp_path / "new" / "other.html").read_bytes() == page.read_bytes()
+
+
+def test_the_page_says_where_results_come_from(page):
+    text = page.read_text()
+    assert "trustgp study transfer --seeds 3" in text
+    for part in (trustgp.__version__, "0, 1, 2", "CPU", "random (0.8, 0.2), by_time yes"):
+        assert part in text
+
+
+def test_a_quick_result_says_that_its_figures_mean_nothing(tmp_path, page):
+    write_study(tmp_path, "toy", quick=True)
+    write_study(tmp_path, "bound")
+    text = write_report(tmp_path).read_text()
+    assert text.count('class="warning"') == 2  # on top, and at the study
+    assert "figures mean nothing" in text
+    assert 'class="warning"' not in page.read_text()
+
+
+@pytest.fixture
+def evil(tmp_path) -> Path:
+    """A page of a result that has a script wherever text may stand."""
+    table = Table(EVIL, [Column(EVIL, -1), Column("b" + EVIL, unit=EVIL)], [[EVIL, 1.0]] * 2, EVIL, EVIL)
+    figure = Figure("a.png", EVIL, EVIL)
+    origin = {"command": EVIL, "commit": EVIL, EVIL: {EVIL: [EVIL]}}
+    words = {"title": EVIL, "protocol": [EVIL], "findings": [EVIL]}
+    setting = Setting(tmp_path / "evil")
+    Result(EVIL, tables=[table], figures=[figure], provenance=origin, **words).write(setting.out)
+    (setting.out / "a.png").write_bytes(png(4, 4))
+    return write_report(tmp_path)
+
+
+def test_text_that_looks_like_html_stays_text(evil):
+    elements = Elements(evil.read_text())
+    assert len(elements.all("script")) == 1
+    assert not any(name.startswith("on") for _, given in elements.found for name in given)
+    assert {picture.get("src", "data:")[:5] for picture in elements.all("img")} == {"data:"}
+    assert EVIL in [link["title"] for link in elements.all("a") if "title" in link]
+
+
+def rows_of(html: str) -> list[str]:
+    return re.findall(r"<tr.*?</tr>", html)
+
+
+def test_the_best_of_each_group_is_bold():
+    table = long_table()
+    bold = [row for row in rows_of(table_html(table, "t")) if "<strong>" in row]
+    assert len(bold) == 4
+    for split, row in zip(SPLITS, bold, strict=True):
+        best = min(cells[2][0] for cells in table.rows if cells[0] == split and cells[2])
+        assert f"<strong>{best:.2f}<span" in row
+
+
+def test_a_group_stands_above_its_rows_and_rows_without_block_have_none():
+    html = table_html(long_table(), "t")
+    assert re.findall(r'class="group"><th[^>]*><span>(.*?)</span>', html) == list(SPLITS)
+    assert html.count("<tbody>") == 4
+    assert "group" not in table_html(short_table(), "t")
+
+
+def test_only_long_tables_have_a_filter():
+    assert 'type="search"' in table_html(long_table(), "t")
+    assert 'type="search"' not in table_html(short_table(), "t")
+
+
+def test_a_table_without_rows_or_columns_is_shown():
+    for table in (Table("Empty", [], []), Table("Empty", [Column("a")], [])):
+        Elements(table_html(table, "t"))
+
+
+def test_a_folder_without_results_says_how_to_make_some(tmp_path):
+    with pytest.raises(StudyError, match=r"holds no results.*trustgp study all --out"):
+        write_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_one_study_is_told_from_that_of_all(results):
+    with pytest.raises(StudyError, match="give the folder around it"):
+        write_report(results / "transfer")
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_the_file_system(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_report(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("a.png", None, "is not there"),
+        ("a.png", b"", "damaged"),
+        ("a.png", b"<svg/>" * 9, "not a PNG"),
+        ("a.pdf", b"%PDF", r"only \.png and \.svg"),
+    ],
+)
+def test_a_figure_that_cannot_be_shown_is_named(tmp_path, file, content, words):
+    write_study(tmp_path, "toy", figures=[Figure(file, "A figure")])
+    if content is not None:
+        (tmp_path / "toy" / file).write_bytes(content)
+    with pytest.raises(StudyError, match=rf"{file}.*{words}"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_parts_of_the_page_are_installed_with_the_package():
+    folder = Path(trustgp.__file__).parents[1] / "trustgp_experiments" / "report" / "assets"
+    assert {file.suffix for file in folder.iterdir()} == {".html", ".css", ".js"}
+
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "studies.md"
+COMMANDS = re.findall(r"^trustgp .*?(?= *#|$)", DOCUMENT.read_text(), flags=re.MULTILINE)
+
+
+def test_the_commands_of_the_document_run_in_its_order(tmp_path, monkeypatch, capsys):
+    done = []
+
+    def fake(name, out, *, console, seeds, quick, device, jobs):
+        write_study(out, name, quick=quick)
+        done.append((name, str(out), seeds))
+        return Result(name, "A title", ["A protocol."])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(studies, "run_study", fake)
+    assert [main(shlex.split(command)[1:]) for command in COMMANDS] == [0] * len(COMMANDS)
+    assert ("toy", "results", 3) in done
+    assert ("bound", "results", 5) in done
+    assert {name for name, out, _ in done if out == "results-quick"} == set(studies.STUDIES)
+    assert (tmp_path / "results" / "report.html").exists()
+    capsys.readouterr()
+
+
+def test_the_document_names_every_study():
+    assert set(re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(), flags=re.MULTILINE)) >= set(
+        studies.STUDIES
+    )
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium; skipped, with the reason, where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
+    found = [
+        path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))
+    ]
+    if not found:
+        pytest.skip("there is no Chromium here: apt-get install chromium.")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=found[0], args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a page, and at the end sees that it neither complained nor asked for anything."""
+    contexts, complaints, requests = [], [], []
+
+    def open_page(file: Path, *, width: int = 1280, scheme: str = "light"):
+        context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+        contexts.append(context)
+        opened = context.new_page()
+        opened.on("console", lambda message: complaints.append(message.text))
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        opened.on("request", lambda request: requests.append(request.url))
+        opened.goto(file.as_uri())
+        return opened
+
+    open_page.complaints, open_page.requests = complaints, requests
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def check_silence(visit, file: Path) -> None:
+    assert visit.complaints == []
+    assert {url for url in visit.requests if not url.startswith("data:")} == {file.as_uri()}
+
+
+SHORT, LONG = "#transfer-table-1", "#transfer-table-2"
+
+
+def column(opened, table: str, place: int) -> list[str]:
+    """Text of a column as it is shown: hidden rows are left out, hidden cells are empty."""
+    return opened.locator(f"{table} tbody tr:not(.group)").evaluate_all(
+        """(rows, place) => rows.filter((row) => row.checkVisibility()).map((row) => row.cells[place])
+          .map((cell) => cell.checkVisibility() ? cell.innerText.trim() : "")""",
+        place,
+    )
+
+
+def click(opened, table: str, header: str) -> str:
+    found = opened.locator(f"{table} thead th", has_text=header).first
+    found.locator("button").click()
+    return found.get_attribute("aria-sort")
+
+
+def test_the_page_asks_for_nothing_but_itself(visit, page):
+    opened = visit(page)
+    opened.locator("summary").first.click()
+    opened.locator(".enlarge").first.click()
+    check_silence(visit, page)
+
+
+def test_no_text_acts(visit, evil):
+    opened = visit(evil)
+    opened.locator(".enlarge").click()
+    opened.keyboard.press("Escape")
+    opened.locator("thead button:visible").first.click()
+    assert opened.evaluate("window.bad") is None
+    assert opened.locator("h2").inner_text() == " ".join(EVIL.split())
+    check_silence(visit, evil)
+
+
+def test_the_policy_keeps_even_its_own_scripts_from_the_network(visit, page):
+    opened = visit(page)
+    blocked = opened.evaluate(
+        """() => new Promise((done) => {
+          addEventListener("securitypolicyviolation", (event) => done(event.blockedURI));
+          new Image().src = "https://example.org/a.png";
+        })"""
+    )
+    assert blocked.startswith("https://example.org")
+    # the browser may announce the request before it refuses it; an answer there is not
+    assert opened.evaluate("fetch('https://example.org').then(() => 'sent', () => 'refused')") == "refused"
+
+
+def test_a_header_sorts_up_down_and_back(visit, page):
+    opened = visit(page)
+    before = column(opened, SHORT, 1)
+    assert click(opened, SHORT, "NLL") == "ascending"
+    assert [text.split(" ")[0] for text in column(opened, SHORT, 1)] == [
+        "-20.25",
+        "-1.50",
+        "3.00",
+        "\N{EN DASH}",
+    ]
+    assert click(opened, SHORT, "NLL") == "descending"
+    assert [text.split(" ")[0] for text in column(opened, SHORT, 1)] == [
+        "3.00",
+        "-1.50",
+        "-20.25",
+        "\N{EN DASH}",
+    ]
+    assert click(opened, SHORT, "NLL") == "none"
+    assert column(opened, SHORT, 1) == before
+    check_silence(visit, page)
+
+
+def test_text_is_sorted_by_the_number_it_begins_with(visit, page):
+    opened = visit(page)
+    click(opened, SHORT, "neighbours")
+    assert column(opened, SHORT, 0) == ["0.5 of them", "9 of them", "10 of them", "none"]
+
+
+def test_only_one_header_says_that_it_sorts(visit, page):
+    opened = visit(page)
+    click(opened, SHORT, "neighbours")
+    click(opened, SHORT, "NLL")
+    states = opened.locator(f"{SHORT} thead th").evaluate_all("all => all.map(h => h.ariaSort)")
+    assert states == ["none", "ascending"]
+
+
+def test_the_keyboard_sorts(visit, page):
+    opened = visit(page)
+    opened.locator(f"{SHORT} thead button").last.focus()
+    opened.keyboard.press("Enter")
+    assert column(opened, SHORT, 0)[0] == "0.5 of them"
+    opened.keyboard.press("Space")
+    assert column(opened, SHORT, 0)[0] == "9 of them"
+
+
+def test_rows_are_sorted_within_their_groups_until_these_are_let_go(visit, page):
+    opened = visit(page)
+    click(opened, LONG, "coverage")
+    assert column(opened, LONG, 0) == [""] * 60  # the group's name stands above, not in each row
+    shown = [float(text) for text in column(opened, LONG, 3)]
+    groups = [shown[start : start + 15] for start in range(0, 60, 15)]
+    assert all(group == sorted(group) for group in groups)
+    assert shown != sorted(shown)
+    opened.locator(f"{LONG} .grouping").uncheck()
+    shown = [float(text) for text in column(opened, LONG, 3)]
+    assert shown == sorted(shown)
+    assert set(column(opened, LONG, 0)) == set(SPLITS)
+    opened.locator(f"{LONG} .grouping").check()
+    assert [float(text) for text in column(opened, LONG, 3)] == [
+        number for group in groups for number in group
+    ]
+
+
+def test_a_filter_leaves_the_rows_that_have_every_word(visit, page):
+    opened = visit(page)
+    opened.locator(f"{LONG} .filter").fill("barrett TRUSTGP")
+    methods = column(opened, LONG, 1)
+    wanted = [row[1] for row in long_table().rows if row[0] == "barrett" and row[1].startswith("trustgp")]
+    assert methods == wanted
+    assert opened.locator(f"{LONG} .group:visible").all_inner_texts() == ["barrett"]
+    assert opened.locator(f"{LONG} output").inner_text() == f"{len(wanted)} of 60 rows"
+    opened.locator(f"{LONG} .filter").fill("")
+    assert len(column(opened, LONG, 1)) == 60
+    assert opened.locator(f"{LONG} output").inner_text() == "60 rows"
+
+
+def test_a_figure_grows_and_goes(visit, page):
+    opened = visit(page)
+    small = opened.locator(".enlarge img").first
+    small.click()
+    large = opened.locator("dialog img")
+    assert large.get_attribute("src") == small.get_attribute("src")
+    assert large.get_attribute("alt") == "Small multiples. A panel each."
+    assert large.bounding_box()["width"] > small.bounding_box()["width"]
+    opened.keyboard.press("Escape")
+    assert not opened.locator("dialog").is_visible()
+    small.click()
+    opened.locator("dialog .close").click()
+    assert not opened.locator("dialog").is_visible()
+
+
+def test_the_command_is_copied(visit, page):
+    opened = visit(page)
+    opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.locator("#transfer .copy").click()
+    opened.locator("#transfer .copy", has_text="Copied").wait_for()
+    assert opened.evaluate("navigator.clipboard.readText()") == "trustgp study transfer --seeds 3"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of "rgb(r, g, b)", WCAG 2."""
+    parts = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+TEXTS = """() => [...document.querySelectorAll("body *")]
+  .filter((e) => e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+  .map((e) => {
+    let ground = e;
+    const colour = () => getComputedStyle(ground).backgroundColor;
+    while (ground.parentElement && colour().endsWith(", 0)")) ground = ground.parentElement;
+    return [e.tagName + "." + e.className, getComputedStyle(e).color, colour()];
+  })"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("toggled", [False, True])
+def test_every_text_stands_out_from_its_ground(visit, tmp_path, results, scheme, toggled):
+    for name in ("transfer", "bound"):
+        shutil.copytree(results / name, tmp_path / name)
+    write_study(tmp_path, "toy", quick=True)
+    opened = visit(write_report(tmp_path), scheme=scheme)
+    if toggled:
+        opened.locator(".theme").click()
+    opened.locator("summary").first.click()
+    found = opened.evaluate(TEXTS)
+    assert len(found) > 500
+    assert {name for name, colour, ground in found if contrast(colour, ground) < 4.5} == set()
+    grounds = opened.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(grounds) < 0.1) == ((scheme == "dark") != toggled)
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
+def test_the_page_never_scrolls_sideways(visit, page, width):
+    opened = visit(page, width=width)
+    opened.locator(f"{LONG} .grouping").uncheck()
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_the_table_scrolls_in_its_box_and_its_first_column_stays(visit, page):
+    opened = visit(page, width=390)
+    box = opened.locator(f"{LONG} .scroll")
+    first, second = (opened.locator(f"{LONG} tbody tr:nth-child(2) > :nth-child({n})").first for n in (2, 3))
+    before = first.bounding_box()["x"], second.bounding_box()["x"]
+    assert box.evaluate("box => { box.scrollLeft = 120; return box.scrollLeft; }") == 120
+    assert first.bounding_box()["x"] == pytest.approx(before[0], abs=1)
+    assert second.bounding_box()["x"] == pytest.approx(before[1] - 120, abs=1)
+
+
+def test_the_contents_mark_the_study_that_is_read(visit, page):
+    opened = visit(page)
+    assert opened.locator("nav .here > a").all_inner_texts() == ["transfer"]
+    opened.locator("nav a", has_text="bound").click()
+    opened.locator("nav .here > a", has_text="bound").wait_for()
+
+
+def test_the_tables_are_whole_without_scripts(browser, page):
+    context = browser.new_context(java_script_enabled=False)
+    opened = context.new_page()
+    opened.goto(page.as_uri())
+    assert opened.locator(f"{LONG} tbody tr:not(.group):visible").count() == 60
+    assert not opened.locator(f"{LONG} .filter").is_visible()
+    assert not opened.locator(".theme").is_visible()
+    context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_a_screenshot_has_something_on_it(visit, page, tmp_path, width, scheme):
+    opened = visit(page, width=width, scheme=scheme)
+    picture = tmp_path / "page.png"
+    opened.screenshot(path=picture, full_page=True)
+    content = picture.read_bytes()
+    assert struct.unpack(">II", content[16:24])[0] == width
+    assert len(content) > 50_000
+    check_silence(visit, page)

@@ -1,0 +1,274 @@
+import copy
+import functools
+
+import pytest
+import torch
+from reference import (
+    dense_gram,
+    dense_jacobian,
+    flat_parameters,
+    greedy_by_refit,
+    leave_out,
+    posterior_mean,
+    posterior_variance,
+    profile_likelihood,
+    relative_sizes,
+    scale_from_eigenpairs,
+)
+
+from trustgp.data.chunking import working_set
+from trustgp.data.rows import Rows
+from trustgp.experts.expert import SELECTION_NOISE, Problem, Task, prior_expert, solve_expert
+from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes, chunk_rows, features_of
+from trustgp.experts.neighbours import RowQuota
+from trustgp.math.evidence import FactorisationError
+from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
+from trustgp.tangents.network import prepare
+
+EVERY = torch.empty(0, dtype=torch.int64)
+NOBODY = torch.empty(0, dtype=torch.int64)
+
+
+@functools.cache
+def jacobian_of(network, inputs):
+    """The dense Jacobian of the session's case, made once: it takes longer than all else here."""
+    return dense_jacobian(network, inputs)
+
+
+@functools.cache
+def relative_sizes_of(network, inputs):
+    return relative_sizes(jacobian_of(network, inputs))
+
+
+class Setting:
+    """A problem with its dense kernel and targets."""
+
+    def __init__(self, case, tangents, outputs="shared", kernel=0, groups=None):
+        self.case = case
+        prepared = prepare(case.network, "all", None)
+        mixes = output_mixes(outputs, case.targets.shape[1], torch.Generator().manual_seed(0))
+        self.mix, self.served = mixes[kernel]
+        bound = tangents.bind(prepared, self.mix, case.inputs[:8], case.targets[:8])
+        with torch.no_grad():
+            self.residual = case.targets - case.network(case.inputs)
+        rows = Rows(case.inputs, case.targets)
+        self.problem = Problem(rows, bound, self.served, self.residual, groups)
+        jacobian = jacobian_of(case.network, case.inputs)
+        self.gram = dense_gram(jacobian, self.mix)
+        linear = jacobian @ flat_parameters(case.network)
+        self.targets = (linear + self.residual)[:, self.served]
+        alike = torch.ones(len(case.inputs), len(self.served), dtype=torch.float64)
+        self.amplitude = relative_sizes_of(case.network, case.inputs) if outputs == "shared" else alike
+
+    def evidence(self, expert):
+        """tau, and s of each output, read back."""
+        scale = expert.scale * self.amplitude[expert.rows].mean(dim=0)
+        return float(expert.noise[0] / scale[0]), scale
+
+
+@pytest.fixture(scope="module", params=["LayerFactors", "JacobianRows"])
+def tangents(request):
+    return {"LayerFactors": LayerFactors(), "JacobianRows": JacobianRows()}[request.param]
+
+
+def whole(own) -> Task:
+    return Task(own=own, candidates=NOBODY, quota=RowQuota(10**6, 0))
+
+
+@pytest.mark.parametrize(("outputs", "kernel"), [("shared", 0), ("separate", 1), ("pseudo", 0)])
+def test_a_solved_expert_equals_dense_gp_regression(case, tangents, outputs, kernel):
+    setting = Setting(case, tangents, outputs, kernel)
+    own, test = torch.arange(0, 60), torch.arange(60, 100)
+    expert = solve_expert(setting.problem, whole(own)).expert
+    gram, cross = setting.gram[own][:, own], setting.gram[test][:, own]
+    tau, scale = setting.evidence(expert)
+    assert float(expert.jitter) == 0.0
+    expected = scale_from_eigenpairs(gram, setting.targets[own], tau)
+    # tau is read back as noise / scale, and the smallest eigenvalues lie far below it: 1e-8 is what is left.
+    torch.testing.assert_close(scale, expected, rtol=1e-8, atol=0)
+    answer = expert.posterior(features_of(setting.problem.tangents, case.inputs[test], EVERY))
+    prior = setting.gram.diagonal()[test]
+    variance = posterior_variance(gram, cross, prior, tau)
+    torch.testing.assert_close(answer.unit, variance, rtol=1e-6, atol=1e-10 * float(prior.max()))
+    shift = posterior_mean(gram, cross, setting.residual[own][:, setting.served], tau)
+    # (K + tau I)^-1 has a condition of up to 1e8 here, which costs that many digits on both sides.
+    torch.testing.assert_close(answer.residual_mean, shift, rtol=1e-6, atol=1e-8)
+
+
+def test_the_evidence_is_that_of_the_pseudo_targets(case, tangents):
+    setting = Setting(case, tangents)
+    own = torch.arange(60)
+    expert = solve_expert(setting.problem, whole(own)).expert
+    gram, targets = setting.gram[own][:, own], setting.targets[own]
+    tau, _ = setting.evidence(expert)
+    found = profile_likelihood(gram, targets, tau)
+    level = float(gram.diagonal().mean())
+    best = max(profile_likelihood(gram, targets, level * 10.0 ** (power / 2)) for power in range(-16, 5))
+    assert found >= best - 0.01  # the search stops a hundredth short at worst
+
+
+def test_kappa_is_the_mean_squared_leave_one_out_error_in_units_of_its_variance(case, tangents):
+    setting = Setting(case, tangents)
+    own = torch.arange(50)
+    expert = solve_expert(setting.problem, whole(own)).expert
+    tau, scale = setting.evidence(expert)
+    gram = setting.gram[own][:, own]
+    errors, variances = leave_out(gram, setting.residual[own], torch.arange(50), tau)
+    typical = setting.amplitude[own] / setting.amplitude[own].mean(dim=0)
+    expected = (errors.square() / (((variances - tau)[:, None] * typical + tau) * scale)).mean(dim=0)
+    # fifty inverses of matrices with a condition of up to 1e8
+    torch.testing.assert_close(expert.kappa, expected, rtol=1e-6, atol=0)
+
+
+def test_own_rows_beyond_the_cap_are_chosen_most_uncertain_first(case, tangents):
+    setting = Setting(case, tangents)
+    own = torch.arange(20, 60)
+    expert = solve_expert(setting.problem, Task(own, NOBODY, RowQuota(9, 0))).expert
+    noise = SELECTION_NOISE * float(setting.gram[own][:, own].diagonal().mean())
+    assert expert.rows.tolist() == greedy_by_refit(setting.gram, 9, noise, own, NOBODY)
+    assert int(expert.own) == 9
+
+
+def test_borrowed_rows_are_chosen_most_uncertain_first_given_the_own_rows(case, tangents):
+    setting = Setting(case, tangents)
+    own, candidates = torch.arange(40), torch.arange(50, 80)
+    expert = solve_expert(setting.problem, Task(own, candidates, RowQuota(10**6, 7))).expert
+    noise = SELECTION_NOISE * float(setting.gram[own][:, own].diagonal().mean())
+    expected = greedy_by_refit(setting.gram, 7, noise, candidates, own)
+    assert expert.rows[:40].tolist() == own.tolist()
+    assert expert.rows[40:].tolist() == expected
+    assert int(expert.own) == 40
+
+
+def test_kappa_counts_own_rows_only(case, tangents):
+    setting = Setting(case, tangents)
+    own, candidates = torch.arange(30), torch.arange(100, 130)
+    expert = solve_expert(setting.problem, Task(own, candidates, RowQuota(10**6, 10))).expert
+    tau, _ = setting.evidence(expert)
+    gram = setting.gram[expert.rows][:, expert.rows]
+    errors, variances = leave_out(gram, setting.residual[expert.rows], torch.arange(40), tau)
+    epistemic = (variances - tau)[:, None] * setting.amplitude[expert.rows] * expert.scale
+    ratios = errors.square() / (epistemic + expert.noise)
+    torch.testing.assert_close(expert.kappa, ratios[:30].mean(dim=0), rtol=1e-6, atol=0)  # as above
+
+
+def test_left_out_groups_are_predicted_without_them(case, tangents):
+    groups = torch.arange(160) // 8
+    setting = Setting(case, tangents, groups=groups)
+    own = torch.arange(48)
+    solved = solve_expert(setting.problem, whole(own))
+    expert, held = solved.expert, solved.held_out
+    tau, _ = setting.evidence(expert)
+    gram = setting.gram[own][:, own]
+    retrained, variances = leave_out(gram, setting.targets[own], groups[own], tau)
+    corrected, _ = leave_out(gram, setting.residual[own], groups[own], tau)
+    shift = (setting.residual[own] - corrected).flatten()
+    # Inverses of matrices with a condition of up to 1e8, in both.
+    torch.testing.assert_close(held.residual_mean, shift, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(held.residual, retrained.flatten() + shift, rtol=1e-6, atol=1e-7)
+    unit = variances - tau
+    expected = (unit[:, None] * setting.amplitude[own] * expert.scale).flatten()
+    torch.testing.assert_close(held.epistemic, expected, rtol=1e-6, atol=1e-9 * float(expected.max()))
+    novelty = (unit / gram.diagonal())[:, None].expand(48, 2).flatten()
+    torch.testing.assert_close(held.novelty, novelty, rtol=1e-6, atol=1e-9)
+    assert held.output.tolist() == [0, 1] * 48
+
+
+def test_amplitudes_are_the_squared_gradients_of_each_output_over_their_mean(case, tangents):
+    setting = Setting(case, tangents)
+    found = amplitudes(setting.problem.tangents, setting.problem.tangents(case.inputs))
+    torch.testing.assert_close(found, setting.amplitude, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("outputs", ["separate", "pseudo"])
+def test_a_kernel_of_one_mixed_output_has_no_amplitudes(case, tangents, outputs):
+    made = Setting(case, tangents, outputs).problem.tangents
+    assert bool((amplitudes(made, made(case.inputs[:5])) == 1.0).all())
+
+
+def test_a_sketch_does_not_tell_the_outputs_apart(case):
+    made = Setting(case, Sketch(64)).problem.tangents
+    assert bool((amplitudes(made, made(case.inputs[:5])) == 1.0).all())
+
+
+def test_an_output_without_a_gradient_is_not_certain_for_that(case, tangents):
+    """As behind a ReLU that is off: the kernel of the others still says how new the row is."""
+    network = copy.deepcopy(case.network)
+    network.append(torch.nn.ReLU())
+    with torch.no_grad():
+        network[-2].bias[:] = torch.tensor([-1e6, 1e6])
+    prepared = prepare(network, "all", None)
+    mix, _ = output_mixes("shared", 2, torch.Generator())[0]
+    made = tangents.bind(prepared, mix, case.inputs[:4], case.targets[:4])
+    found = amplitudes(made, made(case.inputs[:9]))
+    assert bool((found[:, 0] == LEAST_AMPLITUDE).all())
+
+
+def test_without_groups_nothing_is_held_out(case, tangents):
+    setting = Setting(case, tangents)
+    assert solve_expert(setting.problem, whole(torch.arange(20))).held_out is None
+
+
+def test_columns_are_chosen_from_the_experts_own_rows(case):
+    setting = Setting(case, JacobianRows(keep_per_expert=12))
+    own, candidates = torch.arange(40), torch.arange(50, 80)
+    bound = setting.problem.tangents
+    expert = solve_expert(setting.problem, Task(own, candidates, RowQuota(10, 5))).expert
+    assert torch.equal(expert.posterior.columns, bound.columns(case.inputs[own]))
+    assert len(expert.posterior.columns) == 24
+
+
+def test_an_expert_of_one_row_is_solved(case, tangents):
+    setting = Setting(case, tangents)
+    expert = solve_expert(setting.problem, whole(torch.tensor([3]))).expert
+    assert bool(torch.isfinite(expert.scale).all())
+    answer = expert.posterior(features_of(setting.problem.tangents, case.inputs[3:4], EVERY))
+    assert 0 <= float(answer.unit) < float(answer.prior)
+
+
+def test_duplicated_rows_are_solved(case, tangents):
+    setting = Setting(case, tangents)
+    expert = solve_expert(setting.problem, whole(torch.arange(10).repeat(4))).expert
+    assert bool((expert.kappa > 0).all())
+
+
+def test_a_network_whose_gradients_overflow_is_said_to(case):
+    network = copy.deepcopy(case.network)
+    with torch.no_grad():
+        network[4].weight.mul_(1e200)
+    tangents = LayerFactors()
+    prepared = prepare(network, "all", None)
+    bound = type(
+        tangents.bind(prepare(case.network, "all", None), torch.eye(2).double(), case.inputs[:2], None)
+    )
+    problem = Problem(
+        Rows(case.inputs, case.targets),
+        bound(prepared, torch.eye(2).double(), 1),
+        torch.arange(2),
+        case.targets,
+        None,
+    )
+    with pytest.raises(FactorisationError, match="overflow"):
+        solve_expert(problem, whole(torch.arange(9)))
+
+
+def test_a_stand_in_has_the_typical_scale_and_no_rows(case):
+    setting = Setting(case, LayerFactors())
+    siblings = [solve_expert(setting.problem, whole(torch.arange(i, i + 30))).expert for i in (0, 40)]
+    stand_in = prior_expert(whole(torch.arange(80, 99)), siblings)
+    assert stand_in.failed
+    assert not siblings[0].failed
+    expected = (siblings[0].scale * siblings[1].scale).sqrt()
+    torch.testing.assert_close(stand_in.scale, expected, rtol=1e-10, atol=0)
+    assert len(stand_in.rows) == int(stand_in.own) == 0
+    assert stand_in.kappa.tolist() == [1.0, 1.0]
+
+
+def test_chunks_do_not_change_the_features(case, tangents, monkeypatch):
+    setting = Setting(case, tangents)
+    bound = setting.problem.tangents
+    whole_gram = features_of(bound, case.inputs[:20], EVERY)
+    monkeypatch.setattr(type(bound), "working_bytes", lambda self: working_set(self.network.device) // 3)
+    assert chunk_rows(bound) == 3
+    parts = features_of(bound, case.inputs[:20], EVERY)
+    torch.testing.assert_close(parts.gram(parts), whole_gram.gram(whole_gram), rtol=1e-10, atol=1e-10)

@@ -1,0 +1,147 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trustgp.experts import gate as gating
+from trustgp.experts.gate import (
+    OVERSIZE,
+    Division,
+    Gate,
+    GramProjection,
+    SpanProjection,
+    find_centroids,
+    make_projection,
+    nearest_two,
+)
+from trustgp.tangents.factors import FactorFeatures
+from trustgp.tangents.rows import RowFeatures
+
+
+def cloud(n: int, q: int, seed: int) -> torch.Tensor:
+    return torch.randn(n, q, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_nearest_two_equal_the_sorted_distances():
+    points, centroids = cloud(40, 3, 0), cloud(6, 3, 1)
+    nearest, second = nearest_two(points, centroids)
+    for i in range(40):
+        order = sorted(range(6), key=lambda j: float((points[i] - centroids[j]).square().sum()))
+        assert [int(nearest[i]), int(second[i])] == order[:2]
+
+
+def test_distances_in_small_lots_give_the_same_centroids(monkeypatch):
+    points, centroids = cloud(40, 3, 0), cloud(6, 3, 1)
+    whole = nearest_two(points, centroids)
+    monkeypatch.setattr(gating, "DISTANCES", 7 * 8 * len(centroids))
+    for some, all_at_once in zip(nearest_two(points, centroids), whole, strict=True):
+        assert torch.equal(some, all_at_once)
+
+
+@pytest.mark.parametrize("gone", range(5))
+def test_rows_move_to_new_halves_as_if_all_were_asked_again(gone):
+    points, before, halves = cloud(200, 3, 0), cloud(5, 3, 1), cloud(2, 3, 2)
+    labels, apart = gating._nearest(points, before)
+    after = torch.cat([before[:gone], before[gone + 1 :], halves])
+    orphans = (labels == gone).nonzero().flatten()
+    moved = gating._with_halves(points, labels, apart, gone, orphans, after)
+    for found, expected in zip(moved, gating._nearest(points, after), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_ties_go_to_the_first_centroid():
+    nearest, second = nearest_two(torch.zeros(1, 1), torch.tensor([[1.0], [-1.0], [1.0]]))
+    assert (int(nearest), int(second)) == (0, 1)
+
+
+def test_with_one_centroid_the_second_is_the_first():
+    nearest, second = nearest_two(cloud(4, 2, 0), cloud(1, 2, 1))
+    assert nearest.tolist() == second.tolist() == [0, 0, 0, 0]
+
+
+def test_explicit_features_give_the_same_components_as_a_gram_matrix():
+    phi = cloud(20, 5, 0)
+    explicit = RowFeatures(phi)
+    ones = torch.ones(20, 1, dtype=torch.float64)
+    hidden = FactorFeatures((phi,), (ones,), ())  # (a . a') (1 . 1): the same kernel
+    span, gram = make_projection(explicit, 3), make_projection(hidden, 3)
+    assert isinstance(span, SpanProjection)
+    assert isinstance(gram, GramProjection)
+    torch.testing.assert_close(span(explicit), gram(hidden), rtol=1e-10, atol=1e-10)
+
+
+def test_a_gate_without_projection_has_no_components():
+    gate = Gate(None, torch.zeros(1, 0, dtype=torch.float64))
+    assert gate.embed(RowFeatures(cloud(7, 2, 0))).shape == (7, 0)
+    assert gate.num_experts == 1
+
+
+@pytest.mark.parametrize("components", [1, 2, 5])
+def test_the_number_of_components_is_the_one_asked_for(components):
+    features = RowFeatures(cloud(30, 8, 0))
+    assert make_projection(features, components)(features).shape == (30, components)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(4, 60),
+    st.integers(1, 4),
+    st.integers(2, 8),
+    st.sampled_from(["gaussian", "copies", "one place", "heavy"]),
+)
+def test_every_row_has_exactly_one_expert_and_no_expert_is_empty(seed, n, q, experts, kind):
+    experts = min(experts, n)
+    points = cloud(n, q, seed)
+    if kind == "copies":
+        points = points[torch.arange(n) % 3]
+    if kind == "one place":
+        points = points[:1].repeat(n, 1)
+    if kind == "heavy":
+        points[: n // 2] *= 1e-3
+    centroids = find_centroids(points[: max(2, n // 2)], points, experts, seed=0)
+    labels, _ = nearest_two(points, centroids)
+    sizes = torch.bincount(labels, minlength=len(centroids))
+    assert int(sizes.sum()) == n
+    assert int(sizes.min()) > 0
+    assert len(centroids) <= 2 * experts
+
+
+def test_an_expert_far_above_the_target_is_split():
+    points = torch.cat([cloud(800, 2, 0), cloud(200, 2, 1) + 20])
+    subset = points[750:]  # most of it from the small cloud, so that k-means slights the large one
+    centroids = find_centroids(subset, points, 8, seed=0)
+    sizes = torch.bincount(nearest_two(points, centroids)[0])
+    assert int(sizes.max()) <= OVERSIZE * 1000 / 8
+    assert len(centroids) > 8
+
+
+def test_rows_in_fewer_places_than_experts_get_an_expert_a_place():
+    points = torch.eye(3, dtype=torch.float64).repeat(10, 1)
+    centroids = find_centroids(points, points, 6, seed=0)
+    assert len(centroids) == 3
+
+
+def test_the_same_seed_gives_the_same_centroids():
+    points = cloud(200, 4, 0)
+    one, other = (find_centroids(points[:100], points, 7, seed=3) for _ in range(2))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("n", "experts", "subset", "expected"),
+    [
+        (10_000, 4, None, 512),
+        (10_000, 100, None, 800),
+        (100, 4, None, 100),
+        (100, 4, 20, 20),
+        (100, 40, 20, 40),
+    ],
+)
+def test_subset_size(n, experts, subset, expected):
+    assert Division(subset=subset).subset_size(n, experts) == expected
+
+
+@pytest.mark.parametrize("options", [{"components": 0}, {"subset": 1}])
+def test_impossible_divisions_are_refused(options):
+    with pytest.raises(ValueError, match="needed"):
+        Division(**options)

@@ -1,0 +1,192 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
+
+import trustgp
+from trustgp.experts.expert import Task, prior_expert
+from trustgp.experts.gate import nearest_two
+from trustgp.experts.mixture import LatentPrediction
+from trustgp.experts.neighbours import RowQuota
+from trustgp.experts.posteriors import LatentMoments, PriorPosterior
+
+FIELDS = ("epistemic", "noise", "log_kappa", "residual_mean", "novelty", "expert")
+
+
+@pytest.fixture(scope="module")
+def mixture(fitted):
+    return fitted.mixtures[0]
+
+
+@pytest.fixture(scope="module")
+def new(toy):
+    return toy(30, seed=9)[0]
+
+
+def test_each_row_is_answered_by_the_expert_of_its_nearest_centroid(mixture, new, case):
+    raw = mixture.raw(new)
+    points = mixture.gate.embed(mixture.tangents(new))
+    assert torch.equal(raw.expert[:, 0], nearest_two(points, mixture.gate.centroids)[0])
+    assert len(raw.expert.unique()) > 1  # otherwise this test shows nothing
+
+
+def test_answers_equal_the_dense_gp_of_the_expert_that_answers(mixture, new, case):
+    raw = mixture.raw(new)
+    train, test = dense_jacobian(case.network, case.inputs), dense_jacobian(case.network, new)
+    mix = mixture.tangents.mix
+    with torch.no_grad():
+        residual = case.targets - case.network(case.inputs)
+    for index, expert in enumerate(mixture.experts):
+        asked = raw.expert[:, 0] == index
+        rows, amplitude = expert.rows, relative_sizes(test[asked])
+        typical = relative_sizes(train[rows]).mean(dim=0)
+        tau = float(expert.noise[0] / (expert.scale * typical)[0])
+        gram, cross = dense_gram(train[rows], mix), dense_gram(test[asked], mix, train[rows])
+        prior = dense_gram(test[asked], mix).diagonal()
+        unit = posterior_variance(gram, cross, prior, tau)
+        # The condition of K + tau I, up to 1e8, costs that many digits.
+        torch.testing.assert_close(
+            raw.epistemic[asked],
+            unit[:, None] * amplitude * expert.scale,
+            rtol=1e-6,
+            atol=1e-10 * float(prior.max()),
+        )
+        torch.testing.assert_close(
+            raw.residual_mean[asked], posterior_mean(gram, cross, residual[rows], tau), rtol=1e-6, atol=1e-8
+        )
+        assert torch.equal(raw.noise[asked], expert.noise.expand(int(asked.sum()), 2))
+        torch.testing.assert_close(raw.novelty[asked][:, 0], unit / prior, rtol=1e-6, atol=1e-10)
+
+
+def test_rows_are_answered_in_the_order_in_which_they_are_asked(mixture, new):
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
+    straight, mixed = mixture.raw(new), mixture.raw(new[order])
+    for name in FIELDS:
+        torch.testing.assert_close(
+            getattr(mixed, name), getattr(straight, name)[order], rtol=1e-10, atol=1e-10
+        )
+
+
+def test_chunks_do_not_change_the_answers(mixture, new, monkeypatch):
+    straight = mixture.raw(new)
+    monkeypatch.setattr(type(mixture.tangents), "working_bytes", lambda self: 64 * 2**20 // 4)
+    parts = mixture.raw(new)
+    for name in FIELDS:
+        torch.testing.assert_close(getattr(parts, name), getattr(straight, name), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("tangents", [trustgp.Sketch(64), trustgp.JacobianRows()], ids=["sketch", "rows"])
+def test_the_gradients_of_many_rows_are_made_once(case, new, tangents, monkeypatch):
+    model = trustgp.fit(
+        case.network, (case.inputs, case.targets), num_experts=3, tangents=tangents, progress=False
+    )
+    (mixture,), made = model.mixtures, []
+    whole, real = mixture.raw(new), type(mixture.tangents).__call__
+
+    def counted(self, inputs):
+        made.append(len(inputs))
+        return real(self, inputs)
+
+    monkeypatch.setattr(type(mixture.tangents), "__call__", counted)
+    monkeypatch.setattr("trustgp.experts.mixture.chunk_rows", lambda _: 7)
+    torch.testing.assert_close(mixture.raw(new).epistemic, whole.epistemic, rtol=1e-8, atol=1e-12)
+    assert sum(made) == len(new)
+
+
+def test_steadied_kappa_lies_between_an_experts_own_and_the_average(mixture):
+    own = torch.stack([expert.kappa for expert in mixture.experts]).log()
+    average = mixture.log_kappa.mean(dim=0)
+    low, high = torch.minimum(own, own.mean(dim=0)), torch.maximum(own, own.mean(dim=0))
+    assert mixture.log_kappa.shape == own.shape
+    assert bool((mixture.log_kappa >= own.min(dim=0).values).all())
+    assert bool((mixture.log_kappa <= own.max(dim=0).values).all())
+    assert bool(((mixture.log_kappa - average).abs() <= (high - low) + 1.0).all())
+
+
+def test_an_expert_that_could_not_be_solved_answers_with_the_prior(mixture, new, case):
+    stand_in = prior_expert(
+        Task(torch.arange(3), torch.arange(0), RowQuota(9, 0)), [expert for expert in mixture.experts[1:]]
+    )
+    broken = replace(mixture, experts=(stand_in, *mixture.experts[1:]))
+    raw = broken.raw(new)
+    asked = raw.expert[:, 0] == 0
+    assert bool(asked.any())
+    assert bool((raw.novelty[asked] == 1.0).all())
+    assert bool((raw.residual_mean[asked] == 0.0).all())
+    prior = dense_jacobian(case.network, new[asked]).square().sum(dim=2)  # of each output
+    torch.testing.assert_close(raw.epistemic[asked], prior * stand_in.scale, rtol=1e-10, atol=0)
+
+
+def answering(answer):
+    """A posterior that answers by a function."""
+    kind = type("Stub", (PriorPosterior,), {"__call__": lambda self, features: answer(features)})
+    return kind(torch.zeros(0, 2, dtype=torch.float64))
+
+
+def test_a_variance_below_zero_is_never_hidden(mixture, new):
+    def below_zero(features):
+        prior = features.diag()
+        return LatentMoments(-1e-9 * prior, prior, prior.new_zeros(len(prior), 2))
+
+    experts = tuple(replace(expert, posterior=answering(below_zero)) for expert in mixture.experts)
+    with pytest.warns(UserWarning, match="fell below zero") as caught:
+        raw = replace(mixture, experts=experts).raw(new)
+    assert "-1.0e-09 of the prior" in str(caught[0].message)
+    assert bool((raw.epistemic == 0).all())
+
+
+def test_rows_without_any_gradient_are_novel(mixture, new):
+    def nothing(features):
+        zeros = torch.zeros(len(features), dtype=torch.float64)
+        return LatentMoments(zeros, zeros, zeros[:, None].expand(-1, 2))
+
+    experts = tuple(replace(expert, posterior=answering(nothing)) for expert in mixture.experts)
+    assert bool((replace(mixture, experts=experts).raw(new).novelty == 1.0).all())
+
+
+@given(st.integers(0, 10**6), st.floats(-2, 4))
+def test_novelty_lies_in_zero_one_and_variance_is_never_negative(fitted, seed, power):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(5, 3, generator=generator, dtype=torch.float64) * 10.0**power
+    raw = fitted.mixtures[0].raw(inputs)
+    assert bool(((raw.novelty >= 0) & (raw.novelty <= 1)).all())
+    assert bool((raw.epistemic >= 0).all())
+    assert bool((raw.noise > 0).all())
+
+
+def raw_of(n: int, outputs: int) -> LatentPrediction:
+    values = torch.arange(1.0, n * outputs + 1, dtype=torch.float64).reshape(n, outputs)
+    expert = torch.arange(n)[:, None]
+    return LatentPrediction(
+        values, values * 2, values * 3, values * 4, values / 100, expert, values * 5, values * 6
+    )
+
+
+def test_answers_spread_over_rows_that_are_not_known():
+    known = torch.tensor([False, True, True, False])
+    spread = raw_of(2, 3).spread(known)
+    assert bool(torch.isinf(spread.epistemic[~known]).all())
+    assert bool((spread.novelty[~known] == 1).all())
+    assert spread.expert[:, 0].tolist() == [-1, 0, 1, -1]
+    assert bool((spread.witness_precision[~known] == 0).all())
+    assert torch.equal(spread.epistemic[known], raw_of(2, 3).epistemic)
+
+
+def test_outputs_of_several_kernels_stand_side_by_side():
+    joined = LatentPrediction.join([raw_of(3, 1), raw_of(3, 2)])
+    assert joined.epistemic.shape == (3, 3)
+    assert joined.expert.shape == (3, 2)
+    assert torch.equal(joined.residual_mean[:, 1:], raw_of(3, 2).residual_mean)
+
+
+def test_held_out_rows_have_an_entry_for_each_row_and_output():
+    residual = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    held = raw_of(2, 2).calibration_rows(residual, torch.arange(2))
+    assert held.residual.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert held.output.tolist() == [0, 1, 0, 1]
+    assert held.epistemic.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert held.witness_mean.tolist() == [5.0, 10.0, 15.0, 20.0]
+    assert held.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]

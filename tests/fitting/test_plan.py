@@ -1,0 +1,202 @@
+import pytest
+import torch
+
+from trustgp.data.quantities import parse_bytes, size_text
+from trustgp.executors import Threads
+from trustgp.experts.gate import Division
+from trustgp.experts.neighbours import Patchwork
+from trustgp.experts.witness import Witness
+from trustgp.fitting.budget import (
+    FEWEST_ROWS,
+    expert_bytes,
+    gate_bytes,
+    quota_for_budget,
+    smallest_subset,
+    subset_for_budget,
+)
+from trustgp.fitting.plan import WITNESS_SHARE, Plan, check_memory, make_plan
+from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
+from trustgp.tangents.network import prepare
+
+
+def bound_map(case, tangents=None):
+    tangents = tangents or LayerFactors()
+    mix, _ = output_mixes("shared", 2, torch.Generator())[0]
+    return tangents.bind(prepare(case.network, "all", None), mix, case.inputs[:4], case.targets[:4])
+
+
+def tensor_bytes(state) -> int:
+    from trustgp.data.trees import state_tensors
+
+    return sum(t.numel() * t.element_size() for t in state_tensors(state))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("64 MiB", 64 * 2**20),
+        ("64mib", 64 * 2**20),
+        ("2 GB", 2 * 10**9),
+        ("1.5 KiB", 1536),
+        ("7 b", 7),
+        (12345, 12345),
+    ],
+)
+def test_sizes_are_read(text, expected):
+    assert parse_bytes(text, name="budget") == expected
+
+
+@pytest.mark.parametrize("text", ["64", "many", "64 MiBs", "", "-3 MiB", 0, -5, "0 b", "1.2.3 MiB"])
+def test_what_is_not_a_size_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="budget="):
+        parse_bytes(text, name="budget")
+
+
+def test_sizes_are_written_for_people():
+    assert size_text(512) == "512 B"
+    assert size_text(1536) == "1.5 KiB"
+    assert size_text(3 * 2**20) == "3.0 MiB"
+    assert size_text(5 * 2**30) == "5.00 GiB"
+
+
+@pytest.mark.parametrize(
+    "tangents", [LayerFactors(), JacobianRows(), JacobianRows(keep=50), JacobianRows(keep_per_expert=9)]
+)
+def test_an_expert_holds_what_was_estimated(case, fit_case, tangents):
+    model = fit_case(tangents=tangents)
+    bound = bound_map(case, tangents)
+    for expert in model.mixtures[0].experts:
+        held = tensor_bytes(expert)
+        estimate = expert_bytes(bound, len(expert.rows), 2)
+        assert held <= estimate + 100  # scales, noises and the like
+        assert held >= 0.5 * estimate
+
+
+@pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
+def test_a_gate_holds_what_was_estimated(case, fit_case, tangents):
+    model = fit_case(tangents=tangents)
+    gate = model.mixtures[0].gate
+    tangent_map = model.mixtures[0].tangents
+    held = tensor_bytes(gate) + tensor_bytes(tuple(tangent_map.state().values()))
+    assert held == gate_bytes(tangent_map, 160, 8, gate.num_experts)
+
+
+def test_the_gate_of_one_expert_takes_next_to_nothing(case):
+    assert gate_bytes(bound_map(case), 512, 8, 1) <= 64
+
+
+@pytest.mark.parametrize("room", [20_000, 60_000, 150_000, 10**9])
+def test_the_handout_is_the_most_that_fits(case, room):
+    bound = bound_map(case)
+    sizes, neighbours = [50, 20, 70, 20], [2, 1, 3, 2]
+
+    def total(cap, lend):
+        rows = [min(own, cap) + lend * near for own, near in zip(sizes, neighbours, strict=True)]
+        return sum(expert_bytes(bound, r, 2) for r in rows)
+
+    quota = quota_for_budget(bound, sizes, neighbours, 4, room, 2)
+    assert total(quota.own, quota.borrowed) <= room
+    assert quota.borrowed <= 4
+    if quota.own < max(sizes):
+        bigger = quota.own + 1
+        assert total(bigger, min(4, bigger // 10)) > room
+
+
+def test_a_budget_leaves_the_gate_a_quarter(case):
+    bound = bound_map(case)
+    division = Division()
+    per_row = bound.row_bytes() + 8 * division.components
+    subset = subset_for_budget(bound, 10_000, 4, division, 400 * per_row)
+    assert subset == 100
+    tiny = subset_for_budget(bound, 10_000, 4, division, 4 * per_row)
+    assert tiny == smallest_subset(division, 10_000, 4)
+
+
+def plan(case, n=160, num_experts=None, budget=None, **options):
+    options = {"division": Division(), "patchwork": Patchwork(), "witness": Witness(), **options}
+    return make_plan(
+        [bound_map(case)],
+        case.inputs[:16],
+        n,
+        num_experts,
+        num_outputs=2,
+        budget=budget,
+        workers=Threads(2).workers,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(("n", "experts"), [(160, 1), (1000, 1), (1001, 2), (64_000, 64)])
+def test_an_expert_has_about_a_thousand_rows_by_default(case, n, experts):
+    assert plan(case, n).num_experts == experts
+
+
+def test_more_experts_than_rows_are_refused(case):
+    with pytest.raises(ValueError, match="num_experts=161 exceeds the 160 rows; lower it or pass more data"):
+        plan(case, num_experts=161)
+
+
+@pytest.mark.parametrize("experts", [0, -2])
+def test_less_than_one_expert_is_refused(case, experts):
+    with pytest.raises(ValueError, match=f"num_experts={experts}"):
+        plan(case, num_experts=experts)
+
+
+def test_a_plan_estimates_size_memory_and_time(case):
+    found = plan(case, 5000, 8)
+    assert 0 < found.state_bytes < found.peak_bytes
+    assert found.seconds > 0
+    assert plan(case, 5000, 8, budget=10**6).state_bytes <= 10**6
+
+
+def test_the_estimate_of_the_state_is_near_what_the_model_holds(case, fitted):
+    estimate = plan(case, 160, 4).state_bytes
+    assert 0.5 * fitted.nbytes < estimate < 2 * fitted.nbytes
+
+
+@pytest.mark.parametrize(("n", "size"), [(160, 750), (160, 30), (900, 100), (900, 400)])
+def test_the_estimate_of_the_witness_is_near_what_it_holds(case, find, toy, n, size):
+    held = find(*toy(n, seed=3), rows=size).nbytes
+    estimate = plan(case, n, 4, witness=Witness(rows=size)).witness_bytes
+    assert held / 1.2 <= estimate <= 2.5 * held
+
+
+def test_without_a_witness_a_plan_is_smaller(case):
+    heard, alone = plan(case, 5000, 8), plan(case, 5000, 8, witness=None)
+    assert alone.witness_bytes == 0
+    assert heard.state_bytes == alone.state_bytes + heard.witness_bytes
+    assert heard.peak_bytes > alone.peak_bytes
+    assert plan(case, 5000, 8, witness=Witness(most_inputs=2)).witness_bytes == 0  # there are three
+    assert plan(case, 49, 2).witness_bytes == 0
+
+
+@pytest.mark.parametrize("budget", [10**6, 10**7, 10**9])
+def test_a_witness_takes_at_most_its_share_of_a_budget(case, budget):
+    found = plan(case, 5000, 8, budget=budget)
+    assert 0 < found.witness_bytes <= budget // WITNESS_SHARE
+    assert found.state_bytes <= budget
+
+
+def test_a_fit_that_would_not_fit_into_memory_is_refused_before_it_begins(fit_case):
+    with pytest.raises(MemoryError, match=r"more than memory \(1.0 MiB\).*More experts"):
+        fit_case(memory="1 MiB")
+    with pytest.raises(MemoryError, match="free"):
+        check_memory(Plan(1, 1, 1, 2**60, 1.0, 0), None, torch.device("cpu"))
+
+
+def test_the_smallest_experts_are_worth_their_gate(case, fit_case):
+    with pytest.raises(ValueError, match="smallest that works") as caught:
+        fit_case(budget=1000)
+    needed = int(str(caught.value).split("works is ")[1].split(" bytes")[0])
+    model = fit_case(budget=needed)
+    assert all(len(e.rows) >= min(FEWEST_ROWS, int(e.own)) for e in model.mixtures[0].experts)
+
+
+def test_kept_features_take_memory_and_save_time(case):
+    found = plan(case, 5000, 8)
+    kept = found.keeping()
+    assert kept.seconds < found.seconds
+    rows = 5000 * bound_map(case).row_bytes()
+    assert kept.peak_bytes > rows
+    # no worker makes features beside the expert that it solves
+    assert kept.peak_bytes <= found.peak_bytes + rows

@@ -1,0 +1,227 @@
+import pytest
+import torch
+from reference import dense_gram, dense_jacobian, mass_between_by_loops
+
+from trustgp.data.rows import Rows
+from trustgp.executors import FitContext, Threads
+from trustgp.experts.expert import Problem, Solved
+from trustgp.experts.gate import Division
+from trustgp.experts.neighbours import CANDIDATES, Patchwork, RowQuota, lend_rows
+from trustgp.fitting import divide as divide_module
+from trustgp.fitting.divide import divide, embed_rows
+from trustgp.fitting.solve import make_tasks, solve_tasks
+from trustgp.math.evidence import FactorisationError
+from trustgp.math.kernel_pca import mass_between
+from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
+from trustgp.tangents.network import prepare
+
+
+def bound_map(case, tangents=None):
+    mix, _ = output_mixes("shared", 2, torch.Generator())[0]
+    tangents = tangents or LayerFactors()
+    return tangents.bind(prepare(case.network, "all", None), mix, case.inputs[:4], case.targets[:4])
+
+
+def context_of(report):
+    return FitContext(torch.device("cpu"), 0, Threads(2), report)
+
+
+def divided(case, report, experts, **options):
+    options = {"division": Division(), "patchwork": Patchwork(), **options}
+    return divide(
+        bound_map(case, options.pop("tangents", None)),
+        Rows(case.inputs, case.targets),
+        experts,
+        context_of(report),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
+def test_every_row_belongs_to_exactly_one_expert(case, report, tangents):
+    partition, _ = divided(case, report, 5, tangents=tangents)
+    tasks = make_tasks(partition, RowQuota(10**6, 5))
+    assert len(tasks) == partition.gate.num_experts >= 5
+    assert sorted(torch.cat([task.own for task in tasks]).tolist()) == list(range(160))
+    assert all(len(task.own) for task in tasks)
+
+
+def test_both_representations_divide_alike(case, report):
+    factors, _ = divided(case, report, 5)
+    explicit, _ = divided(case, report, 5, tangents=JacobianRows())
+    assert torch.equal(factors.nearest, explicit.nearest)
+
+
+def test_a_partition_keeps_the_components_of_its_rows(case, report):
+    partition, _ = divided(case, report, 5)
+    points = embed_rows(bound_map(case), partition.gate, Rows(case.inputs, case.targets), context_of(report))
+    torch.testing.assert_close(partition.points, points, rtol=1e-10, atol=1e-10)
+    for i in range(0, 160, 13):
+        distances = [float((points[i] - c).norm()) for c in partition.gate.centroids]
+        assert int(partition.nearest[i]) == distances.index(min(distances))
+
+
+def test_one_expert_needs_no_gate(case, report):
+    partition, bound = divided(case, report, 1)
+    assert partition.gate.projection is None
+    assert partition.nearest.tolist() == [0] * 160
+    assert partition.neighbours == ((),)
+    assert float(bound) == 0.0
+
+
+@pytest.mark.parametrize("components", [1, 3])
+def test_the_components_of_the_division_are_used(case, report, components):
+    partition, _ = divided(case, report, 4, division=Division(components=components))
+    assert partition.gate.centroids.shape[1] == components
+    other, _ = divided(case, report, 4, division=Division(components=8))
+    assert not torch.equal(partition.nearest, other.nearest)
+
+
+def test_the_subset_of_the_division_is_used(case, report):
+    partition, _ = divided(case, report, 4, division=Division(subset=40))
+    assert len(partition.gate.projection.features) == 40
+
+
+def test_the_bound_of_few_rows_is_exact(case, report):
+    partition, bound = divided(case, report, 4)
+    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
+    expected = mass_between_by_loops(gram, partition.nearest)
+    assert float(bound) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_bound_is_lower_than_that_of_random_divisions(case, report):
+    partition, bound = divided(case, report, 4)
+    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
+    for seed in range(5):
+        order = torch.randperm(160, generator=torch.Generator().manual_seed(seed))
+        assert float(bound) < float(mass_between(gram, partition.nearest[order]))
+
+
+def test_the_bound_of_many_rows_is_estimated_on_some(case, report, monkeypatch):
+    _, exact = divided(case, report, 4)
+    monkeypatch.setattr(divide_module, "EXACT_BOUND", 100)  # now 160 rows are many
+    _, estimate = divided(case, report, 4)
+    assert 0 < float(estimate) < 1
+    assert float(estimate) == pytest.approx(float(exact), rel=0.5)
+
+
+def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, report):
+    partition, _ = divided(case, report, 5)
+    tasks = make_tasks(partition, RowQuota(10**6, 3))
+    assert any(len(task.candidates) for task in tasks)
+    for expert, task in enumerate(tasks):
+        assert not set(task.own.tolist()) & set(task.candidates.tolist())
+        assert len(set(task.candidates.tolist())) == len(task.candidates)
+        expected = []
+        for neighbour in partition.neighbours[expert]:
+            here, there = partition.gate.centroids[expert], partition.gate.centroids[neighbour]
+            rows = (partition.nearest == neighbour).nonzero().flatten().tolist()
+            excess = {
+                i: float((partition.points[i] - here).norm() - (partition.points[i] - there).norm())
+                for i in rows
+            }
+            expected += sorted(rows, key=excess.__getitem__)[: 3 * CANDIDATES]
+        assert sorted(task.candidates.tolist()) == sorted(expected)
+        assert task.quota.borrowed == 3 * len(partition.neighbours[expert])
+
+
+def test_without_neighbours_nothing_is_borrowed(case, report):
+    partition, _ = divided(case, report, 5, patchwork=Patchwork(neighbours=0))
+    assert all(len(task.candidates) == 0 for task in make_tasks(partition, RowQuota(10**6, 3)))
+
+
+def test_lent_rows_are_a_share_of_an_average_expert():
+    assert lend_rows(Patchwork(4, 0.1), 1000, 10) == 10
+    assert lend_rows(Patchwork(4, 0.1), 95, 10) == 1
+    assert lend_rows(Patchwork(0, 0.1), 1000, 10) == 0
+
+
+def test_an_extended_partition_keeps_what_was_there(case, report, toy):
+    partition, _ = divided(case, report, 4)
+    new, targets = toy(20, seed=5)
+    points = embed_rows(bound_map(case), partition.gate, Rows(new, targets), context_of(report))
+    longer = partition.extend(points)
+    assert torch.equal(longer.nearest[:160], partition.nearest)
+    assert len(longer.nearest) == len(longer.points) == 180
+    assert longer.neighbours == partition.neighbours
+
+
+class Failing:
+    """A tangent map that overflows on rows of one expert."""
+
+    def __init__(self, inner, marked):
+        self.inner, self.marked = inner, marked
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def __call__(self, inputs):
+        features = self.inner(inputs)
+        if any(bool((row == self.marked).all()) for row in inputs):
+            table = {name: tensor * 1e200 for name, tensor in features.tensors().items()}
+            features = type(features).from_tensors(table)
+        return features
+
+
+def solve(case, report, *, strict, all_of_them=False):
+    partition, _ = divided(case, report, 4, patchwork=Patchwork(neighbours=0))
+    tasks = make_tasks(partition, RowQuota(10**6, 0))
+    marked = case.inputs[tasks[2].own[0]]
+    inner = bound_map(case)
+    tangents = Failing(inner, marked)
+    if all_of_them:
+        tangents = Failing(Failing(inner, marked), marked)
+        tangents.marked = case.inputs[:, :]
+    with torch.no_grad():
+        residual = case.targets - case.network(case.inputs)
+    problem = Problem(Rows(case.inputs, case.targets), tangents, torch.arange(2), residual, None)
+    kept = {}
+    solved = solve_tasks(
+        problem,
+        tasks,
+        context_of(report),
+        finished={},
+        on_solved=lambda i, result: kept.update({i: result}),
+        strict=strict,
+    )
+    return solved, kept
+
+
+def test_one_expert_that_cannot_be_solved_answers_with_the_prior_and_says_so(case, report):
+    with pytest.warns(UserWarning, match="experts 2 could not be solved .* strict=True"):
+        solved, kept = solve(case, report, strict=False)
+    assert [result.expert.failed for result in solved] == [i == 2 for i in range(len(solved))]
+    assert 2 not in kept
+    assert len(kept) == len(solved) - 1
+
+
+def test_strict_raises_with_the_expert_that_cannot_be_solved(case, report):
+    with pytest.raises(FactorisationError, match="expert 2"):
+        solve(case, report, strict=True)
+
+
+def test_finished_experts_are_not_solved_again(case, report):
+    partition, _ = divided(case, report, 4)
+    tasks = make_tasks(partition, RowQuota(10**6, 2))
+    with torch.no_grad():
+        residual = case.targets - case.network(case.inputs)
+    problem = Problem(Rows(case.inputs, case.targets), bound_map(case), torch.arange(2), residual, None)
+    fresh = []
+
+    def run(finished):
+        fresh.clear()
+        return solve_tasks(
+            problem,
+            tasks,
+            context_of(report),
+            finished=finished,
+            on_solved=lambda i, result: fresh.append(i),
+            strict=True,
+        )
+
+    first = run({})
+    assert sorted(fresh) == list(range(len(tasks)))
+    marker = Solved(first[1].expert, None)
+    second = run({1: marker})
+    assert sorted(fresh) == [i for i in range(len(tasks)) if i != 1]
+    assert second[1] is marker

@@ -1,0 +1,207 @@
+import pytest
+import torch
+
+import trustgp
+from trustgp import JacobianRows, Patchwork, Threads
+from trustgp.data.rows import Rows
+from trustgp.executors import FitContext
+from trustgp.experts.expert import Problem
+from trustgp.experts.neighbours import RowQuota
+from trustgp.fitting.divide import embed_rows
+from trustgp.fitting.solve import make_tasks, solve_tasks
+from trustgp.state.expert_tensors import expert_tensors
+
+
+class Counting(Threads):
+    """Counts the experts that are solved."""
+
+    solved = 0
+
+    def run(self, function, tasks):
+        if tasks and type(tasks[0]).__name__ == "Task":
+            Counting.solved += len(tasks)
+        return super().run(function, tasks)
+
+
+@pytest.fixture
+def counting():
+    Counting.solved = 0
+    return Counting(2)
+
+
+def new_rows(toy, n=12, corner=False):
+    inputs, targets = toy(400, seed=31)
+    if corner:  # all of them in one corner, so that some experts are not concerned
+        best = (inputs - torch.tensor([2.0, 2.0, 2.0]).double()).norm(dim=1).argsort()
+        inputs, targets = inputs[best], targets[best]
+    return inputs[:n], targets[:n]
+
+
+def solved_anew(model, case, added, report, groups=None):
+    """What a fit with the same partition on all rows would give, as tables of tensors."""
+    inputs, targets = (torch.cat(pair) for pair in zip((case.inputs, case.targets), added, strict=True))
+    with torch.no_grad():
+        residual = targets - case.network(inputs)
+    tables, context = [], FitContext(torch.device("cpu"), 0, Threads(2), report)
+    for k, mixture in enumerate(model.mixtures):
+        points = embed_rows(mixture.tangents, mixture.gate, Rows(*added), context)
+        partition = model.memory.partitions[k].extend(points)
+        handout = RowQuota(max(model.origin.cap[k], len(inputs)), model.origin.lend[k])
+        problem = Problem(Rows(inputs, targets), mixture.tangents, mixture.outputs, residual, groups)
+        solved = solve_tasks(
+            problem,
+            make_tasks(partition, handout),
+            context,
+            strict=True,
+        )
+        tables.append(expert_tensors(tuple(result.expert for result in solved)))
+    return tables
+
+
+def assert_experts_are(model, tables):
+    for mixture, expected in zip(model.mixtures, tables, strict=True):
+        found = expert_tensors(mixture.experts)
+        assert found.keys() == expected.keys()
+        assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+OPTIONS = [
+    {},
+    {"outputs": "separate"},
+    {"tangents": JacobianRows(keep=60, keep_per_expert=15)},
+    {"patchwork": Patchwork(neighbours=0)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_result_equals_a_fit_with_the_same_partition_on_all_rows(fit_case, case, toy, report, options):
+    model = fit_case(**options)
+    added = new_rows(toy)
+    expected = solved_anew(model, case, added, report)
+    model.update(added, progress=False)
+    assert_experts_are(model, expected)
+    assert model.origin.rows == 172
+
+
+def test_two_updates_equal_one(fit_case, toy, assert_same_state):
+    inputs, targets = new_rows(toy, 20)
+    at_once, in_steps = fit_case(), fit_case()
+    at_once.update((inputs, targets), progress=False)
+    in_steps.update((inputs[:7], targets[:7]), progress=False)
+    in_steps.update((inputs[7:], targets[7:]), progress=False)
+    assert_same_state(at_once, in_steps)
+    assert at_once.origin == in_steps.origin
+
+
+def test_only_the_experts_concerned_are_solved_again(fit_case, toy, counting):
+    model = fit_case(num_experts=8)
+    before = model.mixtures[0].experts
+    touched = model.update(new_rows(toy, 3, corner=True), executor=counting, progress=False)
+    after = model.mixtures[0].experts
+    assert 0 < len(touched) < len(after)
+    assert counting.solved == len(touched)
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        assert (new is not old) == (i in touched)
+
+
+def test_new_rows_lower_the_uncertainty_about_them(fit_case, toy):
+    model = fit_case()
+    inputs, _ = new_rows(toy, 30)
+    before = model.novelty(inputs * 2)
+    with torch.no_grad():
+        model.update((inputs * 2, model.network(inputs * 2)), progress=False)
+    assert float(model.novelty(inputs * 2).mean()) < 0.5 * float(before.mean())
+
+
+def test_all_rows_are_held_after_an_update_without_a_budget(fit_case, toy):
+    model = fit_case(num_experts=1)
+    model.update(new_rows(toy), progress=False)
+    (expert,) = model.mixtures[0].experts
+    assert len(expert.rows) == 172
+
+
+def test_the_budget_holds_after_an_update(fit_case, toy):
+    model = fit_case(budget="250 KiB")
+    for seed in (1, 2):
+        model.update(toy(150, seed=40 + seed), progress=False)
+    assert model.nbytes <= 250 * 1024
+
+
+def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, tmp_path, assert_same_state):
+    model = fit_case()
+    model.save(tmp_path / "arm.trustgp")
+    loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
+    added = new_rows(toy)
+    again = loaded.update(added, train=(case.inputs, case.targets), progress=False)
+    assert again == model.update(added, progress=False)
+    assert_same_state(loaded, model)
+
+
+def test_a_loaded_model_without_its_rows_is_told_what_to_do(fitted, case, toy, tmp_path):
+    fitted.save(tmp_path / "arm.trustgp")
+    loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
+    with pytest.raises(ValueError, match=r"train=\(inputs, targets\)"):
+        loaded.update(new_rows(toy), progress=False)
+
+
+@pytest.mark.parametrize("change", ["targets", "order", "fewer"])
+def test_other_training_rows_are_refused(fitted, case, toy, tmp_path, change):
+    fitted.save(tmp_path / "arm.trustgp")
+    loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
+    other = {
+        "targets": (case.inputs, case.targets + 1e-9),
+        "order": (case.inputs.flip(0), case.targets.flip(0)),
+        "fewer": (case.inputs[:-1], case.targets[:-1]),
+    }[change]
+    with pytest.raises(ValueError, match="other rows"):
+        loaded.update(new_rows(toy), train=other, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        pytest.param(lambda x, y: (x, y[:, :1]), "numbers a row", id="targets"),
+        pytest.param(lambda x, y: (x[:, :1], y), "numbers a row", id="inputs"),
+        pytest.param(lambda x, y: ((x, x), y), "structure", id="structure"),
+        pytest.param(lambda x, y: (x * torch.nan, y), "NaN or infinite", id="nan"),
+        pytest.param(lambda x, y: (x[:5], y), "5 inputs but 12 targets", id="lengths"),
+    ],
+)
+def test_rows_of_another_kind_are_refused_and_change_nothing(fit_case, toy, rows, message, state_of):
+    model = fit_case()
+    before = state_of(model)
+    with pytest.raises(ValueError, match=message):
+        model.update(rows(*new_rows(toy)), progress=False)
+    after = state_of(model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_groups_are_asked_for_exactly_when_there_were_groups(fit_case, toy):
+    added = new_rows(toy)
+    with pytest.raises(ValueError, match="exactly when"):
+        fit_case().update(added, groups=torch.zeros(12), progress=False)
+    with pytest.raises(ValueError, match="exactly when"):
+        fit_case(groups=torch.arange(160) // 20).update(added, progress=False)
+
+
+def test_an_update_with_groups_calibrates_again(fit_case, case, toy):
+    groups = torch.arange(160) // 20
+    model = fit_case(groups=groups)
+    before = model.calibrations
+    model.update(new_rows(toy), groups=torch.zeros(12), progress=False)
+    assert not torch.equal(model.calibrations[0].level, before[0].level)
+    assert model.memory.groups.tolist() == [*groups.tolist(), *[8] * 12]
+
+
+def test_an_update_without_held_out_rows_keeps_the_calibration(fit_case, toy):
+    model = fit_case()
+    before = model.calibrations
+    model.update(new_rows(toy), progress=False)
+    assert model.calibrations is before
+
+
+def test_an_updated_model_is_saved_and_loaded(fit_case, case, toy, tmp_path, assert_same_state):
+    model = fit_case()
+    model.update(new_rows(toy), progress=False)
+    model.save(tmp_path / "arm.trustgp")
+    assert_same_state(trustgp.load(tmp_path / "arm.trustgp", case.network), model)

@@ -1,0 +1,321 @@
+"""Classification from fit to file: one small case, end to end."""
+
+import copy
+import logging
+import warnings
+
+import pytest
+import torch
+from blobs import blobs, draw, fit
+from reference import dense_jacobian
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import trustgp
+from trustgp import metrics
+from trustgp.state.summary import origin_table, summarise
+
+
+@pytest.fixture(scope="module")
+def case():
+    return blobs()
+
+
+@pytest.fixture(scope="module")
+def model(case):
+    return fit(case)
+
+
+def far(inputs: torch.Tensor) -> torch.Tensor:
+    return 30 * inputs
+
+
+def test_the_logits_are_the_networks_to_the_bit(case, model):
+    p = model.predict(case.test[0])
+    assert torch.equal(p.mean, case.network(case.test[0]))
+    assert torch.equal(p.classes, case.network(case.test[0]).argmax(1))
+    assert isinstance(p, trustgp.ClassPrediction)
+    assert p.probabilities.shape == p.variance.shape == (400, 3)
+    assert p.corrected is p
+
+
+def test_a_classifier_has_one_backward_pass_no_witness_and_one_prior(model):
+    assert model.origin.outputs == "pseudo"
+    assert model.witness is None
+    experts = model.mixtures[0].experts
+    assert len({float(e.scale) for e in experts}) == len({float(e.noise) for e in experts}) == 1
+    assert all(e.scale.shape == (1,) for e in experts)
+
+
+def test_the_latent_variance_is_that_of_a_dense_gp(case):
+    network = copy.deepcopy(case.network).double()
+    inputs, labels = case.train[0][:60].double(), case.train[1][:60]
+    held = (case.validation[0].double(), case.validation[1])
+    model = fit(case, network=network, train=(inputs, labels), validation=held, num_experts=1)
+    mix = model.mixtures[0].tangents.mix[0]  # u, one combination of the logits
+    rows, new = (
+        torch.einsum("c,ncp->np", mix, dense_jacobian(network, x))
+        for x in (inputs, case.test[0][:20].double())
+    )
+    expert = model.mixtures[0].experts[0]
+    scale, noise = float(expert.scale), float(expert.noise)
+    gram = scale * rows @ rows.T + noise * torch.eye(60)
+    cross = scale * new @ rows.T
+    variance = scale * new.square().sum(1) - (cross @ torch.linalg.inv(gram) * cross).sum(1)
+    found = model.predict(case.test[0][:20].double())
+    torch.testing.assert_close(found.score, variance, rtol=1e-6, atol=1e-8)
+
+
+def test_probabilities_are_better_than_the_networks_own_and_flat_far_away(case, model):
+    p, labels = model.predict(case.test[0]), case.test[1]
+    own = metrics.class_nll(p.mean.softmax(1), labels).mean()
+    assert metrics.class_nll(p.probabilities, labels).mean() <= own
+    away = model.predict(far(case.test[0]))
+    assert away.mean.softmax(1).amax(1).mean() > 0.95  # the network is sure of everything
+    assert away.probabilities.amax(1).mean() < away.mean.softmax(1).amax(1).mean() - 0.1
+
+
+def test_far_rows_have_the_higher_score(case, model):
+    inside, outside = (model.predict(x).score for x in (case.test[0], far(case.test[0])))
+    assert float(metrics.auroc(inside, outside)) > 0.99
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+def test_every_way_to_treat_the_outputs_serves(case, outputs):
+    p = fit(case, outputs=outputs).predict(case.test[0])
+    assert bool(torch.isfinite(p.variance).all())
+    assert float(metrics.accuracy(p.probabilities, case.test[1])) > 0.8
+
+
+@pytest.mark.parametrize(("flat", "shape"), [(False, (400, 1)), (True, (400,))])
+def test_one_logit_for_two_classes(flat, shape):
+    case = blobs(2, logits=1, flat=flat)
+    p = fit(case).predict(case.test[0])
+    assert p.mean.shape == p.variance.shape == shape
+    assert p.probabilities.shape == (400, 2)
+    assert torch.equal(p.classes, (p.mean.flatten() > 0).long())
+    assert float(metrics.accuracy(p.probabilities, case.test[1])) > 0.9
+
+
+class Shifted(nn.Module):
+    """The same logits, but for a number that all of a row share, with parameters of its own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.common = network, nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.network(x) + self.common(x)
+
+
+def test_what_all_logits_share_changes_neither_score_nor_probabilities(case):
+    # in float64, and with the same rows in the one expert: what is left is rounding
+    network = copy.deepcopy(case.network).double()
+    options = {
+        "num_experts": 1,
+        "train": (case.train[0].double(), case.train[1]),
+        "validation": (case.validation[0].double(), case.validation[1]),
+    }
+    one = fit(case, network=network, **options).predict(case.test[0].double())
+    other = fit(case, network=Shifted(network).double(), **options).predict(case.test[0].double())
+    torch.testing.assert_close(one.score, other.score, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(one.probabilities, other.probabilities, rtol=1e-6, atol=1e-9)
+
+
+def test_classes_may_be_numbered_otherwise(case):
+    """With a kernel for each; one combination of all logits is drawn anew for other numbers."""
+    order = torch.tensor([2, 0, 1])
+    turned = copy.deepcopy(case.network).double()
+    with torch.no_grad():
+        turned[2].weight.copy_(case.network[2].weight[order])
+        turned[2].bias.copy_(case.network[2].bias[order])
+
+    def prediction(network, numbers):
+        train, held = ((x.double(), numbers[y]) for x, y in (case.train, case.validation))
+        options = {"outputs": "separate", "num_experts": 1}
+        model = fit(case, network=network, train=train, validation=held, **options)
+        return model.predict(case.test[0].double())
+
+    one = prediction(copy.deepcopy(case.network).double(), torch.arange(3))
+    other = prediction(turned, order.argsort())
+    assert torch.equal(order[other.classes], one.classes)
+    torch.testing.assert_close(one.variance[:, order], other.variance, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(one.probabilities[:, order], other.probabilities, rtol=1e-6, atol=1e-9)
+
+
+def test_a_bad_row_is_marked_and_leaves_the_others_alone(case, model):
+    inputs = case.test[0][:50].clone()
+    whole = model.predict(inputs)
+    inputs[7] = torch.nan
+    p = model.predict(inputs)
+    others = torch.arange(50) != 7
+    assert p.valid.tolist() == others.tolist()
+    assert torch.equal(p.probabilities[others], whole.probabilities[others])
+    assert p.probabilities[7].tolist() == pytest.approx([1 / 3] * 3)
+    assert float(p.score[7]) == torch.inf
+    assert bool(torch.isfinite(p.probabilities).all())
+
+
+def test_rows_without_a_single_good_one_are_all_unknown(model):
+    p = model.predict(torch.full((3, 2), torch.nan))
+    assert not bool(p.valid.any())
+    assert p.probabilities.tolist() == [pytest.approx([1 / 3] * 3)] * 3
+
+
+def test_loaders_give_the_same_as_tensors(case, model):
+    whole = model.predict(case.test[0])
+    lots = model.predict(DataLoader(TensorDataset(*case.test), batch_size=97))
+    assert torch.equal(whole.classes, lots.classes)
+    torch.testing.assert_close(whole.probabilities, lots.probabilities)
+
+
+def test_without_validation_a_tenth_is_kept_from_the_experts(case):
+    with pytest.warns(UserWarning, match="30 of the 300 training rows are kept from the experts"):
+        model = fit(case, validation=None)
+    held = sum(int(expert.own) for expert in model.mixtures[0].experts)
+    assert held == 270
+    assert model.origin.split == (300, 30)
+    assert len(model.held_scores) == 30
+    assert float(model.calibrations[0].base) == 1.0  # the network knows these rows
+
+
+def test_with_groups_whole_groups_are_kept_from_the_experts(case):
+    groups = torch.arange(300) // 50
+    with pytest.warns(UserWarning, match="50 of the 300 training rows"):
+        model = fit(case, validation=None, groups=groups)
+    assert len(model.held_scores) == 50
+
+
+def test_few_rows_without_validation_are_all_for_the_experts(case):
+    few = tuple(part[:40] for part in case.train)
+    with pytest.warns(UserWarning, match="rule of thumb"):
+        model = fit(case, validation=None, train=few)
+    assert float(model.calibrations[0].slope) == pytest.approx(torch.pi / 8)
+
+
+def test_a_class_without_rows_is_allowed_and_named(case):
+    kept = case.train[1] != 2
+    with pytest.warns(UserWarning, match=r"1 of 3 classes have no training row \(2\)"):
+        model = fit(case, train=tuple(part[kept] for part in case.train))
+    p = model.predict(case.test[0])
+    absent = case.test[1] == 2
+    assert p.score[absent].median() > p.score[~absent].median()  # news to the experts
+    assert torch.equal(p.classes, p.mean.argmax(1))
+
+
+def test_a_file_gives_the_same_model(case, model, tmp_path, assert_same_state):
+    model.threshold(false_alarm=0.05)
+    model.save(tmp_path / "m.trustgp")
+    again = trustgp.load(tmp_path / "m.trustgp", case.network)
+    assert_same_state(model, again)
+    one, other = (m.predict(case.test[0]) for m in (model, again))
+    assert torch.equal(one.probabilities, other.probabilities)
+    assert torch.equal(one.score, other.score)
+    assert torch.equal(one.is_novel, other.is_novel)
+    assert again.threshold(false_alarm=0.1) == model.threshold(false_alarm=0.1)
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate"])
+def test_files_of_other_kernels_give_the_same_model(case, tmp_path, outputs):
+    model = fit(case, outputs=outputs)
+    model.save(tmp_path / "m.trustgp")
+    again = trustgp.load(tmp_path / "m.trustgp", case.network)
+    assert torch.equal(model.predict(case.test[0]).score, again.predict(case.test[0]).score)
+
+
+def test_inspect_tells_the_temperature_and_the_threshold(case, tmp_path, capsys):
+    from rich.console import Console
+
+    model = fit(case)
+    model.save(tmp_path / "m.trustgp")
+    Console(width=200).print(origin_table(summarise(tmp_path / "m.trustgp")))
+    said = capsys.readouterr().out
+    assert "Classification()" in said
+    assert "temperature" in said
+    assert "not fitted" in said
+
+
+def test_an_update_adds_rows_and_keeps_the_prior(case):
+    model = fit(case)
+    before = model.mixtures[0].experts[0].scale.clone()
+    threshold = model.threshold(false_alarm=0.05)
+    new = draw(60, 3, seed=9)
+    assert model.update(new, progress=False)
+    assert model.origin.rows == 360
+    torch.testing.assert_close(model.mixtures[0].experts[0].scale, before)
+    assert float(model.alarm.threshold) != threshold  # fitted again to the scores as they are now
+    assert float(model.predict(new[0]).score.mean()) < float(fit(case).predict(new[0]).score.mean())
+
+
+def test_a_loaded_model_is_updated_with_all_rows_that_were_given(case, tmp_path):
+    with pytest.warns(UserWarning, match="kept from the experts"):
+        model = fit(case, validation=None)
+    model.threshold(false_alarm=0.1)
+    model.save(tmp_path / "m.trustgp")
+    again = trustgp.load(tmp_path / "m.trustgp", case.network)
+    new = draw(40, 3, seed=9)
+    again.update(new, train=case.train, progress=False)
+    model.update(new, progress=False)
+    torch.testing.assert_close(again.predict(new[0]).score, model.predict(new[0]).score)
+    assert again.alarm is None  # the rows that it was fitted on are not at hand
+    again.save(tmp_path / "n.trustgp")
+    third = trustgp.load(tmp_path / "n.trustgp", case.network)
+    joined = tuple(torch.cat(pair) for pair in zip(case.train, new, strict=True))
+    assert third.update(draw(5, 3, seed=10), train=joined, progress=False)
+
+
+def test_new_rows_with_wrong_labels_are_refused(case, model):
+    with pytest.raises(ValueError, match=r"new_rows labels lie beyond 0\.\.2"):
+        model.update((case.test[0][:2], torch.tensor([0, 7])), progress=False)
+
+
+def test_a_fit_goes_on_from_its_checkpoint(case, tmp_path, assert_same_state):
+    one = fit(case, checkpoint=tmp_path)
+    files = sorted(tmp_path.glob("expert-*"))
+    files[0].unlink()
+    assert_same_state(one, fit(case, checkpoint=tmp_path))
+    with pytest.raises(trustgp.ArtifactError, match="likelihood"):
+        trustgp.fit(
+            case.network,
+            (case.train[0], case.network(case.train[0]).detach()),
+            num_experts=3,
+            progress=False,
+            checkpoint=tmp_path,
+        )
+
+
+def test_the_same_seed_gives_the_same_model(case, assert_same_state):
+    assert_same_state(fit(case, seed=3), fit(case, seed=3))
+
+
+@pytest.mark.parametrize("tangents", [trustgp.Sketch(64), trustgp.JacobianRows(keep=60, rank="taylor")])
+def test_other_tangents_serve_classes_too(case, tangents):
+    p = fit(case, tangents=tangents).predict(case.test[0])
+    assert bool(torch.isfinite(p.score).all())
+
+
+def test_a_budget_holds(case):
+    model = fit(case, budget="120 KiB")
+    assert model.nbytes <= 120 * 2**10
+
+
+def test_nothing_of_the_users_is_changed(case):
+    network = copy.deepcopy(case.network)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    inputs, labels = case.train[0].clone(), case.train[1].clone()
+    fit(case, network=network, train=(inputs, labels))
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert torch.equal(inputs, case.train[0])
+    assert torch.equal(labels, case.train[1])
+
+
+def test_a_whole_fit_is_quiet(case):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        fit(case)
+
+
+def test_the_choice_of_one_backward_pass_is_said(case, caplog):
+    with caplog.at_level(logging.INFO, logger="trustgp"):
+        fit(case)
+    assert "outputs: pseudo, one backward pass for 3 outputs" in caplog.text

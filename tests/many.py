@@ -1,0 +1,63 @@
+"""Many facts in one test: each is tried, and those that fail are named together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+
+
+class Many:
+    """Gathers what fails inside `with check(name):` blocks.
+
+    with Many() as check:
+        for name in NETWORKS:
+            with check(name):
+                assert ...
+    """
+
+    def __enter__(self) -> Many:
+        self.failures: list[str] = []
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is None and self.failures:
+            raise AssertionError(f"{len(self.failures)} failed:\n" + "\n".join(self.failures))
+
+    @contextmanager
+    def __call__(self, *names: object) -> Iterator[None]:
+        try:
+            yield
+        except (Exception, pytest.fail.Exception) as error:
+            self.failures.append(f"{', '.join(map(str, names))}: {type(error).__name__}: {error}")
+
+
+def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callable], Callable]:
+    """As `pytest.mark.parametrize`, in one test: the cases share their fixtures, so none may change them."""
+    single = isinstance(names, str)
+    keys = (names,) if single else names
+
+    def decorate(test: Callable) -> Callable:
+        asked = inspect.signature(test)
+        assert set(keys) <= set(asked.parameters), f"{test.__name__} takes no {keys}"
+
+        @wraps(test)
+        def run(**fixtures: Any) -> None:
+            failed = []
+            for number, case in enumerate(cases):
+                given = dict(zip(keys, (case,) if single else case, strict=True))
+                try:
+                    test(**fixtures, **given)
+                except (Exception, pytest.fail.Exception) as error:
+                    failed.append(f"case {number}, {given}: {type(error).__name__}: {error}")
+            assert not failed, "\n\n".join(failed)
+
+        left = [one for name, one in asked.parameters.items() if name not in keys]
+        run.__signature__ = asked.replace(parameters=left)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

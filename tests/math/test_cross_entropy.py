@@ -1,0 +1,88 @@
+"""Pseudo-targets of the cross entropy, against dense algebra and autograd in float64."""
+
+import pytest
+import torch
+
+from trustgp.math.cross_entropy import FLOOR, loss_gradient, newton_step, two_sided
+
+
+def drawn(n: int, classes: int, size: float = 3.0, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = size * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    return logits, torch.randint(0, max(2, classes), (n,), generator=generator)
+
+
+def dense_step(logits, labels, floor):
+    """-(H + floor I)^-1 R row by row, with H written out."""
+    rows = []
+    for z, y in zip(logits, labels, strict=True):
+        p = z.softmax(0)
+        hessian = torch.diag(p) - torch.outer(p, p) + floor * torch.eye(len(z), dtype=torch.float64)
+        gradient = p - torch.nn.functional.one_hot(y, len(z))
+        rows.append(-torch.linalg.solve(hessian, gradient))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 200])
+@pytest.mark.parametrize("floor", [FLOOR, 0.1])
+def test_the_step_is_that_of_the_dense_hessian(classes, floor):
+    logits, labels = drawn(20, classes)
+    found = newton_step(logits, labels, floor=floor)
+    torch.testing.assert_close(found, dense_step(logits, labels, floor), rtol=1e-10, atol=1e-10)
+
+
+def test_hessian_and_gradient_are_those_of_the_loss():
+    logits, labels = drawn(1, 4)
+
+    def loss(z):
+        return torch.nn.functional.cross_entropy(z, labels)
+
+    gradient = torch.func.grad(loss)(logits)
+    torch.testing.assert_close(loss_gradient(logits, labels), gradient, rtol=0, atol=1e-12)
+    hessian = torch.func.hessian(loss)(logits).reshape(4, 4)
+    step = torch.linalg.solve(hessian + FLOOR * torch.eye(4, dtype=torch.float64), -gradient[0])
+    torch.testing.assert_close(newton_step(logits, labels)[0], step, rtol=1e-10, atol=1e-10)
+
+
+def test_one_logit_is_the_binary_cross_entropy():
+    logits, labels = drawn(30, 1)
+
+    def loss(z, y):
+        return torch.nn.functional.binary_cross_entropy_with_logits(z, y.double())
+
+    first = torch.vmap(torch.func.grad(loss))(logits[:, 0], labels)
+    second = torch.vmap(torch.func.grad(torch.func.grad(loss)))(logits[:, 0], labels)
+    torch.testing.assert_close(loss_gradient(logits, labels)[:, 0], first, rtol=0, atol=1e-12)
+    torch.testing.assert_close(newton_step(logits, labels)[:, 0], -first / (second + FLOOR))
+
+
+def test_a_constant_added_to_all_logits_changes_nothing():
+    logits, labels = drawn(20, 5)
+    torch.testing.assert_close(newton_step(logits + 7.5, labels), newton_step(logits, labels))
+
+
+def test_classes_may_be_numbered_otherwise():
+    logits, labels = drawn(20, 5)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    moved = newton_step(logits[:, order], order.argsort()[labels])
+    torch.testing.assert_close(moved, newton_step(logits, labels)[:, order])
+
+
+def test_the_entries_of_a_step_add_up_to_nothing():
+    logits, labels = drawn(50, 6)
+    assert float(newton_step(logits, labels).sum(dim=1).abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_sure_mistakes_have_bounded_steps(classes):
+    logits = torch.zeros(1, classes, dtype=torch.float64)
+    logits[0, -1] = 1000.0  # sure of the last class; the label is the first
+    found = newton_step(logits, torch.tensor([0]))
+    assert bool(torch.isfinite(found).all())
+    assert 0.5 / FLOOR < float(found.abs().max()) <= 1.0 / FLOOR
+
+
+def test_one_logit_is_a_pair_with_zero():
+    z = torch.tensor([[0.3], [-2.0]], dtype=torch.float64)
+    torch.testing.assert_close(two_sided(z).softmax(1)[:, 1], z[:, 0].sigmoid())
+    assert two_sided(torch.ones(2, 3)).shape == (2, 3)

@@ -1,0 +1,92 @@
+"""Held-out quantiles by counting, against MAPIE, and their promise by simulation; groups of points."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from mapie.classification import SplitConformalClassifier
+from mapie.regression import SplitConformalRegressor
+from scipy.stats import binom
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+
+from trustgp.math.groups import merge_groups
+from trustgp.math.quantiles import held_out_quantile, needed_rows
+
+
+@pytest.mark.parametrize(
+    ("n", "level", "place"), [(9, 0.9, 8), (19, 0.95, 18), (99, 0.99, 98), (100, 0.9, 90), (10, 0.5, 5)]
+)
+def test_the_quantile_is_the_score_at_the_rank_that_is_due(n, level, place):
+    scores = torch.randperm(n, generator=torch.Generator().manual_seed(0)).double()
+    assert float(held_out_quantile(scores, level)) == place  # places count from 0
+
+
+def test_with_too_few_rows_nothing_is_ruled_out():
+    assert float(held_out_quantile(torch.zeros(8), 0.9)) == math.inf
+    assert float(held_out_quantile(torch.zeros(9), 0.9)) == 0.0
+    assert [needed_rows(level) for level in (0.5, 0.9, 0.95, 0.99, 0.999)] == [1, 9, 19, 99, 999]
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan])
+def test_levels_beyond_0_and_1_are_refused(level):
+    with pytest.raises(ValueError, match="strictly between"):
+        held_out_quantile(torch.zeros(9), level)
+
+
+def test_a_new_row_stays_below_with_exactly_the_promised_probability():
+    n, level, trials = 25, 0.9, 4000
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(trials, n + 1, generator=generator, dtype=torch.float64)
+    held = sum(bool(row[-1] <= held_out_quantile(row[:-1], level)) for row in scores)
+    promised = math.ceil((n + 1) * level) / (n + 1)
+    low, high = binom.interval(0.9999, trials, promised)
+    assert low <= held <= high
+
+
+class Given(RegressorMixin, ClassifierMixin, BaseEstimator):
+    """An estimator that answers with its input: MAPIE then sees the scores alone."""
+
+    def fit(self, x, y):
+        self.classes_, self.is_fitted_, self.n_features_in_ = np.arange(x.shape[1]), True, x.shape[1]
+        return self
+
+    def predict(self, x):
+        return x[:, 0] if x.shape[1] == 1 else x.argmax(axis=1)
+
+    def predict_proba(self, x):
+        return x
+
+
+@pytest.mark.parametrize("n", [37, 100, 200])
+@pytest.mark.parametrize("level", [0.8, 0.9, 0.95])
+def test_limits_of_intervals_are_those_of_mapie(n, level):
+    rng = np.random.default_rng(n)
+    x, y = np.zeros((n, 1)), rng.standard_t(3, n)
+    peer = SplitConformalRegressor(Given().fit(x, y), confidence_level=level).conformalize(x, y)
+    _, interval = peer.predict_interval(np.zeros((1, 1)))
+    ours = float(held_out_quantile(torch.from_numpy(np.abs(y)), level))
+    assert interval[0, :, 0].tolist() == pytest.approx([-ours, ours], abs=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.9])
+def test_limits_of_sets_are_those_of_mapie(level):
+    rng = np.random.default_rng(1)
+    p, y = rng.dirichlet(np.ones(4), 150), rng.integers(0, 4, 150)
+    peer = SplitConformalClassifier(Given().fit(p, y), confidence_level=level, conformity_score="lac")
+    new = rng.dirichlet(np.ones(4), 60)
+    _, sets = peer.conformalize(p, y).predict_set(new)
+    limit = float(held_out_quantile(torch.from_numpy(1 - p[np.arange(150), y]), level))
+    np.testing.assert_array_equal(sets[:, :, 0], 1 - new <= limit)
+
+
+def test_small_groups_join_the_nearest_until_all_are_large_enough():
+    points = torch.tensor([[0.0], [1.0], [10.0], [11.0], [30.0]])
+    weights = torch.tensor([5.0, 50.0, 20.0, 30.0, 100.0])
+    assert merge_groups(points, weights, least=40).tolist() == [0, 0, 1, 1, 2]
+    assert merge_groups(points, weights, least=1).tolist() == [0, 1, 2, 3, 4]
+    assert merge_groups(points, weights, least=1000).tolist() == [0] * 5
+
+
+def test_a_gate_without_components_has_one_group():
+    assert merge_groups(torch.zeros(1, 0), torch.tensor([3.0]), least=100).tolist() == [0]

@@ -1,0 +1,554 @@
+"""One call, every score: what may be passed, what comes back, and what is refused before any work is done."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from many import each
+from rich.console import Console
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import trustgp
+from trustgp import Evaluation, Prediction, evaluate, metrics
+from trustgp.metrics import evaluate as evaluating
+from trustgp.metrics.evaluation import RegressionScores
+from trustgp_experiments.peers import ConstantNoise
+
+NAMES = ["hip", "knee"]
+CURVES = ("levels", "observed", "kept", "risk", "oracle_risk")
+
+
+def make(
+    mean: Tensor, variance: Tensor, excess: Tensor | None = None, *, novelty: Tensor | None = None, **more
+) -> Prediction:
+    zeros, n = torch.zeros_like(mean), len(mean)
+    return Prediction(
+        mean=mean,
+        epistemic=variance,
+        aleatoric=zeros,
+        excess=zeros if excess is None else excess,
+        novelty=torch.zeros(n) if novelty is None else novelty,
+        expert=torch.zeros(n, dtype=torch.int64),
+        valid=torch.isfinite(mean).reshape(n, -1).all(1),
+        **more,
+    )
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def some(n: int = 120, seed: int = 0, outputs: int = 2) -> tuple[Prediction, Tensor]:
+    """A prediction and its targets."""
+    mean, variance = draw(n, outputs, seed=seed), draw(n, outputs, seed=seed + 1).exp()
+    novelty = draw(n, seed=seed + 3).sigmoid()
+    return make(mean, variance, novelty=novelty), mean + variance.sqrt() * draw(n, outputs, seed=seed + 2)
+
+
+class Counting:
+    """A method that answers by a formula, and says how often it was asked."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        self.outputs = outputs
+        self.rows: list[int] = []
+
+    def predict(self, inputs: Tensor) -> Prediction:
+        self.rows.append(len(inputs))
+        mean = inputs[:, :1].sin().expand(-1, self.outputs)
+        return make(mean, 0.1 + inputs[:, :1].square().expand(-1, self.outputs))
+
+
+@pytest.fixture(scope="module")
+def unseen(toy):
+    return toy(80, seed=9)
+
+
+@pytest.fixture(scope="module")
+def whole(fitted, unseen) -> Evaluation:
+    """The fitted model on its test rows, against foreign ones."""
+    return evaluate(fitted, unseen, (4 * unseen[0], unseen[1]), names=NAMES)
+
+
+def same(one: Evaluation, other: Evaluation) -> bool:
+    curves = all(torch.equal(getattr(one, name), getattr(other, name)) for name in CURVES)
+    return curves and one.to_dict() == other.to_dict()
+
+
+# what comes back
+
+
+def test_the_scores_of_an_output_are_those_of_its_column_alone(whole):
+    for c, name in enumerate(NAMES):
+        p, q = whole.prediction, whole.ood_prediction
+        cut = [
+            make(x.mean[:, [c]], (x.epistemic + x.aleatoric)[:, [c]], x.excess[:, [c]], rare=x.rare[:, [c]])
+            for x in (p, q)
+        ]
+        alone = evaluate(cut[0], whole.targets[:, c], (cut[1], whole.ood_targets[:, c]))
+        for field in dataclasses.fields(RegressionScores):
+            found, expected = (getattr(scores, field.name) for scores in (whole.outputs[name], alone))
+            if "novelty" in field.name:  # it belongs to the row, and to no output
+                assert found is None
+            else:
+                assert found == pytest.approx(expected, rel=1e-12), field.name
+
+
+def test_averages_are_means_over_the_outputs(whole):
+    apart = {"rmse", "auroc_std", "fpr95_std", "auroc_novelty", "fpr95_novelty"}
+    for name in {field.name for field in dataclasses.fields(RegressionScores)} - apart:
+        mean = sum(getattr(found, name) for found in whole.outputs.values()) / 2
+        assert getattr(whole, name) == pytest.approx(mean, rel=1e-12), name
+    assert whole.rmse == pytest.approx(whole.mse**0.5, rel=1e-15)
+
+
+def test_each_score_is_that_of_the_metrics(whole):
+    p, targets = whole.prediction, whole.targets
+    given = (p.mean, p.variance, targets)
+    assert whole.nll == pytest.approx(float(metrics.gaussian_nll(*given).mean()), rel=1e-12)
+    assert whole.crps == pytest.approx(float(metrics.gaussian_crps(*given).mean()), rel=1e-12)
+    assert whole.mse == pytest.approx(float(metrics.mse(p.mean, targets)), rel=1e-12)
+    assert whole.coverage == pytest.approx(float(metrics.coverage(p, targets)), abs=1e-15)
+    assert whole.sharpness == pytest.approx(float(metrics.sharpness(p)), rel=1e-12)
+    curve = metrics.coverage_curve(p.mean, p.epistemic + p.aleatoric, targets, excess=p.excess)
+    assert torch.equal(whole.observed, curve[1])
+    for name in ("calibration_error", "rms_calibration_error"):
+        assert getattr(whole, name) == pytest.approx(float(getattr(metrics, name)(*curve).mean()), rel=1e-12)
+
+
+def test_every_point_of_the_coverage_curve_is_that_of_the_interval(whole):
+    p, targets = whole.prediction, whole.targets
+    assert bool((p.excess > 0.1 * p.variance).any())  # or the interval would be the Gaussian one
+    for place in (1, 20, 50, 90, 98):
+        lower, upper = p.interval(float(whole.levels[place]))
+        inside = ((lower <= targets) & (targets <= upper)).double().mean(0)
+        torch.testing.assert_close(whole.observed[place], inside, rtol=0, atol=1e-15)
+    lower, upper = p.interval(0.95)
+    for c, found in enumerate(whole.outputs.values()):
+        assert found.sharpness == pytest.approx(float((upper - lower)[:, c].mean()), rel=1e-12)
+
+
+def test_an_error_bar_that_knows_where_the_mean_is_off_covers_what_it_promises():
+    offset, spread = draw(4000, 1, seed=5), draw(4000, 1, seed=6).exp()
+    targets = offset + spread * draw(4000, 1, seed=7)
+    found = evaluate(make(torch.zeros_like(offset), spread.square(), offset.square()), targets)
+    # Statistical: the standard error of a share of 4,000 rows is 0.008 at most.
+    assert float((found.observed[:, 0] - found.levels).abs().max()) < 0.03
+    assert found.coverage == pytest.approx(0.95, abs=0.015)
+
+
+def test_foreign_rows_are_told_apart_by_mean_std_and_by_novelty(whole):
+    p, q = whole.prediction, whole.ood_prediction
+    assert whole.auroc_std == float(metrics.auroc(p.std.mean(1), q.std.mean(1)))
+    assert whole.fpr95_std == float(metrics.fpr95(p.std.mean(1), q.std.mean(1)))
+    assert whole.auroc_novelty == float(metrics.auroc(p.novelty, q.novelty))
+    assert whole.fpr95_novelty == float(metrics.fpr95(p.novelty, q.novelty))
+    assert whole.auroc_novelty > 0.8
+
+
+def test_the_kept_risk_curve_holds_the_exact_risk_at_its_shares():
+    for n in (7, 100, 120, 333):
+        prediction, targets = some(n)
+        found = evaluate(prediction, targets)
+        errors = metrics.squared_error(prediction.mean, targets)
+        risk = metrics.selective_risk(prediction.std[:, 1], errors[:, 1])
+        rows = (found.kept * n).round().long()
+        torch.testing.assert_close(rows.double() / n, found.kept, rtol=1e-15, atol=0)
+        assert torch.equal(found.risk[:, 1], risk[rows - 1])
+        assert int(rows[-1]) == n
+        assert found.outputs["output 1"].aurc == pytest.approx(float(risk.mean()), rel=1e-12)
+
+
+def test_the_oracles_area_is_the_smallest_and_random_order_has_the_mse():
+    prediction, targets = some()
+    found = evaluate(prediction, targets)
+    assert found.aurc_oracle <= found.aurc
+    constant = make(prediction.mean, torch.ones_like(prediction.mean))
+    flat = evaluate(constant, targets)
+    assert flat.aurc == pytest.approx(flat.mse, rel=1e-12)
+    assert flat.aurc_oracle == pytest.approx(found.aurc_oracle, rel=1e-12)
+
+
+def test_corrected_and_plain_are_scored_without_predicting_anew(fitted, unseen):
+    counted = Counting()
+    counted.predict = lambda inputs: (counted.rows.append(len(inputs)), fitted.predict(inputs))[1]
+    found = evaluate(counted, unseen, 4 * unseen[0])
+    assert counted.rows == [80, 80]
+    for which in ("corrected", "plain"):
+        direct = evaluate(
+            getattr(fitted.predict(unseen[0]), which),
+            unseen[1],
+            getattr(fitted.predict(4 * unseen[0]), which),
+        )
+        assert same(getattr(found, which), direct)
+    assert found.corrected.mse != found.mse
+    assert found.plain.nll != found.nll
+    assert counted.rows == [80, 80]
+
+
+def test_a_method_without_a_correction_is_its_own_corrected():
+    found = evaluate(*some())
+    assert found.corrected is found
+
+
+# what may be passed
+
+
+class Pairs(Dataset):
+    def __init__(self, *columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns[0])
+
+    def __getitem__(self, index):
+        return tuple(column[index] for column in self.columns)
+
+
+@each(
+    "form",
+    [
+        lambda x, y: (x.numpy(), y.numpy()),
+        lambda x, y: [x, y],
+        lambda x, y: TensorDataset(x, y),
+        lambda x, y: Pairs(x, y),
+        lambda x, y: DataLoader(TensorDataset(x, y), batch_size=13),
+        lambda x, y: trustgp.Rows(x, y),
+    ],
+)
+def test_rows_may_come_in_every_form_that_fit_takes(fitted, unseen, whole, form):
+    inputs, targets = unseen
+    found = evaluate(fitted, form(inputs, targets), form(4 * inputs, targets), names=NAMES)
+    assert same(found, whole)
+
+
+def test_a_loader_that_shuffles_gives_the_same_scores(fitted, unseen, whole):
+    loader = DataLoader(
+        TensorDataset(*unseen), batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(3)
+    )
+    found = evaluate(fitted, loader)
+    assert found.nll == pytest.approx(whole.nll, rel=1e-9)
+    assert found.aurc == pytest.approx(whole.aurc, rel=1e-9)
+
+
+@each(
+    "form",
+    [
+        lambda x: x,
+        lambda x: x.numpy(),
+        lambda x: (x,),
+        lambda x: TensorDataset(x),
+        lambda x: DataLoader(x, batch_size=9),
+        lambda x: DataLoader(TensorDataset(x), batch_size=9),
+    ],
+)
+def test_foreign_rows_need_no_targets(fitted, unseen, whole, form):
+    found = evaluate(fitted, unseen, form(4 * unseen[0]))
+    assert found.auroc_std == whole.auroc_std
+    assert found.auroc_novelty == whole.auroc_novelty
+    assert found.ood_nll is None
+    assert "foreign rows: NLL" not in str(found)
+
+
+class TwoInputs:
+    def predict(self, inputs):
+        first, second = inputs
+        return make(first + second, torch.ones_like(first) + second.square())
+
+
+def test_a_pair_of_inputs_is_not_taken_for_inputs_and_targets():
+    pair, targets = (draw(20, 1), draw(20, 1, seed=1)), draw(20, 1, seed=2)
+    alone = evaluate(TwoInputs(), (pair, targets), pair)
+    both = evaluate(TwoInputs(), (pair, targets), (pair, targets))
+    assert alone.ood_nll is None
+    assert alone.auroc_std == both.auroc_std == 0.5
+    assert both.ood_nll == pytest.approx(both.nll, rel=1e-12)
+
+
+def test_predictions_are_scored_as_their_model_is(fitted, unseen, whole):
+    inputs, targets = unseen
+    known, foreign = fitted.predict(inputs), fitted.predict(4 * inputs)
+    for data in (targets, targets.numpy(), (inputs, targets), TensorDataset(inputs, targets)):
+        assert same(evaluate(known, data, (foreign, targets), names=NAMES), whole)
+    assert evaluate(known, targets, foreign).auroc_std == whole.auroc_std
+    assert evaluate(fitted, unseen, foreign).auroc_std == whole.auroc_std
+
+
+@each("shape", [(120,), (120, 1)])
+def test_a_single_output_may_come_as_a_vector(shape):
+    prediction, targets = some(outputs=1)
+    cut = make(prediction.mean.reshape(shape), prediction.variance.reshape(shape))
+    expected = evaluate(prediction, targets).nll
+    for given in (targets, targets[:, 0]):
+        assert evaluate(cut, given).nll == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_baseline_without_novelty_has_none_to_score(case, unseen):
+    baseline = ConstantNoise.fit(case.network, unseen)
+    found = evaluate(baseline, unseen, 4 * unseen[0])
+    assert found.auroc_novelty is None
+    assert found.auroc_std == 0.5  # the same bar everywhere
+    assert found.aurc == pytest.approx(found.mse, rel=1e-12)
+
+
+def test_many_rows_are_predicted_lot_by_lot(monkeypatch):
+    inputs, targets = draw(25, 3), draw(25, 2, seed=1)
+    once = evaluate(Counting(), (inputs, targets), inputs)
+    monkeypatch.setattr(evaluating, "LOT", 10)
+    model = Counting()
+    assert same(evaluate(model, (inputs, targets), inputs), once)
+    assert model.rows == [10, 10, 5] * 2
+
+
+def test_bars_are_shown_in_a_terminal_only(capfd):
+    evaluate(Counting(), (draw(25, 3), draw(25, 2)), progress=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_nothing_that_was_passed_is_changed(fitted, unseen):
+    before = [values.clone() for values in unseen]
+    evaluate(fitted, unseen, unseen)
+    assert all(torch.equal(a, b) for a, b in zip(before, unseen, strict=True))
+
+
+def test_float32_rows_are_scored_in_float64():
+    prediction, targets = some()
+    narrow = make(prediction.mean.float(), prediction.variance.float())
+    expected = metrics.gaussian_nll(narrow.mean.double(), narrow.variance.double(), targets.float().double())
+    assert evaluate(narrow, targets.float()).nll == pytest.approx(float(expected.mean()), rel=1e-14)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device.")
+def test_predictions_on_a_gpu_have_the_same_scores(fitted, unseen, whole):
+    class OnGpu:
+        def predict(self, inputs):
+            found = fitted.predict(inputs)
+            return make(found.mean.cuda(), found.variance.cuda(), novelty=found.novelty.cuda())
+
+    found = evaluate(OnGpu(), unseen, (4 * unseen[0], unseen[1]), names=NAMES)
+    for field in dataclasses.fields(RegressionScores):
+        assert getattr(found, field.name) == pytest.approx(getattr(whole, field.name), rel=1e-9), field.name
+
+
+# rows without a prediction
+
+
+def broken(
+    rows: list[int], *, mean: float = math.nan, variance: float = math.inf
+) -> tuple[Prediction, Tensor]:
+    prediction, targets = some()
+    index = torch.tensor(rows)
+    where = prediction.mean.clone().index_fill_(0, index, mean)
+    return make(where, prediction.variance.clone().index_fill_(0, index, variance)), targets
+
+
+@each(("mean", "variance"), [(math.nan, math.inf), (math.nan, math.nan), (0.0, math.inf)])
+def test_rows_without_a_prediction_are_counted_and_cost_infinitely_much(mean, variance):
+    prediction, targets = broken([3, 50], mean=mean, variance=variance)
+    found = evaluate(prediction, targets, (prediction, targets))
+    assert found.nll == found.crps == found.ood_nll == math.inf
+    assert (found.invalid, found.ood_invalid) == (2, 2)
+    assert "2 of 120 rows and 2 of 120 foreign rows" in str(found)
+    assert not any(math.isnan(value) for value in vars(found).values() if isinstance(value, float))
+
+
+def test_rows_that_the_model_calls_invalid_are_counted(fitted, unseen):
+    inputs = unseen[0].clone()
+    inputs[5] = torch.nan
+    found = evaluate(fitted.predict(inputs), unseen[1])
+    assert found.invalid == 1
+    assert found.nll == math.inf
+
+
+def test_infinite_scores_are_text_in_json():
+    found = json.loads(json.dumps(evaluate(*broken([1])).to_dict(), allow_nan=False))
+    assert found["scores"]["all"]["nll"] == "inf"
+    assert found["invalid"] == 1
+
+
+# how it is shown and kept
+
+
+def test_the_dict_holds_every_score_and_curve(whole):
+    found = json.loads(json.dumps(whole.to_dict(), allow_nan=False))
+    assert list(found["scores"]) == ["all", *NAMES]
+    for name, scores in whole.scores.items():
+        assert found["scores"][name] == dataclasses.asdict(scores)
+    assert found["rows"] == found["ood_rows"] == 80
+    assert found["coverage_curve"]["observed"]["knee"] == whole.observed[:, 1].tolist()
+    assert found["risk_curve"]["risk"]["all"] == whole.risk.mean(1).tolist()
+    assert len(found["risk_curve"]["kept"]) == len(found["risk_curve"]["oracle"]["hip"]) == 100
+
+
+def test_the_csv_holds_every_score_in_full_precision(whole, tmp_path):
+    path = whole.to_csv(tmp_path / "scores.csv")
+    with open(path, newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == ["metric", "output", "value"]
+    found = {(line["metric"], line["output"]): float(line["value"]) for line in lines}
+    assert len(found) == len(lines)
+    counts = {(name, "all"): float(count) for name, count in dataclasses.asdict(whole.counts).items()}
+    expected = {
+        (metric, output): value
+        for output, scores in whole.scores.items()
+        for metric, value in dataclasses.asdict(scores).items()
+        if value is not None
+    }
+    assert found == {**counts, **expected}
+
+
+def test_a_csv_that_cannot_be_written_leaves_what_was_there(whole, tmp_path, monkeypatch):
+    path = tmp_path / "scores.csv"
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="was not written"):
+        whole.to_csv(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_names_with_commas_and_brackets_survive_table_and_csv(tmp_path):
+    prediction, targets = some()
+    names = ["torque, [bold]N m", "[/]"]
+    found = evaluate(prediction, targets, names=names)
+    with open(found.to_csv(tmp_path / "a.csv"), newline="") as file:
+        assert {line["output"] for line in csv.DictReader(file)} == {"all", *names}
+    assert all(name in str(found) for name in names)
+
+
+def test_print_and_rich_show_the_same_table(whole):
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(whole)
+    shown = screen.getvalue().splitlines()
+    assert [line.rstrip() for line in shown] == [line.rstrip() for line in str(whole).splitlines()]
+    assert all(name in shown[2] for name in ("all", *NAMES))
+    assert f"{whole.nll:.4g}" in str(whole)
+    assert "foreign rows" in shown[0]
+    assert f"{whole.nll:.4g}" in repr(whole)
+
+
+@each(("outputs", "columns"), [(1, 3), (8, 11), (9, 5)])
+def test_of_many_outputs_the_lowest_and_highest_are_shown(outputs, columns):
+    found = evaluate(*some(outputs=outputs))
+    table = found.table()
+    assert len(table.columns) == columns
+    cells = [list(column.cells) for column in table.columns]
+    nll = [scores.nll for scores in found.outputs.values()]
+    if outputs > 8:
+        assert [column[0] for column in cells[2:]] == [f"{v:.4g}" for v in (found.nll, min(nll), max(nll))]
+
+
+# what is refused, before anything is predicted
+
+GOOD = (draw(20, 3), draw(20, 2, seed=1))
+
+
+def spoiled(rows: int | tuple, value: float) -> Tensor:
+    targets = GOOD[1].clone()
+    targets[rows] = value
+    return targets
+
+
+@each(
+    ("data", "ood", "error", "match"),
+    [
+        (
+            (GOOD[0], spoiled(4, math.nan)),
+            None,
+            ValueError,
+            "data targets are NaN or infinite in 1 of 20 rows",
+        ),
+        ((GOOD[0], GOOD[1][:19]), None, ValueError, "20 inputs but 19 targets"),
+        ((GOOD[0][:0], GOOD[1][:0]), None, ValueError, "data holds no rows"),
+        ((GOOD[0], GOOD[1] > 0), None, ValueError, "real numbers"),
+        (GOOD[0], None, TypeError, r"pass \(inputs, targets\)"),
+        (
+            GOOD,
+            (GOOD[0], spoiled(4, math.inf)),
+            ValueError,
+            "ood targets are NaN or infinite in 1 of 20 rows",
+        ),
+        (GOOD, (GOOD[0], GOOD[1][:, :1]), ValueError, "ood has 1 targets a row but data has 2"),
+        (GOOD, (GOOD[0], GOOD[1][:5]), ValueError, "20 inputs but 5 targets"),
+        (GOOD, GOOD[0][:0], ValueError, "ood holds no rows"),
+        (GOOD, GOOD[0][:, :2], ValueError, "ood inputs have 2 columns but those of data have 3"),
+        (GOOD, {"x": GOOD[0]}, ValueError, "structure"),
+        (GOOD, torch.full((4, 3), math.nan), ValueError, "ood inputs are NaN or infinite in 4 of 4 rows"),
+        (GOOD, [], ValueError, "structure"),
+        (GOOD, "rows", TypeError, "str"),
+        (GOOD, DataLoader(TensorDataset(GOOD[0][:0]), batch_size=2), ValueError, "ood holds no rows"),
+        (GOOD, some(5, outputs=3)[0], ValueError, "ood: the prediction is"),
+        (GOOD, (some(5)[0], draw(4, 2)), ValueError, "ood: the prediction is"),
+    ],
+)
+def test_bad_rows_are_refused_before_anything_is_predicted(data, ood, error, match):
+    model = Counting()
+    with pytest.raises(error, match=match):
+        evaluate(model, data, ood)
+    assert model.rows == []
+
+
+def test_targets_of_another_width_are_refused_after_the_first_lot(monkeypatch):
+    monkeypatch.setattr(evaluating, "LOT", 5)
+    model = Counting(outputs=3)
+    with pytest.raises(ValueError, match=r"the prediction is \[5, 3\] but the targets are \[5, 2\]"):
+        evaluate(model, GOOD)
+    assert model.rows == [5]
+
+
+@each("names", [["a"], ["a", "a"], ["a", "all"], ["a", "b", "c"]])
+def test_names_must_fit_the_outputs(names):
+    model = Counting()
+    with pytest.raises(ValueError, match="names="):
+        evaluate(model, GOOD, names=names)
+    assert model.rows == []
+
+
+def test_a_bare_network_is_refused_with_what_to_do(case, unseen):
+    with pytest.raises(TypeError, match=r"Sequential has no predict\(\); pass what trustgp.fit"):
+        evaluate(case.network, unseen)
+
+
+def test_a_predict_that_gives_something_else_is_refused():
+    class Foreign(nn.Module):
+        def predict(self, inputs):
+            return inputs.numpy()
+
+    with pytest.raises(TypeError, match=r"Foreign returned a ndarray; a trustgp.Prediction is needed"):
+        evaluate(Foreign(), GOOD)
+
+
+@each(
+    ("data", "ood", "error", "match"),
+    [
+        (draw(7, 2), None, ValueError, r"the prediction is \[120, 2\] but the targets are \[7, 2\]"),
+        (draw(120), None, ValueError, r"the targets are \[120, 1\]"),
+        (torch.tensor(1.0), None, ValueError, "targets have shape"),
+        ([1.0] * 120, None, TypeError, "targets are a list"),
+        (np.full((120, 2), np.nan), None, ValueError, "data targets are NaN"),
+        (some()[1], GOOD[0], TypeError, "ood is a Tensor, but predictions were given"),
+    ],
+)
+def test_predictions_need_targets_of_their_own_shape(data, ood, error, match):
+    with pytest.raises(error, match=match):
+        evaluate(some()[0], data, ood)
+
+
+def test_predictions_and_a_loader_that_shuffles_are_refused(unseen):
+    loader = DataLoader(TensorDataset(GOOD[0], GOOD[1]), shuffle=True)
+    with pytest.raises(ValueError, match="a loader that shuffles"):
+        evaluate(make(GOOD[1], torch.ones_like(GOOD[1])), loader)
+
+
+def test_a_variance_of_zero_is_refused():
+    with pytest.raises(ValueError, match="must be positive"):
+        evaluate(make(GOOD[1], torch.zeros_like(GOOD[1])), GOOD[1])

@@ -1,0 +1,242 @@
+"""Pictures with detections: boxes, bands and colours are where the numbers say."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from many import each
+
+from trustgp import plots
+from trustgp.detection import Detections
+from trustgp.plots.boxes import as_picture, label_of
+from trustgp.plots.novelty import alarm, ink_on, shade_of
+
+matplotlib = pytest.importorskip("matplotlib")
+pytest.importorskip("PIL")
+from matplotlib.colors import to_rgb  # noqa: E402
+from PIL import Image  # noqa: E402
+
+NOVELTY = (0.02, 0.3)
+
+
+def some(*novelty: float, std: float = 1.5) -> Detections:
+    """As many detections as novelties, side by side in a picture of 64 pixels."""
+    k = len(novelty)
+    left = 4.0 + 30.0 * torch.arange(k)
+    boxes = torch.stack([left, 20 + left / 10, left + 22, 45 + left / 10], dim=1).reshape(k, 4)
+    return Detections(
+        boxes=boxes,
+        std=std * torch.tensor([1.0, 2.0, 0.5, 1.5]).repeat(k, 1),
+        labels=torch.arange(k) % 2,
+        confidence=torch.linspace(0.9, 0.6, k),
+        probabilities=torch.full((k, 3), 1 / 3),
+        novelty=torch.tensor(novelty, dtype=torch.float64),
+    )
+
+
+class Detector:
+    """Stands for a fitted model: what it finds in a picture is as novel as the picture is bright."""
+
+    size = (32, 48)
+
+    def __init__(self) -> None:
+        self.given: list[torch.Tensor] = []
+
+    def predict(self, images: torch.Tensor) -> list[Detections]:
+        self.given.append(images)
+        bright = images.flatten(1).mean(dim=1)
+        return [some(float(one)) if one > 0 else some() for one in bright]
+
+
+def by_name(axes, gid: str) -> list:
+    return [patch for patch in axes.patches if patch.get_gid() == gid][
+        ::-1
+    ]  # drawn from the last to the first
+
+
+def texts(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+# one picture
+
+
+def test_boxes_have_the_corners_and_bands_the_width_of_the_intervals():
+    found = some(*NOVELTY)
+    axes = plots.detections(torch.zeros(3, 64, 64), found, level=0.9)
+    low, high = (end.double().numpy() for end in found.interval(0.9))
+    boxes, bands = by_name(axes, "box"), by_name(axes, "band")
+    assert len(boxes) == len(bands) == 2
+    for k, (box, band) in enumerate(zip(boxes, bands, strict=True)):
+        corner, far = np.array(box.get_xy()), np.array([box.get_width(), box.get_height()])
+        np.testing.assert_allclose([*corner, *(corner + far)], found.boxes[k].double().numpy(), rtol=1e-12)
+        outer, inner = np.split(band.get_path().vertices, 2)
+        assert outer.min(0).tolist() == low[k, :2].tolist()
+        assert outer.max(0).tolist() == high[k, 2:].tolist()
+        assert inner.min(0).tolist() == high[k, :2].tolist()
+        assert inner.max(0).tolist() == low[k, 2:].tolist()
+
+
+def test_between_the_bands_of_a_box_the_picture_stays_as_it_is(tmp_path):
+    with plots.figure(tmp_path / "a.png", width=2, height=2, dpi=64) as drawn:
+        axes = drawn.add_axes((0.0, 0.0, 1.0, 1.0))
+        drawn.set_layout_engine("none")
+        plots.detections(torch.full((3, 128, 128), 100, dtype=torch.uint8), _large(), axes=axes)
+    values = np.asarray(Image.open(tmp_path / "a.png").convert("RGB")).astype(int)
+    assert values[64, 64].tolist() == [100, 100, 100]
+    assert values[64, 26].tolist() != [100, 100, 100]  # in the band of the left edge, off its line
+    assert values[64, 8].tolist() == [100, 100, 100]
+
+
+def _large() -> Detections:
+    wide = some(0.0)
+    boxes, std = torch.tensor([[20.0, 40.0, 108.0, 100.0]]), torch.full((1, 4), 4.0)
+    return Detections(boxes, std, *(getattr(wide, name) for name in list(vars(wide))[2:]))
+
+
+def test_intervals_that_meet_fill_the_box():
+    axes = plots.detections(torch.zeros(3, 64, 64), some(0.1, std=30.0))
+    assert len(by_name(axes, "band")[0].get_path().vertices) == 5
+
+
+@each("std", [torch.inf, torch.nan])
+def test_an_edge_without_a_finite_interval_is_drawn_to_the_end_of_the_picture(std):
+    axes = plots.detections(torch.zeros(3, 64, 64), some(0.1, std=std))
+    outline = by_name(axes, "band")[0].get_path().vertices
+    assert np.isfinite(outline).all()
+    assert (outline.min(0) <= 0).all()
+    assert (outline.max(0) >= 64).all()
+
+
+def test_what_lies_above_the_threshold_is_dashed_and_has_a_warning():
+    found = some(*NOVELTY)
+    axes = plots.detections(torch.zeros(3, 64, 64), found, threshold=0.1, names=("rover", "lander"))
+    calm, alarming = by_name(axes, "box")
+    assert calm.get_linestyle() in ("-", "solid")
+    assert alarming.get_linestyle() not in ("-", "solid")
+    assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} lander 60 %, nov. 0.30"]
+    plain = plots.detections(torch.zeros(3, 64, 64), found)
+    assert {box.get_linestyle() for box in by_name(plain, "box")} <= {"-", "solid"}
+    assert texts(plain) == ["class 0 90 %, nov. 0.02", "class 1 60 %, nov. 0.30"]
+
+
+def test_labels_of_detections_on_top_of_each_other_do_not_overlap():
+    one = some(0.1, 0.2, 0.3)
+    same = Detections(one.boxes[:1].repeat(3, 1), *(getattr(one, name) for name in list(vars(one))[1:]))
+    axes = plots.detections(torch.zeros(3, 64, 64), same)
+    axes.figure.draw_without_rendering()
+    spans = sorted(text.get_window_extent().intervaly.tolist() for text in axes.texts)
+    assert all(below[1] < above[0] for below, above in itertools.pairwise(spans))
+
+
+def test_without_detections_there_is_the_picture_and_a_word():
+    axes = plots.detections(np.zeros((64, 64, 3), dtype=np.uint8), some(), title="empty")
+    assert texts(axes) == ["nothing found"]
+    assert axes.get_title() == "empty"
+    assert len(axes.patches) == 0
+    assert len(axes.images) == 1
+
+
+def test_pictures_of_every_kind_come_out_the_same():
+    whole = torch.randint(0, 256, (3, 8, 6), dtype=torch.uint8)
+    expected = whole.permute(1, 2, 0).double().numpy() / 255
+    kinds = [whole, whole.float(), whole / 255, whole.permute(1, 2, 0), whole.permute(1, 2, 0).numpy()]
+    for kind in kinds:
+        np.testing.assert_allclose(as_picture(kind), expected, atol=1e-7)
+
+
+@each(
+    ("image", "match"),
+    [
+        (torch.zeros(8, 8), r"shape \(8, 8\); \[3, h, w\] or \[h, w, 3\]"),
+        (torch.zeros(1, 8, 8), r"shape \(1, 8, 8\)"),
+        (torch.zeros(3, 0, 8), r"shape \(3, 0, 8\)"),
+        (torch.full((3, 8, 8), -2.0), "from -2 to -2; .* before it was scaled"),
+        (torch.full((3, 8, 8), torch.nan), "from nan"),
+    ],
+)
+def test_what_is_no_picture_is_refused(image, match):
+    with pytest.raises(ValueError, match=match):
+        plots.detections(image, some())
+
+
+def test_too_few_names_are_refused():
+    with pytest.raises(ValueError, match="class 1 was found, but names= has 1"):
+        label_of(some(*NOVELTY), 1, names=("rover",))
+
+
+# colours
+
+
+def test_colours_are_those_of_the_map_and_the_threshold_is_in_the_middle():
+    shades = plots.colour_map()
+    for novelty in (0.0, 0.2, 0.5, 0.9, 1.0):
+        np.testing.assert_allclose(plots.colour_of(novelty), shades(novelty)[:3], atol=0.02)
+    assert plots.colour_of(0.1, 0.1) == plots.colour_of(0.5) == to_rgb("#f6d55c")
+    assert alarm(0.7, 0.1) == alarm(float("nan"), 0.1) == 1.0
+    assert alarm(0.03, 0.1) == pytest.approx(0.15)
+
+
+def test_text_is_dark_on_bright_colours_and_white_on_dark_ones():
+    assert ink_on(shade_of("#f6d55c")) != "white"
+    assert ink_on(shade_of("#c8423b")) == "white"
+
+
+# contact sheets
+
+
+def drawn_on(figure) -> list[str]:
+    return [axes.get_xlabel() for axes in figure.axes if axes.images]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three pictures of different sizes, the second the brightest, and two files that are none."""
+    for name, level, size in (("a.png", 20, (40, 30)), ("b.jpg", 200, (64, 64)), ("c.PNG", 90, (10, 20))):
+        Image.new("RGB", size, (level,) * 3).save(tmp_path / name)
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG no more")
+    (tmp_path / "notes.txt").write_text("not a picture")
+    return tmp_path
+
+
+def test_the_most_novel_pictures_of_a_folder_come_first_and_broken_files_are_named(folder):
+    model, out = Detector(), folder / "sheet.svg"
+    with pytest.warns(UserWarning, match=r"1 of 4 files .*: broken\.png; they are left out"):
+        sheet = plots.contact_sheet(folder, model, columns=2, out=out, progress=False)
+    assert drawn_on(sheet) == ["b.jpg", "c.PNG", "a.png"]
+    assert out.stat().st_size > 0
+    (given,) = model.given
+    assert given.shape == (3, 3, 32, 48)
+    assert float(given.amax()) == pytest.approx(200 / 255, abs=0.01)
+
+
+def test_a_sheet_keeps_the_order_where_it_is_asked_to_and_draws_no_more_than_most():
+    images = [torch.full((3, 32, 48), level, dtype=torch.uint8) for level in (10, 0, 200)]
+    model = Detector()
+    given = {"prepare": lambda part: part.float() / 1000, "progress": False}
+    assert drawn_on(plots.contact_sheet(images, model, order="given", **given)) == [
+        "picture 0",
+        "picture 1",
+        "picture 2",
+    ]
+    assert float(model.given[0].max()) == pytest.approx(0.2)
+    sheet = plots.contact_sheet(torch.stack(images), model, most=2, **given)
+    assert drawn_on(sheet) == ["picture 2", "picture 0"]
+    assert "2 of 3 pictures" in sheet.get_suptitle()
+
+
+def test_a_folder_without_pictures_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no pictures"):
+        plots.contact_sheet(tmp_path, Detector())
+    with pytest.raises(ValueError, match="is no folder"):
+        plots.contact_sheet(tmp_path / "none", Detector())
+    (tmp_path / "a.png").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"1 of 1 files .* a\.png"):
+        plots.contact_sheet(tmp_path, Detector(), progress=False)
+    with pytest.raises(ValueError, match="no pictures to draw"):
+        plots.contact_sheet([], Detector())
+    with pytest.raises(ValueError, match="order='size'; allowed are novelty, given"):
+        plots.contact_sheet([torch.zeros(3, 8, 8)], Detector(), order="size")

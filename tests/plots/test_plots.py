@@ -1,0 +1,268 @@
+"""Drawing leaves nothing behind but the file, and draws what it says."""
+
+import importlib
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from many import each
+from torch import Tensor
+
+import trustgp
+from trustgp import Prediction, plots
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def axes():
+    """Empty axes of a figure that is not written."""
+    with plots.figure(None, width=3, height=2) as drawn:
+        return drawn.subplots()
+
+
+@pytest.fixture(scope="module")
+def evaluation(fitted, toy) -> trustgp.Evaluation:
+    inputs, targets = toy(60, seed=4)
+    return trustgp.evaluate(fitted, (inputs, targets), (4 * inputs, targets), names=["hip", "knee"])
+
+
+def lines(axes) -> dict[str, np.ndarray]:
+    return {line.get_label(): line.get_xydata() for line in axes.lines}
+
+
+def heights(axes) -> np.ndarray:
+    return np.array([[bar.get_height() for bar in group] for group in axes.containers])
+
+
+def make(mean: Tensor, variance: Tensor) -> Prediction:
+    zeros, n = torch.zeros_like(mean), len(mean)
+    return Prediction(
+        mean, variance, zeros, zeros, torch.zeros(n), torch.zeros(n), torch.isfinite(mean[:, 0])
+    )
+
+
+def test_a_figure_is_written_and_the_settings_of_matplotlib_stay(tmp_path, evaluation):
+    before = dict(matplotlib.rcParams)
+    with plots.figure(tmp_path / "a.png", width=3, height=2) as figure:
+        left, middle, right = figure.subplots(1, 3)
+        x = torch.linspace(0, 1, 20)
+        plots.draw_band(left, x, x.sin(), 0.1 + x, label="band", line="mean")
+        plots.draw_histograms(middle, {"near": x + 0.1, "far": x + 10})
+        plots.draw_bars(right, ["one", "two"], {"a": [0.1, 0.2], "b": [0.3, 0.4]})
+    plots.overview(evaluation, tmp_path / "b.png")
+    for name in ("a.png", "b.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_figure_without_a_path_is_written_nowhere(tmp_path, monkeypatch, evaluation):
+    monkeypatch.chdir(tmp_path)
+    drawn = plots.overview(evaluation)
+    assert list(tmp_path.iterdir()) == []
+    drawn.savefig("later.svg")
+    assert (tmp_path / "later.svg").stat().st_size > 0
+
+
+def test_the_band_covers_mean_plus_and_minus_half(axes):
+    plots.draw_band(axes, torch.tensor([0.0, 1.0]), torch.zeros(2), torch.tensor([1.0, 2.0]))
+    points = axes.collections[0].get_paths()[0].vertices
+    assert points[:, 1].min() == -2.0
+    assert points[:, 1].max() == 2.0
+
+
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
+    def missing(name, *rest):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r"trustgp\[plots\]"):
+        plots.require_matplotlib()
+
+
+def test_importing_trustgp_and_its_plots_does_not_import_matplotlib():
+    script = (
+        "import sys, trustgp\n"
+        "trustgp.plots.overview, trustgp.metrics.mse\n"
+        "assert 'matplotlib' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# histograms
+
+
+def test_zeros_and_infinities_are_counted_at_the_ends(axes):
+    sample = torch.tensor([0.0, 0.0, 1.0, 10.0, torch.inf])
+    plots.draw_histograms(axes, {"novelty": sample}, bins=4)
+    np.testing.assert_allclose(heights(axes), [[0.6, 0, 0, 0.4]], atol=1e-12)
+
+
+@pytest.mark.parametrize("sample", [torch.zeros(5), torch.full((5,), 3.0), torch.full((5,), torch.inf)])
+def test_a_sample_of_one_value_is_a_single_bar(axes, sample):
+    plots.draw_histograms(axes, {"constant": sample}, bins=5)
+    assert sorted(heights(axes)[0])[-2:] == [0.0, pytest.approx(1.0)]
+    edges = [bar.get_width() for bar in axes.containers[0]]
+    assert min(edges) > 0
+
+
+@each("sample", [torch.zeros(0), torch.tensor([-1.0]), torch.tensor([torch.nan])])
+def test_what_has_no_place_in_a_histogram_is_refused_by_name(axes, sample):
+    with pytest.raises(ValueError, match="novelty"):
+        plots.draw_histograms(axes, {"novelty": sample})
+
+
+# bands
+
+
+def test_bands_follow_the_input_however_the_rows_are_ordered(axes):
+    x = torch.tensor([2.0, 0.0, 1.0])
+    prediction = make(torch.stack([x, 10 * x], 1), torch.full((3, 2), 4.0))
+    plots.draw_bands(axes, x[:, None], prediction, targets=x, output=1, sigmas=(1, 3), label="network")
+    assert lines(axes)["network"].tolist() == [[0, 0], [1, 10], [2, 20]]
+    wide, narrow = (collection.get_paths()[0].vertices[:, 1] for collection in axes.collections[:2])
+    assert (wide.min(), wide.max()) == (-6, 26)
+    assert (narrow.min(), narrow.max()) == (-2, 22)
+    assert axes.collections[2].get_offsets().tolist() == [[2, 2], [0, 0], [1, 1]]
+
+
+def test_bands_need_one_input_for_each_row(axes):
+    with pytest.raises(ValueError, match="for a prediction of 3 rows"):
+        plots.draw_bands(axes, torch.zeros(3, 2), make(torch.zeros(3, 1), torch.ones(3, 1)))
+
+
+# calibration, sparsification, parity
+
+
+def test_the_calibration_curve_is_the_average_or_one_output(axes, evaluation):
+    plots.draw_calibration(axes, evaluation, label="all")
+    plots.draw_calibration(axes, evaluation, output="knee", label="knee")
+    found = lines(axes)
+    levels = evaluation.levels.numpy()
+    np.testing.assert_array_equal(found["all"], np.stack([levels, evaluation.observed.mean(1)], 1))
+    np.testing.assert_array_equal(found["knee"], np.stack([levels, evaluation.observed[:, 1]], 1))
+    assert [line.get_label() for line in axes.lines].count("honest") == 1
+
+
+def test_sparsification_shows_the_oracle_below_and_random_order_level(axes, evaluation):
+    plots.draw_sparsification(axes, evaluation, output="hip")
+    found = lines(axes)
+    np.testing.assert_allclose(found["ranked by std"][:, 1] ** 2, evaluation.risk[:, 0], rtol=1e-12)
+    assert (found["oracle"][:, 1] <= found["ranked by std"][:, 1] + 1e-12).all()
+    np.testing.assert_allclose(found["random order"][:, 1], evaluation.outputs["hip"].rmse, rtol=1e-12)
+
+
+def test_several_methods_share_axes_with_one_set_of_references(axes, evaluation):
+    plots.draw_sparsification(axes, evaluation)
+    plots.draw_sparsification(axes, evaluation.corrected, label="corrected", references=False)
+    assert list(lines(axes)) == ["random order", "oracle", "ranked by std", "corrected"]
+
+
+def test_parity_draws_targets_predictions_and_misses_apart(axes, evaluation):
+    plots.draw_parity(axes, evaluation, output="knee")
+    inside, missed = (container.lines[0].get_xydata() for container in axes.containers)
+    rows = np.concatenate([inside, missed])
+    order = evaluation.targets[:, 1].argsort()
+    pairs = torch.stack([evaluation.targets[order, 1], evaluation.prediction.mean[order, 1]], 1)
+    np.testing.assert_array_equal(rows[rows[:, 0].argsort()], pairs)
+    assert len(inside) == round(evaluation.outputs["knee"].coverage * 60)
+    assert len(missed) + len(inside) == 60
+
+
+def test_parity_picks_few_of_many_rows_from_end_to_end(axes, evaluation):
+    plots.draw_parity(axes, evaluation, most=10)
+    rows = np.concatenate([container.lines[0].get_xydata() for container in axes.containers])
+    assert len(rows) == 10
+    assert rows[:, 0].min() == float(evaluation.targets[:, 0].min())
+    assert rows[:, 0].max() == float(evaluation.targets[:, 0].max())
+
+
+@pytest.mark.parametrize("draw", [plots.draw_calibration, plots.draw_sparsification, plots.draw_parity])
+def test_an_unknown_output_is_refused_with_the_known_ones(axes, evaluation, draw):
+    with pytest.raises(ValueError, match=r"output='foot'; this evaluation has \['hip', 'knee'\]"):
+        draw(axes, evaluation, output="foot")
+
+
+def test_the_overview_names_the_scores_it_shows(evaluation):
+    parity, calibration, _, sizes = plots.overview(evaluation, output="knee").axes
+    assert parity.get_title(loc="left").startswith("knee")
+    assert f"{100 * evaluation.outputs['knee'].calibration_error:.1f} %" in calibration.get_title(loc="left")
+    assert f"AUROC {evaluation.outputs['knee'].auroc_std:.3f}" in sizes.get_title(loc="left")
+
+
+def test_the_overview_needs_neither_foreign_rows_nor_a_prediction_for_every_row(tmp_path):
+    mean = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None].clone()
+    targets = mean + 0.1 * mean.cos()
+    mean[3] = torch.nan
+    variance = torch.where(torch.isfinite(mean), 0.01, torch.inf)
+    found = trustgp.evaluate(make(mean, variance), targets)
+    plots.overview(found, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 0
+
+
+# experts
+
+
+def test_the_map_sends_rows_where_predict_sends_them(fitted, toy):
+    inputs, _ = toy(50, seed=6)
+    found = plots.map_experts(fitted, inputs.numpy())
+    assert torch.equal(found.expert, fitted.predict(inputs).expert)
+    mixture = fitted.mixtures[0]
+    torch.testing.assert_close(found.points, mixture.gate.embed(mixture.tangents(inputs))[:, :2])
+    assert torch.equal(found.centroids, mixture.gate.centroids[:, :2])
+
+
+def test_separate_outputs_have_a_map_each(fit_case, toy):
+    model, (inputs, _) = fit_case(outputs="separate"), toy(30, seed=6)
+    experts = model.predict(inputs).expert
+    for output in (0, 1):
+        assert torch.equal(plots.map_experts(model, inputs, output=output).expert, experts[:, output])
+    with pytest.raises(ValueError, match="outputs 0 to 1"):
+        plots.map_experts(model, inputs, output=2)
+
+
+def test_a_gate_of_one_component_is_drawn_on_a_line(fit_case, toy):
+    model = fit_case(division=trustgp.Division(components=1))
+    found = plots.map_experts(model, toy(20, seed=6)[0])
+    assert found.points.shape == (20, 2)
+    assert bool((found.points[:, 1] == 0).all())
+    assert found.points[:, 0].std() > 0
+
+
+def test_every_expert_is_drawn_with_its_rows_in_its_colour(axes, fitted, toy):
+    inputs, _ = toy(50, seed=6)
+    plots.draw_experts(axes, fitted, inputs)
+    rows, centres = axes.collections
+    assert len(rows.get_offsets()) == 50
+    assert len(centres.get_offsets()) == fitted.num_experts
+    expert = fitted.predict(inputs).expert
+    assert np.array_equal(rows.get_facecolors()[:, :3], centres.get_facecolors()[expert][:, :3])
+    assert [text.get_text() for text in axes.texts] == [str(e) for e in range(fitted.num_experts)]
+
+
+def test_a_single_expert_has_no_map(fit_case, toy):
+    with pytest.raises(ValueError, match="a single expert"):
+        plots.map_experts(fit_case(num_experts=1), toy(5, seed=6)[0])
+
+
+# the frontier
+
+
+def test_the_frontier_runs_along_the_trials_that_none_beats_and_marks_the_chosen_one():
+    def trial(name, nll, nbytes, fits=True):
+        values = {"corrected": nll - 1, "auroc": 0.9 - nll / 100, "milliseconds": nbytes / 2**20}
+        return SimpleNamespace(name=name, nll=nll, nbytes=nbytes, fits=fits, **values)
+
+    sizes = [(1.0, 4), (3.0, 1), (2.0, 2), (2.5, 3), (1.0, 8)]  # the last two are beaten
+    trials = [trial(str(k), nll, size * 2**20, fits=k != 0) for k, (nll, size) in enumerate(sizes)]
+    drawn = plots.draw_frontier(trials, chosen="2")
+    first = drawn.axes[0]
+    assert lines(first)["network's output"].tolist() == [[1, 3], [2, 2], [4, 1]]
+    assert lines(first)["corrected mean"].tolist() == [[1, 2], [2, 1], [4, 0]]
+    hollow = [len(dot.get_facecolors()) == 0 for dot in first.collections[:5]]
+    assert hollow == [True, False, False, False, False]
+    assert [line.get_xdata()[0] for line in first.lines if line.get_linestyle() == "--"] == [2]
+    assert drawn.axes[2].lines[0].get_xydata()[:, 0].tolist() == [1, 2, 4]  # of AUROC the higher is better

@@ -1,0 +1,113 @@
+"""Fused operations taken apart, private copies, and pruning: each against what torch itself does."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from many import Many
+from torch import nn
+from torch.nn.utils import prune
+from zoo import make, seeded
+
+from trustgp.tangents.decompose import PLAIN, Unfused, attention, prelu, weight_norm
+from trustgp.tangents.modules import clone_module, tensors_in, unwrap
+from trustgp.tangents.network import prepare
+from trustgp.tangents.prune import kept_parameters
+
+
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+RECURRENT = [
+    "lstm",
+    "lstm, sequence first, both ways",
+    "lstm, projected, without bias",
+    "lstm, projected, both ways",
+    "gru",
+    "gru, both ways",
+    "rnn",
+    "rnn, relu",
+    "recurrent cells",
+]
+
+
+def test_recurrent_layers_step_by_step_give_the_same():
+    with Many() as check, torch.no_grad():
+        for name in RECURRENT:
+            network, inputs = make(name)
+            expected = network(inputs)
+            with check(name), Unfused(PLAIN):
+                assert_close(network(inputs), expected)
+
+
+def test_every_result_of_a_recurrent_layer_is_the_same():
+    torch.manual_seed(0)
+    layer = nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2, batch_first=True).double().eval()
+    inputs, start = seeded(5, 6, 3), (seeded(4, 5, 2), seeded(4, 5, 4))
+    expected, (hidden, cell) = layer(inputs, start)
+    with Unfused(PLAIN):
+        found, (last, last_cell) = layer(inputs, start)
+    for one, other in ((found, expected), (last, hidden), (last_cell, cell)):
+        assert_close(one, other)
+
+
+def test_attention_is_torchs():
+    query, key, value = seeded(2, 4, 3, 5), seeded(2, 4, 6, 5) + 1, seeded(2, 4, 6, 7)
+    grouped = [x[:, :2] for x in (key, value)]
+    mask = seeded(3, 6) > -0.5
+    mask[:, 0] = True  # a row that may look nowhere has no answer
+    sdpa = F.scaled_dot_product_attention
+    assert_close(attention(query, key, value), sdpa(query, key, value))
+    assert_close(attention(query, key, value, mask), sdpa(query, key, value, mask))
+    assert_close(attention(query, key, value, seeded(3, 6)), sdpa(query, key, value, seeded(3, 6)))
+    assert_close(attention(query, key, value, scale=0.3), sdpa(query, key, value, scale=0.3))
+    assert_close(attention(key, key, value, is_causal=True), sdpa(key, key, value, is_causal=True))
+    assert_close(attention(query, *grouped, enable_gqa=True), sdpa(query, *grouped, enable_gqa=True))
+    assert attention(query, key, value, dropout_p=0.5) is None  # not known: torch's own is called
+
+
+def test_prelu_and_weight_norm_are_torchs():
+    inputs = seeded(2, 3, 4)
+    for weight in (seeded(3), seeded(1)):
+        assert_close(prelu(inputs, weight), F.prelu(inputs, weight))
+    for dim in (0, 1, 2):
+        gain = seeded(*[size if d == dim else 1 for d, size in enumerate(inputs.shape)])
+        assert_close(weight_norm(inputs, gain, dim), torch._weight_norm(inputs, gain, dim))
+
+
+def test_a_clone_shares_only_what_it_is_told_to():
+    network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
+    network[0].kept = network[0].weight * 2  # part of a graph, which deepcopy refuses
+    clone = clone_module(network, [network[0].bias])
+    assert clone[0].bias is network[0].bias
+    assert clone[0].weight is not network[0].weight
+    assert torch.equal(clone[0].weight, network[0].weight)
+    assert torch.equal(clone[0].kept, network[0].kept)
+    assert clone[0].kept.grad_fn is None
+
+
+def test_wrappers_are_taken_off_and_nested_tensors_found():
+    network, one, two = nn.Linear(2, 2), torch.ones(1), torch.zeros(2)
+    assert unwrap(nn.DataParallel(nn.DataParallel(network))) is network
+    assert unwrap(network) is network
+    found = list(tensors_in([one, {"a": (two, None), "b": "text"}, 3]))
+    assert len(found) == 2
+    assert found[0] is one
+    assert found[1] is two
+
+
+@pytest.mark.parametrize("method", ["magnitude", "taylor"])
+def test_kept_parameters_are_those_of_torchs_global_pruning(method):
+    network, inputs = make("conv2d, groups")
+    prepared, targets = prepare(network, "all", None), seeded(5, 2)
+    (0.5 * (network(inputs) - targets).square().sum(dim=1).mean()).backward()
+    places = [(module, name) for module in (network.body[0], network.last) for name in ("weight", "bias")]
+    scores = {
+        place: value.detach() if method == "magnitude" else value.detach() * value.grad
+        for place, value in ((place, getattr(*place)) for place in places)
+    }
+    prune.global_unstructured(places, prune.L1Unstructured, importance_scores=scores, amount=20)
+    masks = [getattr(module, f"{name}_mask").flatten() for module, name in places]
+    expected = torch.cat(masks).nonzero().flatten()
+    count = prepared.num_parameters - 20
+    assert torch.equal(kept_parameters(prepared, method, count, inputs, targets), expected)
