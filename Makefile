@@ -12,9 +12,10 @@ ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch
 demo: $(READY)
 	$(BIN)/trustgp demo
 
-# a process per core, with a thread each: more would wait for one another
+# A process per core, with a thread each: more would wait for one another. The tests of a file stay together,
+# since what they share, such as a small run of a study, would else be made in each process.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from endurance import endure
 
 import trustgp
 from trustgp import export_onnx
 from trustgp_experiments.peers import mlp, train
 from trustgp_experiments.studies.runtime.calls import onnx_session
-from trustgp_experiments.studies.runtime.endurance import endure
 
 INPUTS = 64  # different ones, in turn
 

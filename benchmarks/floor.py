@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 import trustgp
-from trustgp_experiments.studies.scale.runs import held_rows
+from trustgp_experiments.studies.scale.fits import held_rows
 
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the matrices that are timed
 COPIED = {"cuda": 2**30, "cpu": 2**27}  # bytes of the copy that is timed

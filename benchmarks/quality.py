@@ -37,14 +37,8 @@ from torch import Tensor, nn
 import trustgp
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.metrics import gaussian_nll, mse
-from trustgp_experiments.datasets import (
-    block_labels,
-    load,
-    recorded_split,
-    split_blocks,
-    split_random,
-    standardise,
-)
+from trustgp_experiments.datasets import load, recorded_split, split_random, standardise
+from trustgp_experiments.datasets.splits import block_labels, split_blocks
 from trustgp_experiments.peers import ConstantNoise, Ensemble, mlp, train_many
 
 CASES = ("sarcos_random", "barrett_recorded", "sarcos_blocks")

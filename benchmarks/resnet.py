@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp_experiments.core.memory import Peak
+from trustgp_experiments.core.stage_timer import Peak
 
 PROMISE = 2 * 10**9  # bytes
 PREDICTED = 64  # images

@@ -29,9 +29,17 @@ from floor import floor, measure_peaks
 from torch import Tensor, nn
 
 import trustgp
+from trustgp_experiments.core.arm import ArmRows
 from trustgp_experiments.core.stage_timer import Ledger
-from trustgp_experiments.studies.scale.rows import HELD_ROWS, ScaleRows, scale_network, scale_rows
-from trustgp_experiments.studies.scale.runs import held_rows, likelihoods, measured_fit, warm_up
+from trustgp_experiments.studies.scale.fits import (
+    HELD_ROWS,
+    held_rows,
+    likelihoods,
+    measured_fit,
+    scale_network,
+    scale_rows,
+    warm_up,
+)
 
 # By device, rows and experts: the most seconds by `outputs`, and the most bytes where the work is done.
 PROMISES: dict[tuple[str, int, int], tuple[dict[str, float], float]] = {
@@ -101,13 +109,13 @@ def main() -> None:
     print(text)
 
 
-def moved(rows: ScaleRows, device: torch.device) -> ScaleRows:
+def moved(rows: ArmRows, device: torch.device) -> ArmRows:
     """The rows, there."""
 
     def pair(part: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return part[0].to(device), part[1].to(device)
 
-    return ScaleRows(pair(rows.train), pair(rows.validation), pair(rows.test))
+    return ArmRows(pair(rows.train), pair(rows.validation), pair(rows.test))
 
 
 def costs(model: trustgp.UncertaintyModel, ledger: Ledger) -> dict[str, Any]:

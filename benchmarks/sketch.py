@@ -84,7 +84,7 @@ def main() -> None:
         times = {
             "sketch": seconds(lambda: first(inputs), options.rows),
             "rows": seconds(lambda: rows(inputs), options.rows),
-            "network": seconds(lambda: network.outputs(inputs), options.rows),
+            "network": seconds(lambda: network.matrix(inputs), options.rows),
         }
     print(", ".join(f"{name} {1e3 * value:.2f} ms a row" for name, value in times.items()))
     result = {

@@ -35,8 +35,7 @@ from trustgp.metrics import auroc, gaussian_nll, mse
 from trustgp_experiments.core.cases import IN_DOMAIN, Case
 from trustgp_experiments.core.recipes import MEMBERS, NetworkRecipe
 from trustgp_experiments.peers import Ensemble, train_many
-from trustgp_experiments.studies.transfer.rows import make_case
-from trustgp_experiments.studies.transfer.study import FULL, QUICK
+from trustgp_experiments.studies.transfer.study import FULL, QUICK, make_case
 
 
 def networks_for(case: Case, recipe: NetworkRecipe, seed: int, cache: Path | None) -> list[nn.Module]:

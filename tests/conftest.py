@@ -17,29 +17,32 @@ from trustgp.executors import Executor, FitContext, Processes, Ray
 from trustgp.executors.progress import reporting
 from trustgp.experts.witness import WitnessState
 from trustgp.experts.witness_fit import find_witness
-from trustgp.state.expert_tensors import mixture_tensors
-from trustgp.state.witness_tensors import witness_tensors
+from trustgp.state.expert_tensors import mixture_tensors, witness_tensors
 
 # A first call into torch may take longer than hypothesis' deadline, and examples must not vary in CI.
 settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("trustgp")
 
 
-CLUSTER = {"two_nodes", "distant", "processes"}  # fixtures that start workers
+# Files that take longest, the longest first: what begins last should be short.
+SLOW = (
+    "test_docs.py",
+    "test_compiled.py",
+    "test_runtime.py",
+    "test_scale.py",
+    "test_training.py",
+    "test_14_lost_workers.py",
+    "test_ablation.py",
+    "test_contract.py",
+    "test_classification.py",
+    "test_transfer.py",
+    "test_examples.py",
+)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes the tests of a file stay together, and so do those that need workers.
-
-    What the tests of a file share, such as a small run of a study, would else be made in each process.
-    Pages and examples share nothing.
-    """
-    for item in items:
-        workers = CLUSTER & set(getattr(item, "fixturenames", ()))
-        group = "workers" if workers else item.path.name
-        if item.path.name not in ("test_docs.py", "test_examples.py"):
-            item.add_marker(pytest.mark.xdist_group(group))
+    """The slow files first; the others stay in their order."""
+    items.sort(key=lambda item: SLOW.index(item.path.name) if item.path.name in SLOW else len(SLOW))
 
 
 class Case(NamedTuple):

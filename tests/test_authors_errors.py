@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import LayerFactors, Patchwork
-from trustgp.experts.expert import SELECTION_NOISE
+from trustgp.math.low_rank import SELECTION_NOISE
 
 # Rows of an expert carry its label.
 

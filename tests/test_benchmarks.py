@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
+def scripts(monkeypatch):
     """benchmarks/scale.py and benchmarks/floor.py as modules."""
     monkeypatch.syspath_prepend(str(FOLDER))
     import floor
@@ -24,11 +24,11 @@ def benchmark(monkeypatch):
         sys.modules.pop(name)
 
 
-def test_the_floor_counts_products_of_feature_rows_and_factors_by_hand(benchmark, case, fit_case):
+def test_the_floor_counts_products_of_feature_rows_and_factors_by_hand(scripts, case, fit_case):
     model = fit_case(num_experts=3, outputs="separate", witness=None)
-    peaks = benchmark.floor.Peaks(float64=1e9, float32=2e9, bandwidth=1e6)
+    peaks = scripts.floor.Peaks(float64=1e9, float32=2e9, bandwidth=1e6)
     n, parameters = len(case.inputs), sum(p.numel() for p in case.network.parameters())
-    found = benchmark.floor.floor(model, n, parameters, peaks)
+    found = scripts.floor.floor(model, n, parameters, peaks)
     network, gate, products, factors, moved = 2 * parameters * n, 0, 0, 0, 0
     for mixture in model.mixtures:
         row = mixture.tangents(case.inputs[:1]).tensors().values()
@@ -48,11 +48,11 @@ def test_the_floor_counts_products_of_feature_rows_and_factors_by_hand(benchmark
     assert found["seconds"] == max(found["operations_seconds"], found["bytes_seconds"])
 
 
-def test_peaks_are_measured_and_the_threads_are_left_as_they_were(benchmark, monkeypatch):
-    monkeypatch.setitem(benchmark.floor.SIDE, "cpu", 64)
-    monkeypatch.setitem(benchmark.floor.COPIED, "cpu", 2**16)
+def test_peaks_are_measured_and_the_threads_are_left_as_they_were(scripts, monkeypatch):
+    monkeypatch.setitem(scripts.floor.SIDE, "cpu", 64)
+    monkeypatch.setitem(scripts.floor.COPIED, "cpu", 2**16)
     before = torch.get_num_threads()
-    peaks = benchmark.floor.measure_peaks(torch.device("cpu"), 2)
+    peaks = scripts.floor.measure_peaks(torch.device("cpu"), 2)
     assert min(peaks.float64, peaks.float32, peaks.bandwidth) > 0
     assert torch.get_num_threads() == before
 
@@ -67,12 +67,12 @@ def test_peaks_are_measured_and_the_threads_are_left_as_they_were(benchmark, mon
     ],
 )
 def test_the_promise_is_judged_by_time_and_by_what_torch_keeps_on_the_gpu(
-    benchmark, outputs, seconds, reserved, met
+    scripts, outputs, seconds, reserved, met
 ):
     options = Namespace(device="cuda", rows=2_000_000, experts=512, outputs=outputs, profile=False)
     held = {"cpu": 10**9, "cuda": 10**6, "cuda reserved": 10**9}
     peaks = {"all": {"cpu": 10**9, "cuda": 10**9, "cuda reserved": int(reserved) - 10**9}}
     ledger = Ledger({"all": seconds}, peaks, held)
-    assert benchmark.scale.promised(options, ledger)["promise"]["met"] == met
+    assert scripts.scale.promised(options, ledger)["promise"]["met"] == met
     options.rows = 10_000
-    assert benchmark.scale.promised(options, ledger) == {"promise": None}
+    assert scripts.scale.promised(options, ledger) == {"promise": None}

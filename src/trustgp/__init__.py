@@ -12,9 +12,9 @@ _PLACES = {
     "load": ".api",
     "UncertaintyModel": ".model",
     "Prediction": ".likelihoods.prediction",
-    "ClassPrediction": ".likelihoods.class_prediction",
+    "ClassPrediction": ".likelihoods.prediction",
     "DetectionModel": ".detection.model",
-    "Detections": ".likelihoods.detections",
+    "Detections": ".likelihoods.prediction",
     "ConformalIntervals": ".state.conformal",
     "ConformalSets": ".state.conformal",
     # make it small
@@ -29,13 +29,13 @@ _PLACES = {
     # look at it
     "evaluate": ".metrics.evaluate",
     "Evaluation": ".metrics.evaluation",
-    "ClassEvaluation": ".metrics.class_evaluation",
+    "ClassEvaluation": ".metrics.evaluation",
     "metrics": "",
     "plots": "",
     # what to choose
     "Regression": ".likelihoods.regression",
     "Classification": ".likelihoods.classification",
-    "Detection": ".detection.settings",
+    "Detection": ".detection.query_rows",
     "LayerFactors": ".tangents",
     "JacobianRows": ".tangents",
     "Sketch": ".tangents",
@@ -45,7 +45,7 @@ _PLACES = {
     "Threads": ".executors",
     # data and errors
     "Rows": ".data.rows",
-    "Things": ".detection.matching",
+    "Things": ".detection.scenes",
     "ArtifactError": ".data.tensor_file",
     "ExportError": ".export",
     "FactorisationError": ".math.evidence",

@@ -10,25 +10,29 @@ from torch import nn
 
 from .data.quantities import BudgetText
 from .data.tensor_file import kind_of, read
-from .detection.files import read_detector
 from .detection.fit import fit_detector
 from .detection.model import DetectionModel
-from .detection.settings import Detection
+from .detection.query_rows import Detection
+from .detection.state import read_detector
 from .executors import Executor
 from .experts.gate import Division
 from .experts.neighbours import Patchwork
 from .experts.witness import Witness
 from .fitting.options import FitOptions
-from .fitting.within_budget import fit_within_budget
+from .fitting.tune import fit_within_budget
 from .likelihoods import Likelihood
 from .model import UncertaintyModel
 from .state.model_file import DETECTOR, KIND, check_output, read_model
 from .tangents import Tangents
-from .tangents.modules import unwrap
-from .tangents.output import Output
+from .tangents.modules import Output, unwrap
 
 FITTERS = {Detection: fit_detector}
 """What is given as a likelihood and is none, and the fit it stands for: a new task is one line."""
+FORMATS: dict[str, tuple[Any, Any]] = {
+    KIND: (UncertaintyModel, read_model),
+    DETECTOR: (DetectionModel, read_detector),
+}
+"""How a file begins, what it gives, and what reads the state of that."""
 
 
 def fit(
@@ -140,18 +144,8 @@ def load(
     text, table = read(Path(path), kind=kind)
     check_output(text.get("picked", False), output, str(path))
     network = unwrap(network)
-    model = FORMATS[kind](text, table, network, str(path), output)
+    shell, reader = FORMATS[kind]
+    chosen = {} if output is None else {"output": output}
+    model = shell(reader(text, table, network, where=str(path), **chosen))
     target = next(network.parameters()).device if device is None else torch.device(device)
     return model.to(target)
-
-
-def _read_model(text: Any, table: Any, network: nn.Module, where: str, output: Output | None) -> nn.Module:
-    return UncertaintyModel(read_model(text, table, network, where=where, output=output))
-
-
-def _read_detector(text: Any, table: Any, network: nn.Module, where: str, output: None) -> nn.Module:
-    return DetectionModel(read_detector(text, table, network, where=where))
-
-
-FORMATS = {KIND: _read_model, DETECTOR: _read_detector}
-"""How a file begins, and what reads it."""

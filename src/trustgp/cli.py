@@ -56,14 +56,14 @@ def _demo(commands: Any) -> None:
     which.add_argument("--detection", action="store_true", help="instead: boxes of a detector; a minute too")
 
     def run(options: argparse.Namespace) -> int:
+        asked = {"seed": options.seed, "quick": options.quick, "console": _console()}
         if options.detection:
             from trustgp_experiments.demo.detection import run_detection
 
-            return run_detection(options.out, seed=options.seed, quick=options.quick, console=_console())
+            return run_detection(options.out, **asked)
         from trustgp_experiments.demo.run import PARTS, run_demo
 
-        parts = PARTS if options.part is None else (options.part,)
-        return run_demo(options.out, seed=options.seed, quick=options.quick, parts=parts, console=_console())
+        return run_demo(options.out, parts=PARTS if options.part is None else (options.part,), **asked)
 
     parser.set_defaults(run=run)
 
@@ -74,23 +74,10 @@ def _inspect(commands: Any) -> None:
     parser.add_argument("--all", action="store_true", help="every expert, however many there are")
 
     def run(options: argparse.Namespace) -> int:
-        from .state.summary import (
-            detector_tables,
-            expert_table,
-            is_detector,
-            origin_table,
-            size_table,
-            summarise,
-        )
+        from .state.summary import inspect_tables
 
-        if is_detector(options.file):
-            tables = detector_tables(options.file)
-        else:
-            summary = summarise(options.file)
-            tables = [origin_table(summary), size_table(summary)]
-            tables.append(expert_table(summary, most=None) if options.all else expert_table(summary))
         console = _console()
-        for table in tables:
+        for table in inspect_tables(options.file, every=options.all):
             console.print(table)
         return 0
 

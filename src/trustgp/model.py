@@ -14,22 +14,21 @@ from .experts.mixture import LatentPrediction, Mixture
 from .experts.witness import WitnessState
 from .fitting.update import update_state
 from .likelihoods import Calibrations, Shape
-from .likelihoods.novelty import NoveltyThreshold
 from .likelihoods.prediction import Prediction
-from .state import predict as asked
 from .state.conformal import ConformalIntervals, ConformalSets, conformal
-from .state.frozen_module import FrozenModule
 from .state.model_file import save_state
-from .state.model_state import ModelState, Provenance, Training
+from .state.model_state import FittedModel, ModelState, Provenance, Training, nbytes, predict, predict_latent
 from .tangents.base import Features
 
 
-class UncertaintyModel(FrozenModule):
+class UncertaintyModel(FittedModel):
     """A trained network with an honest error bar. Made by `trustgp.fit` or `trustgp.load`.
 
     Args:
         state: All that is known; `threshold`, `update` and a move to another device replace it.
     """
+
+    state: ModelState
 
     def __init__(self, state: ModelState) -> None:
         super().__init__()
@@ -63,16 +62,6 @@ class UncertaintyModel(FrozenModule):
         return self.state.training
 
     @property
-    def held_scores(self) -> Tensor:
-        """Novelty scores of the held-out rows, float64, shape [k]; empty where there were none."""
-        return self.state.held_scores
-
-    @property
-    def alarm(self) -> NoveltyThreshold | None:
-        """The threshold of the novelty score, with its false alarms; None before `threshold` was called."""
-        return self.state.threshold
-
-    @property
     def num_experts(self) -> int:
         """Experts of all kernels together."""
         return self.state.num_experts
@@ -80,17 +69,18 @@ class UncertaintyModel(FrozenModule):
     @property
     def nbytes(self) -> int:
         """What the error bar holds in memory, the network itself not counted."""
-        return asked.nbytes(self.state)
+        return nbytes(self.state)
 
     @property
     def bound(self) -> Tensor:
         """Share of squared kernel mass that falls between experts, the mean over kernels."""
-        return asked.bound(self.state)
+        return torch.stack([mixture.bound for mixture in self.mixtures]).mean()
 
     @property
     def failed(self) -> list[tuple[int, int]]:
         """Experts that could not be solved and answer with the prior, as (kernel, expert)."""
-        return asked.failed(self.state)
+        pairs = [(k, e) for k, mixture in enumerate(self.mixtures) for e in range(len(mixture.experts))]
+        return [(k, e) for k, e in pairs if self.mixtures[k].experts[e].failed]
 
     @property
     def shape(self) -> Shape:
@@ -101,10 +91,6 @@ class UncertaintyModel(FrozenModule):
     def device(self) -> torch.device:
         return self.state.device
 
-    def forward(self, inputs: Inputs) -> Prediction:
-        """The same as `predict`."""
-        return self.predict(inputs)
-
     def predict(self, inputs: Any) -> Prediction:
         """The network's own output, with its error bar.
 
@@ -112,11 +98,11 @@ class UncertaintyModel(FrozenModule):
             inputs: A tensor, tuple or dict as the network takes them, or a Dataset or DataLoader of
                 inputs or of (inputs, targets).
         """
-        return asked.predict(self.state, inputs)
+        return predict(self.state, inputs)
 
     def raw(self, inputs: Inputs, outputs: Tensor, features: Features | None = None) -> LatentPrediction:
-        """What experts and witness say before calibration; see `trustgp.state.predict.predict_latent`."""
-        return asked.predict_latent(self.state, inputs, outputs, features)
+        """What experts and witness say before calibration; see `trustgp.state.model_state.predict_latent`."""
+        return predict_latent(self.state, inputs, outputs, features)
 
     def novelty(self, inputs: Inputs) -> Tensor:
         """How far from the training rows, in [0, 1], shape [n]."""
@@ -134,9 +120,7 @@ class UncertaintyModel(FrozenModule):
             false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 rows.
         """
         scores = self.held_scores if rows is None else self.predict(rows).score.cpu()
-        found = NoveltyThreshold.fit(scores, false_alarm)
-        self.state = replace(self.state, threshold=found)
-        return float(found.threshold)
+        return self._with_threshold(scores, false_alarm)
 
     def conformal(self, validation: Any, *, level: float = 0.9) -> ConformalIntervals | ConformalSets | Any:
         """Intervals, or sets of classes, that hold the target with probability `level` at least.

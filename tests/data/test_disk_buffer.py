@@ -7,8 +7,8 @@ import tempfile
 import pytest
 import torch
 
-from trustgp.data import disk_buffer as spooling
-from trustgp.data.disk_buffer import RowBuffer
+from trustgp.data import rows as spooling
+from trustgp.data.rows import RowBuffer
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 

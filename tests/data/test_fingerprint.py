@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from trustgp.data.fingerprint import network_fingerprint, rows_fingerprint, settings_fingerprint
+from trustgp.data.fingerprint import network_fingerprint, rows_fingerprint
 from trustgp.data.rows import Rows
+from trustgp.fitting.checkpoint import Checkpoint
 
 
 def network(slope=0.1):
@@ -66,6 +67,9 @@ def test_any_change_of_the_rows_changes_their_fingerprint():
     assert rows_fingerprint(again, None) in known
 
 
-def test_settings_do_not_depend_on_the_order_of_their_names():
-    assert settings_fingerprint({"a": 1, "b": [2]}) == settings_fingerprint({"b": [2], "a": 1})
-    assert settings_fingerprint({"a": 1}) != settings_fingerprint({"a": 2})
+def test_settings_do_not_depend_on_the_order_of_their_names(tmp_path):
+    def fingerprint(place, settings):
+        return Checkpoint.open(tmp_path / place, settings).fingerprint
+
+    assert fingerprint("one", {"a": 1, "b": [2]}) == fingerprint("other", {"b": [2], "a": 1})
+    assert fingerprint("third", {"a": 1}) != fingerprint("fourth", {"a": 2})

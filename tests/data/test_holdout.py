@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from trustgp import Rows
-from trustgp.data.holdout import MOST, held_rows, holdout_split, kept_rows, some_rows
+from trustgp.data.rows import MOST_HELD, held_rows, holdout_split, kept_rows
 
 
 def rows_of(n: int) -> Rows:
     return Rows(torch.arange(n)[:, None].float(), torch.arange(n)[:, None])
 
 
-@pytest.mark.parametrize(("n", "count"), [(50, 5), (1000, 100), (100_000, MOST)])
+@pytest.mark.parametrize(("n", "count"), [(50, 5), (1000, 100), (100_000, MOST_HELD)])
 def test_a_tenth_is_held_but_never_more_than_it_takes(n, count):
     assert int(held_rows(n, seed=0).sum()) == count
 
@@ -48,6 +48,6 @@ def test_too_few_rows_or_groups_are_all_for_the_experts(n, groups):
 
 def test_some_rows_keep_inputs_and_targets_together():
     chosen = torch.tensor([True, False, True])
-    found = some_rows(rows_of(3), chosen)
+    found = rows_of(3).some(chosen)
     assert found.inputs.flatten().tolist() == [0.0, 2.0]
     assert found.targets.flatten().tolist() == [0, 2]

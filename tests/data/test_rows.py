@@ -15,11 +15,10 @@ from torch.utils.data import (
 )
 
 from trustgp.data import chunking
-from trustgp.data import disk_buffer as spooling
+from trustgp.data import rows as spooling
 from trustgp.data.chunking import chunks
 from trustgp.data.fingerprint import rows_fingerprint
-from trustgp.data.holdout import some_rows
-from trustgp.data.rows import Rows, finite_rows, looks_like_time_series, read_rows, require_finite
+from trustgp.data.rows import Rows, finite_rows, read_rows, require_finite
 from trustgp.data.trees import as_inputs, concatenate, count, leaves, map_tensors, structure, take
 
 INPUTS, TARGETS = torch.arange(30.0).reshape(10, 3), torch.arange(10.0)[:, None]
@@ -169,17 +168,17 @@ def walk(n: int, dims: int = 3) -> torch.Tensor:
 
 def test_a_smooth_trajectory_looks_like_a_time_series(generator):
     inputs = walk(400)
-    assert looks_like_time_series(Rows(inputs, inputs[:, :1].cos()), generator)
+    assert Rows(inputs, inputs[:, :1].cos()).looks_like_time_series(generator)
 
 
 def test_shuffled_few_or_noisy_rows_do_not_look_like_a_time_series(generator):
     inputs = walk(400)
     mixed = inputs[torch.randperm(400, generator=generator)]
     noise = torch.randn(400, 1, generator=generator, dtype=torch.float64)
-    assert not looks_like_time_series(Rows(mixed, mixed[:, :1]), generator)
-    assert not looks_like_time_series(Rows(inputs[:40], inputs[:40, :1]), generator)
-    assert not looks_like_time_series(Rows(inputs, noise), generator)
-    assert not looks_like_time_series(Rows(inputs, inputs, ordered=False), generator)
+    assert not Rows(mixed, mixed[:, :1]).looks_like_time_series(generator)
+    assert not Rows(inputs[:40], inputs[:40, :1]).looks_like_time_series(generator)
+    assert not Rows(inputs, noise).looks_like_time_series(generator)
+    assert not Rows(inputs, inputs, ordered=False).looks_like_time_series(generator)
 
 
 # -- large data --------------------------------------------------------------------------------------
@@ -333,7 +332,7 @@ def test_what_is_seen_of_the_rows_does_not_depend_on_the_pieces(monkeypatch, gen
 
 def test_rows_that_are_split_off_may_lie_in_a_file(monkeypatch):
     monkeypatch.setattr(spooling, "KEPT_BYTES", 0)
-    found = some_rows(Rows(INPUTS, TARGETS), torch.arange(10) % 3 == 0)
+    found = Rows(INPUTS, TARGETS).some(torch.arange(10) % 3 == 0)
     assert torch.equal(found.inputs, INPUTS[::3])
     assert torch.equal(found.targets, TARGETS[::3])
 

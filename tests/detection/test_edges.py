@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trustgp.detection.edge_noise import FLOOR, Edges
+from trustgp.detection.state import FLOOR, Edges
 
 
 def drawn(m: int = 4000, seed: int = 0):

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from trustgp.detection.matching import CLASS, DISTANCE, OVERLAP, Things, match
+from trustgp.detection.query_rows import CLASS, DISTANCE, OVERLAP, Things, match
 from trustgp.metrics.boxes import generous_overlaps
 
 

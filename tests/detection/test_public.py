@@ -12,7 +12,7 @@ from torch import nn
 import trustgp
 from trustgp.cli import main
 from trustgp.detection.detector import Detector
-from trustgp.math.quantiles import held_out_quantile
+from trustgp.math.calibration import held_out_quantile
 
 OPTIONS = {"likelihood": LOOSE, "num_experts": 2, "progress": False}
 
@@ -144,7 +144,7 @@ def test_the_threshold_is_that_of_held_out_detections_that_have_found_a_thing(fi
     assert threshold == pytest.approx(model.threshold(false_alarm=0.2), rel=1e-4)  # of the fit's own
     scores = []
     for found, true in zip(model.predict(images), things, strict=True):
-        matched, shared = trustgp.detection.matching.match(
+        matched, shared = trustgp.detection.query_rows.match(
             *_said(network, images[len(scores) : len(scores) + 1]), true, side=48.0
         )
         hits = matched[shared >= LOOSE.overlap]

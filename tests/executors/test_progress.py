@@ -76,14 +76,14 @@ def test_rates_have_three_digits(rate, text):
 
 
 def test_the_reporter_knows_the_stage_and_how_far_it_is(report):
-    assert report.standing() == ""
+    assert report.standing == ""
     tracked = report.track("abc", stage="solving the experts", total=4, done=1)
     next(tracked)
-    assert report.standing() == "solving the experts (1 of 4)"
+    assert report.standing == "solving the experts (1 of 4)"
     next(tracked)
-    assert report.standing() == "solving the experts (2 of 4)"
+    assert report.standing == "solving the experts (2 of 4)"
     list(tracked)
-    assert report.standing() == ""
+    assert report.standing == ""
 
 
 def test_workers_end_when_the_work_is_interrupted():

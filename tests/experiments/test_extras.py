@@ -2,7 +2,7 @@
 
 import pytest
 
-from trustgp_experiments.core import extras
+from trustgp_experiments.core import registry as extras
 
 
 @pytest.fixture

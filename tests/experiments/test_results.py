@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 from trustgp_experiments.core.borders import jump_sentences
+from trustgp_experiments.core.cases import read_tests
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.report.page import read_results, write_report
 from trustgp_experiments.studies.ablation import study as ablation
 from trustgp_experiments.studies.ablation.axes import our_axes, paper_axes
 from trustgp_experiments.studies.bound import study as bound
-from trustgp_experiments.studies.classification.tables import class_tables
-from trustgp_experiments.studies.classification.tables import collect as class_collect
+from trustgp_experiments.studies.classification import scores as classification
 from trustgp_experiments.studies.continuity import study as continuity
-from trustgp_experiments.studies.sequence import tables as sequence
+from trustgp_experiments.studies.sequence import study as sequence
 from trustgp_experiments.studies.toy import study as toy
-from trustgp_experiments.studies.transfer.scores import collect as transfer_collect
-from trustgp_experiments.studies.transfer.scores import tables as transfer_tables
+from trustgp_experiments.studies.transfer import scores as transfer
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -69,8 +68,8 @@ def test_results_are_of_full_runs_with_three_seeds_and_say_where_they_come_from(
 def test_tables_and_findings_of_stored_results_follow_from_their_numbers():
     """What the code of today makes of the stored numbers is what the page shows."""
     found = {
-        "transfer": (transfer_tables(transfer_collect(runs("transfer", "trained", "split"))), None),
-        "classification": (class_tables(class_collect(runs("classification", "trained"))), None),
+        "transfer": _transfer(),
+        "classification": (classification.class_tables(_classes()), None),
         "sequence": _sequence(),
         "ablation": _ablation(),
         "bound": _bound(),
@@ -97,17 +96,25 @@ def stored(study: str) -> dict:
     return json.loads((RESULTS / study / "result.json").read_text())
 
 
+def _transfer():
+    grid = Grid.of(transfer.AXES, runs("transfer", "trained", "split"), read_tests)
+    return transfer.tables(grid), None
+
+
+def _classes():
+    return Grid.of(classification.AXES, runs("classification", "trained"), read_tests)
+
+
 def _sequence():
-    grid = transfer_collect(
-        {(*case, sequence.SPLIT): seeds for case, seeds in runs("sequence", "trained").items()}
-    )
+    cases = {(*case, sequence.SPLIT): seeds for case, seeds in runs("sequence", "trained").items()}
+    grid = Grid.of(transfer.AXES, cases, read_tests)
     return sequence.sequence_tables(grid), [claim.sentence for claim in sequence.claims(grid)]
 
 
 def _ablation():
     paper, ours = paper_axes(quick=False), our_axes(quick=False)
     grid = ablation.collect([*paper, *ours], stored("ablation")["numbers"]["seeds"])
-    sentences = [sentence for _, sentence in ablation.verdicts_of(paper, grid)]
+    sentences = [sentence for _, sentence in ablation.verdicts_of(paper, grid).values()]
     return ablation.tables(paper, ours, grid), [*sentences, *ablation.on_our_axes(ours, grid)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from trustgp_experiments.studies.detection import tables as detection
 from trustgp_experiments.studies.distributed import study as distributed
 from trustgp_experiments.studies.runtime import study as runtime
-from trustgp_experiments.studies.scale.tables import scale_findings, scale_grid, scale_tables
+from trustgp_experiments.studies.scale.study import scale_findings, scale_grid, scale_tables
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

@@ -79,11 +79,11 @@ def test_boxes_that_a_closer_look_cuts_away_are_dropped(script):
 
 def test_a_step_on_the_cpu_lowers_the_loss_of_a_few_pictures(script):
     class Options:
-        rate, batch, eager = 1e-3, 2, True
+        rate, batch = 1e-3, 2
 
     torch.manual_seed(0)
     train, _ = script.rendered_scenes(2, 1, 1)
-    rows = (train.images, *train.table())
+    rows = (train.images, *script.thing_table(train))
     training = script.DetectorTraining(script.detector(2), rows, Options, cells=False)
     losses = []
     for step in range(6):

@@ -18,10 +18,11 @@ from reference import (
 
 from trustgp.data.chunking import working_set
 from trustgp.data.rows import Rows
-from trustgp.experts.expert import SELECTION_NOISE, Problem, Task, prior_expert, solve_expert
-from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes, chunk_rows, features_of
+from trustgp.experts.expert import Problem, Task, prior_expert, solve_expert
+from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes, chunk_rows, features_at
 from trustgp.experts.neighbours import RowQuota
 from trustgp.math.evidence import FactorisationError
+from trustgp.math.low_rank import SELECTION_NOISE
 from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
 from trustgp.tangents.network import prepare
 
@@ -86,7 +87,7 @@ def test_a_solved_expert_equals_dense_gp_regression(case, tangents, outputs, ker
     expected = scale_from_eigenpairs(gram, setting.targets[own], tau)
     # tau is read back as noise / scale, and the smallest eigenvalues lie far below it: 1e-8 is what is left.
     torch.testing.assert_close(scale, expected, rtol=1e-8, atol=0)
-    answer = expert.posterior(features_of(setting.problem.tangents, case.inputs[test], EVERY))
+    answer = expert.posterior(setting.problem.tangents(case.inputs[test]))
     prior = setting.gram.diagonal()[test]
     variance = posterior_variance(gram, cross, prior, tau)
     torch.testing.assert_close(answer.unit, variance, rtol=1e-6, atol=1e-10 * float(prior.max()))
@@ -222,7 +223,7 @@ def test_an_expert_of_one_row_is_solved(case, tangents):
     setting = Setting(case, tangents)
     expert = solve_expert(setting.problem, whole(torch.tensor([3]))).expert
     assert bool(torch.isfinite(expert.scale).all())
-    answer = expert.posterior(features_of(setting.problem.tangents, case.inputs[3:4], EVERY))
+    answer = expert.posterior(setting.problem.tangents(case.inputs[3:4]))
     assert 0 <= float(answer.unit) < float(answer.prior)
 
 
@@ -267,8 +268,8 @@ def test_a_stand_in_has_the_typical_scale_and_no_rows(case):
 def test_chunks_do_not_change_the_features(case, tangents, monkeypatch):
     setting = Setting(case, tangents)
     bound = setting.problem.tangents
-    whole_gram = features_of(bound, case.inputs[:20], EVERY)
+    whole_gram = features_at(bound, Rows(case.inputs, case.targets), torch.arange(20), EVERY, None)
     monkeypatch.setattr(type(bound), "working_bytes", lambda self: working_set(self.network.device) // 3)
     assert chunk_rows(bound) == 3
-    parts = features_of(bound, case.inputs[:20], EVERY)
+    parts = features_at(bound, Rows(case.inputs, case.targets), torch.arange(20), EVERY, None)
     torch.testing.assert_close(parts.gram(parts), whole_gram.gram(whole_gram), rtol=1e-10, atol=1e-10)

@@ -176,7 +176,7 @@ def test_answers_spread_over_rows_that_are_not_known():
 
 
 def test_outputs_of_several_kernels_stand_side_by_side():
-    joined = LatentPrediction.join([raw_of(3, 1), raw_of(3, 2)])
+    joined = LatentPrediction.cat([raw_of(3, 1), raw_of(3, 2)], dim=1)
     assert joined.epistemic.shape == (3, 3)
     assert joined.expert.shape == (3, 2)
     assert torch.equal(joined.residual_mean[:, 1:], raw_of(3, 2).residual_mean)

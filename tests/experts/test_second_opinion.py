@@ -13,7 +13,7 @@ from trustgp import Threads, Witness, evaluate
 from trustgp.experts.witness_fit import groups_left_out
 from trustgp.fitting.calibrate import _left_out
 from trustgp.fitting.plan import WITNESS_SHARE
-from trustgp.state.predict import calibration_rows
+from trustgp.state.model_state import answers
 
 PARTS = ("mean", "epistemic", "aleatoric", "excess", "novelty")
 
@@ -115,8 +115,8 @@ def test_held_out_groups_hear_it_with_their_group_left_out(fit_case, case):
     groups = torch.arange(160) // 16
     model = fit_case(groups=groups, witness=Witness(rows=40))
     said = groups_left_out(model.witness, case.targets, groups)
-    experts = zip(model.mixtures[0].experts, _left_out(model.mixtures, model.memory, said), strict=True)
-    for expert, held in experts:
+    left_out, _ = _left_out(model.mixtures, model.memory, said)
+    for expert, held in zip(model.mixtures[0].experts, left_out, strict=True):
         own = expert.rows[: int(expert.own)]
         # target less residual is the output of the network as if it had been trained without the group
         output = case.targets[own].flatten() - held.residual
@@ -128,7 +128,8 @@ def test_held_out_groups_hear_it_with_their_group_left_out(fit_case, case):
 
 def test_validation_rows_hear_it_as_predictions_do(cells, case, toy):
     inputs, targets = toy(20, seed=7)
-    held, said = calibration_rows(cells.state, inputs, targets), cells.witness(inputs)
+    held = cells.state.likelihood.calibration_rows(*answers(cells.state, inputs), targets)
+    said = cells.witness(inputs)
     with torch.no_grad():
         outputs = case.network(inputs)
     assert torch.equal(held.witness_mean, (said.mean - outputs).flatten())

@@ -7,7 +7,7 @@ import torch
 from blobs import blobs, fit
 from reference import dense_jacobian, flat_parameters
 
-from trustgp.experts.shared_prior import HIGHEST, LOWEST, prior_of
+from trustgp.experts.expert import HIGHEST, LOWEST, prior_of
 from trustgp.likelihoods import Classification
 from trustgp.math.evidence import pooled_evidence
 

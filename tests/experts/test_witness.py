@@ -13,9 +13,10 @@ from witness_reference import witness_answer
 
 from trustgp import Witness
 from trustgp.experts.shrink import Sizes
-from trustgp.experts.witness import FARTHEST, can_speak, vectors_of
+from trustgp.experts.witness import FARTHEST, vectors_of
+from trustgp.experts.witness_fit import FEWEST_ROWS, witness_applies
 from trustgp.math.calibration import STEADY
-from trustgp.state.witness_tensors import witness_tensors
+from trustgp.state.expert_tensors import witness_tensors
 
 
 @pytest.fixture(scope="module")
@@ -227,12 +228,12 @@ def test_vectors_hold_every_number_of_a_row_whatever_the_order_of_a_dict():
     ],
 )
 def test_it_speaks_of_few_real_numbers_only(inputs, speaks):
-    assert can_speak(inputs, Witness()) == speaks
+    assert witness_applies(FEWEST_ROWS, inputs, Witness()) == speaks
 
 
 def test_how_many_numbers_are_few_is_a_setting():
-    assert can_speak(torch.zeros(5, 65), Witness(most_inputs=65))
-    assert not can_speak(torch.zeros(5, 3), Witness(most_inputs=2))
+    assert witness_applies(FEWEST_ROWS, torch.zeros(5, 65), Witness(most_inputs=65))
+    assert not witness_applies(FEWEST_ROWS, torch.zeros(5, 3), Witness(most_inputs=2))
 
 
 @pytest.mark.parametrize("wrong", [{"rows": 1}, {"borrowed": -1}, {"most_inputs": 0}])

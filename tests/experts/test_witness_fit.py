@@ -15,7 +15,7 @@ from trustgp.experts.witness_fit import (
     update_witness,
     witness_bytes,
 )
-from trustgp.state.witness_tensors import witness_tensors
+from trustgp.state.expert_tensors import witness_tensors
 
 
 @pytest.fixture(scope="module")

@@ -172,11 +172,12 @@ def test_what_cannot_be_translated_is_refused_by_layer_and_class(tmp_path):
 
 
 def test_a_graph_that_differs_from_predict_is_not_kept(model, tmp_path, monkeypatch):
-    from trustgp.export.module import gate as gates
+    from trustgp.export.module import experts
 
     (tmp_path / "model.onnx").write_text("what stood there before")
     inputs = rows_of("gelu", 5)[0]
-    monkeypatch.setattr(gates, "FARTHEST", 0.1)  # the witness now looks in the wrong place
+    right = experts.vectors_of
+    monkeypatch.setattr(experts, "vectors_of", lambda rows: right(rows) + 1)  # the witness looks elsewhere
     with pytest.raises(ExportError, match="differs from predict"):
         trustgp.export_onnx(model, tmp_path / "model.onnx", inputs)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

@@ -14,8 +14,8 @@ from trustgp.data.quantities import Budget
 from trustgp.data.tensor_file import ArtifactError, read, write
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.experts.posteriors import GramPosterior, PriorPosterior, RootPosterior
-from trustgp.state import predict
-from trustgp.tangents.half_factors import HalfFactors
+from trustgp.state import model_state as predict
+from trustgp.tangents.factors import HalfFactors
 
 EVERYTHING = {"rows": 12, "rank": 6, "dtype": "float16", "gate": 20, "witness": 10}
 SETTINGS = [{"rows": 12}, {"rank": 6}, {"rows": 20, "rank": 7}, {"dtype": "float16"}, EVERYTHING]
@@ -190,9 +190,9 @@ def test_the_witness_reaches_as_many_validation_rows_as_before(whole, held):
 
 def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole, held):
     small = compress(whole, rows=12, validation=held)
-    expected = whole.origin.likelihood.calibrate(
-        predict.calibration_rows(small.state, *held), small.shape, None
-    )
+    likelihood = whole.origin.likelihood
+    rows = likelihood.calibration_rows(*predict.answers(small.state, held[0]), held[1])
+    expected = likelihood.calibrate(rows, small.shape, None)
     rare = whole.calibrations[0].rare
     assert float(small.calibrations[0].rare.sum()) == float(rare.sum()) > 0
     assert torch.allclose(small.calibrations[0].level, expected[0].level, rtol=0.2)

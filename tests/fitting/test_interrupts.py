@@ -8,8 +8,7 @@ import torch
 from trustgp import ArtifactError, Threads
 from trustgp.fitting import checkpoint
 from trustgp.fitting import solve as solving
-from trustgp.fitting.checkpoint import Checkpoint
-from trustgp.fitting.interrupts import explain_interrupts
+from trustgp.fitting.checkpoint import Checkpoint, explain_interrupts
 
 
 @pytest.fixture

@@ -4,16 +4,17 @@ import torch
 from trustgp.data.quantities import parse_bytes, size_text
 from trustgp.executors import Threads
 from trustgp.experts.gate import Division
-from trustgp.experts.neighbours import Patchwork
 from trustgp.experts.witness import Witness
-from trustgp.fitting.budget import (
+from trustgp.fitting.divide import (
     FEWEST_ROWS,
+    OVERHEAD,
     expert_bytes,
     gate_bytes,
     quota_for_budget,
     smallest_subset,
     subset_for_budget,
 )
+from trustgp.fitting.options import FitOptions
 from trustgp.fitting.plan import WITNESS_SHARE, Plan, check_memory, make_plan
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
@@ -94,7 +95,8 @@ def test_the_handout_is_the_most_that_fits(case, room):
         rows = [min(own, cap) + lend * near for own, near in zip(sizes, neighbours, strict=True)]
         return sum(expert_bytes(bound, r, 2) for r in rows)
 
-    quota = quota_for_budget(bound, sizes, neighbours, 4, room, 2)
+    whole = room + OVERHEAD + gate_bytes(bound, 10, 8, len(sizes))
+    quota = quota_for_budget(bound, sizes, neighbours, 4, whole, 2, gate=(10, 8))
     assert total(quota.own, quota.borrowed) <= room
     assert quota.borrowed <= 4
     if quota.own < max(sizes):
@@ -113,17 +115,9 @@ def test_a_budget_leaves_the_gate_a_quarter(case):
 
 
 def plan(case, n=160, num_experts=None, budget=None, **options):
-    options = {"division": Division(), "patchwork": Patchwork(), "witness": Witness(), **options}
-    return make_plan(
-        [bound_map(case)],
-        case.inputs[:16],
-        n,
-        num_experts,
-        num_outputs=2,
-        budget=budget,
-        workers=Threads(2).workers,
-        **options,
-    )
+    given = {"witness": Witness(), "num_experts": num_experts, "budget": budget, **options}
+    options, sample, workers = FitOptions.parse(**given), case.inputs[:16], Threads(2).workers
+    return make_plan([bound_map(case)], sample, n, options, num_outputs=2, workers=workers)
 
 
 @pytest.mark.parametrize(("n", "experts"), [(160, 1), (1000, 1), (1001, 2), (64_000, 64)])

@@ -11,7 +11,7 @@ from trustgp.fitting import divide as divide_module
 from trustgp.fitting.divide import divide, embed_rows
 from trustgp.fitting.solve import make_tasks, solve_tasks
 from trustgp.math.evidence import FactorisationError
-from trustgp.math.kernel_pca import mass_between
+from trustgp.math.low_rank import mass_between
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
 

@@ -12,9 +12,10 @@ import trustgp
 from trustgp.data.quantities import Budget, parse_budget
 from trustgp.data.rows import read_rows
 from trustgp.experts.shrink import Sizes
-from trustgp.fitting import trials
+from trustgp.fitting import compress, tune
 from trustgp.metrics import auroc, gaussian_nll
-from trustgp.state.predict import calibration_rows
+from trustgp.state.model_file import file_bytes
+from trustgp.state.model_state import answers
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def small_steps():
 @pytest.fixture(scope="module")
 def tuned(whole, held, small_steps):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trials, "STEPS", small_steps)
+        patch.setattr(compress, "STEPS", small_steps)
         return trustgp.tune(whole, held, calls=2, progress=False)
 
 
@@ -84,7 +85,7 @@ def test_a_budget_reads_as_it_was_meant():
 
 def test_every_line_is_what_its_model_scores_on_rows_that_did_not_calibrate_it(whole, held, tuned):
     rows = read_rows(held, name="held")
-    calibrating, scoring = trials.halves(rows)
+    calibrating, scoring = tune.halves(rows)
     row = next(row for row in tuned.table if row.name == "rows=20, gate=40, witness=10")
     model = trustgp.compress(
         whole,
@@ -109,11 +110,11 @@ def test_every_line_is_what_its_model_scores_on_rows_that_did_not_calibrate_it(w
 def test_the_size_of_the_file_is_that_of_the_file(whole, held, tmp_path):
     for model in (whole, trustgp.compress(whole, rows=9, dtype="float16", progress=False)):
         model.save(tmp_path / "model.trustgp")
-        assert trials.file_bytes(model.state) == (tmp_path / "model.trustgp").stat().st_size
+        assert file_bytes(model.state) == (tmp_path / "model.trustgp").stat().st_size
 
 
 def test_validation_rows_are_split_in_blocks_and_each_counts_once(held):
-    one, other = trials.halves(read_rows(held, name="held"))
+    one, other = tune.halves(read_rows(held, name="held"))
     assert len(one) == len(other) == 120
     both = torch.cat([one.inputs, other.inputs]).sort(dim=0).values
     assert torch.equal(both, held[0].sort(dim=0).values)
@@ -130,7 +131,7 @@ def test_the_first_line_is_the_model_itself_and_the_ladder_only_goes_down(tuned,
 
 
 def test_limits_that_nothing_reaches_are_not_tried(fit_case, held):
-    found = trials.ladder(fit_case(validation=held, witness=None))
+    found = compress.ladder(fit_case(validation=held, witness=None))
     assert all(sizes.witness is None for sizes in found)
     assert all(sizes.rows is None or sizes.rows < 160 for sizes in found)
     assert len(set(found)) == len(found)
@@ -144,7 +145,7 @@ def test_without_a_limit_the_best_score_is_chosen(tuned):
 
 @pytest.mark.parametrize("by", ["nll", "corrected", "auroc"])
 def test_within_a_budget_the_best_that_fits_is_chosen(whole, held, tuned, small_steps, by, monkeypatch):
-    monkeypatch.setattr(trials, "STEPS", small_steps)
+    monkeypatch.setattr(compress, "STEPS", small_steps)
     limit = sorted(row.nbytes for row in tuned.table)[2]
     found = trustgp.tune(whole, held, budget=limit, by=by, calls=1, progress=False)
     fitting = [row for row in found.table if row.nbytes <= limit]
@@ -157,16 +158,16 @@ def test_within_a_budget_the_best_that_fits_is_chosen(whole, held, tuned, small_
 
 def test_the_chosen_model_is_calibrated_on_all_validation_rows(tuned, held):
     assert len(tuned.best.held_scores) == len(held[0])
-    again = tuned.best.origin.likelihood.recalibrate(
-        calibration_rows(tuned.best.state, *held), tuned.best.shape, tuned.best.calibrations
-    )
+    best = tuned.best
+    rows = best.origin.likelihood.calibration_rows(*answers(best.state, held[0]), held[1])
+    again = best.origin.likelihood.recalibrate(rows, best.shape, best.calibrations)
     assert torch.allclose(again[0].level, tuned.best.calibrations[0].level, rtol=1e-6)
 
 
 def test_where_nothing_fits_the_error_says_what_the_smallest_and_the_fastest_take(
     whole, held, tuned, small_steps, monkeypatch
 ):
-    monkeypatch.setattr(trials, "STEPS", small_steps)
+    monkeypatch.setattr(compress, "STEPS", small_steps)
     least = min(row.nbytes for row in tuned.table)
     with pytest.raises(ValueError, match=r"nothing fits within 100 B.*the smallest .* holds") as error:
         trustgp.tune(whole, held, budget=100, calls=1, progress=False)
@@ -176,7 +177,7 @@ def test_where_nothing_fits_the_error_says_what_the_smallest_and_the_fastest_tak
 
 
 def test_the_model_that_was_given_stays_as_it_is(whole, held, state_of, monkeypatch, small_steps):
-    monkeypatch.setattr(trials, "STEPS", small_steps)
+    monkeypatch.setattr(compress, "STEPS", small_steps)
     before = {name: value.clone() for name, value in state_of(whole).items()}
     trustgp.tune(whole, held, calls=1, progress=False)
     after = state_of(whole)
@@ -184,7 +185,7 @@ def test_the_model_that_was_given_stays_as_it_is(whole, held, state_of, monkeypa
 
 
 def test_given_novel_rows_are_those_that_are_told_apart(whole, held, tuned, monkeypatch, small_steps):
-    monkeypatch.setattr(trials, "STEPS", small_steps)
+    monkeypatch.setattr(compress, "STEPS", small_steps)
     far = trustgp.tune(whole, held, novel=50 * held[0], calls=1, progress=False)
     same = trustgp.tune(whole, held, novel=held[0], calls=1, progress=False)
     assert far.table[0].auroc > 0.95 > same.table[0].auroc
@@ -198,7 +199,7 @@ def test_models_take_turns_while_they_are_timed(held, monkeypatch):
         assert len(inputs) == 1
         order.append(state.name)
 
-    monkeypatch.setattr(trials, "predict", predict)
+    monkeypatch.setattr(tune, "predict", predict)
 
     class Clocked:
         device = torch.device("cpu")
@@ -206,7 +207,7 @@ def test_models_take_turns_while_they_are_timed(held, monkeypatch):
         def __init__(self, name):
             self.name = name
 
-    spent = trials.times([Clocked("a"), Clocked("b")], read_rows(held, name="held"), calls=3)
+    spent = tune.times([Clocked("a"), Clocked("b")], read_rows(held, name="held"), calls=3)
     assert order == ["a", "b"] * 4  # the first round warms up
     assert all(seconds > 0 for seconds in spent)
 
@@ -222,7 +223,7 @@ def test_the_table_reads_well_and_the_figure_is_drawn(tuned, tmp_path):
 
 
 def test_with_the_training_rows_other_models_are_fitted_and_tried(case, whole, held, monkeypatch):
-    monkeypatch.setattr(trials, "STEPS", ())
+    monkeypatch.setattr(compress, "STEPS", ())
     monkeypatch.setattr("trustgp.fitting.tune.WIDTHS", (64,))
     found = trustgp.tune(whole, held, train=(case.inputs, case.targets), calls=1, progress=False)
     names = {row.name for row in found.table}
@@ -232,7 +233,7 @@ def test_with_the_training_rows_other_models_are_fitted_and_tried(case, whole, h
 
 
 def test_classifiers_are_tuned_by_the_likelihood_of_their_classes(monkeypatch):
-    monkeypatch.setattr(trials, "STEPS", ((12, 30, 0),))
+    monkeypatch.setattr(compress, "STEPS", ((12, 30, 0),))
     case = blobs()
     found = trustgp.tune(fit_blobs(case), case.validation, budget="64 KiB", calls=1, progress=False)
     assert found.best.nbytes <= 64 * 1024
@@ -241,9 +242,9 @@ def test_classifiers_are_tuned_by_the_likelihood_of_their_classes(monkeypatch):
 
 
 def test_a_fit_within_a_time_is_tuned_on_its_validation_rows(fit_case, held, monkeypatch, small_steps):
-    monkeypatch.setattr(trials, "STEPS", small_steps)
+    monkeypatch.setattr(compress, "STEPS", small_steps)
     seen = {}
-    original = trials.times
+    original = tune.times
 
     def slow_first(models, rows, *, calls):  # as if the clock said so
         spent = [5.0, *[1e-3] * (len(models) - 1)]
@@ -257,7 +258,7 @@ def test_a_fit_within_a_time_is_tuned_on_its_validation_rows(fit_case, held, mon
 
 
 def test_a_fit_within_bytes_is_the_best_form_that_fits(fit_case, whole, held, monkeypatch, small_steps):
-    monkeypatch.setattr(trials, "STEPS", small_steps)
+    monkeypatch.setattr(compress, "STEPS", small_steps)
     limit = whole.nbytes // 2
     model = fit_case(validation=held, budget=limit)
     assert model.origin.compressed
@@ -314,4 +315,4 @@ def test_too_few_rows_and_models_that_were_compressed_are_refused(whole, held):
 def test_whole_numbers_cannot_be_made_strange():
     rows = trustgp.Rows(torch.zeros(4, 2, dtype=torch.int64), torch.zeros(4, 1))
     with pytest.raises(ValueError, match="pass novel="):
-        trials.made_strange(rows)
+        tune.made_strange(rows)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import Classification, Shape
-from trustgp.math.cross_entropy import newton_step
-from trustgp.math.temperature import Temperature
+from trustgp.math.cross_entropy import Temperature, newton_step
 from trustgp.tangents.base import output_mixes
 
 

@@ -6,7 +6,7 @@ from blobs import blobs, draw, fit
 from scipy.stats import beta
 
 import trustgp
-from trustgp.likelihoods.novelty import NoveltyThreshold
+from trustgp.likelihoods.base import NoveltyThreshold
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from reference import posterior_variance
 
-from trustgp.math import compression
-from trustgp.math.compression import (
+from trustgp.math import posterior as compression
+from trustgp.math.posterior import (
     low_rank_root,
     narrowed,
     projected,

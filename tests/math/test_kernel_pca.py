@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from reference import mass_between_by_loops
 from sklearn.decomposition import KernelPCA
 
-from trustgp.math.kernel_pca import mass_between, principal_components
+from trustgp.math.low_rank import mass_between, principal_components
 
 
 def features(rows: int, width: int, seed: int) -> torch.Tensor:

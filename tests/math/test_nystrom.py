@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trustgp.math.calibration import leave_one_out
-from trustgp.math.nystrom import LowRank, low_rank, low_rank_evidence
+from trustgp.math.low_rank import LowRank, low_rank, low_rank_evidence
 from trustgp.math.posterior import gram_variance, noisy_span, span_variance
 
 M, R, B = 40, 12, 3

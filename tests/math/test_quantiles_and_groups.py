@@ -10,8 +10,7 @@ from mapie.regression import SplitConformalRegressor
 from scipy.stats import binom
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from trustgp.math.groups import merge_groups
-from trustgp.math.quantiles import held_out_quantile, needed_rows
+from trustgp.math.calibration import held_out_quantile, merge_groups, needed_rows
 
 
 @pytest.mark.parametrize(

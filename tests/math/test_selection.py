@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import greedy_by_refit, inverse_of
 
-from trustgp.math import selection
-from trustgp.math.selection import condition, pivoted_cholesky_rows
+from trustgp.math import low_rank as selection
+from trustgp.math.low_rank import condition, pivoted_cholesky_rows
 
 
 def kernel(rows: int, width: int = 30, seed: int = 0) -> torch.Tensor:

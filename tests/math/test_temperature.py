@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from trustgp.math import temperature as module
-from trustgp.math.temperature import ClassCalibrationRows, Temperature, fit_temperature, tempered_nll
+from trustgp.math import cross_entropy as module
+from trustgp.math.cross_entropy import ClassCalibrationRows, Temperature, fit_temperature, tempered_nll
 
 
 def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 0) -> ClassCalibrationRows:

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from trustgp.metrics.boxes import average_precision, corners, generous_overlaps, nearest, overlaps
+from trustgp.metrics.boxes import corners, generous_overlaps, nearest, overlaps
+from trustgp_experiments.training.detector_network import average_precision
 
 
 def some_boxes(n: int, seed: int) -> torch.Tensor:

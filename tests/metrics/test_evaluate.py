@@ -328,7 +328,9 @@ def test_predictions_on_a_gpu_have_the_same_scores(fitted, unseen, whole):
     class OnGpu:
         def predict(self, inputs):
             found = fitted.predict(inputs)
-            return make(found.mean.cuda(), found.variance.cuda(), novelty=found.novelty.cuda())
+            inner, more = found.epistemic + found.aleatoric, ("novelty", "rare")
+            mean, inner, excess = (x.cuda() for x in (found.mean, inner, found.excess))
+            return make(mean, inner, excess, **{name: getattr(found, name).cuda() for name in more})
 
     found = evaluate(OnGpu(), unseen, (4 * unseen[0], unseen[1]), names=NAMES)
     for field in dataclasses.fields(RegressionScores):

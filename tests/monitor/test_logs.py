@@ -232,6 +232,6 @@ def test_a_topic_of_another_type_is_refused(tmp_path):
 def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "rosbags.typesys", None)
+    monkeypatch.setitem(sys.modules, "rosbags.rosbag2", None)
     with pytest.raises(ImportError, match=r"trustgp\[logs\]"):
         logs.record(tmp_path / "x", states())

@@ -16,7 +16,7 @@ from many import each
 
 import trustgp
 from trustgp.monitor.monitor import STATUSES
-from trustgp.monitor.thresholds import joint_limit
+from trustgp.monitor.readings import joint_limit
 
 
 class Script:

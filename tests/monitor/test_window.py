@@ -19,8 +19,9 @@ def test_sums_and_maxima_are_those_of_the_last_rows_and_what_has_left_leaves_no_
             rows = [*rows, (values, counts)][-size:]
             kept, counted = (np.array(part) for part in zip(*rows, strict=True))
             found, top = np.where(counted, kept, 0.0).sum(0), np.where(counted, kept, -np.inf).max(0)
-            np.testing.assert_array_equal(window.maxima, top, err_msg=f"size {size}, row {number}")
-            np.testing.assert_allclose(window.sums, found, rtol=1e-15, err_msg=f"size {size}, row {number}")
+            sums, maxima = window.totals
+            np.testing.assert_array_equal(maxima, top, err_msg=f"size {size}, row {number}")
+            np.testing.assert_allclose(sums, found, rtol=1e-15, err_msg=f"size {size}, row {number}")
 
 
 def test_a_history_counts_all_frames_and_looks_back_at_the_last_ones():

@@ -11,8 +11,7 @@ from many import each
 
 from trustgp import plots
 from trustgp.detection import Detections
-from trustgp.plots.boxes import as_picture, label_of
-from trustgp.plots.novelty import alarm, ink_on, shade_of
+from trustgp.plots.boxes import alarm, as_picture, ink_on, label_of, shade_of
 
 matplotlib = pytest.importorskip("matplotlib")
 pytest.importorskip("PIL")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import trustgp
-from trustgp.state.model_file import describe
+from trustgp.state.summary import summarise
 
 
 def test_a_file_cut_at_any_byte_is_refused(saved, tmp_path):
@@ -44,4 +44,4 @@ def test_inspection_refuses_a_cut_file_too(saved, tmp_path, length):
     path = tmp_path / "cut.trustgp"
     path.write_bytes(saved.path.read_bytes()[:length])
     with pytest.raises(trustgp.ArtifactError):
-        describe(path)
+        summarise(path)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import trustgp
-from trustgp.state.model_file import describe
+from trustgp.state.summary import summarise
 
 SOURCE = Path(trustgp.__file__).parents[1]
 PACKAGES = ("trustgp", "trustgp_experiments")
@@ -135,7 +135,7 @@ def test_a_payload_is_never_executed(gram_file, tmp_path, kind):
         with pytest.raises(trustgp.ArtifactError):
             trustgp.load(tmp_path / name, gram_file.network)
         with pytest.raises(trustgp.ArtifactError):
-            describe(tmp_path / name)
+            summarise(tmp_path / name)
         assert not trace.exists(), name
 
 

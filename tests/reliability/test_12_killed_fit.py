@@ -17,8 +17,9 @@ from trustgp.fitting import solve as solving
 SCRIPT = """
 import json, os, random, sys, time
 from pathlib import Path
-import sympy, torch.fx.experimental.symbolic_shapes  # torch.func imports them at its first call
-import torch, trustgp
+# what a first fit imports, once for all forks
+import sympy, sklearn.cluster, torch.fx.experimental.symbolic_shapes, torch._decomp.decompositions_for_jvp
+import torch, trustgp, trustgp.api
 from trustgp.fitting import solve as solving
 from trustgp.data.quantities import Budget
 from reliability.helpers import finished, killed_when, mlp, quiet_fit, rows

@@ -10,7 +10,7 @@ import torch
 from reliability.helpers import OUTPUTS, listing, mlp, python, quiet_fit, rows
 
 import trustgp
-from trustgp.fitting import choose_plan, plan
+from trustgp.fitting import plan
 from trustgp.fitting import solve as solving
 
 KINDS = {
@@ -128,13 +128,13 @@ def test_what_is_free_counts_the_cache_of_files():
 
 
 def _noted_plans(monkeypatch) -> list[plan.Plan]:
-    plans, real = [], choose_plan.make_plan
+    plans, real = [], plan.make_plan
 
     def noted(*arguments, **options):
         plans.append(real(*arguments, **options))
         return plans[-1]
 
-    monkeypatch.setattr(choose_plan, "make_plan", noted)
+    monkeypatch.setattr(plan, "make_plan", noted)
     return plans
 
 
@@ -146,7 +146,7 @@ from torch import nn
 import trustgp
 from reliability.helpers import quiet_fit, rows, seeded
 
-fitting, real, plans = importlib.import_module("trustgp.fitting.choose_plan"), None, []
+fitting, real, plans = importlib.import_module("trustgp.fitting.plan"), None, []
 real = fitting.make_plan
 
 def noted(*arguments, **options):
@@ -167,6 +167,7 @@ def status(name):
 
 def measure(network, n, targets, **options):
     x, y = rows(n, inputs=21, outputs=targets, dtype=torch.float32)
+    options["executor"] = trustgp.Threads(2)  # on every machine: each worker takes memory
     small = {**options, "num_experts": 2, "budget": None}
     quiet_fit(network, (x[:40], y[:40]), **small)  # what is loaded at the first call
     gc.collect()
@@ -220,10 +221,10 @@ import numpy as np
 import torch
 from torch import nn
 import trustgp
-from trustgp.data import disk_buffer as spooling
+from trustgp.data import rows as spooling
 from reliability.helpers import quiet_fit, seeded
 
-fitting, plans = importlib.import_module("trustgp.fitting.choose_plan"), []
+fitting, plans = importlib.import_module("trustgp.fitting.plan"), []
 real = fitting.make_plan
 
 def noted(*arguments, **options):
@@ -279,7 +280,8 @@ def measure(train, **options):
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        quiet_fit(network, train, num_experts=16, division=trustgp.Division(subset=256), **options)
+        options |= {"division": trustgp.Division(subset=256), "executor": trustgp.Threads(2)}
+        quiet_fit(network, train, num_experts=16, **options)
     finally:
         over.set()
         thread.join()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trustgp.data.tensor_file import ArtifactError, Reader
-from trustgp.state.witness_tensors import read_witness, witness_tensors
+from trustgp.state.expert_tensors import read_witness, witness_tensors
 
 
 @pytest.fixture(scope="module", params=[20, 750])

@@ -408,7 +408,7 @@ def test_features_that_are_kept_during_the_fit_change_nothing(tangents, monkeypa
     network, inputs = rows_of("gru", 60)
     options = {"tangents": tangents, "num_experts": 3}
     kept = fitted(network, inputs, **options).predict(inputs)
-    monkeypatch.setattr("trustgp.fitting.choose_plan.KEPT_FEATURES", 0)
+    monkeypatch.setattr("trustgp.fitting.plan.KEPT_FEATURES", 0)
     made_again = fitted(network, inputs, **options).predict(inputs)
     # rows are made in other batches, and tau is found by a search to 1e-6
     torch.testing.assert_close(kept.variance, made_again.variance, rtol=1e-5, atol=0)

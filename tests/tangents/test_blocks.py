@@ -5,7 +5,7 @@ import torch
 from reference import dense_gram, dense_jacobian
 
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
-from trustgp.tangents.gram import BLOCK, MOST, gram_blocks, mirrored
+from trustgp.tangents.base import BLOCK, MOST, gram_blocks, mirrored
 from trustgp.tangents.network import prepare
 
 

@@ -11,7 +11,7 @@ from zoo import make, seeded
 from trustgp.tangents.decompose import PLAIN, Unfused, attention, prelu, weight_norm
 from trustgp.tangents.modules import clone_module, tensors_in, unwrap
 from trustgp.tangents.network import prepare
-from trustgp.tangents.prune import kept_parameters
+from trustgp.tangents.rows import kept_parameters
 
 
 def assert_close(found, expected):

@@ -9,9 +9,8 @@ from zoo import make, seeded
 
 from trustgp.data.trees import take
 from trustgp.tangents.jacobian.accumulators import DenseAccumulator, products
-from trustgp.tangents.jacobian.layer_gradients import LAYERS, windows
+from trustgp.tangents.jacobian.layer_gradients import LAYERS, Layout, LayoutError, layout_of, windows
 from trustgp.tangents.jacobian.layer_io import record
-from trustgp.tangents.jacobian.layout import Layout, LayoutError, layout_of
 from trustgp.tangents.jacobian.per_sample import find_plan
 from trustgp.tangents.jacobian.strategies import GradientPlan, layerwise, looped, vmapped
 from trustgp.tangents.network import prepare
@@ -111,7 +110,7 @@ def test_the_three_ways_give_the_same_gradients(name):
     assert_close(by_func.rows(), by_loop.rows())
     assert set(by_loop.agreeing(by_layer, prepared.names)) >= plan.layerwise
     for wanted in plan.layerwise:
-        place = by_loop._places[wanted].columns
+        place = by_loop.places[wanted].columns
         assert_close(by_layer.values[:, :, place], by_loop.values[:, :, place])
 
 

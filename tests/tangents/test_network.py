@@ -5,8 +5,7 @@ import torch
 from reference import dense_jacobian
 from torch import nn
 
-from trustgp.tangents.checks import check_network
-from trustgp.tangents.network import as_matrix, call, choose_parameters, prepare
+from trustgp.tangents.network import as_matrix, call, check_network, choose_parameters, prepare
 
 ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 

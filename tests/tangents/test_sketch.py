@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from zoo import make, portions, seeded
 
 from trustgp.tangents import Sketch, output_mixes
-from trustgp.tangents.jacobian import count_sketch as hashing
+from trustgp.tangents import sketch as hashing
 from trustgp.tangents.jacobian import strategies as passes
-from trustgp.tangents.jacobian.count_sketch import Tables
 from trustgp.tangents.network import TangentNetwork, prepare
-from trustgp.tangents.sketch import SketchMap
+from trustgp.tangents.sketch import SketchMap, Tables
 
 # vmap says which operations it takes one row at a time
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding='same'")

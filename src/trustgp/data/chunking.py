@@ -21,20 +21,19 @@ LOGGER = logging.getLogger("trustgp")
 
 
 def map_chunks(work: Callable[[Tensor], Part], index: Tensor, size: int) -> list[Part]:
-    """What `work` gives for chunks of `index`, in order; smaller ones from where memory ran out.
+    """What `work` gives for chunks of the row numbers `index`, in order, of at most `size` rows.
 
-    Args:
-        work: Of some rows; it is called again with fewer when it raises `torch.OutOfMemoryError`.
-        index: Of the rows, shape [n].
-        size: Rows of a chunk, at most.
-
-    Raises:
-        torch.OutOfMemoryError: When not even a single row fits.
+    It is called again with fewer rows when it raises `torch.OutOfMemoryError`, down to a single one.
     """
     parts: list[Part] = []
     start = 0
     while start < len(index) or not parts:
-        part = _attempt(work, index[start : start + size], last=size <= 1)
+        chunk, part = index[start : start + size], None
+        try:
+            part = (work(chunk),)
+        except torch.OutOfMemoryError:
+            if size <= 1 or len(chunk) <= 1:
+                raise
         if part is None:  # outside of the handler: a caught exception holds on to what was made
             size = max(1, min(size, len(index) - start) // 2)
             LOGGER.info("out of GPU memory: trying again with %d rows at a time", size)
@@ -44,16 +43,6 @@ def map_chunks(work: Callable[[Tensor], Part], index: Tensor, size: int) -> list
         parts.append(part[0])
         start += size
     return parts
-
-
-def _attempt(work: Callable[[Tensor], Part], index: Tensor, *, last: bool) -> tuple[Part] | None:
-    """The result, or None where memory ran out and fewer rows can be tried."""
-    try:
-        return (work(index),)
-    except torch.OutOfMemoryError:
-        if last or len(index) <= 1:
-            raise
-        return None
 
 
 def chunks(n: int, size: int = CHUNK_ROWS) -> Iterator[Tensor]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ def network_fingerprint(network: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, module in network.named_modules():
         kind = getattr(type(module), "FINGERPRINT", type(module).__name__)
-        digest.update(f"{name}:{kind}({module.extra_repr()});".encode())
+        digest.update(f"{name}:{kind}({_settings(module)});".encode())
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
@@ -32,24 +30,26 @@ def network_fingerprint(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def _settings(module: nn.Module) -> str:
+    """Its printed settings, the same from every release of torch: LayerNorm names its bias since 2.13."""
+    printed = module.extra_repr()
+    if isinstance(module, nn.LayerNorm) and "bias=" not in printed:
+        printed += f", bias={module.bias is not None}"
+    return printed
+
+
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
-    digest = hashlib.sha256(structure(rows.inputs).encode())
-    for tensor in [*leaves(rows.inputs), rows.targets, *([] if extra is None else [extra])]:
+    more = () if extra is None else (extra,)
+    return tensor_fingerprint(*leaves(rows.inputs), rows.targets, *more, about=structure(rows.inputs))
+
+
+def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
+    """SHA-256 over a text and some tensors."""
+    digest = hashlib.sha256(about.encode())
+    for tensor in tensors:
         update(digest, tensor)
     return digest.hexdigest()
-
-
-def tensor_fingerprint(tensor: Tensor) -> str:
-    """SHA-256 over one tensor."""
-    digest = hashlib.sha256()
-    update(digest, tensor)
-    return digest.hexdigest()
-
-
-def settings_fingerprint(settings: Mapping[str, Any]) -> str:
-    """SHA-256 over plain values."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def update(digest: Any, tensor: Tensor) -> None:

@@ -14,23 +14,23 @@ _QUANTITY = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Zµ]+)\s*")
 
 @dataclass(frozen=True)
 class Budget:
-    """What a model may take.
+    """What a model may take."""
 
-    Args:
-        size: Bytes; None: any.
-        seconds: Of a prediction for one row; None: any.
-        during_fit: Whether experts keep to it while they are fitted, also where a smaller form of a whole
-            model could be had: for studies of just that, and where a second fit would take too long.
-    """
-
-    size: int | None = None
-    seconds: float | None = None
+    size: int | None = None  # bytes; None: any
+    seconds: float | None = None  # of a prediction for one row; None: any
+    # Whether experts keep to it while they are fitted, also where a smaller form of a whole model could be
+    # had: for studies of just that, and where a second fit would take too long.
     during_fit: bool = False
 
     def __str__(self) -> str:
         said = [] if self.size is None else [size_text(self.size)]
         said += [] if self.seconds is None else [f"{1e3 * self.seconds:g} ms"]
         return " and ".join(said) or "no limit"
+
+    def allows(self, size: int, seconds: float) -> bool:
+        """Whether a model that takes so much stays within it."""
+        small = self.size is None or size <= self.size
+        return small and (self.seconds is None or seconds <= self.seconds)
 
 
 BudgetText = int | str | Sequence[int | str] | Budget | None
@@ -45,12 +45,13 @@ def parse_budget(value: BudgetText, *, name: str) -> Budget:
     sizes, times = [], []
     for part in parts:
         match = _QUANTITY.fullmatch(part) if isinstance(part, str) else None
-        if match is not None and match[2].lower() in _TIMES:
-            times.append(float(match[1]) * _TIMES[match[2].lower()])
-        elif match is not None and match[2].lower() not in _UNITS:
-            raise ValueError(f"{name}={value!r}; {_ALLOWED}")
+        unit = "" if match is None else match[2].lower()
+        if match is not None and unit in _TIMES:
+            times.append(float(match[1]) * _TIMES[unit])
+        elif unit in _UNITS or (isinstance(part, int) and not isinstance(part, bool)):
+            sizes.append(parse_bytes(part, name=name))
         else:
-            sizes.append(_parsed_size(part, value, name))
+            raise ValueError(f"{name}={value!r}; {_ALLOWED}")
     if len(sizes) > 1 or len(times) > 1 or not parts:
         raise ValueError(f"{name}={value!r} names {len(sizes)} sizes and {len(times)} times; {_ALLOWED}")
     if times and not times[0] > 0:
@@ -58,18 +59,10 @@ def parse_budget(value: BudgetText, *, name: str) -> Budget:
     return Budget(*sizes or [None], *times)
 
 
-def _parsed_size(part: int | str, given: object, name: str) -> int:
-    if isinstance(part, bool) or not isinstance(part, (int, str)):
-        raise ValueError(f"{name}={given!r}; {_ALLOWED}")
-    if isinstance(part, str) and _QUANTITY.fullmatch(part) is None:
-        raise ValueError(f"{name}={given!r}; {_ALLOWED}")
-    return parse_bytes(part, name=name)
-
-
 def parse_bytes(value: int | str, *, name: str) -> int:
     """Bytes from a number or a text like "64 MiB"."""
     if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]+)\s*", value)
+        match = _QUANTITY.fullmatch(value)
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError(f'{name}="{value}"; write bytes, or a text like "64 MiB" or "2 GB".')
         value = int(float(match[1]) * _UNITS[match[2].lower()])

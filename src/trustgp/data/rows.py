@@ -2,14 +2,19 @@
 
 `train`, `validation` and new rows may be a pair of tensors or arrays, a `Dataset`, a `DataLoader` or an
 iterable of batches. Whatever it was, inputs and targets are read together in one pass, so a loader that
-shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied whole.
+shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied whole. Where the
+user has given none to calibrate on, some rows are kept from the experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import mmap
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -17,13 +22,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from .chunking import byte_chunks, near_bytes
-from .disk_buffer import RowBuffer
 from .trees import Inputs, as_inputs, count, leaves, rebuilt, structure, take, to_device
+from .user_warnings import warn_user
 
-"""A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
-
+KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memory
+CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
+SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
+HELD_SHARE = 10  # one row in so many is kept from the experts
+MOST_HELD = 2000  # of them
+FEWEST_SPLIT = 50  # training rows below which none are split off
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,37 @@ class Rows:
         """The inputs of the rows `indices`, leaves of shape [len(indices), ...]."""
         return take(self.inputs, indices)
 
+    def batch(self, indices: Tensor) -> tuple[Inputs, Tensor]:
+        """Inputs and targets of the rows `indices`."""
+        return self.take(indices), self.targets[indices.to(self.targets.device)]
+
     def near(self, device: torch.device) -> Rows:
         """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
         if not near_bytes(len(self), self.inputs, device):
             return self
         return replace(self, inputs=to_device(self.inputs, device))
+
+    def some(self, chosen: Tensor) -> Rows:
+        """Those that are True in `chosen` [n], in their order; more than memory should hold go to a file."""
+        index = chosen.nonzero().flatten()
+        inputs, targets = gather(map(self.batch, index.split(BATCH_ROWS)), name="the chosen rows")
+        return replace(self, inputs=inputs, targets=targets)
+
+    def looks_like_time_series(self, generator: torch.Generator) -> bool:
+        """Whether neighbouring rows are far more alike than random ones, inputs and targets both."""
+        n = len(self)
+        if n < 50 or not self.ordered:
+            return False
+        first = torch.randint(0, n - 1, (min(n, 2000),), generator=generator)
+        other = torch.randint(0, n, first.shape, generator=generator)
+        floats = [leaf for leaf in leaves(self.inputs) if leaf.is_floating_point()]
+        for tensor in [*floats, self.targets]:
+            here, beside, apart = (_beginnings(tensor, index) for index in (first, first + 1, other))
+            spread = here.std(dim=0).clamp_min(1e-300)
+            near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
+            if not near < ALIKE * far:
+                return False
+        return bool(floats)
 
 
 def finite_rows(inputs: Inputs) -> Tensor:
@@ -61,35 +96,120 @@ def finite_rows(inputs: Inputs) -> Tensor:
     for leaf in tensors:
         if leaf.is_floating_point():
             # a mask of all numbers at once would be a quarter of the data
-            numbers = leaf[:1].numel()
-            parts = [
-                torch.isfinite(part).reshape(len(part), numbers).all(dim=1) for part in byte_chunks(leaf)
-            ]
+            masks = (torch.isfinite(part) for part in byte_chunks(leaf))
+            parts = [mask.reshape(len(mask), leaf[:1].numel()).all(dim=1) for mask in masks]
             finite &= torch.cat(parts).to(finite.device)
     return finite
 
 
 def require_finite(tensors: Inputs, what: str) -> None:
     """Raise a ValueError with the count and the first row when anything is NaN or infinite."""
-    bad = (~finite_rows(tensors)).nonzero().flatten()
+    require_all(finite_rows(tensors), what)
+
+
+def require_all(finite: Tensor, what: str) -> None:
+    """The same of rows [n] of which it is known whether they are finite."""
+    bad = (~finite).nonzero().flatten()
     if len(bad):
         raise ValueError(
-            f"{what} are NaN or infinite in {len(bad)} of {count(tensors)} rows, first in row "
+            f"{what} are NaN or infinite in {len(bad)} of {len(finite)} rows, first in row "
             f"{int(bad[0])}; drop or repair these rows."
         )
 
 
-def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inputs, Inputs]:
-    """Batches of (inputs, targets) one after another, in one pass; many of them go to a mapped file.
+class RowBuffer:
+    """Collects tensors with the rows as first dimension; each batch brings some rows of every tensor.
 
-    Args:
-        batches: Leaves of shape [b, ...], alike but for b.
-        name: What to call them in error messages.
+    They are in memory while they are few, beyond that in files that are then mapped. The files have no name
+    from the start (or lose it on closing, where a system knows no files without), so a killed process leaves
+    nothing behind.
     """
+
+    def __init__(self, name: str) -> None:
+        self._name = name  # of the data, in error messages
+        self._parts: list[list[Tensor]] = []  # of each tensor, while they are in memory
+        self._files: list[IO[bytes]] = []
+        self._like: list[tuple[torch.dtype, tuple[int, ...]]] = []
+        self._rows, self._held, self._unchecked = 0, 0, CHECKED_BYTES
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """One batch: the same tensors each time, of shape [b, ...], alike but for b."""
+        if not self._like:
+            self._like = [(tensor.dtype, tuple(tensor.shape[1:])) for tensor in tensors]
+            self._parts = [[] for _ in tensors]
+        self._rows += len(tensors[0])
+        self._held += sum(tensor.nbytes for tensor in tensors)
+        if self._files:
+            self._write(tensors)
+            return
+        for part, tensor in zip(self._parts, tensors, strict=True):
+            part.append(tensor.detach().clone())  # whoever makes the batches may use their memory again
+        if self._held > KEPT_BYTES:
+            self._begin_files()
+
+    def finish(self) -> list[Tensor]:
+        """The whole tensors, shape [n, ...]: in memory, or mapped files that are read as they are needed."""
+        if self._files:
+            return [self._mapped(file, *like) for file, like in zip(self._files, self._like, strict=True)]
+        whole = []
+        for part in self._parts:
+            whole.append(part[0] if len(part) == 1 else torch.cat(part))
+            part.clear()  # no longer twice there
+        return whole
+
+    def _begin_files(self) -> None:
+        try:
+            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
+        except OSError as error:
+            raise self._full(error) from error
+        for batch in zip(*self._parts, strict=True):
+            self._write(batch)
+        self._parts = []
+
+    def _write(self, tensors: Sequence[Tensor]) -> None:
+        size = sum(tensor.nbytes for tensor in tensors)
+        self._unchecked += size
+        if self._unchecked >= CHECKED_BYTES:
+            self._unchecked = 0
+            if shutil.disk_usage(tempfile.gettempdir()).free < size + CHECKED_BYTES + SPARED_BYTES:
+                raise self._full(OSError(errno.ENOSPC, "no space left"))
+        try:
+            for file, tensor in zip(self._files, tensors, strict=True):
+                if tensor.numel():
+                    plain = tensor.detach().cpu().contiguous().reshape(-1)
+                    file.write(plain.view(torch.uint8).numpy().data)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> OSError:
+        folder = tempfile.gettempdir()
+        return OSError(
+            error.errno or errno.EIO,
+            f"{self._name}: {self._rows} rows ({self._held} bytes) and no end yet; what is more than "
+            f"{KEPT_BYTES} bytes is kept in a file in {folder}, and that failed: {error.strerror or error}. "
+            "Let TMPDIR name a folder with more room, or pass memory-mapped arrays: they are not copied.",
+        )
+
+    def _mapped(self, file: IO[bytes], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        try:
+            file.flush()
+        except OSError as error:
+            raise self._full(error) from error
+        size = file.tell()
+        if size == 0:
+            return torch.empty(self._rows, *shape, dtype=dtype)
+        # copy on write: torch knows no read-only memory, and the mapping outlives the file's handle
+        pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        file.close()
+        return torch.frombuffer(pages, dtype=dtype).reshape(self._rows, *shape)
+
+
+def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inputs, Inputs]:
+    """Batches of (inputs, targets), leaves [b, ...] that are alike but for b, one after another, in one pass;
+    many of them go to a mapped file. `name` is what error messages call them."""
     buffer, first = RowBuffer(name), None
     for number, batch in enumerate(batches):
         pair = (as_inputs(batch[0]), as_inputs(batch[1]))
-        tensors = leaves(pair)
         if count(pair[0]) != count(pair[1]):
             raise ValueError(
                 f"batch {number} of {name} has {count(pair[0])} inputs but {count(pair[1])} targets."
@@ -100,7 +220,7 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
                 f"batch {number} of {name} holds {_kind(pair)}, but the first batch {_kind(first)}; all "
                 "batches must have the same structure, types and shapes, but for the number of rows."
             )
-        buffer.add(tensors)
+        buffer.add(leaves(pair))
     if first is None:
         raise ValueError(f"{name} holds no rows.")
     return rebuilt(first, iter(buffer.finish()))
@@ -115,10 +235,8 @@ def _kind(pair: Inputs) -> str:
 def read_rows(source: Any, *, name: str) -> Rows:
     """Read `source` once into aligned rows, and check that they are whole and finite.
 
-    Args:
-        source: `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of
-            batches of them.
-        name: What to call it in error messages.
+    It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
+    of them; `name` is what error messages call it.
     """
     if isinstance(source, Rows):
         pairs, ordered = (source.inputs, source.targets), source.ordered
@@ -168,24 +286,67 @@ def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
     return gather(pairs, name=name), ordered
 
 
-def looks_like_time_series(rows: Rows, generator: torch.Generator) -> bool:
-    """Whether neighbouring rows are far more alike than random ones, inputs and targets both."""
-    n = len(rows)
-    if n < 50 or not rows.ordered:
-        return False
-    first = torch.randint(0, n - 1, (min(n, 2000),), generator=generator)
-    other = torch.randint(0, n, first.shape, generator=generator)
-    floats = [leaf for leaf in leaves(rows.inputs) if leaf.is_floating_point()]
-    for tensor in [*floats, rows.targets]:
-        here, beside, apart = (_beginnings(tensor, index) for index in (first, first + 1, other))
-        spread = here.std(dim=0).clamp_min(1e-300)
-        near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
-        if not near < ALIKE * far:
-            return False
-    return bool(floats)
-
-
 def _beginnings(tensor: Tensor, index: Tensor) -> Tensor:
     """The first numbers of some rows, at most 256 of each, float64; rows may be long, so a few at a time."""
     parts = (tensor[part.to(tensor.device)].flatten(1)[:, :256] for part in index.split(64))
     return torch.cat([part.detach().cpu().double() for part in parts])
+
+
+def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
+    """Which rows to keep from the experts, shape [n] bool: none where there are too few. Of groups [n] whole
+    ones are split off, else single rows."""
+    if len(rows) < FEWEST_SPLIT or (groups is not None and int(groups.max()) == 0):
+        warn_user(
+            f"there are no validation rows and only {len(rows)} training rows in one group: probabilities "
+            "are cooled by a rule of thumb, and no threshold can be found. Pass `validation=`."
+        )
+        return torch.zeros(len(rows), dtype=torch.bool)
+    held = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
+    warn_user(
+        f"there are no validation rows, so {int(held.sum())} of the {len(rows)} training rows are kept from "
+        "the experts to calibrate on. The network was trained on them: how much too sure it is on new rows "
+        "they cannot tell. Pass `validation=` (rows that the network has not seen)."
+    )
+    return held
+
+
+def held_rows(n: int, seed: int) -> Tensor:
+    """Which of n rows are split off, shape [n] bool: the same for the same n and seed."""
+    held = torch.zeros(n, dtype=torch.bool)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    held[order[: min(MOST_HELD, n // HELD_SHARE)]] = True
+    return held
+
+
+def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
+    """The rows that experts hold, of those that were given (the first `given`) and all later ones."""
+    kept = torch.ones(len(rows), dtype=torch.bool)
+    kept[:given] = ~held_rows(given, seed)
+    return rows.some(kept)
+
+
+def _held_groups(groups: Tensor, seed: int) -> Tensor:
+    """Groups in random order until a tenth of the rows is reached, never all of them."""
+    count = int(groups.max()) + 1
+    sizes = torch.bincount(groups, minlength=count)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    wanted = min(MOST_HELD, len(groups) // HELD_SHARE)
+    reached = sizes[order].cumsum(0)
+    number = min(int((reached < wanted).sum()) + 1, count - 1)
+    return torch.isin(groups, order[:number])
+
+
+def check_groups(groups: Any, rows: Rows) -> Tensor | None:
+    """Labels as 0, 1, 2, ...; any kind of label will do, one for each row, in the rows' order."""
+    if groups is None:
+        return None
+    given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
+    if labels.shape != (len(rows),):
+        raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
+    if not rows.ordered:
+        raise ValueError(
+            "groups are given but the train loader shuffles: labels and rows would not match. "
+            "Pass a loader with shuffle=False, or the dataset itself."
+        )
+    return labels

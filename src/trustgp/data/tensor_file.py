@@ -17,8 +17,9 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -45,10 +46,8 @@ class ArtifactError(ValueError):
 def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a file whole or not at all: a temporary file beside it, fsync, rename."""
     path = Path(path)
-    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    # wide numbers first, so that each tensor is aligned to its own element size
-    order = sorted(plain, key=lambda name: (-plain[name].element_size(), name))
-    header = _make_header(kind, text, {name: plain[name] for name in order})
+    plain = _ordered({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    header = _make_header(kind, text, plain)
     if len(header) > LONGEST_HEADER:
         raise ValueError(
             f"{path}: {len(tensors)} tensors need a header of {len(header)} bytes, more than the "
@@ -58,8 +57,8 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, 
     with temporary_beside(path) as temporary:
         with open(temporary, "r+b") as file:
             file.write(len(header).to_bytes(8, "little") + header)
-            for name in order:
-                block = plain[name].reshape(-1).view(torch.uint8).numpy().data
+            for value in plain.values():
+                block = value.reshape(-1).view(torch.uint8).numpy().data
                 digest.update(block)
                 file.write(block)
             file.seek(8 + header.index(_ZEROS.encode()))
@@ -72,9 +71,13 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, 
 
 def written_bytes(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
     """How long the file would be that `write` writes."""
-    payload = sum(value.numel() * value.element_size() for value in tensors.values())
-    ordered = dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
-    return 8 + len(_make_header(kind, text, ordered)) + payload
+    payload = sum(value.nbytes for value in tensors.values())
+    return 8 + len(_make_header(kind, text, _ordered(tensors))) + payload
+
+
+def _ordered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Wide numbers first, so that each tensor is aligned to its own element size."""
+    return dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
 
 
 def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
@@ -88,12 +91,9 @@ def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tenso
     table: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, value in tensors.items():
-        start, end = end, end + value.numel() * value.element_size()
-        table[name] = {
-            "dtype": _CODES[value.dtype],
-            "shape": list(value.shape),
-            "data_offsets": [start, end],
-        }
+        start, end = end, end + value.nbytes
+        shape, offsets = list(value.shape), [start, end]
+        table[name] = {"dtype": _CODES[value.dtype], "shape": shape, "data_offsets": offsets}
     header = json.dumps(table, separators=(",", ":")).encode()
     return header + b" " * (-len(header) % 8)
 
@@ -101,7 +101,7 @@ def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tenso
 def kind_of(path: Path) -> str:
     """What a file says it holds; nothing else is checked."""
     with open(path, "rb") as file:
-        return _said(_read_header(file, path), path)["format"]
+        return _read_header(file, path)[1]["format"]
 
 
 def inside(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -113,8 +113,8 @@ def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]
     """Text and tensors of a file, after every check that needs no knowledge of what they mean."""
     path = Path(path)
     with open(path, "rb") as file:
-        header = _read_header(file, path)
-        metadata = _metadata(header, path, kind)
+        header, metadata = _read_header(file, path)
+        _check_kind(metadata, path, kind)
         expected = metadata["sha256"]
         if not re.fullmatch("[0-9a-f]{64}", expected) or header.count(expected.encode()) != 1:
             raise ArtifactError(f"{path}: the checksum is missing or stands twice.")
@@ -164,27 +164,34 @@ class Reader:
 
     def take(self, name: str, dtype: torch.dtype | None, *shape: int | None) -> Tensor:
         """The tensor `name`, of this dtype (None: floating) and shape (None: any size)."""
-        if name not in self._left:
-            raise ArtifactError(f"{self._where}: tensor '{name}' is missing.")
+        self.require(name in self._left, name, "is missing")
         self._left.remove(name)
         value = self._tensors[name]
-        wrong = value.dtype != dtype if dtype is not None else not value.is_floating_point()
-        if wrong:
-            raise ArtifactError(f"{self._where}: tensor '{name}' is {value.dtype}, not {dtype or 'float'}.")
+        right = value.is_floating_point() if dtype is None else value.dtype == dtype
+        self.require(right, name, f"is {value.dtype}, not {dtype or 'float'}")
         fits = value.ndim == len(shape) and all(
             want is None or want == have for want, have in zip(shape, value.shape, strict=True)
         )
-        if not fits:
-            raise ArtifactError(
-                f"{self._where}: tensor '{name}' has shape {tuple(value.shape)}, not {shape}."
-            )
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ArtifactError(f"{self._where}: tensor '{name}' holds NaN or infinity.")
+        self.require(fits, name, f"has shape {tuple(value.shape)}, not {shape}")
+        finite = not value.is_floating_point() or torch.isfinite(value)
+        self.require(finite, name, "holds NaN or infinity")
         return value
 
     def matching(self, prefix: str) -> list[str]:
         """Names not yet taken that begin with `prefix`, without it."""
         return sorted(name[len(prefix) :] for name in self._left if name.startswith(prefix))
+
+    def positive(self, name: str, *shape: int | None, zero: bool = False) -> Tensor:
+        """The float64 tensor `name`, whose entries must be positive; with `zero`, not negative."""
+        value = self.take(name, torch.float64, *shape)
+        holds = value >= 0 if zero else value > 0
+        self.require(holds, name, "must not be negative" if zero else "must be positive")
+        return value
+
+    def require(self, holds: Tensor | bool, name: str, what: str) -> None:
+        """Refuse the tensor `name` unless this holds, of all entries."""
+        if not bool(torch.as_tensor(holds).all()):
+            raise self.fail(name, what)
 
     def fail(self, name: str, what: str) -> ArtifactError:
         return ArtifactError(f"{self._where}: tensor '{name}' {what}.")
@@ -195,8 +202,8 @@ class Reader:
             raise ArtifactError(f"{self._where}: unknown tensors {sorted(self._left)[:3]}.")
 
 
-def _read_header(file: BinaryIO, path: Path) -> bytes:
-    """The header's bytes; refused before anything large is read or parsed."""
+def _read_header(file: BufferedReader, path: Path) -> tuple[bytes, dict[str, str]]:
+    """The header's bytes, and the metadata in it; refused before anything large is read or parsed."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(8)
     length = int.from_bytes(start, "little")
@@ -204,11 +211,7 @@ def _read_header(file: BinaryIO, path: Path) -> bytes:
         raise ArtifactError(f"{path}: not a trustgp file, or cut short.")
     if length > LONGEST_HEADER:
         raise ArtifactError(f"{path}: a header of {length} bytes; not a trustgp file.")
-    return file.read(length)
-
-
-def _said(header: bytes, path: Path) -> dict[str, str]:
-    """The metadata in a header."""
+    header = file.read(length)
     try:
         metadata = json.loads(header, object_pairs_hook=_unique)["__metadata__"]
         int(metadata["version"])
@@ -216,11 +219,10 @@ def _said(header: bytes, path: Path) -> dict[str, str]:
             raise KeyError("sha256")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{path}: not a trustgp file, or damaged ({error}).") from error
-    return metadata
+    return header, metadata
 
 
-def _metadata(header: bytes, path: Path, kind: str) -> dict[str, str]:
-    metadata = _said(header, path)
+def _check_kind(metadata: Mapping[str, str], path: Path, kind: str) -> None:
     found, version = metadata["format"], int(metadata["version"])
     if found != kind:
         raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
@@ -231,7 +233,6 @@ def _metadata(header: bytes, path: Path, kind: str) -> dict[str, str]:
             f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
             "upgrade trustgp."
         )
-    return metadata
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -244,13 +245,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _digest(file: BinaryIO, header: bytes) -> str:
+def _digest(file: BufferedReader, header: bytes) -> str:
     """SHA-256 over the file, with `header` in place of its own header."""
     digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
     file.seek(8 + len(header))
-    while block := file.read(2**20):
-        digest.update(block)
-    return digest.hexdigest()
+    return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 @contextmanager

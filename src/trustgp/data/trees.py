@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 Inputs = Any
+"""A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
 
 
-def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
-    """`function` of every tensor in `inputs`, the structure kept."""
-    if isinstance(inputs, Tensor):
-        return function(inputs)
+def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = Tensor) -> Inputs:
+    """`function` of every tensor in `inputs`, or of all that is of this kind, the structure kept."""
     if isinstance(inputs, dict):
-        return {key: map_tensors(function, value) for key, value in inputs.items()}
+        return {key: map_tensors(function, value, kind) for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
-        return tuple(map_tensors(function, value) for value in inputs)
+        return tuple(map_tensors(function, value, kind) for value in inputs)
+    if isinstance(inputs, kind):
+        return function(inputs)
     raise TypeError(f"inputs hold a {type(inputs).__name__}; pass a tensor, or a tuple or dict of tensors.")
 
 
@@ -71,39 +72,30 @@ def to_device(inputs: Inputs, device: torch.device) -> Inputs:
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:
     """Parts of the same structure, one after another."""
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: concatenate([part[key] for part in parts]) for key in first}
-    if isinstance(first, (tuple, list)):
-        return tuple(concatenate(group) for group in zip(*parts, strict=True))
-    return torch.cat(list(parts))
+    return rebuilt(parts[0], (torch.cat(group) for group in zip(*map(leaves, parts), strict=True)))
 
 
 def as_inputs(inputs: Inputs) -> Inputs:
     """`inputs` with NumPy arrays taken as tensors."""
-    if isinstance(inputs, dict):
-        return {key: as_inputs(value) for key, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return tuple(as_inputs(value) for value in inputs)
-    if isinstance(inputs, np.ndarray):
-        return _as_tensor(inputs)
-    return map_tensors(lambda leaf: leaf.detach(), inputs)
+    return map_tensors(_as_tensor, inputs, Tensor | np.ndarray)
 
 
-def _as_tensor(array: np.ndarray) -> Tensor:
-    """The array's own memory, wherever it lies; only strides that torch does not know are laid out anew."""
-    if any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array)
+def _as_tensor(leaf: Tensor | np.ndarray) -> Tensor:
+    """An array's own memory, wherever it lies; only strides that torch does not know are laid out anew."""
+    if isinstance(leaf, Tensor):
+        return leaf.detach()
+    if any(stride < 0 for stride in leaf.strides):
+        leaf = np.ascontiguousarray(leaf)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
-        return torch.from_numpy(array)  # a file mapped for reading; nothing here writes to inputs
+        return torch.from_numpy(leaf)  # a file mapped for reading; nothing here writes to inputs
 
 
 def rebuilt(like: Inputs, tensors: Iterator[Tensor]) -> Inputs:
     """The structure of `like` with other tensors, in the order of `leaves`."""
     if isinstance(like, dict):
         return {key: rebuilt(like[key], tensors) for key in sorted(like)}
-    if isinstance(like, tuple):
+    if isinstance(like, (tuple, list)):
         return tuple(rebuilt(value, tensors) for value in like)
     return next(tensors)
 

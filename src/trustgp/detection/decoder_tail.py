@@ -19,21 +19,12 @@ def first_of(output: Any) -> Tensor:
 
 
 def of_query(hidden: Tensor, query: Tensor) -> Tensor:
-    """One query's state of each picture, [m, Q, d] to [m, d].
-
-    Args:
-        hidden: Of all queries.
-        query: Which is meant, int64, [m].
-    """
+    """One query's state of each picture, [m, Q, d] to [m, d]; which one is int64, [m]."""
     return hidden.gather(1, query[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
 
 
 class ZeroAttention(nn.Module):
-    """In place of attention among queries, whose answer has been added to what enters: nothing more.
-
-    Args:
-        like: Its answer, a tensor or a tuple that begins with one.
-    """
+    """In place of attention among queries, whose answer has been added to what enters: zeros like it."""
 
     FINGERPRINT = "Silence"
 
@@ -47,16 +38,7 @@ class ZeroAttention(nn.Module):
 
 
 class DecoderTail(nn.Module):
-    """The decoder's last layer and the normalisation after it, for one query of each picture.
-
-    Args:
-        layer: The decoder's last.
-        norm: Of the decoder; None: there is none.
-        times: How often it is applied.
-        fixed: Arguments of the layer that are no tensors.
-        alike: Those that are the same for all pictures of a size, such as positions, [1, ...] each.
-        each: Names of arguments with a row for each query; empty: the layer takes all queries.
-    """
+    """The decoder's last layer and the norm that comes so many times after it, for one query a picture."""
 
     FINGERPRINT = "Tail"
 
@@ -65,9 +47,9 @@ class DecoderTail(nn.Module):
         layer: nn.Module,
         norm: nn.Module | None,
         times: int,
-        fixed: dict[str, Any],
-        alike: Mapping[str, Tensor],
-        each: frozenset[str],
+        fixed: dict[str, Any],  # arguments of the layer that are no tensors
+        alike: Mapping[str, Tensor],  # those that are the same for all pictures of a size, [1, ...] each
+        each: frozenset[str],  # names of those with a row for each query; empty: it takes all queries
     ) -> None:
         super().__init__()
         self.layer, self.norm, self.times, self.fixed, self.each = layer, norm, times, fixed, each
@@ -76,15 +58,10 @@ class DecoderTail(nn.Module):
             self.register_buffer(f"alike_{name}", value)
 
     def forward(self, query: Tensor, entering: dict[str, Tensor]) -> Tensor:
-        """What the heads are given, [m, d].
-
-        Args:
-            query: Which of each row's queries is meant, int64, [m].
-            entering: By name, [m, ...] each.
-        """
+        """What the heads are given of one query [m] of each row, [m, d]; what enters is [m, ...], by name."""
         named = {**self.fixed, **{name: self._constant(name, query) for name in self.alike}, **entering}
-        places = sorted((name for name in named if name.startswith(PLACED)), key=_number)
-        arguments = [named.pop(name) for name in places]
+        count = sum(name.startswith(PLACED) for name in named)
+        arguments = [named.pop(f"{PLACED}{place}") for place in range(count)]
         hidden = first_of(self.layer(*arguments, **named))
         for _ in range(self.times):
             assert self.norm is not None
@@ -99,16 +76,8 @@ class DecoderTail(nn.Module):
         return value.expand(query.shape[0], *value.shape[1:])
 
 
-def _number(name: str) -> int:
-    return int(name.removeprefix(PLACED))
-
-
 class WholeDetector(nn.Module):
-    """In place of the last layer: all that comes before the head, from the picture itself.
-
-    Args:
-        model: The detector without its heads.
-    """
+    """In place of the last layer: the detector without its heads, from the picture itself."""
 
     FINGERPRINT = "Whole"
     alike: tuple[str, ...] = ()
@@ -119,12 +88,7 @@ class WholeDetector(nn.Module):
         self.model = model
 
     def forward(self, query: Tensor, entering: Mapping[str, Tensor]) -> Tensor:
-        """What the heads are given, [m, d].
-
-        Args:
-            query: Which of each row's queries is meant, int64, [m].
-            entering: "picture", [m, channels, height, width].
-        """
+        """As of `DecoderTail`; what enters is the picture, [m, channels, height, width]."""
         return of_query(self.model(entering[PICTURE]).last_hidden_state, query)
 
 
@@ -132,13 +96,8 @@ class ClassTail(nn.Module):
     """Logits of one query's classes and, last, of no object, [m, C + 1].
 
     They are shifted, which changes no probability, so that they add up to the log odds of an object: what
-    `likelihoods.Finding` makes its kernel of.
-
-    Args:
-        tail: The layer, or all before it.
-        head: Gives the logits.
-        background: Whether they lack one for no object, since each is the logit of a yes or no: its place is
-            taken by 0, which leaves the odds of each class as they are.
+    `likelihoods.Finding` makes its kernel of. Where the head has no logit for no object (`background`), since
+    each is that of a yes or no, its place is taken by 0, which leaves the odds of each class as they are.
     """
 
     def __init__(self, tail: DecoderTail | WholeDetector, head: nn.Module, *, background: bool) -> None:

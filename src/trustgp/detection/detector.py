@@ -26,28 +26,18 @@ UNKNOWN = "Detection does not know this detector."
 
 @dataclass(frozen=True)
 class DetectorOutputs:
-    """What a detector says of n pictures with Q queries each.
+    """What a detector says of n pictures with Q queries each, and what goes into the decoder's last layer.
 
-    Args:
-        logits: Of the classes, [n, Q, C].
-        boxes: Centre and size over the picture's, [n, Q, 4].
-        entering: The tensors that go into the decoder's last layer, by name, [n, ...] each.
-        each: Names of those among them that have a row for each query, [n, Q, ...], of which a row takes its
-            own; empty: every row takes all.
+    Of those tensors that have a row for each query, [n, Q, ...], a row takes its own; `each` names them.
     """
 
-    logits: Tensor
-    boxes: Tensor
-    entering: dict[str, Tensor]
-    each: frozenset[str]
+    logits: Tensor  # of the classes, [n, Q, C]
+    boxes: Tensor  # centre and size over the picture's, [n, Q, 4]
+    entering: dict[str, Tensor]  # by name, [n, ...] each
+    each: frozenset[str]  # empty: every row takes all
 
     def rows(self, names: Sequence[str], image: Tensor, query: Tensor) -> dict[str, Tensor]:
-        """What the tail takes, [m, ...] each.
-
-        Args:
-            names: Of the tensors that differ from picture to picture.
-            image, query: Which rows, [m] each.
-        """
+        """What the tail takes of these names, [m, ...] each, for some queries [m] of some pictures [m]."""
         own = {name: self.entering[name][image, query][:, None] for name in names if name in self.each}
         return {"query": query, **{name: own.get(name, self.entering[name][image]) for name in names}}
 
@@ -55,10 +45,8 @@ class DetectorOutputs:
 class Detector:
     """A transformers detector of the DETR family, watched at its last decoder layer.
 
-    Args:
-        network: With `model.decoder.layers`, `class_labels_classifier` and `bbox_predictor`.
-        alone: Whether a row is to need its own query only.
-        whole: Whether the second part is the whole detector again: rows are then pictures.
+    A row is to need its own query only (`alone`), or the second part is the whole detector again (`whole`):
+    rows are then pictures.
     """
 
     def __init__(self, network: Any, *, alone: bool = True, whole: bool = False) -> None:
@@ -73,13 +61,10 @@ class Detector:
         self.network = network
         self.layer: nn.Module = network.model.decoder.layers[-1]
         self.norm: nn.Module | None = getattr(network.model.decoder, "layernorm", None)
+        self.channels: int = getattr(network.config, "num_channels", 3)  # of the pictures it takes
+        self.labels: int = network.config.num_labels
         self.whole = whole
         self.alone = alone and not whole and isinstance(getattr(self.layer, AMONG, None), nn.Module)
-
-    @property
-    def channels(self) -> int:
-        """Of the pictures it takes."""
-        return getattr(self.network.config, "num_channels", 3)
 
     @property
     def place(self) -> Tensor:
@@ -87,31 +72,24 @@ class Detector:
         return next(self.network.parameters())
 
     def __call__(self, images: Tensor) -> DetectorOutputs:
-        """One pass.
-
-        Args:
-            images: As the detector takes them, [n, channels, height, width].
-        """
+        """One pass of pictures [n, channels, height, width]."""
         return self._outputs(images)[0]
 
     def tail(self, images: Tensor, alike: Mapping[str, Tensor] | None = None) -> ClassTail:
-        """The second part.
+        """The second part, with what enters the last layer alike for all pictures; None: for these few.
 
-        Args:
-            images: A few; on them the two parts must give what the whole does. Where they do not with
-                queries alone, rows take all queries from now on.
-            alike: What enters the last layer and is the same for all pictures, [1, ...] each; None: what is
-                the same for `images`.
+        On them the two parts must give what the whole does. Where they do not with queries alone, rows take
+        all queries from now on.
         """
         found, right = self._tail(images, alike)
-        if not right and self.alone:
+        if right:
+            return found.eval()
+        if self.alone:
             self.alone = False
-            found, right = self._tail(images, alike)
-        if not right:
-            raise ValueError(
-                f"the decoder's last layer and the head do not give what the whole detector does; {UNKNOWN}"
-            )
-        return found.eval()
+            return self.tail(images, alike)
+        raise ValueError(
+            f"the decoder's last layer and the head do not give what the whole detector does; {UNKNOWN}"
+        )
 
     def _tail(self, images: Tensor, alike: Mapping[str, Tensor] | None) -> tuple[ClassTail, bool]:
         """It, and whether it is right."""
@@ -120,23 +98,23 @@ class Detector:
         times = self._norms(first_of(caught.pop("given")), hidden)
         attended = caught.pop(AMONG, None)
         fixed = {name: value for name, value in caught.items() if not isinstance(value, Tensor)}
-        if self.whole:
+        if self.whole or (alike is None and len(images) < 2):
             alike = {}
         if alike is None:
-            same = [name for name, value in outputs.entering.items() if bool((value == value[:1]).all())]
-            alike = {name: outputs.entering[name][:1].clone() for name in sorted(same) if len(images) > 1}
+            same = {name: value[:1] for name, value in outputs.entering.items() if (value == value[:1]).all()}
+            alike = {name: same[name].clone() for name in sorted(same)}
         for name, value in alike.items():
             like = outputs.entering.get(name)
             if like is None or (value.shape, value.dtype) != (like[:1].shape, like.dtype):
                 raise ValueError(f"the decoder's last layer takes no '{name}' {tuple(value.shape)}.")
-        layer = copy.deepcopy(self.layer)
-        if self.alone:
-            setattr(layer, AMONG, ZeroAttention(attended))
         if self.whole:
             tail = WholeDetector(self.network.model)
         else:
+            layer = copy.deepcopy(self.layer)
+            if self.alone:
+                setattr(layer, AMONG, ZeroAttention(attended))
             tail = DecoderTail(layer, self.norm if times else None, times, fixed, alike, outputs.each)
-        background = outputs.logits.shape[-1] == self.network.config.num_labels
+        background = outputs.logits.shape[-1] == self.labels
         found = ClassTail(tail, self.network.class_labels_classifier, background=background)
         try:
             return found, _agrees(tail, outputs, hidden)

@@ -12,20 +12,17 @@ from ..data.quantities import parse_budget
 from ..data.user_warnings import warn_user
 from ..experts.witness import Witness
 from ..fitting.options import FitOptions
-from ..fitting.within_budget import fit_within_budget
+from ..fitting.tune import fit_within_budget
 from ..likelihoods import Finding
 from ..model import UncertaintyModel
 from ..tangents.modules import clone_module, unwrap
 from ..tangents.sketch import Sketch
 from .decoder_tail import ClassTail
 from .detector import AMONG, Detector
-from .edge_noise import Edges
-from .matching import Things
 from .model import DetectionModel
-from .query_rows import QueryRows, known_rows
-from .scenes import as_scenes
-from .settings import Detection
-from .state import DetectorState
+from .query_rows import Detection, QueryRows, known_rows
+from .scenes import Things, as_scenes
+from .state import DetectorState, Edges
 
 Scenes = tuple[Tensor, list[Things]]
 
@@ -54,11 +51,10 @@ def fit_detector(network: Any, train: Any, settings: Detection, **given: Any) ->
     options = _checked(settings, given)
     Detector(unwrap(network))
     detector = Detector(clone_module(unwrap(network)).eval().to(options.device), whole=settings.whole)
-    known = {"channels": detector.channels, "labels": detector.network.config.num_labels}
-    scenes = as_scenes(train, **known, name="train")
+    scenes = as_scenes(train, detector, name="train")
     size = (int(scenes[0].shape[2]), int(scenes[0].shape[3]))
     if options.validation is not None:
-        held = as_scenes(options.validation, **known, size=size, name="validation")
+        held = as_scenes(options.validation, detector, size=size, name="validation")
     else:
         scenes, held = _split(*scenes)
     tail = _tail(detector, scenes[0])
@@ -100,11 +96,11 @@ def _split(images: Tensor, things: list[Things]) -> tuple[Scenes, Scenes]:
         f"{int(number.sum())} of the {len(images)} training pictures are kept from the experts, to fit the "
         "size of the error bars; pass validation=, pictures that the detector has not seen, for honest ones."
     )
-    parts = [
-        (images[chosen], [thing for thing, mine in zip(things, chosen.tolist(), strict=True) if mine])
+    rest, tenth = (
+        (images[chosen], [things[i] for i in chosen.nonzero().flatten().tolist()])
         for chosen in (~number, number)
-    ]
-    return parts[0], parts[1]
+    )
+    return rest, tenth
 
 
 def _tail(detector: Detector, images: Tensor) -> ClassTail:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..likelihoods.class_prediction import ClassPrediction
-from ..likelihoods.detections import Detections
-from ..likelihoods.novelty import NoveltyThreshold
+from ..data.rows import finite_rows
+from ..data.trees import leaves
+from ..export.trace.trace import traced
+from ..likelihoods.prediction import ClassPrediction, Detections
 from ..metrics.boxes import corners
-from ..state.frozen_module import FrozenModule
+from ..state.model_state import FittedModel
 from .detector import Detector
-from .files import save_detector
-from .query_rows import PICTURES, kept, known_rows, probabilities
-from .runner import DetectionRunner
-from .scenes import as_pictures, as_scenes, finite_pictures
-from .settings import Detection
-from .state import DetectorState
-from .traced import RecordedAnswers
+from .query_rows import PICTURES, Detection, kept, known_rows, probabilities
+from .scenes import as_pictures, as_scenes
+from .state import DetectorState, save_detector
 
 
-class DetectionModel(FrozenModule):
+class DetectionModel(FittedModel):
     """A detector and its error bar: how sure its classes are, and, from the same kernel, its edges.
 
     Made by `trustgp.fit(detector, ..., likelihood=trustgp.Detection())` or `trustgp.load`.
@@ -34,21 +31,13 @@ class DetectionModel(FrozenModule):
         record: Whether the error bar is recorded as a graph; see `traced`.
     """
 
+    state: DetectorState
+
     def __init__(self, state: DetectorState, *, record: bool = False) -> None:
         super().__init__()
         self.network, self.finding, self.state = state.network, state.finding, state
         self.training = False
-        self._recorded = RecordedAnswers(state) if record else None
-
-    @property
-    def held_scores(self) -> Tensor:
-        """Novelty of the held-out detections that have found a thing, float64, [k]."""
-        return self.state.held_scores
-
-    @property
-    def alarm(self) -> NoveltyThreshold | None:
-        """The threshold of the novelty; None before `threshold` was called."""
-        return self.state.threshold
+        self._recorded = _recorded(state) if record else None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -65,10 +54,6 @@ class DetectionModel(FrozenModule):
         """What the error bar holds in memory, the network itself not counted."""
         return self.finding.nbytes
 
-    def forward(self, images: Any) -> list[Detections]:
-        """The same as `predict`."""
-        return self.predict(images)
-
     @torch.no_grad()
     def predict(self, images: Any) -> list[Detections]:
         """Detections of each picture.
@@ -79,7 +64,7 @@ class DetectionModel(FrozenModule):
         """
         detector = self.state.detector
         pictures = as_pictures(images, channels=detector.channels, size=self.state.size)
-        good = finite_pictures(pictures)
+        good = finite_rows(pictures)
         fine = pictures if bool(good.all()) else pictures[good]
         parts = fine.split(PICTURES) if len(fine) else ()
         found = iter([one for part in parts for one in self._predict(detector, part)])
@@ -102,13 +87,12 @@ class DetectionModel(FrozenModule):
 
     def _predict(self, detector: Detector, images: Tensor) -> list[Detections]:
         seen = detector(images)
-        labels = self.network.config.num_labels
-        chances = probabilities(seen.logits, labels)
+        chances = probabilities(seen.logits, detector.labels)
         image, query = kept(chances, self.state.settings)
         size = seen.boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
         boxes = (corners(seen.boxes) * size)[image, query]
         confidence, kind = chances[image, query].max(dim=1)
-        told, score = chances.new_zeros(0, labels + 1), boxes.new_zeros(0)
+        told, score = chances.new_zeros(0, detector.labels + 1), boxes.new_zeros(0)
         if len(image):
             told, score = self._told(seen.rows(self.state.names, image, query))
         std = self.state.edges.std(score).to(boxes)
@@ -146,13 +130,10 @@ class DetectionModel(FrozenModule):
         state, scores = self.state, self.held_scores
         if scenes is not None:
             detector = state.detector
-            known = {"channels": detector.channels, "labels": self.network.config.num_labels}
-            images, things = as_scenes(scenes, **known, size=state.size, name="scenes")
-            rows = known_rows(detector, state.names, images, things, state.settings)
+            pictures = as_scenes(scenes, detector, size=state.size, name="scenes")
+            rows = known_rows(detector, state.names, *pictures, state.settings)
             scores = self.finding.predict(rows.inputs).score.cpu().double()[rows.sure]
-        found = NoveltyThreshold.fit(scores, false_alarm)
-        self.state = replace(state, threshold=found)
-        return float(found.threshold)
+        return self._with_threshold(scores, false_alarm)
 
     def watch(self) -> DetectionRunner:
         """The model as `trustgp.Monitor` takes it: one answer a picture."""
@@ -165,5 +146,61 @@ class DetectionModel(FrozenModule):
     def _apply(self, fn, recurse: bool = True) -> DetectionModel:
         super()._apply(fn, recurse)
         if self._recorded is not None:  # a graph keeps to its device
-            self._recorded = RecordedAnswers(self.state)
+            self._recorded = _recorded(self.state)
         return self
+
+
+@torch.no_grad()
+def _recorded(state: DetectorState) -> Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]:
+    """What the error bar says of rows, as a graph that keeps to the device where the model is now."""
+    first, detector = next(state.network.parameters()), state.detector
+    shape = (1, detector.channels, *state.size)
+    picture = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(first)
+    one = torch.zeros(1, dtype=torch.int64, device=first.device)
+    graph = traced(state.finding, detector(picture).rows(state.names, one, one), plain=False)
+
+    def told(rows: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        said = graph(*leaves(rows))
+        return said["probabilities"], said["score"]
+
+    return told
+
+
+class DetectionRunner:
+    """A `DetectionModel` as a `PredictionSource` (see `trustgp.monitor.readings`), for `trustgp.Monitor`.
+
+    Of a picture `mean` is how many things are found in it, `variance` that of their least sure edge in square
+    pixels, and `novelty` the largest of their novelties; all 0 where nothing is found.
+
+    Args:
+        model: Whose threshold, where it has one, is the monitor's.
+    """
+
+    def __init__(self, model: DetectionModel) -> None:
+        self.model = model
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """With the threshold, where the model has one."""
+        limit = self.model._limit
+        return {} if limit is None else {"threshold": limit}
+
+    def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
+        """The answers to pictures [n, channels, height, width].
+
+        Returns:
+            "mean" and "variance" [n, 1], "novelty" and "valid" [n].
+        """
+        if isinstance(images, Tensor) and images.ndim != 4:
+            raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
+        found = self.model.predict(images)
+        told = [one.summary for one in found]
+        novelty = torch.tensor([one["novelty"] for one in told], dtype=torch.float64)
+        std = torch.tensor([one["std"] for one in told], dtype=torch.float64)
+        valid = torch.tensor([one.valid for one in found], dtype=torch.bool)
+        return {
+            "mean": torch.tensor([[float(len(one))] for one in found]).reshape(-1, 1),
+            "variance": std.square()[:, None],
+            "novelty": novelty,
+            "valid": valid & torch.isfinite(std) & torch.isfinite(novelty),
+        }

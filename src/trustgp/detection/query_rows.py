@@ -8,29 +8,54 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..metrics.boxes import corners
+from ..data.trees import concatenate
+from ..math.calibration import check_share
+from ..metrics.boxes import corners, generous_overlaps, overlaps
+from ..tangents.sketch import Sketch
 from .detector import Detector
-from .matching import Things, match
-from .settings import Detection
+from .scenes import Things
 
 PICTURES = 32  # that go through the detector at a time
+CLASS, DISTANCE, OVERLAP = 1.0, 5.0, 2.0  # what counts how much in a match, as DETR has it
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A detector of the DETR family: each picture gives a row for each query that is kept.
+
+    Args:
+        threshold: A query is kept when its surest class has at least this probability.
+        overlap: A query has found a thing when their boxes overlap by this (intersection over union).
+        most: Queries of a picture that are kept, at most: the surest.
+        tangents: Of the decoder's last layer and the heads. None: a sketch of what comes after the queries
+            have looked at each other, which says nothing about the picture.
+        outputs: "pseudo", "shared" or "separate".
+        whole: Whether `tangents` may be of all parameters of the detector; None then stands for a sketch of
+            all of them. Each detection takes a pass through the whole detector and back.
+    """
+
+    threshold: float = 0.5
+    overlap: float = 0.5
+    most: int = 100
+    tangents: Sketch | None = None
+    outputs: str = "pseudo"
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        check_share("threshold", self.threshold, 0.5)
+        check_share("overlap", self.overlap, 0.5)
+        if self.most < 1:
+            raise ValueError(f"most={self.most}; at least one query must be kept.")
 
 
 @dataclass(frozen=True)
 class QueryRows:
-    """Rows with known answers.
+    """Rows with known answers."""
 
-    Args:
-        inputs: Of the tail, by name, [m, ...] each.
-        errors: Its edges less the thing's, in pixels, [m, 4]; nan where the query has found nothing.
-        labels: True classes, int64, [m]; the last one, "no object", where it has found nothing.
-        kept: Whether it is sure enough to count as a detection, bool, [m].
-    """
-
-    inputs: dict[str, Tensor]
-    errors: Tensor
-    labels: Tensor
-    kept: Tensor
+    inputs: dict[str, Tensor]  # of the tail, by name, [m, ...] each
+    errors: Tensor  # its edges less the thing's, in pixels, [m, 4]; nan where the query has found nothing
+    labels: Tensor  # true classes, int64, [m]; the last one, "no object", where it has found nothing
+    kept: Tensor  # whether it is sure enough to count as a detection, bool, [m]
 
     @property
     def found(self) -> Tensor:
@@ -53,13 +78,32 @@ def probabilities(logits: Tensor, num_labels: int) -> Tensor:
 def kept(chances: Tensor, settings: Detection) -> tuple[Tensor, Tensor]:
     """Picture and query of each detection, the surest of a picture first, int64, [m] each."""
     best = chances.amax(dim=2)
-    image, query = [], []
-    for i, row in enumerate(best):
-        order = row.argsort(descending=True, stable=True)[: settings.most]
-        order = order[row[order] >= settings.threshold]
-        image.append(torch.full_like(order, i))
-        query.append(order)
-    return torch.cat(image), torch.cat(query)
+    order = best.argsort(dim=1, descending=True, stable=True)[:, : settings.most]
+    image, place = (best.gather(1, order) >= settings.threshold).nonzero(as_tuple=True)
+    return image, order[image, place]
+
+
+def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) -> tuple[Tensor, Tensor]:
+    """The query of each thing [k], -1 where there are fewer, and the overlap of its box [k].
+
+    The assignment costs least (Hungarian), by classes [Q, C] and boxes in pixels [Q, 4]; distances are
+    divided by the side of the picture.
+    """
+    from scipy.optimize import linear_sum_assignment  # half a second to import
+
+    if len(things.labels) == 0:
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    boxes, probabilities = boxes.detach().cpu().double(), probabilities.detach().cpu().double()
+    true = things.boxes.cpu().double()
+    cost = (
+        -CLASS * probabilities[:, things.labels.cpu()]
+        + DISTANCE * torch.cdist(boxes, true, p=1) / side
+        - OVERLAP * generous_overlaps(boxes, true)
+    )
+    query, thing = (torch.from_numpy(part) for part in linear_sum_assignment(cost.numpy()))
+    matched, shared = torch.full((len(true),), -1), true.new_zeros(len(true))
+    matched[thing], shared[thing] = query, overlaps(boxes, true)[query, thing]
+    return matched, shared
 
 
 def known_rows(
@@ -69,23 +113,17 @@ def known_rows(
     things: Sequence[Things],
     settings: Detection,
 ) -> QueryRows:
-    """Every query that has found a thing, and those that are kept although they have not.
+    """Every query that has found a thing in pictures, and those that are kept although they have not.
 
-    Args:
-        detector: The first part.
-        names: Of the tensors that differ from picture to picture.
-        images: [n, channels, height, width].
-        things: True ones, of each picture.
-        settings: Threshold and overlap.
+    `names` are those of the tensors that enter the tail and differ from picture to picture.
     """
     parts = []
     device = detector.place.device
-    labels = detector.network.config.num_labels
     height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)
     for start in range(0, len(images), PICTURES):
         outputs = detector(images[start : start + PICTURES])
-        chances = probabilities(outputs.logits, labels).cpu()
+        chances = probabilities(outputs.logits, detector.labels).cpu()
         edges = corners(outputs.boxes).cpu() * size
         picture, query = kept(chances, settings)
         for i, true in enumerate(things[start : start + PICTURES]):
@@ -97,9 +135,7 @@ def known_rows(
             rows = outputs.rows(names, torch.full_like(every, i).to(device), every.to(device))
             off = (edges[i][matched[hit]] - true.boxes[hit]).float()
             errors = torch.cat([off, torch.full((len(false), 4), torch.nan)])
-            kinds = torch.cat([true.labels[hit], torch.full_like(false, labels)])
+            kinds = torch.cat([true.labels[hit], torch.full_like(false, detector.labels)])
             counts = torch.isin(every, mine)
-            parts.append(QueryRows({k: v.cpu() for k, v in rows.items()}, errors, kinds, counts))
-    joined = {name: torch.cat([part.inputs[name] for part in parts]) for name in parts[0].inputs}
-    rest = (torch.cat([getattr(part, name) for part in parts]) for name in ("errors", "labels", "kept"))
-    return QueryRows(joined, *rest)
+            parts.append(({k: v.cpu() for k, v in rows.items()}, errors, kinds, counts))
+    return QueryRows(*concatenate(parts))

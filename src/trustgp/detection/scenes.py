@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .matching import Things
+from ..data.rows import finite_rows
+from .detector import Detector
 
 LISTS = (list, tuple)
 
 
-def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = None) -> Tensor:
-    """Pictures [n, channels, height, width] of floating-point numbers.
+@dataclass(frozen=True)
+class Things:
+    """What is in a picture.
 
     Args:
-        images: A tensor [n, channels, height, width] or [channels, height, width], or a list of pictures.
-        channels: That the detector takes.
-        size: Height and width that they must have; None: any.
+        boxes: Left, top, right, bottom in pixels, [k, 4].
+        labels: Their classes, int64, [k].
     """
+
+    boxes: Tensor
+    labels: Tensor
+
+
+def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = None) -> Tensor:
+    """Pictures [n, channels, height, width] of floats, of a size; from a tensor, one picture, or a list."""
     if isinstance(images, LISTS):
         if not images:
-            height, width = size or (0, 0)
-            return torch.zeros(0, channels, height, width)
+            return torch.zeros(0, channels, *(size or (0, 0)))
         shapes = {_shape(one) for one in images}
         strange = [type(one).__name__ for one in images if _shape(one) is None]
         if strange:
@@ -52,36 +60,28 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
     return images
 
 
-def finite_pictures(images: Tensor) -> Tensor:
-    """Which pictures hold neither NaN nor infinity, bool, [n]."""
-    return torch.stack([torch.isfinite(one).all() for one in images]) if len(images) else torch.ones(0) > 0
-
-
 def as_scenes(
-    given: Any, *, channels: int, labels: int, name: str, size: tuple[int, int] | None = None
+    given: Any, detector: Detector, *, name: str, size: tuple[int, int] | None = None
 ) -> tuple[Tensor, list[Things]]:
-    """Pictures and their things.
+    """Pictures and their things: a pair (images, things), or a Dataset or DataLoader of such pairs.
 
-    Args:
-        given: A pair (images, things), or a Dataset or DataLoader of such pairs; things are `Things`, pairs
-            (boxes, labels), or dicts with these keys; boxes in pixels: left, top, right, bottom.
-        channels: That the detector takes.
-        labels: Classes that it knows.
-        name: What to call it in an error.
-        size: Height and width that pictures must have; None: any.
+    Things are `Things`, pairs (boxes, labels), or dicts with these keys; boxes in pixels: left, top, right,
+    bottom. Pictures must have this size, height and width; None: any. `name` is for errors.
     """
-    pictures, things = _read(given, channels, name)
+    pictures, things = _read(given, detector.channels, name)
     if len(pictures) == 0:
         raise ValueError(f"{name} holds no pictures.")
     try:
-        images = as_pictures(pictures, channels=channels, size=size)
+        images = as_pictures(pictures, channels=detector.channels, size=size)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if len(things) != len(images):
         raise ValueError(f"{name} has {len(images)} pictures, but things for {len(things)}.")
     height, width = images.shape[2:]
-    things = [_checked(one, i, height, width, labels, name) for i, one in enumerate(things)]
-    broken = (~finite_pictures(images)).nonzero().flatten().tolist()
+    things = [
+        _checked(one, height, width, detector.labels, f"{name}, picture {i}") for i, one in enumerate(things)
+    ]
+    broken = (~finite_rows(images)).nonzero().flatten().tolist()
     if broken:
         raise ValueError(
             f"{name}: {len(broken)} pictures hold NaN or infinity, the first is {broken[0]}; drop them."
@@ -118,8 +118,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def _checked(one: Any, index: int, height: int, width: int, labels: int, name: str) -> Things:
-    where = f"{name}, picture {index}"
+def _checked(one: Any, height: int, width: int, labels: int, where: str) -> Things:
     if isinstance(one, dict) and {"boxes", "labels"} <= one.keys():
         one = Things(one["boxes"], one["labels"])
     elif isinstance(one, LISTS) and len(one) == 2:

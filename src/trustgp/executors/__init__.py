@@ -1,7 +1,6 @@
 """Where the experts are solved: one interface, one file per way."""
 
-from .base import Executor, WorkerLostError, nearby
-from .context import FitContext
+from .base import Executor, FitContext, WorkerLostError, nearby
 from .processes import Processes
 from .ray import Ray
 from .threads import Threads, usual_threads

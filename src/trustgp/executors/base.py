@@ -1,9 +1,14 @@
-"""The interface of an executor."""
+"""The interface of an executor, and where and how the work of a fit is done."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import torch
+
+from .progress import Reporter
 
 
 class Executor(Protocol):
@@ -50,10 +55,48 @@ def nearby(executor: Executor) -> Executor:
     return getattr(executor, "nearby", executor)
 
 
-def check_counts(*, retries: int, **workers: int | None) -> None:
+def check_counts(*, retries: int = 0, **workers: int | None) -> None:
     """Refuse less than one worker, and a negative number of retries."""
     for name, count in workers.items():
         if count is not None and count < 1:
             raise ValueError(f"{name}={count}; at least one worker is needed.")
     if retries < 0:
         raise ValueError(f"retries={retries}; 0 means that nothing is tried again.")
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What holds for all stages of one fit."""
+
+    device: torch.device
+    seed: int  # of everything random
+    executor: Executor
+    report: Reporter
+    store: Any = None  # keeps solved experts (`trustgp.fitting.checkpoint.Checkpoint`)
+
+    def nearby(self) -> FitContext:
+        """The same on this machine, for work that is not worth sending."""
+        return replace(self, executor=nearby(self.executor))
+
+    def run(
+        self,
+        work: Callable[[Any], Any],
+        tasks: Sequence[Any],
+        *,
+        stage: str = "",
+        rows: Callable[[Any], int] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Pairs of (position of the task, its result) as they come, see `Executor.run`; a stage has a bar.
+
+        `rows` tells how many rows a task stands for.
+        """
+        results = self.executor.run(work, tasks)
+        if not stage:
+            return results
+        count = None if rows is None else lambda found: rows(tasks[found[0]])
+        return self.report.track(results, stage=stage, total=len(tasks), rows=count)
+
+    def map(self, work: Callable[[Any], Any], tasks: Sequence[Any], **shown: Any) -> list[Any]:
+        """The results in the order of the tasks; see `run`."""
+        found = dict(self.run(work, tasks, **shown))
+        return [found[place] for place in range(len(tasks))]

@@ -21,23 +21,14 @@ BESIDE = 2**14  # bytes from which a tensor travels beside the function
 
 @dataclass(frozen=True)
 class Packed:
-    """A function, ready to travel.
+    """A function, ready to travel."""
 
-    Args:
-        parts: The function itself, then the memory of every large CPU tensor and array that it holds.
-        devices: Types of the devices that its tensors are on.
-    """
-
-    parts: list[memoryview]
-    devices: frozenset[str]
+    parts: list[memoryview]  # the function itself, then the memory of every large CPU tensor that it holds
+    devices: frozenset[str]  # types of those that its tensors are on
 
 
 def pack(function: Callable[[Any], Any]) -> Packed:
-    """Take a function apart, with all that it holds; the tensors' memory is not copied.
-
-    Raises:
-        TypeError: When it holds something that cannot be sent, for example an open file.
-    """
+    """Take a function apart, with all that it holds; the tensors' memory is not copied."""
     file, beside, devices = io.BytesIO(), [], set()
     try:
         _Packer(file, beside, devices).dump(function)
@@ -51,11 +42,7 @@ def pack(function: Callable[[Any], Any]) -> Packed:
 
 
 def unpack(parts: Sequence[Any]) -> Callable[[Any], Any]:
-    """The function again, around the memory that is given; tensors are views of it.
-
-    Args:
-        parts: As of `Packed`, or copies of them, read-only or not.
-    """
+    """The function again, around the memory of a `Packed`, or a copy of it; tensors are views of that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")  # nothing writes to them
         return pickle.loads(parts[0], buffers=parts[1:])
@@ -65,12 +52,7 @@ _held: dict[str, Callable[[Any], Any]] = {}
 
 
 def held(name: str, fetch: Callable[[], Sequence[Any]]) -> Callable[[Any], Any]:
-    """The function of this name, unpacked once in this process; the one before it is dropped.
-
-    Args:
-        name: Of one run.
-        fetch: Gives its parts.
-    """
+    """The function of one run, unpacked once in this process; the one before it is dropped."""
     if name not in _held:
         _held.clear()
         _held[name] = unpack(fetch())

@@ -113,11 +113,7 @@ class _Pool:
         return self._running
 
     def end(self, futures: Iterable[Future]) -> None:
-        """Stop the workers, whatever they are doing.
-
-        Args:
-            futures: Of their tasks. While one of them is still on its way to the workers, loky cannot stop.
-        """
+        """Stop the workers, whatever they are doing; while a task is on its way to them, loky cannot stop."""
         while not all(future.running() or future.done() for future in futures):
             time.sleep(0.001)
         self._running.shutdown(kill_workers=True)
@@ -129,15 +125,10 @@ class _Pool:
 
 @dataclass(frozen=True)
 class _Shared:
-    """A file of parts, one after another.
-
-    Args:
-        path: The file.
-        sizes: Of each part, in bytes.
-    """
+    """A file of parts, one after another."""
 
     path: str
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # of each part, in bytes
 
     def parts(self) -> list[memoryview]:
         """Views of the file, mapped into memory: as many workers as there are read the same pages."""

@@ -8,27 +8,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 Item = TypeVar("Item")
 LOGGER = logging.getLogger("trustgp")
 
 
-class RowsColumn(ProgressColumn):
+class RowsColumn(bars.ProgressColumn):
     """Rows per second since a stage began; empty for stages that do not count rows."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: bars.Task) -> Text:
         rows, seconds = task.fields.get("rows", 0), task.elapsed or 0.0
         return Text(f"{rate_text(rows / seconds)} rows/s" if rows and seconds else "", style="cyan")
 
@@ -40,14 +31,14 @@ class Reporter:
         self._console = console
         self._enabled = enabled and console.is_terminal
         self._open: dict[int, Any] = {}  # what is being tracked, with what gives its items
-        self._standing = ""
-        self._progress = Progress(
-            TextColumn("{task.description:<22}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+        self.standing = ""  # the stage that is being worked on, and how far it is; empty between two
+        self._progress = bars.Progress(
+            bars.TextColumn("{task.description:<22}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
             RowsColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TimeRemainingColumn(),
             console=console,
             disable=not self._enabled,
         )
@@ -71,36 +62,27 @@ class Reporter:
         done: int = 0,
         rows: Callable[[Item], int] | None = None,
     ) -> Iterator[Item]:
-        """`items`, with a bar for the stage.
+        """`items`, with a bar for the stage; when the work ends early, `close` of what gives them is called.
 
-        Args:
-            items: That come; when the work ends early, `close` of what gives them is called.
-            stage: Its name.
-            total: How many items there are in all.
-            done: How many of them were there before, and do not come.
-            rows: How many rows an item stands for; None: rows are not counted.
+        Of all items `done` were there before, and do not come. An item may stand for a number of rows.
         """
         self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         began, counted = time.perf_counter(), 0
         self._open[task] = items
-        self._standing = f"{stage} ({done} of {total})"
+        self.standing = f"{stage} ({done} of {total})"
         for number, item in enumerate(items, start=done + 1):
             yield item
             counted += 0 if rows is None else rows(item)
             self._progress.update(task, advance=1, rows=counted)
-            self._standing = f"{stage} ({number} of {total})"
+            self.standing = f"{stage} ({number} of {total})"
             if 10 * number // total > 10 * (number - 1) // total:
                 seconds = max(1e-9, time.perf_counter() - began)
                 left = seconds * (total - number) / (number - done)
                 speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""
                 LOGGER.debug("%s: %d of %d%s, about %.0f s left", stage, number, total, speed, left)
         del self._open[task]
-        self._standing = ""
-
-    def standing(self) -> str:
-        """The stage that is being worked on, and how far it is; empty between two stages."""
-        return self._standing
+        self.standing = ""
 
     def close(self) -> None:
         """End what is still being tracked: tasks that have not begun are dropped, and threads end.
@@ -117,8 +99,7 @@ def rate_text(rate: float) -> str:
     """Three digits: 0.123, 12.3, 1,230,000."""
     if rate < 100:
         return f"{rate:.3g}"
-    size = 10 ** (len(str(int(rate))) - 3)
-    return f"{round(rate / size) * size:,}"
+    return f"{float(f'{rate:.3g}'):,.0f}"
 
 
 @contextmanager

@@ -8,14 +8,14 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from importlib import import_module
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from ..data.user_warnings import optional_package
 from .base import WorkerLostError, check_counts
-from .pickling import Packed, held, pack, work
+from .pickling import held, pack, work
 from .threads import Threads
 
 
@@ -72,7 +72,11 @@ class Ray:
             yield from self.nearby.run(function, tasks)
             return
         ray, packed = self._connected(), pack(function)
-        self._check_devices(packed)
+        if "cuda" in packed.devices and not self.gpus:
+            raise ValueError(
+                "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
+                'four tasks on each GPU, or fit on the CPU (device="cpu").'
+            )
         shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in packed.parts])
         solve = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_solve)
         upcoming, name = iter(enumerate(tasks)), uuid.uuid4().hex
@@ -111,12 +115,8 @@ class Ray:
 
     def _connected(self) -> Any:
         """The package, connected to a cluster."""
-        try:
-            ray: Any = import_module("ray")
-        except ImportError as error:
-            raise ImportError(
-                'trustgp.executors.Ray needs the package ray: pip install "trustgp[ray]".'
-            ) from error
+        missing = 'trustgp.executors.Ray needs the package ray: pip install "trustgp[ray]".'
+        ray = optional_package("ray", missing)
         if not ray.is_initialized():
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if self.address is None and "RAY_ADDRESS" not in os.environ:
@@ -126,13 +126,6 @@ class Ray:
             else:
                 _begin(ray, address=self.address, **quiet)
         return ray
-
-    def _check_devices(self, packed: Packed) -> None:
-        if "cuda" in packed.devices and not self.gpus:
-            raise ValueError(
-                "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
-                'four tasks on each GPU, or fit on the CPU (device="cpu").'
-            )
 
 
 def _begin(ray: Any, **options: Any) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .cuda_streams import in_streams
+from .base import check_counts
 
 GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
 
@@ -30,8 +34,7 @@ class Threads:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count={self.count}; at least one worker is needed.")
+        check_counts(count=self.count)
 
     @property
     def workers(self) -> int:
@@ -40,7 +43,7 @@ class Threads:
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         before = torch.get_num_threads()
         if self.workers > 1 and torch.cuda.is_initialized():
-            function = in_streams(function)
+            function = _in_streams(function)
         pool = ThreadPoolExecutor(min(self.workers, max(1, len(tasks))), initializer=_single_blas_thread)
         try:
             futures = {pool.submit(function, task): i for i, task in enumerate(tasks)}
@@ -62,3 +65,52 @@ def _single_blas_thread() -> None:
 def usual_threads(device: torch.device) -> Threads:
     """As many as suit a device: one per core, a few on a GPU."""
     return Threads(GPU_WORKERS if device.type == "cuda" else None)
+
+
+def _in_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function, with a CUDA stream of its own in each thread that calls it.
+
+    A stream begins after all that was asked of the caller's stream so far. A result is handed over when it is
+    there, and its memory is kept until the caller's stream, too, has done with it.
+    """
+    caller = torch.cuda.current_stream()
+    begun = caller.record_event()
+    mine, number = threading.local(), itertools.count()
+
+    def work(task: Any) -> Any:
+        if not hasattr(mine, "stream"):
+            mine.stream = numbered_stream(caller.device, next(number))
+            mine.stream.wait_event(begun)
+        with torch.cuda.stream(mine.stream):
+            result = function(task)
+        mine.stream.synchronize()
+        for tensor in tensors_in(result):
+            if tensor.device == caller.device:
+                tensor.record_stream(caller)
+        return result
+
+    return work
+
+
+@functools.cache
+def numbered_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """The same stream every time: torch keeps memory aside for each that was ever used."""
+    return torch.cuda.Stream(device)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a value, in no order: in tuples, lists, mappings, and the attributes of objects."""
+    seen, waiting = {}, [value]  # what was seen stays, so that its id remains its own
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, type):
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            yield thing
+        elif isinstance(thing, Mapping):
+            waiting += thing.values()
+        elif isinstance(thing, (tuple, list, set, frozenset)):
+            waiting += thing
+        elif hasattr(thing, "__dict__"):
+            waiting += vars(thing).values()

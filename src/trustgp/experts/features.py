@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from ..data.chunking import map_chunks, most_rows, rows_at_once
 from ..data.rows import Rows
-from ..data.trees import Inputs, count, take
 from ..tangents.base import Features, TangentMap, chunk_bytes
 
 # Of the outputs' average: one whose own gradient vanishes here is not certain for that.
 LEAST_AMPLITUDE = 1e-2
-
-
 NO_COLUMNS = torch.empty(0, dtype=torch.int64)
 
 
 def features_at(
     tangents: TangentMap, rows: Rows, index: Tensor, columns: Tensor, known: Features | None
 ) -> Features:
-    """Features of the rows `index`: taken from those that are known, or made."""
-    if known is None:
-        return _made(tangents, rows.take, index, columns)
-    return known.take(index.to(tangents.network.device)).select(columns)
-
-
-def features_of(tangents: TangentMap, inputs: Inputs, columns: Tensor) -> Features:
-    """Features made chunk by chunk, an expert's columns selected at once."""
-    return _made(tangents, lambda index: take(inputs, index), torch.arange(count(inputs)), columns)
-
-
-def _made(
-    tangents: TangentMap, taken: Callable[[Tensor], Inputs], index: Tensor, columns: Tensor
-) -> Features:
-    """Features of the rows `index`, whose inputs are `taken` chunk by chunk too."""
-
-    def make(part: Tensor) -> Features:
-        return tangents(taken(part)).select(columns)
-
-    size = min(chunk_rows(tangents), rows_at_once(taken(index[:1]), tangents.network.device))
-    parts = map_chunks(make, index, size)
+    """Features of the rows `index`, columns selected: taken from those that are known, or made by chunks."""
+    if known is not None:
+        return known.take(index.to(tangents.network.device)).select(columns)
+    size = min(chunk_rows(tangents), rows_at_once(rows.take(index[:1]), tangents.network.device))
+    parts = map_chunks(lambda part: tangents(rows.take(part)).select(columns), index, size)
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
 
 
@@ -52,13 +31,9 @@ def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = Fals
     .. math:: \alpha_c(x) = |J_c(x)|^2 \Big/ \tfrac1C \sum_{c'} |J_{c'}(x)|^2
 
     A kernel that all outputs share says how much of the prior variance the rows leave at x. That prior is
-    not the same for all: output c has its own gradient. With a kernel of its own, or where the outputs
-    are not told apart, it is 1.
-
-    Args:
-        tangents: Made the features.
-        features: An expert's columns selected.
-        blended: Whether the experts learn one combination of the outputs, and none on its own.
+    not the same for all: output c has its own gradient. With a kernel of its own, where the outputs are not
+    told apart, or where experts learn one combination of them, `blended`, it is 1. Of the features, an
+    expert's columns are selected.
     """
     parts = tangents.diag_per_output(features) if len(tangents.mix) > 1 and not blended else None
     if parts is None:

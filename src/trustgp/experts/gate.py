@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import at_once, evenly
-from ..math.compression import projected
-from ..math.kernel_pca import principal_components
+from ..math.low_rank import principal_components
+from ..math.posterior import projected
 from ..tangents.base import Features
 from .shrink import Sizes, chosen_rows
 
@@ -44,83 +45,59 @@ class Division:
 
 
 @dataclass(frozen=True)
-class GramProjection:
-    """Components from a Gram matrix against the subset: z = k(x, S) A - o."""
+class Projection:
+    """Components from a Gram matrix against the subset S: z = k(x, S) A - o.
 
-    features: Features
-    coefficients: Tensor  # A [m, q]
+    Explicit features are contracted once: z = phi (Phi_S^T A) - o.
+    """
+
+    features: Features | None  # of S; None: the features are explicit
+    directions: Tensor  # A [m, q], or Phi_S^T A [d, q]
     offset: Tensor  # o [q]
 
     def __call__(self, features: Features) -> Tensor:
-        return features.gram(self.features) @ self.coefficients - self.offset
+        if self.features is not None:
+            return features.gram(self.features) @ self.directions - self.offset
+        phi = features.explicit()
+        assert phi is not None
+        return phi.double() @ self.directions - self.offset
 
     @property
     def size(self) -> int:
-        """Rows of the subset."""
-        return len(self.features)
+        """Rows that it holds."""
+        return 0 if self.features is None else len(self.features)
 
-    @property
-    def directions(self) -> Tensor:
-        """What k(x, S) is multiplied by, A."""
-        return self.coefficients
-
-    def shrink(self, sizes: Sizes) -> GramProjection:
-        r"""From fewer rows of the subset S: the components of S are fitted by least squares.
+    def shrink(self, sizes: Sizes) -> Projection:
+        r"""From fewer rows of the subset S, if it holds any: the components of S are fitted by least squares.
 
         .. math:: \min_{A', o'} | K_{SS'} A' - 1 o'^\top - Z |^2, \qquad Z = K_{SS} A - 1 o^\top
         """
+        if self.features is None:
+            return self
         features, pack = self.features, sizes.packer([self.features])
         gram = features.gram(features)
         chosen = chosen_rows(gram, sizes.gate)
         if len(chosen) == len(gram):
             return replace(self, features=pack(features))
         kept = pack(features.take(chosen))
-        places, cross = gram @ self.coefficients, features.gram(kept)
+        places, cross = gram @ self.directions, features.gram(kept)
         middle, level = places.mean(dim=0), cross.mean(dim=0)
         # centred: the offset is free
-        coefficients = projected(cross - level, kept.gram(kept), places - middle)
-        return GramProjection(kept, coefficients, self.offset - middle + level @ coefficients)
+        directions = projected(cross - level, kept.gram(kept), places - middle)
+        return Projection(kept, directions, self.offset - middle + level @ directions)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a file holds beside the features."""
-        return {"coefficients": self.coefficients, "offset": self.offset}
-
-
-@dataclass(frozen=True)
-class SpanProjection:
-    """The same for explicit features, contracted once: z = phi (Phi_S^T A) - o."""
-
-    directions: Tensor  # Phi_S^T A [d, q]
-    offset: Tensor  # o [q]
-
-    features = None
-    size = 0  # it holds no rows
-
-    def __call__(self, features: Features) -> Tensor:
-        phi = features.explicit()
-        assert phi is not None
-        return phi.double() @ self.directions - self.offset
-
-    def shrink(self, sizes: Sizes) -> SpanProjection:
-        """Itself: it is contracted already."""
-        return self
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a file holds."""
-        return {"directions": self.directions, "offset": self.offset}
+        name = "directions" if self.features is None else "coefficients"
+        return {name: self.directions, "offset": self.offset}
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Sends a row to the expert with the nearest centroid.
+    """Sends a row to the expert with the nearest centroid."""
 
-    Args:
-        projection: From features to components; None with a single expert.
-        centroids: Shape [M, q].
-    """
-
-    projection: GramProjection | SpanProjection | None
-    centroids: Tensor
+    projection: Projection | None  # from features to components; None: a single expert
+    centroids: Tensor  # [M, q]
 
     @property
     def num_experts(self) -> int:
@@ -138,62 +115,47 @@ class Gate:
 
 
 def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearest and second-nearest centroid of each point, each of shape [n]; ties go to the first.
-
-    With a single centroid the second is the first.
-    """
-    lots = [_nearest_two(lot, centroids) for lot in points.split(_at_once(points, centroids))]
-    nearest, second = (torch.cat(found) for found in zip(*lots, strict=True))
-    return nearest, second
-
-
-def _at_once(points: Tensor, centroids: Tensor) -> int:
-    """Rows whose distances to all centroids stand side by side."""
-    return max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
-
-
-def _nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    distances = _distances(points, centroids)
-    nearest = distances.argmin(dim=1)
-    if len(centroids) == 1:
-        return nearest, nearest.clone()
-    distances.scatter_(1, nearest[:, None], torch.inf)
-    return nearest, distances.argmin(dim=1)
+    """Nearest and second-nearest centroid of each point, [n] each; ties go to the first, a single is both."""
+    nearest, second = [], []
+    for distances in _in_lots(points, centroids):
+        nearest.append(distances.argmin(dim=1))
+        if len(centroids) > 1:
+            distances.scatter_(1, nearest[-1][:, None], torch.inf)
+        second.append(distances.argmin(dim=1))
+    return torch.cat(nearest), torch.cat(second)
 
 
 def _nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     """The nearest centroid of each point and its squared distance, [n] each; ties go to the first."""
-    lots = [_distances(lot, centroids).min(dim=1) for lot in points.split(_at_once(points, centroids))]
+    lots = [distances.min(dim=1) for distances in _in_lots(points, centroids)]
     return torch.cat([lot.indices for lot in lots]), torch.cat([lot.values for lot in lots])
 
 
-def _distances(points: Tensor, centroids: Tensor) -> Tensor:
-    """Squared distances, shape [n, M]."""
-    # the direct difference keeps equal points at equal distances, the expansion of cdist may not
-    total = points.new_zeros(len(points), len(centroids))
-    for place, centre in zip(points.T, centroids.T, strict=True):
-        total += (place[:, None] - centre).square_()
-    return total
+def _in_lots(points: Tensor, centroids: Tensor) -> Iterator[Tensor]:
+    """Squared distances [., M] of one lot of points after another, as many as may stand side by side."""
+    size = max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
+    for lot in points.split(size):
+        total = lot.new_zeros(len(lot), len(centroids))
+        # the direct difference keeps equal points at equal distances, the expansion of cdist may not
+        for place, centre in zip(lot.T, centroids.T, strict=True):
+            total += (place[:, None] - centre).square_()
+        yield total
 
 
-def make_projection(features: Features, components: int) -> GramProjection | SpanProjection:
+def make_projection(features: Features, components: int) -> Projection:
     """Kernel PCA of the subset's features."""
     coefficients, offset = principal_components(features.gram(features), components)
     phi = features.explicit()
     if phi is None:
-        return GramProjection(features, coefficients, offset)
-    return SpanProjection(phi.double().T @ coefficients, offset)
+        return Projection(features, coefficients, offset)
+    return Projection(None, phi.double().T @ coefficients, offset)
 
 
 def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: int) -> Tensor:
     """Centroids such that no expert is empty and none is far above the target of n / M rows.
 
-    Args:
-        subset: Components of the subset, shape [m, q]: k-means runs on these.
-        points: Components of all rows, shape [n, q].
-        num_experts: M; up to 2 M come back when oversized experts are split, fewer when the rows have
-            fewer distinct places.
-        seed: Of the k-means.
+    k-means runs on components of a subset [m, q], and all rows' [n, q] are counted. Up to 2 M come back when
+    oversized experts are split, fewer when the rows have fewer distinct places.
     """
     centroids = _kmeans(subset, num_experts, seed)
     target = math.ceil(len(points) / num_experts)
@@ -245,19 +207,12 @@ def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Partition:
-    """Which expert each training row belongs to.
+    """Which expert each training row belongs to."""
 
-    Args:
-        gate: Made the partition.
-        points: Components of each row, shape [n, q], on the CPU.
-        nearest: Expert of each row, shape [n].
-        neighbours: Of each expert.
-    """
-
-    gate: Gate
-    points: Tensor
-    nearest: Tensor
-    neighbours: tuple[tuple[int, ...], ...]
+    gate: Gate  # made the partition
+    points: Tensor  # components of each row [n, q], on the CPU
+    nearest: Tensor  # expert of each row [n]
+    neighbours: tuple[tuple[int, ...], ...]  # of each expert
 
     def extend(self, points: Tensor) -> Partition:
         """The partition with further rows, whose components are given; the experts stay as they are."""

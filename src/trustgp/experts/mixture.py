@@ -10,47 +10,33 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import map_chunks
-from ..data.trees import Inputs, count, take
-from ..math.calibration import CalibrationRows, steady_log_kappa
+from ..data.trees import Inputs, count, moved, take
+from ..math.calibration import CalibrationRows
 from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest_two
-from .posteriors import narrowed_alike
+from .posteriors import log_kappas, with_posteriors
 from .shrink import Sizes
 
 
 @dataclass(frozen=True)
 class LatentPrediction:
-    """Answers for n rows and the B outputs of a mixture, before calibration, all float64.
-
-    Args:
-        epistemic, noise, log_kappa, residual_mean: Shape [n, B].
-        novelty: Epistemic over prior variance, shape [n, B].
-        expert: Which expert of each gate answered, shape [n, G], int64.
-        witness_mean: What the witness expects of y - f(x), shape [n, B].
-        witness_precision: How much that counts, shape [n, B]; 0 without a witness.
-    """
+    """Answers for n rows and the B outputs of a mixture, before calibration, float64, each [n, B]."""
 
     epistemic: Tensor
     noise: Tensor
     log_kappa: Tensor
     residual_mean: Tensor
-    novelty: Tensor
-    expert: Tensor
-    witness_mean: Tensor
-    witness_precision: Tensor
+    novelty: Tensor  # epistemic over prior variance
+    expert: Tensor  # which expert of each gate answered, int64 [n, G]
+    witness_mean: Tensor  # what the witness expects of y - f(x)
+    witness_precision: Tensor  # how much that counts; 0 without a witness
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
-        """Several lots of rows, one after another."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in names})
-
-    @classmethod
-    def join(cls, parts: list[LatentPrediction]) -> LatentPrediction:
-        """The same rows, the outputs of several mixtures side by side."""
-        return cls.cat(parts, dim=1)
+        """Several lots of rows one after another; with dim=1 the outputs of several mixtures side by side."""
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in _NAMES})
 
     def finite(self) -> Tensor:
         """Which rows have a finite answer, shape [n]."""
@@ -59,70 +45,49 @@ class LatentPrediction:
 
     def take(self, rows: Tensor) -> LatentPrediction:
         """The answers for some of the rows."""
-        return LatentPrediction(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        return moved(self, lambda value: value[rows])
 
     def spread(self, rows: Tensor) -> LatentPrediction:
         """These answers at the True places of `rows` [n]; elsewhere: nothing known, infinite variance."""
         blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
         spread = {}
-        for name in (field.name for field in fields(self)):
+        for name in _NAMES:
             value = getattr(self, name)
-            full = value.new_full((len(rows), value.shape[1]), blank.get(name, 0.0))
-            full[rows] = value
-            spread[name] = full
+            spread[name] = value.new_full((len(rows), value.shape[1]), blank.get(name, 0.0))
+            spread[name][rows] = value
         return LatentPrediction(**spread)
 
     def calibration_rows(self, residual: Tensor, outputs: Tensor) -> CalibrationRows:
         """These rows as held-out rows, one entry per row and output."""
-        size = residual.shape
-        return CalibrationRows(
-            residual=residual.flatten(),
-            residual_mean=self.residual_mean.flatten(),
-            epistemic=self.epistemic.flatten(),
-            noise=self.noise.flatten(),
-            novelty=self.novelty.flatten(),
-            log_kappa=self.log_kappa.flatten(),
-            output=outputs.to(residual.device).expand(size).flatten(),
-            witness_mean=self.witness_mean.flatten(),
-            witness_precision=self.witness_precision.flatten(),
-        )
+        values = {name: getattr(self, name) for name in _NAMES if name != "expert"}
+        return CalibrationRows.of(outputs, residual=residual, **values)
+
+
+_NAMES = [field.name for field in fields(LatentPrediction)]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """One kernel's gate and experts.
+    """One kernel's gate and experts."""
 
-    Args:
-        tangents: Makes features.
-        gate: Sends a row to an expert.
-        experts: M of them.
-        outputs: Which outputs of the network they serve, shape [B].
-        neighbours: Of each expert.
-        bound: Share of squared kernel mass between experts, a scalar.
-    """
-
-    tangents: TangentMap
-    gate: Gate
-    experts: tuple[Expert, ...]
-    outputs: Tensor
-    neighbours: tuple[tuple[int, ...], ...]
-    bound: Tensor
+    tangents: TangentMap  # makes features
+    gate: Gate  # sends a row to an expert
+    experts: tuple[Expert, ...]  # M of them
+    outputs: Tensor  # which outputs of the network they serve [B]
+    neighbours: tuple[tuple[int, ...], ...]  # of each expert
+    bound: Tensor  # share of squared kernel mass between experts, a scalar
 
     @cached_property
     def log_kappa(self) -> Tensor:
         """Leave-one-out scales of the experts, steadied where an expert has few rows, shape [M, B]."""
-        kappa = torch.stack([expert.kappa for expert in self.experts])
-        own = torch.stack([expert.own for expert in self.experts])
-        return steady_log_kappa(kappa.log(), own.to(kappa.device))
+        return log_kappas(self.experts)
 
     def shrink(self, sizes: Sizes) -> Mixture:
         """With smaller experts and a smaller gate; no training rows are needed."""
         lots = [e.posterior.features for e in self.experts if e.posterior.features is not None]
         pack = sizes.packer(lots)
         experts = [expert.shrink(sizes, pack) for expert in self.experts]
-        if sizes.half:
-            posteriors = narrowed_alike([expert.posterior for expert in experts])
-            experts = [replace(e, posterior=p) for e, p in zip(experts, posteriors, strict=True)]
+        experts = with_posteriors(experts, [expert.posterior for expert in experts], sizes)
         return replace(self, experts=tuple(experts), gate=self.gate.shrink(sizes))
 
     @torch.no_grad()
@@ -131,17 +96,14 @@ class Mixture:
 
         Of many rows, those of an expert stand together, so that it is asked once and not in every chunk. That
         takes their features twice: not where gradients are written out, which are dearer than the answers.
-
-        Args:
-            inputs: Of the rows.
-            features: Theirs, where they are known.
+        Features that are known are not made.
         """
         if features is not None:
-            return self._answers(features, self._labels(features))
+            return self._answers(features)
         size, n = chunk_rows(self.tangents), count(inputs)
         every = torch.arange(n)
         if n <= size or self.tangents.num_columns(expert=False) is not None:
-            parts = map_chunks(lambda rows: self._at_once(take(inputs, rows)), every, size)
+            parts = map_chunks(lambda rows: self._answers(self.tangents(take(inputs, rows))), every, size)
             return parts[0] if len(parts) == 1 else LatentPrediction.cat(parts)
         labels = torch.cat(
             map_chunks(lambda rows: self._labels(self.tangents(take(inputs, rows))), every, size)
@@ -152,15 +114,12 @@ class Mixture:
         )
         return LatentPrediction.cat(parts).take(order.argsort())
 
-    def _at_once(self, inputs: Inputs) -> LatentPrediction:
-        features = self.tangents(inputs)
-        return self._answers(features, self._labels(features))
-
     def _labels(self, features: Features) -> Tensor:
         """Which expert answers for each row, shape [n]."""
         return nearest_two(self.gate.embed(features), self.gate.centroids)[0]
 
-    def _answers(self, features: Features, labels: Tensor) -> LatentPrediction:
+    def _answers(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
+        labels = self._labels(features) if labels is None else labels
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
         parts = [
@@ -183,9 +142,11 @@ class Mixture:
             unit = unit.clamp_min(0.0)
         known = answer.prior > 0
         novelty = torch.where(known, unit / torch.where(known, answer.prior, 1.0), 1.0)
-        size = answer.residual_mean.shape
+        size, blended = answer.residual_mean.shape, len(expert.scale) < len(self.outputs)
+        columns = features.select(expert.posterior.columns)
+        amplitude = amplitudes(self.tangents, columns, blended=blended)
         return LatentPrediction(
-            epistemic=unit[:, None] * self._amplitudes(expert, features) * expert.scale,
+            epistemic=unit[:, None] * amplitude * expert.scale,
             noise=expert.noise.expand(size),
             log_kappa=self.log_kappa[index].expand(size),
             residual_mean=answer.residual_mean,
@@ -194,7 +155,3 @@ class Mixture:
             witness_mean=torch.zeros_like(answer.residual_mean),
             witness_precision=torch.zeros_like(answer.residual_mean),
         )
-
-    def _amplitudes(self, expert: Expert, features: Features) -> Tensor:
-        blended = len(expert.scale) < len(self.outputs)
-        return amplitudes(self.tangents, features.select(expert.columns), blended=blended)

@@ -37,13 +37,8 @@ def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbou
 
     Experts i and j are neighbours when they are the nearest and second-nearest centroid of enough rows;
     this works in any dimension. A border inside a gap has no rows to vote, so places that are left go to
-    experts with no third one between: the midpoint of the two centroids has just these two as its nearest.
-
-    Args:
-        nearest: Nearest expert of each row, shape [n].
-        second: Second-nearest expert of each row, shape [n].
-        centroids: Shape [M, q].
-        neighbours: How many to keep for each expert.
+    experts with no third one between: the midpoint of the two centroids [M, q] has just these two as its
+    nearest.
     """
     count = len(centroids)
     if count < 2 or neighbours == 0:
@@ -72,13 +67,9 @@ def _facing(expert: int, centroids: Tensor) -> Iterator[int]:
 
 
 def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor, count: int) -> Tensor:
-    """The `count` rows of a neighbour that lie nearest to the border: the candidates to borrow.
+    """The `count` of a neighbour's rows [k] that lie nearest to the border: the candidates to borrow.
 
-    Args:
-        rows: The neighbour's rows, shape [k].
-        points: Components of all rows, shape [n, q].
-        expert, neighbour: The two centroids, shape [q].
-        count: How many.
+    The border is that of the two centroids [q], among components of all rows [n, q].
     """
     places = points[rows]
     excess = (places - expert).square().sum(dim=1).sqrt() - (places - neighbour).square().sum(dim=1).sqrt()
@@ -91,15 +82,10 @@ CANDIDATES = 2  # border rows offered for each row that is borrowed
 
 @dataclass(frozen=True)
 class RowQuota:
-    """How many rows an expert may hold.
+    """How many rows an expert may hold."""
 
-    Args:
-        own: Of its own.
-        borrowed: From each neighbour, or from all of them together.
-    """
-
-    own: int
-    borrowed: int
+    own: int  # of its own
+    borrowed: int  # from each neighbour, or from all of them together
 
 
 def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:

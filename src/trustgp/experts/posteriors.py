@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..math import posterior
-from ..math.compression import low_rank_root, narrowed, projected, root_variance
+from ..math import calibration, posterior
 from ..math.evidence import factorise
 from ..tangents.base import Features, KernelRows
 from .features import NO_COLUMNS
@@ -19,87 +18,50 @@ from .shrink import Sizes, chosen_rows, noiseless_gram
 
 @dataclass(frozen=True)
 class LatentMoments:
-    """What an expert says about n rows, before scales and calibration.
+    """What an expert says about n rows, before scales and calibration."""
 
-    Args:
-        unit: Posterior variance over s, shape [n].
-        prior: k(x, x) / s, shape [n].
-        residual_mean: m(x), shape [n, B].
-    """
-
-    unit: Tensor
-    prior: Tensor
-    residual_mean: Tensor
+    unit: Tensor  # posterior variance over s [n]
+    prior: Tensor  # k(x, x) / s [n]
+    residual_mean: Tensor  # m(x) [n, B]
 
 
-class Posterior(Protocol):
+class Posterior:
     """What an expert keeps: it answers, shrinks and saves itself.
 
     What differs from kind to kind is asked here; the graph of each is in `export.module.graph`.
     """
 
-    @property
-    def weights(self) -> Tensor:
-        """Of the rows or columns in the residual mean, shape [..., B], float64."""
-        ...
-
-    @property
-    def features(self) -> Any:
-        """Of the rows that it holds, `KernelRows`; None: it holds none."""
-        ...
-
-    @property
-    def columns(self) -> Tensor:
-        """The feature columns it keeps; empty: all."""
-        ...
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is nothing to answer with but the prior."""
-        ...
+    weights: Tensor  # of the rows or columns in the residual mean [..., B], float64
+    features: Any  # of the rows that it holds, `KernelRows`; None: it holds none
+    columns: Tensor  # the feature columns it keeps; empty: all
+    failed = False  # whether there is nothing to answer with but the prior
 
     @property
     def size(self) -> int:
         """How many rows or directions it holds; a limit above changes nothing."""
-        ...
+        return len(self.weights)
 
     def __call__(self, features: Any) -> LatentMoments:
         """About some rows, `Features` of the kind it was made from."""
-        ...
+        raise NotImplementedError
 
     def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, Tensor | None]:
-        """With less to hold, and which of its rows stay; None: all of them."""
-        ...
+        """With less to hold, and which of its rows stay; None: all of them. What was dropped stays away."""
+        return self, None
 
     def narrowed(self) -> Posterior | None:
         """With a root in float32, where it has one; None: too much would be lost."""
-        ...
+        return self
 
     def tensors(self) -> dict[str, Tensor]:
         """What a file holds beside the features, each to be laid end to end with the other experts'."""
-        ...
+        return {}  # a file marks a failed expert
 
 
-class _Solved:
-    """What most kinds have in common."""
-
-    failed = False
-
-    def narrowed(self) -> Self | None:
-        """Itself: it has no root."""
-        return self
-
-
-class _RowPosterior(_Solved):
+class _RowPosterior(Posterior):
     """Answers by the kernel with the rows that it holds."""
 
-    features: Any
-    weights: Tensor
     columns = NO_COLUMNS
-
-    @property
-    def size(self) -> int:
-        return len(self.weights)
 
     def __call__(self, features: KernelRows) -> LatentMoments:
         cross, prior = features.gram(self.features), features.diag()
@@ -109,31 +71,22 @@ class _RowPosterior(_Solved):
         """Over s, from k(x, x) [n] and k(x, rows) [n, m], shape [n]."""
         raise NotImplementedError
 
-    def whitening(self) -> Tensor:
-        """W such that |W k(x)|^2 is what the rows take from the prior, shape [r, m], float64."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class GramPosterior(_RowPosterior):
-    """Keeps the rows' features and a factor: for features whose rows are never written out.
+    """Keeps the rows' features and a factor: for features whose rows are never written out."""
 
-    Args:
-        features: Of the m rows, `KernelRows`.
-        factor: L with L L^T = K + tau I, shape [m, m], float64.
-        weights: (K + tau I)^-1 r, shape [m, B], float64.
-    """
-
-    features: Any
-    factor: Tensor
-    weights: Tensor
+    features: Any  # of the m rows, `KernelRows`
+    factor: Tensor  # L with L L^T = K + tau I [m, m], float64
+    weights: Tensor  # (K + tau I)^-1 r [m, B], float64
 
     def _variance(self, prior: Tensor, cross: Tensor) -> Tensor:
         return posterior.gram_variance(prior, cross, self.factor)
 
     def whitening(self) -> Tensor:
-        """L^-1."""
-        return posterior.inverse_factor(self.factor)
+        """W = L^-1 such that |W k(x)|^2 is what the rows take from the prior, shape [m, m], float64."""
+        eye = torch.eye(self.size, dtype=torch.float64, device=self.factor.device)
+        return torch.linalg.solve_triangular(self.factor.double(), eye, upper=False)
 
     def inverse(self) -> Tensor:
         """(K + N)^-1, shape [m, m]."""
@@ -158,17 +111,17 @@ class GramPosterior(_RowPosterior):
         if len(chosen) == len(gram):
             weights = torch.cholesky_solve(noisy @ self.weights, factor)
         else:
-            weights = projected(apart.T, rounded, gram @ self.weights)
+            weights = posterior.projected(apart.T, rounded, gram @ self.weights)
         if sizes.rank is None:
             return GramPosterior(features, factor, weights), chosen
-        return RootPosterior(features, low_rank_root(factor, rounded, sizes.rank), weights), chosen
+        return RootPosterior(features, posterior.low_rank_root(factor, rounded, sizes.rank), weights), chosen
 
     def rooted(self, most: int | None) -> RootPosterior:
         """The same rows and mean with at most so many directions in place of the factor; None: all."""
         if most is None or most >= self.size:
             return RootPosterior(self.features, self.whitening().T, self.weights)
         gram = noiseless_gram(self.features, self.factor @ self.factor.T)
-        return RootPosterior(self.features, low_rank_root(self.factor, gram, most), self.weights)
+        return RootPosterior(self.features, posterior.low_rank_root(self.factor, gram, most), self.weights)
 
     def tensors(self) -> dict[str, Tensor]:
         """Of the factor its triangle."""
@@ -178,23 +131,17 @@ class GramPosterior(_RowPosterior):
 
 @dataclass(frozen=True)
 class RootPosterior(_RowPosterior):
-    """Keeps the rows' features and few directions, in place of a factor: of a compressed expert.
+    """Keeps the rows' features and few directions, in place of a factor: of a compressed expert."""
 
-    Args:
-        features: Of the m rows, `KernelRows`.
-        root: R with R R^T <= (K + N)^-1, shape [m, r], float64 or float32.
-        weights: Of the rows in the residual mean, shape [m, B], float64.
-    """
-
-    features: Any
-    root: Tensor
-    weights: Tensor
+    features: Any  # of the m rows, `KernelRows`
+    root: Tensor  # R with R R^T <= (K + N)^-1 [m, r], float64 or float32
+    weights: Tensor  # [m, B], float64
 
     def _variance(self, prior: Tensor, cross: Tensor) -> Tensor:
-        return root_variance(prior, cross, self.root)
+        return posterior.root_variance(prior, cross, self.root)
 
     def whitening(self) -> Tensor:
-        """R^T."""
+        """W = R^T, as above, shape [r, m]."""
         return self.root.T.double()
 
     def inverse(self) -> Tensor:
@@ -205,13 +152,9 @@ class RootPosterior(_RowPosterior):
         """Itself, as `shrink`."""
         return self
 
-    def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, None]:
-        """Itself: what was dropped before does not come back."""
-        return self, None
-
     def narrowed(self) -> Self | None:
         """Its root in float32, where that takes next to nothing from the variance."""
-        root = narrowed(self.root, self.features.gram(self.features))
+        root = posterior.narrowed(self.root, self.features.gram(self.features))
         return None if root is None else replace(self, root=root)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -221,21 +164,13 @@ class RootPosterior(_RowPosterior):
 
 
 @dataclass(frozen=True)
-class SpanPosterior(_Solved):
-    """Keeps a basis of the rows' span: for explicit features.
+class SpanPosterior(Posterior):
+    """Keeps a basis of the rows' span: for explicit features."""
 
-    Args:
-        columns: The feature columns it keeps; empty: all.
-        basis: V, shape [d, r], in the network's precision, or in float16 where it was compressed.
-        shrinkage: tau / (lambda + tau), shape [r].
-        weights: Phi^T (K + tau I)^-1 r, shape [d, B].
-    """
-
-    columns: Tensor
-    basis: Tensor
-    shrinkage: Tensor
-    weights: Tensor
-
+    columns: Tensor  # the feature columns it keeps; empty: all
+    basis: Tensor  # V [d, r], in the network's precision, or in float16 where it was compressed
+    shrinkage: Tensor  # tau / (lambda + tau) [r]
+    weights: Tensor  # Phi^T (K + tau I)^-1 r [d, B]
     features = None
 
     @property
@@ -244,7 +179,10 @@ class SpanPosterior(_Solved):
         return len(self.shrinkage)
 
     def __call__(self, features: Features) -> LatentMoments:
-        phi = _explicit(features.select(self.columns))
+        phi = features.select(self.columns).explicit()
+        if phi is None:
+            raise TypeError("this expert was made from explicit features and is asked about others.")
+        phi = phi.double()
         unit = posterior.span_variance(phi, self.basis.double(), self.shrinkage)
         return LatentMoments(unit, phi.square().sum(dim=1), phi @ self.weights)
 
@@ -268,61 +206,44 @@ class SpanPosterior(_Solved):
 
 
 @dataclass(frozen=True)
-class PriorPosterior(_Solved):
-    """Of an expert that could not be solved: it knows nothing, and says so.
+class PriorPosterior(Posterior):
+    """Of an expert that could not be solved: it knows nothing, and says so."""
 
-    Args:
-        weights: Of no row, shape [0, B].
-    """
-
-    weights: Tensor
-
+    weights: Tensor  # of no row [0, B]
     features = None
     columns = NO_COLUMNS
     failed = True
-    size = 0
 
     def __call__(self, features: KernelRows) -> LatentMoments:
         prior = features.diag()
         return LatentMoments(prior, prior, prior.new_zeros(len(features), self.weights.shape[1]))
 
-    def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, None]:
-        """Itself: there is nothing to drop."""
-        return self, None
 
-    def tensors(self) -> dict[str, Tensor]:
-        """None: a file marks such an expert as failed."""
-        return {}
+def with_posteriors(experts: Sequence[Any], posteriors: Sequence[Posterior], sizes: Sizes) -> list[Any]:
+    """Experts or cells with other posteriors; roots in float32 where all bear it: a file has them alike."""
+    narrow = [state.narrowed() for state in posteriors] if sizes.half else posteriors
+    pairs = zip(experts, posteriors if None in narrow else narrow, strict=True)
+    return [replace(expert, posterior=posterior) for expert, posterior in pairs]
 
 
-def narrowed_alike(posteriors: Sequence[Posterior]) -> list[Posterior]:
-    """Roots in float32 where every one bears it: a file holds them all alike."""
-    found = [one for one in (state.narrowed() for state in posteriors) if one is not None]
-    return found if len(found) == len(posteriors) else list(posteriors)
+def log_kappas(experts: Sequence[Any]) -> Tensor:
+    """Leave-one-out scales of experts or cells, steadied where one has few rows of its own, shape [M, B]."""
+    kappa = torch.stack([expert.kappa for expert in experts])
+    own = torch.stack([expert.own for expert in experts])
+    return calibration.steady_log_kappa(kappa.log(), own.to(kappa.device))
 
 
 def make_posterior(
     features: Features, columns: Tensor, factor: Tensor, weights: Tensor, tau: Tensor | None = None
 ) -> GramPosterior | SpanPosterior:
-    """The state that suits the features.
+    """The state that suits the features of m rows, or landmarks, whose `columns` are selected; empty: all.
 
-    Args:
-        features: Of the expert's rows, or landmarks, its columns selected.
-        columns: Those columns; empty: all.
-        factor: L with L L^T = K + N, shape [m, m], float64.
-        weights: Of the rows in the residual mean, shape [m, B].
-        tau: N = tau I, any jitter included; None: the noise is correlated, as of landmarks.
+    The factor L has L L^T = K + N [m, m], float64, the weights [m, B] are those of the rows in the residual
+    mean, and N = tau I, any jitter included; without tau the noise is correlated, as of landmarks.
     """
     stored = features.explicit()
     if stored is None:
         return GramPosterior(features, factor, weights)
-    phi = _explicit(features)
+    phi = stored.double()
     basis, shrinkage = posterior.noisy_span(phi, factor) if tau is None else posterior.span(phi, tau)
     return SpanPosterior(columns, basis.to(stored.dtype), shrinkage, phi.T @ weights)
-
-
-def _explicit(features: Features) -> Tensor:
-    phi = features.explicit()
-    if phi is None:
-        raise TypeError("this expert was made from explicit features and is asked about others.")
-    return phi.to(torch.float64)

@@ -3,134 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..math.calibration import leave_groups_out, leave_one_out
-from ..math.evidence import Evidence, Prior, factorise, maximise_evidence
-from ..math.nystrom import low_rank, low_rank_evidence
+from ..math.calibration import leave_one_out
+from ..math.evidence import Prior, factorise, maximise_evidence
+from ..math.low_rank import condition, low_rank, low_rank_evidence, pivoted_cholesky_rows, selection_noise
 from ..tangents.base import Features
 from .posteriors import Posterior, make_posterior
 
 
 @dataclass(frozen=True)
-class LinearSystem:
-    """m rows that an expert sees, r of them held.
+class Selection:
+    """m rows that an expert sees, and the r among them that it holds; its own first in both."""
 
-    Args:
-        features: Of the held rows, the expert's columns selected.
-        columns: Those columns; empty: all.
-        gram: K between the held rows, shape [r, r].
-        cross: K between the held rows and all it sees, shape [r, m]; None: it holds all it sees.
-        diag: k(x, x) of the rows it sees, shape [m].
-        targets: Pseudo-targets t of the rows it sees, shape [m, B].
-        residual: r of the rows it sees, shape [m, B].
-    """
+    seen: Tensor  # rows that count [m]
+    held: Tensor  # rows that it holds [r]
+    kept: Tensor  # those of its own that it holds, as positions among its own
+    seen_features: Features  # the expert's columns selected, in both
+    held_features: Features
+    gram: Tensor  # K between the held rows [r, r]
+    cross: Tensor | None  # K between held and seen rows [r, m]; None: it holds all it sees
 
-    features: Features
-    columns: Tensor
-    gram: Tensor
-    cross: Tensor | None
-    diag: Tensor
-    targets: Tensor
-    residual: Tensor
+    @classmethod
+    def of(cls, rows: Tensor, features: Features, most: int) -> Selection:
+        """Of an expert's own rows all count; at most so many are held, the most informative ones."""
+        gram = features.gram(features)
+        if len(gram) <= most:
+            return cls(rows, rows, torch.arange(len(rows)), features, features, gram, None)
+        chosen = pivoted_cholesky_rows(gram, most, selection_noise(gram))
+        kept, cross = chosen.cpu(), gram[chosen]
+        return cls(rows, rows[kept], kept, features, features.take(chosen), cross[:, chosen], cross)
+
+    def borrow(self, candidates: Tensor, border: Features, most: int) -> Selection:
+        """With those candidates, whose features are given, that the held rows leave most uncertain."""
+        aside, corner = self.held_features.gram(border), border.gram(border)
+        noise = selection_noise(self.gram)
+        chosen = pivoted_cholesky_rows(condition(corner, aside, self.gram, noise), most, noise)
+        added, aside, corner = border.take(chosen), aside[:, chosen], corner[chosen][:, chosen]
+        rows = candidates[chosen.cpu()]
+        held_features = seen_features = type(border).cat([self.held_features, added])
+        cross = None
+        if self.cross is not None:
+            seen_features = type(border).cat([self.seen_features, added])
+            cross = _framed(self.cross, aside, added.gram(self.seen_features), corner)
+        return replace(
+            self,
+            seen=torch.cat([self.seen, rows]),
+            held=torch.cat([self.held, rows]),
+            seen_features=seen_features,
+            held_features=held_features,
+            gram=_framed(self.gram, aside, aside.T, corner),
+            cross=cross,
+        )
+
+
+def _framed(body: Tensor, right: Tensor, below: Tensor, corner: Tensor) -> Tensor:
+    """A matrix with columns and rows added."""
+    return torch.cat([torch.cat([body, right], dim=1), torch.cat([below, corner], dim=1)])
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What comes out of the equations.
+    """What comes out of the equations of m rows."""
 
-    Args:
-        tau: Noise ratio, a scalar.
-        scale: s, shape [B].
-        jitter: What had to be added to the diagonal besides tau, a scalar.
-        posterior: What answers.
-        errors: y - f - m of each row, the row left out, shape [m, B].
-        unit: Variance of each row, left out, over s and without the noise, shape [m].
-        without_groups: From values [m, K] and the group of each row [m]: errors [m, K] and `unit` [m] when
-            the row's whole group is left out.
-    """
-
-    tau: Tensor
-    scale: Tensor
-    jitter: Tensor
+    tau: Tensor  # noise ratio, a scalar
+    scale: Tensor  # s [B]
+    jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar
     posterior: Posterior
-    errors: Tensor
-    unit: Tensor
-    without_groups: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    left_out: tuple[Tensor, Tensor]  # each row predicted from the others: y - f - m [m, B], variance / s [m]
+    outside: Tensor  # what landmarks do not span is unknown wherever one asks, so of a left-out row, too [m]
+    inverse: Callable[[], Tensor]  # (K + tau I)^-1 [m, m]
+
+    def unit(self, variances: Tensor) -> Tensor:
+        """Variances / s of left-out rows without the noise [m]; 1 / Q_ii >= tau but for rounding."""
+        return (variances - self.tau).clamp_min(0.0) + self.outside
 
 
-def solve(equations: LinearSystem, prior: Prior | None) -> Solution:
+def solve(
+    rows: Selection, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None
+) -> Solution:
     """Evidence, posterior, and left-out rows.
 
-    Args:
-        equations: Of the expert.
-        prior: The scale and noise ratio that all experts share; None: this one finds its own.
+    From the feature `columns` that the expert keeps (empty: all), pseudo-targets t and r of the rows it sees
+    [m, B], and the scale and noise ratio that all experts share; None: this one finds its own.
     """
-    if equations.cross is None:
-        return _exact(equations, prior)
-    return _nystrom(equations, equations.cross, prior)
-
-
-def _exact(equations: LinearSystem, prior: Prior | None) -> Solution:
-    evidence = _evidence(equations.gram, equations.targets, prior)
-    inverse = torch.cholesky_inverse(evidence.factor)
-    errors, variances = leave_one_out(inverse, equations.residual)
-
-    def without_groups(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        found, spread = leave_groups_out(inverse, values, labels)
-        return found, _unit(spread, evidence.tau)
-
-    tau, weights = evidence.tau + evidence.jitter, inverse @ equations.residual
-    return Solution(
-        tau=evidence.tau,
-        scale=evidence.scale,
-        jitter=evidence.jitter,
-        posterior=make_posterior(equations.features, equations.columns, evidence.factor, weights, tau),
-        errors=errors,
-        unit=_unit(variances, evidence.tau),
-        without_groups=without_groups,
-    )
-
-
-def _nystrom(equations: LinearSystem, cross: Tensor, prior: Prior | None) -> Solution:
-    kernel = low_rank(equations.gram, cross)
-    if prior is None:
-        tau, scale = low_rank_evidence(kernel, equations.targets, float(equations.diag.mean()))
+    shared = None
+    if prior is not None:
+        shared = prior.tau.to(rows.gram), prior.scale.to(rows.gram).repeat(targets.shape[1])
+    diag = rows.seen_features.diag()
+    if rows.cross is None:
+        if shared is None:
+            tau, scale, factor, jitter = maximise_evidence(rows.gram, targets)
+        else:
+            (tau, scale), (factor, added) = shared, factorise(rows.gram, float(shared[0]))
+            jitter = tau.new_tensor(added)
+        dense = torch.cholesky_inverse(factor)
+        weights, noise = dense @ residual, tau + jitter
+        left_out, outside, inverse = leave_one_out(dense, residual), torch.zeros_like(diag), lambda: dense
     else:
-        tau = prior.tau.to(cross)
-        scale = prior.scale.to(cross).repeat(equations.targets.shape[1])
-    # what the landmarks do not span is unknown wherever one asks, so of a left-out row, too
-    outside = (equations.diag - kernel.rotated.square().sum(dim=1)).clamp_min(0.0)
-    errors, variances = kernel.leave_one_out(tau, equations.residual)
-
-    def without_groups(values: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        found, spread = leave_groups_out(kernel.inverse(tau), values, labels)
-        return found, _unit(spread, tau) + outside
-
-    factor, weights = kernel.posterior(tau, equations.residual)
-    return Solution(
-        tau=tau,
-        scale=scale,
-        jitter=tau.new_zeros(()),
-        posterior=make_posterior(equations.features, equations.columns, factor, weights),
-        errors=errors,
-        unit=_unit(variances, tau) + outside,
-        without_groups=without_groups,
-    )
-
-
-def _unit(variances: Tensor, tau: Tensor) -> Tensor:
-    """Of left-out rows, over s and without the noise; 1 / Q_ii >= tau but for rounding."""
-    return (variances - tau).clamp_min(0.0)
-
-
-def _evidence(gram: Tensor, targets: Tensor, prior: Prior | None) -> Evidence:
-    """Scale, noise ratio and factor: by the expert's own evidence, or those that all experts share."""
-    if prior is None:
-        return maximise_evidence(gram, targets)
-    factor, jitter = factorise(gram, float(prior.tau))
-    tau, scale = prior.tau.to(gram), prior.scale.to(gram)
-    return Evidence(tau, scale.repeat(targets.shape[1]), factor, gram.new_tensor(jitter))
+        kernel = low_rank(rows.gram, rows.cross)
+        tau, scale = shared or low_rank_evidence(kernel, targets, float(diag.mean()))
+        jitter, noise = tau.new_zeros(()), None
+        factor, weights = kernel.posterior(tau, residual)
+        outside = (diag - kernel.rotated.square().sum(dim=1)).clamp_min(0.0)
+        left_out, inverse = kernel.leave_one_out(tau, residual), partial(kernel.inverse, tau)
+    posterior = make_posterior(rows.held_features, columns, factor, weights, noise)
+    return Solution(tau, scale, jitter, posterior, left_out, outside, inverse)

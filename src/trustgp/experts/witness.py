@@ -23,10 +23,9 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.trees import Inputs, leaves, state_tensors
-from ..math.calibration import steady_log_kappa
 from ..math.stationary import squared_exponential
 from .gate import nearest_two
-from .posteriors import GramPosterior, RootPosterior, narrowed_alike
+from .posteriors import GramPosterior, RootPosterior, log_kappas, with_posteriors
 from .shrink import Sizes
 
 FARTHEST = 1e50  # scaled inputs beyond are taken as this: their squares must not overflow
@@ -66,15 +65,10 @@ class Witness:
 
 @dataclass(frozen=True)
 class PointFeatures:
-    """Inputs whose kernel is a squared exponential.
+    """Inputs whose kernel is a squared exponential."""
 
-    Args:
-        points: Scaled, shape [n, d], float64.
-        length: l.
-    """
-
-    points: Tensor
-    length: float
+    points: Tensor  # scaled [n, d], float64
+    length: float  # l
 
     def __len__(self) -> int:
         return len(self.points)
@@ -91,8 +85,7 @@ class PointFeatures:
     def tensors(self) -> dict[str, Tensor]:
         return {"inputs": self.points}
 
-    def stored(self) -> dict[str, Tensor]:
-        return self.tensors()
+    stored = tensors
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -101,42 +94,25 @@ class PointFeatures:
 
 @dataclass(frozen=True)
 class Cell:
-    """A Gaussian process on the rows of one region.
+    """A Gaussian process on the rows of one region."""
 
-    Args:
-        rows: Training rows it holds, its own first, shape [m].
-        own: How many of them are its own, a scalar.
-        posterior: Answers about the targets over the centre, from `PointFeatures`.
-        centre: Mean target, shape [C].
-        scale: s, shape [C].
-        kappa: Leave-one-out scale, shape [C].
-        tau: Noise ratio, any jitter included, a scalar.
-    """
-
-    rows: Tensor
-    own: Tensor
-    posterior: GramPosterior | RootPosterior
-    centre: Tensor
-    scale: Tensor
-    kappa: Tensor
-    tau: Tensor
+    rows: Tensor  # training rows it holds, its own first [m]
+    own: Tensor  # how many of them are its own, a scalar
+    posterior: GramPosterior | RootPosterior  # answers about the targets over the centre
+    centre: Tensor  # mean target [C]
+    scale: Tensor  # s [C]
+    kappa: Tensor  # leave-one-out scale [C]
+    tau: Tensor  # noise ratio, any jitter included, a scalar
 
 
 @dataclass(frozen=True)
 class WitnessPrediction:
-    """What the witness says of n rows.
+    """What the witness says of n rows."""
 
-    Args:
-        mean: Of the target, shape [n, C].
-        variance: Of the target, noise included, shape [n, C].
-        novelty: nu, posterior over prior variance, shape [n].
-        reach: nu_0, the novelty up to which it is sure of itself, a scalar.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    novelty: Tensor
-    reach: Tensor
+    mean: Tensor  # of the target [n, C]
+    variance: Tensor  # of the target, noise included [n, C]
+    novelty: Tensor  # nu, posterior over prior variance [n]
+    reach: Tensor  # nu_0, the novelty up to which it is sure of itself, a scalar
 
     @property
     def precision(self) -> Tensor:
@@ -148,35 +124,22 @@ class WitnessPrediction:
 
 @dataclass(frozen=True)
 class WitnessState:
-    """The cells, and what they share.
+    """The cells, and what they share."""
 
-    Args:
-        offset, spread: Of the inputs, shape [d].
-        centroids: Of the cells, in scaled inputs, shape [M, d].
-        length: l, a scalar.
-        ratio: tau before any jitter, a scalar.
-        size: A cell holds at most twice as many rows, a scalar.
-        reach: nu_0, the novelty that left-out training rows reach, a scalar.
-        floor: The least variance of each output that it claims, shape [C].
-        cells: M of them, their posteriors all of one kind.
-    """
-
-    offset: Tensor
-    spread: Tensor
-    centroids: Tensor
-    length: Tensor
-    ratio: Tensor
-    size: Tensor
-    reach: Tensor
-    floor: Tensor
-    cells: tuple[Cell, ...]
+    offset: Tensor  # of the inputs [d]
+    spread: Tensor  # of the inputs [d]
+    centroids: Tensor  # of the cells, in scaled inputs [M, d]
+    length: Tensor  # l, a scalar
+    ratio: Tensor  # tau before any jitter, a scalar
+    size: Tensor  # a cell holds at most twice as many rows, a scalar
+    reach: Tensor  # nu_0, the novelty that left-out training rows reach, a scalar
+    floor: Tensor  # the least variance of each output that it claims [C]
+    cells: tuple[Cell, ...]  # M of them, their posteriors all of one kind
 
     @cached_property
     def kappa(self) -> Tensor:
         """Leave-one-out scales of the cells, steadied where a cell has few rows, shape [M, C]."""
-        kappa = torch.stack([cell.kappa for cell in self.cells])
-        own = torch.stack([cell.own for cell in self.cells])
-        return steady_log_kappa(kappa.log(), own.to(kappa.device)).exp()
+        return log_kappas(self.cells).exp()
 
     @property
     def nbytes(self) -> int:
@@ -188,12 +151,7 @@ class WitnessState:
         return ((vectors.to(self.offset) - self.offset) / self.spread).clamp(-FARTHEST, FARTHEST)
 
     def variance(self, cell: int, unit: Tensor) -> Tensor:
-        """Of the target, noise included, shape [n, C].
-
-        Args:
-            cell: The number of the cell.
-            unit: u, posterior over prior variance, in [0, 1], shape [n].
-        """
+        """Of the target, noise included [n, C], from a cell's posterior over prior variance [n]."""
         one = self.cells[cell]
         variance = self.kappa[cell] * one.scale * (unit + one.tau)[:, None]
         return torch.maximum(variance, self.floor)
@@ -203,9 +161,7 @@ class WitnessState:
     ) -> WitnessState | None:
         """With fewer directions in each cell; its mean stays what it is.
 
-        Args:
-            sizes: What is left of it.
-            known: Posteriors by their number of directions, where several are wanted; they are added.
+        Where several sizes are wanted, `known` holds posteriors by number of directions; they are added.
         """
         if sizes.witness == 0:
             return None
@@ -214,11 +170,7 @@ class WitnessState:
         known = {} if known is None else known
         if sizes.witness not in known:
             known[sizes.witness] = [cell.posterior.rooted(sizes.witness) for cell in self.cells]
-        posteriors = known[sizes.witness]
-        if sizes.half:
-            posteriors = narrowed_alike(posteriors)
-        pairs = zip(self.cells, posteriors, strict=True)
-        return replace(self, cells=tuple(replace(cell, posterior=smaller) for cell, smaller in pairs))
+        return replace(self, cells=tuple(with_posteriors(self.cells, known[sizes.witness], sizes)))
 
     @torch.no_grad()
     def __call__(self, inputs: Inputs) -> WitnessPrediction:
@@ -230,11 +182,11 @@ class WitnessState:
             )
         points = self.scaled(vectors)
         parts = [self._chunk(points[index.to(points.device)]) for index in chunks(len(points), 4096)]
-        names = ("mean", "variance", "novelty")
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-        return WitnessPrediction(**joined, reach=self.reach)
+        mean, variance, novelty = (torch.cat(part) for part in zip(*parts, strict=True))
+        return WitnessPrediction(mean, variance, novelty, self.reach)
 
-    def _chunk(self, points: Tensor) -> WitnessPrediction:
+    def _chunk(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and variance [n, C], and novelty [n]."""
         labels, length = nearest_two(points, self.centroids)[0], float(self.length)
         mean = points.new_zeros(len(points), len(self.floor))
         variance, novelty = torch.ones_like(mean), torch.ones_like(points[:, 0])
@@ -246,16 +198,9 @@ class WitnessState:
             unit = answer.unit.clamp(0.0, 1.0)
             mean[rows] = cell.centre + answer.residual_mean
             variance[rows], novelty[rows] = self.variance(number, unit), unit
-        return WitnessPrediction(mean, variance, novelty, self.reach)
+        return mean, variance, novelty
 
 
 def vectors_of(inputs: Inputs) -> Tensor:
     """All numbers of a row side by side, shape [n, d], float64."""
     return torch.cat([leaf.detach().double().reshape(len(leaf), -1) for leaf in leaves(inputs)], dim=1)
-
-
-def can_speak(inputs: Inputs, setting: Witness) -> bool:
-    """Whether distances between rows mean something: real numbers, and few of them."""
-    tensors = leaves(inputs)
-    real = all(leaf.is_floating_point() and leaf.ndim <= 2 for leaf in tensors)
-    return real and sum(leaf[:1].numel() for leaf in tensors) <= setting.most_inputs

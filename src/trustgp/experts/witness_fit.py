@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..data.chunking import chunks, evenly
+from ..data.chunking import evenly
 from ..data.rows import Rows
-from ..data.trees import Inputs
+from ..data.trees import Inputs, leaves
 from ..executors import FitContext, Threads
-from ..math.calibration import LEAST_REACH, REACH, leave_groups_out, leave_one_out
+from ..math.calibration import LEAST_KAPPA, leave_groups_out, leave_one_out, reached
 from ..math.evidence import factorise, profile_scale
 from ..math.stationary import choose_length, distances
 from .gate import find_centroids, nearest_two
 from .posteriors import GramPosterior
-from .witness import (
-    Cell,
-    PointFeatures,
-    Witness,
-    WitnessPrediction,
-    WitnessState,
-    can_speak,
-    vectors_of,
-)
+from .witness import Cell, PointFeatures, Witness, WitnessPrediction, WitnessState, vectors_of
 
 FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
 MOST_CELLS = 1024  # of more rows than these hold it would be larger, and slower to find, than the experts
@@ -34,7 +26,6 @@ SMALLER = (500, 350, 250, 150, 100, 64)  # rows of a cell that are tried where a
 PRIOR_SUBSET = 3  # cells that decide on the length and the noise ratio for all
 NEARBY = 8  # other cells among whose rows those to borrow are looked for
 MOST_JUDGED = 2**16  # rows that decide, of many more, whether a cell is too large and is split
-LEAST_KAPPA = 1e-6  # as of the experts
 STILL = 1e-12  # times its mean: a column that varies by less is constant, but for rounding
 LEAST_VARIANCE = 1e-8  # of the targets' own: no claim is finer than this
 SILENT = 1e150  # a variance that says nothing, and can be saved
@@ -45,14 +36,7 @@ LEAST = torch.finfo(torch.float64).tiny  # of what must stay positive
 def find_witness(
     rows: Rows, setting: Witness | None, context: FitContext, room: int | None
 ) -> WitnessState | None:
-    """A second opinion on these rows; None where there can be none, or the budget has no room for it.
-
-    Args:
-        rows: The training rows.
-        setting: How; None: no witness is wanted.
-        context: Where and how the work is done.
-        room: The most bytes it may hold; None: no limit.
-    """
+    """A second opinion on the training rows; None where none is wanted, or can be, within `room` bytes."""
     if setting is None or not witness_applies(len(rows), rows.inputs, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device).double()
@@ -65,21 +49,19 @@ def find_witness(
             continue  # the factors of its own rows alone are too large
         divided = replace(empty, centroids=_centroids(points, size, context.seed))
         members = _members(divided, points, 2 * size, setting.borrowed)
-        if room is None or witness_bytes([len(held) for held, _ in members], *_widths(empty)) <= room:
+        sizes = [len(held) for held, _ in members]
+        if room is None or witness_bytes(sizes, len(empty.offset), len(empty.floor)) <= room:
             divided = replace(divided, size=torch.tensor(size))
             return _solved(divided, points, targets, members, context)
     return None
 
 
 def witness_applies(n: int, inputs: Inputs, setting: Witness) -> bool:
-    """Whether n such rows can have a witness: vectors, neither too few nor too many.
-
-    Args:
-        n: How many rows.
-        inputs: Some of them.
-        setting: How the witness is formed.
-    """
-    return FEWEST_ROWS <= n <= MOST_CELLS * setting.rows and can_speak(inputs, setting)
+    """Whether n such rows can have a witness: neither too few nor too many, and of few real numbers each."""
+    tensors = leaves(inputs)
+    real = all(leaf.is_floating_point() and leaf.ndim <= 2 for leaf in tensors)
+    few = sum(leaf[:1].numel() for leaf in tensors) <= setting.most_inputs
+    return FEWEST_ROWS <= n <= MOST_CELLS * setting.rows and real and few
 
 
 def witness_bytes(sizes: list[int], num_inputs: int, num_outputs: int) -> int:
@@ -93,20 +75,20 @@ def witness_bytes(sizes: list[int], num_inputs: int, num_outputs: int) -> int:
 def update_witness(
     state: WitnessState, rows: Rows, setting: Witness, context: FitContext, room: int | None
 ) -> tuple[WitnessState, list[int]]:
-    """The witness on more rows: the same cells, length and noise ratio; those whose rows changed are solved.
+    """The witness on all rows, the old ones first: the same cells, length and noise ratio.
 
-    Args:
-        state: As it was.
-        rows: All rows, the old ones first.
-        setting: As in the fit.
-        context: Where and how the work is done.
-        room: The most bytes it may hold; None: no limit.
+    Those cells whose rows changed are solved, and named. It may hold `room` bytes; None: no limit.
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device).double()
     points = state.scaled(vectors)
     members = _members(state, points, 2 * int(state.size), setting.borrowed)
     if room is not None:
-        most = _most_rows([len(held) for held, _ in members], *_widths(state), room)
+        sizes = [len(held) for held, _ in members]
+
+        def nbytes(most: int) -> int:
+            return witness_bytes([min(size, most) for size in sizes], len(state.offset), len(state.floor))
+
+        most = max(1, bisect_right(range(1, max(sizes) + 1), room, key=nbytes))  # the most that fit
         members = _members(state, points, most, setting.borrowed)
     changed = [
         number
@@ -114,23 +96,15 @@ def update_witness(
         if own != int(state.cells[number].own) or not torch.equal(held.cpu(), state.cells[number].rows.cpu())
     ]
     cells = list(state.cells)
-    for number, cell, _ in _solve_cells(state, points, targets, members, changed, context):
+    solved = _solve_cells(state, points, targets, members, changed, context)
+    for number, (cell, _) in zip(changed, solved, strict=True):
         cells[number] = cell
     return replace(state, cells=tuple(cells)), changed
 
 
 @torch.no_grad()
 def groups_left_out(state: WitnessState, targets: Tensor, groups: Tensor) -> WitnessPrediction:
-    """What the witness says of each training row when the row's whole group is left out.
-
-    Args:
-        state: The witness.
-        targets: Of the training rows, shape [n, C].
-        groups: Group of each row, shape [n].
-
-    Returns:
-        Shapes [n, C].
-    """
+    """What the witness says of each training row when the whole group [n] of the row is left out."""
     targets, groups = targets.to(state.floor), groups.to(state.floor.device)
     mean, variance = torch.zeros_like(targets), torch.ones_like(targets)
     novelty = torch.ones_like(targets[:, 0])  # of rows that no cell holds: nothing is known
@@ -162,10 +136,6 @@ def _empty(vectors: Tensor, targets: Tensor) -> WitnessState:
     return WitnessState(offset, spread, vectors[:0], nothing, nothing, torch.tensor(0), nothing, floor, ())
 
 
-def _widths(state: WitnessState) -> tuple[int, int]:
-    return len(state.offset), len(state.floor)
-
-
 def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
     cells = math.ceil(len(points) / size)
     if cells == 1:
@@ -178,20 +148,9 @@ def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
     return find_centroids(points[subset], points[sample], cells, seed=seed)
 
 
-def _most_rows(sizes: list[int], num_inputs: int, num_outputs: int, room: int) -> int:
-    """The most rows a cell may hold such that cells that would have these sizes stay within `room` bytes."""
-    low, high = 1, max(sizes)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = witness_bytes([min(size, middle) for size in sizes], num_inputs, num_outputs) <= room
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
-
-
 def _members(state: WitnessState, points: Tensor, most: int, borrowed: int) -> list[tuple[Tensor, int]]:
     """The rows of each cell, its own first, and how many are its own; never more than `most`."""
-    lots = chunks(len(points), MOST_JUDGED)  # distances to all centroids at once would fill the memory
-    labels = torch.cat([nearest_two(points[lot.to(points.device)], state.centroids)[0] for lot in lots])
+    labels = nearest_two(points, state.centroids)[0]
     owned = [(labels == number).nonzero().flatten() for number in range(len(state.centroids))]
     near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
     found = []
@@ -231,17 +190,12 @@ def _solved(
     apart = distances(sample, sample)
     apart = apart[apart > 0]
     typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
-
-    def side_by_side(function: Callable, lengths: Sequence[float]) -> list[list[float]]:
-        return context.map(function, lengths)
-
     values = [_standardised(targets[rows])[0] for rows in subset]
-    length, ratio = choose_length([points[rows] for rows in subset], values, typical, each=side_by_side)
+    length, ratio = choose_length([points[rows] for rows in subset], values, typical, each=context.map)
     state = replace(state, length=length, ratio=ratio)
     solved = _solve_cells(state, points, targets, members, list(range(len(members))), context)
-    novelty = torch.cat([left for _, _, left in solved]).sort().values
-    reach = novelty[min(len(novelty) - 1, int(REACH * len(novelty)))].clamp_min(LEAST_REACH)
-    return replace(state, reach=reach, cells=tuple(cell for _, cell, _ in solved))
+    cells, novelty = zip(*solved, strict=True)
+    return replace(state, reach=reached(torch.cat(novelty)), cells=cells)
 
 
 def _solve_cells(
@@ -251,9 +205,8 @@ def _solve_cells(
     members: list[tuple[Tensor, int]],
     chosen: list[int],
     context: FitContext,
-) -> list[tuple[int, Cell, Tensor]]:
-    """The chosen cells in order: number, cell, and the novelty of its own rows, each left out."""
-
+) -> list[tuple[Cell, Tensor]]:
+    """The chosen cells in order, each with the novelty of its own rows, every row left out."""
     # Large tensors that stay are made here, not by the workers, where each would lie among scraps of the
     # work and keep the allocator from giving those back.
     kept = {number: points.new_empty(len(members[number][0]), len(members[number][0])) for number in chosen}
@@ -261,33 +214,25 @@ def _solve_cells(
     @torch.no_grad()
     def solve(number: int) -> tuple[Cell, Tensor]:
         rows, own = members[number]
-        features = PointFeatures(points[rows], float(state.length))
-        return _solve_cell(features, targets[rows], rows.cpu(), own, float(state.ratio), kept[number])
+        features, tau = PointFeatures(points[rows], float(state.length)), float(state.ratio)
+        values, centre, unit = _standardised(targets[rows])
+        factor, jitter = factorise(features.gram(features), tau)
+        scale = profile_scale(factor, values)
+        inverse = torch.cholesky_inverse(factor)
+        errors, variances = leave_one_out(inverse, values)
+        ratios = errors.square() / (variances[:, None] * scale)
+        cell = Cell(
+            rows=rows.cpu(),
+            own=torch.tensor(own),
+            posterior=GramPosterior(features, kept[number].copy_(factor), unit * (inverse @ values)),
+            centre=centre,
+            scale=(unit.square() * scale).clamp_min(LEAST),
+            kappa=ratios[:own].mean(dim=0).clamp_min(LEAST_KAPPA),
+            tau=scale.new_tensor(tau + jitter),
+        )
+        return cell, (variances[:own] - cell.tau).clamp(0.0, 1.0)
 
-    solved = context.map(solve, chosen, stage="a second opinion")
-    return [(number, *found) for number, found in zip(chosen, solved, strict=True)]
-
-
-def _solve_cell(
-    features: PointFeatures, targets: Tensor, rows: Tensor, own: int, tau: float, kept: Tensor
-) -> tuple[Cell, Tensor]:
-    """The cell, its factor written to `kept` [m, m], and the novelty of its own rows, each left out [own]."""
-    values, centre, unit = _standardised(targets)
-    factor, jitter = factorise(features.gram(features), tau)
-    scale = profile_scale(factor, values)
-    inverse = torch.cholesky_inverse(factor)
-    errors, variances = leave_one_out(inverse, values)
-    ratios = errors.square() / (variances[:, None] * scale)
-    cell = Cell(
-        rows=rows,
-        own=torch.tensor(own),
-        posterior=GramPosterior(features, kept.copy_(factor), unit * (inverse @ values)),
-        centre=centre,
-        scale=(unit.square() * scale).clamp_min(LEAST),
-        kappa=ratios[:own].mean(dim=0).clamp_min(LEAST_KAPPA),
-        tau=scale.new_tensor(tau + jitter),
-    )
-    return cell, (variances[:own] - cell.tau).clamp(0.0, 1.0)
+    return context.map(solve, chosen, stage="a second opinion")
 
 
 def _standardised(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,8 +3,7 @@
 from .compiled import Compiled, compile, open_compiled
 from .errors import ExportError
 from .module.graph import Graph
-from .onnx.export import export_onnx
-from .onnx.runner import OnnxRunner, open_onnx
+from .onnx.export import OnnxRunner, export_onnx, open_onnx
 from .trace.trace import traced
 
 __all__ = [

@@ -6,11 +6,9 @@ import datetime
 import json
 import os
 import platform
-import secrets
-import shutil
+import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -72,23 +70,14 @@ def compile(
     module = traced(model, rows)
     flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
     facts |= _layout(model, rows, list(module(*flat)))
-    with _folder_beside(path) as folder:
-        made = folder / path.name
+    beside = {"dir": path.parent, "prefix": f".{path.name}.", "suffix": PART}
+    # a folder, gone afterwards whatever happens: a package must have its own name in it
+    with tempfile.TemporaryDirectory(**beside, ignore_cleanup_errors=True) as folder:
+        made = Path(folder) / path.name
         _package(module, flat, made, {"aot_inductor.metadata": facts, **(options or {})})
         require_equal(model, open_compiled(made), rows, what="package")
         os.replace(made, path)
     return path
-
-
-@contextmanager
-def _folder_beside(path: Path) -> Iterator[Path]:
-    """A temporary folder, gone afterwards whatever happens: a package must have its own name in it."""
-    folder = path.parent / f".{path.name}.{secrets.token_hex(8)}{PART}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_compiled(path: str | Path) -> Compiled:

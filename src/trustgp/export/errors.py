@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.trees import Inputs, copied
-from ..tangents.network import TangentNetwork, call
+from ..tangents.network import HALF, TangentNetwork, call
 
 
 class ExportError(ValueError):
@@ -21,33 +22,35 @@ def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str
     """Raise where some parameters' gradients have no closed form in the graph."""
     if not names:
         return
-    owner = names[0].rpartition(".")[0]
-    kind = type(network.module.get_submodule(owner)).__name__
     why = f" ({reason})" if reason else ""
     raise ExportError(
-        f"the gradients of '{names[0]}' in layer '{owner}' ({kind}) cannot be written as a graph{why}; fit "
-        "with tangents on other parameters: Sketch(parameters=...) or 'last'."
+        f"the gradients of '{names[0]}' in {_layer(network.module, names[0])} cannot be written as a "
+        f"graph{why}; fit with tangents on other parameters: Sketch(parameters=...) or 'last'."
     )
 
 
-def refuse_recurrent(network: nn.Module) -> None:
-    """Raise where the network holds a recurrent layer: its loop over time has no fixed length in a graph."""
+def _layer(network: nn.Module, parameter: str) -> str:
+    """Name and class of the layer that a parameter belongs to."""
+    owner = parameter.rpartition(".")[0]
+    return f"layer '{owner}' ({type(network.get_submodule(owner)).__name__})"
+
+
+def refuse_network(network: nn.Module) -> None:
+    """Raise where a layer is recurrent: its loop over time has no fixed length in a graph.
+
+    And where one works in half precision: it rounds more than a graph may differ from `predict`.
+    """
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase | nn.RNNCellBase):
             raise ExportError(
                 f"layer '{name}' ({type(module).__name__}) is recurrent, and recurrent layers cannot be "
                 "exported; use model.predict, or replace the layer by convolutions over time."
             )
-
-
-def refuse_half(network: nn.Module) -> None:
-    """Raise where a layer works in half precision: it rounds more than a graph may differ from `predict`."""
     for name, value in network.named_parameters():
-        if value.dtype in (torch.float16, torch.bfloat16):
-            owner = name.rpartition(".")[0]
+        if value.dtype in HALF:
             raise ExportError(
-                f"layer '{owner}' ({type(network.get_submodule(owner)).__name__}) is in half precision "
-                f"({value.dtype}), which cannot be exported; fit a float32 copy of the network."
+                f"{_layer(network, name)} is in half precision ({value.dtype}), which cannot be exported; "
+                "fit a float32 copy of the network."
             )
 
 
@@ -59,19 +62,13 @@ def needs(*packages: str) -> None:
 
 
 def where_called(network: nn.Module, inputs: Inputs, operation: str) -> str:
-    """The layer in which an aten operation, or the one that it is the backward pass of, is called.
-
-    Args:
-        network: The network.
-        inputs: A few rows.
-        operation: Such as "aten.erfinv".
-    """
-    names = {operation, operation.removesuffix("_backward")}
-    watch = _Watch(names)
+    """The layer that calls an operation such as "aten.erfinv", or the one it is the backward pass of."""
+    watch = _Watch({operation, operation.removesuffix("_backward")})
     handles = []
     for name, module in network.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda m, a, name=name: watch.enter(name, m)))
-        handles.append(module.register_forward_hook(lambda m, a, r: watch.leave(), always_call=True))
+        said = f"'{name}' ({type(module).__name__})"
+        handles.append(module.register_forward_pre_hook(lambda m, a, said=said: watch.stack.append(said)))
+        handles.append(module.register_forward_hook(watch.leave, always_call=True))
     try:
         with torch.no_grad(), watch:
             call(network, copied(inputs))
@@ -88,10 +85,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.names, self.stack, self.found = names, [], ""
 
-    def enter(self, name: str, module: nn.Module) -> None:
-        self.stack.append(f"'{name}' ({type(module).__name__})")
-
-    def leave(self) -> None:
+    def leave(self, *_: Any) -> None:
         self.stack.pop()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -39,13 +39,11 @@ def describe(
 ) -> dict[str, str]:
     """The metadata of a model, all of it text.
 
-    Args:
-        model: The model.
-        inputs: An example.
-        columns: Texts for the numbers of a row, in the order of `COLUMNS`; None: not told.
-        date: When it was calibrated; None: that is not known.
+    The `columns` hold texts for the numbers of a row, in the order of `COLUMNS`; `date` is that of the
+    calibration. None: not told.
     """
     origin, alarm = model.origin, model.alarm
+    date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
         "format": str(FORMAT),
@@ -59,7 +57,7 @@ def describe(
         "structure": structure(inputs),
         "threshold": "none" if alarm is None else repr(float(alarm.threshold)),
         "false_alarm": "none" if alarm is None else repr(float(alarm.false_alarm)),
-        "calibration_date": "not given" if date is None else _date(date),
+        "calibration_date": "not given" if date is None else date.isoformat(),
         "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
     for name, values in zip(COLUMNS, columns, strict=True):
@@ -76,10 +74,6 @@ def _texts(name: str, values: Sequence[str], size: int) -> str:
     if not all(isinstance(value, str) for value in values):
         raise TypeError(f"{name} must hold texts only, such as 'rad' or 'Nm'.")
     return json.dumps(list(values))
-
-
-def _date(date: str | datetime.date) -> str:
-    return (datetime.date.fromisoformat(date) if isinstance(date, str) else date).isoformat()
 
 
 def rows_like(inputs: Inputs, wanted: str) -> Inputs:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..data.trees import Inputs, leaves, map_tensors
-from ..experts.gate import _distances
 from ..likelihoods.prediction import Prediction
 from .errors import ExportError
+from .module.experts import distances
 from .module.graph import answers_of
 
 if TYPE_CHECKING:
@@ -48,14 +48,7 @@ def check_rows(example: Inputs) -> Inputs:
 def require_equal(
     model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs, *, what: str
 ) -> None:
-    """Raise unless the other form gives what `predict` gives.
-
-    Args:
-        model: The model.
-        run: The other form: inputs in, a dict of arrays or tensors out.
-        example: A few rows.
-        what: What to call it.
-    """
+    """Raise unless another form of the model, called `what`, gives what `predict` does; see `differences`."""
     worst = differences(model, run, example)
     if worst:
         name = max(worst, key=lambda key: worst[key])
@@ -71,10 +64,7 @@ def differences(
 ) -> dict[str, float]:
     """By which answers differ more than they may: how much more, by their names; empty: all is well.
 
-    Args:
-        model: The model.
-        run: The other form: inputs in, a dict of arrays or tensors out.
-        example: A few rows.
+    The other form `run` takes inputs, and gives a dict of arrays or tensors; `example` holds a few rows.
     """
     rows, worst = check_rows(example), {}
     for batch in BATCHES:
@@ -150,7 +140,7 @@ def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
     for mixture in model.mixtures:
         with torch.no_grad():
             points = mixture.gate.embed(mixture.tangents(inputs))
-        apart = _distances(points, mixture.gate.centroids).sort(dim=1).values
+        apart = distances(points, mixture.gate.centroids).sort(dim=1).values
         if apart.shape[1] > 1:
             tied |= (apart[:, 1] - apart[:, 0] <= TIE * apart[:, 1]).cpu()
     return tied

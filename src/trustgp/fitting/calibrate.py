@@ -15,53 +15,38 @@ from ..executors.progress import Reporter
 from ..experts.mixture import Mixture
 from ..experts.witness import WitnessPrediction
 from ..experts.witness_fit import groups_left_out
-from ..likelihoods.novelty import NoveltyThreshold
-from ..math.calibration import CalibrationRows
-from ..math.quantiles import needed_rows
-from ..state.model_state import ModelState, Training
-from ..state.predict import answers
+from ..likelihoods.base import NoveltyThreshold
+from ..math.calibration import CalibrationRows, needed_rows
+from ..state.model_state import ModelState, Training, answers
 
 MOST_TOGETHER, TOGETHER = 2**16, 32 * 2**20  # held-out rows, and their bytes, answered together
 
 
 def calibrate(state: ModelState, report: Reporter) -> ModelState:
-    """The scale fitted to the validation rows, else to the groups, else left at the defaults.
-
-    Args:
-        state: With what it was trained on.
-        report: Shows how far it is.
-    """
+    """The scale fitted to the validation rows, else to the groups, else left at the defaults; the state knows
+    what it was trained on."""
     likelihood, training = state.likelihood, state.training
     assert training is not None, "a model that is fitted knows its rows"
-    held_out: Any = None
+    held_out, scores = None, state.held_scores
     if training.validation is not None:
         held_out, scores = _answered(state, training.validation, report)
-        state = replace(state, held_scores=scores)
     elif training.groups is not None:
         said = None
         if state.witness is not None:
             said = groups_left_out(state.witness, training.rows.targets, training.groups)
-        parts = _left_out(state.mixtures, training, said)
+        parts, scores = _left_out(state.mixtures, training, said)
         held_out = CalibrationRows.cat(parts) if parts else None
-        state = replace(state, held_scores=_left_out_novelty(state.mixtures, training))
     seen = state.provenance.split[1] > 0
     calibrations = likelihood.calibrate(held_out, state.shape, training.rows.targets, seen=seen)
     reason = "" if held_out is None else likelihood.calibration_warning(held_out, calibrations)
     if reason:
         warn_user(reason)
-    return replace(state, calibrations=calibrations)
+    return replace(state, calibrations=calibrations, held_scores=scores)
 
 
 def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
-    """The scale, and the threshold if there is one, fitted to other validation rows.
-
-    What only training rows can tell (see `unruled`) stays as it is.
-
-    Args:
-        state: Whose experts or witness are no longer those it was calibrated with.
-        rows: That neither the network nor the experts have seen.
-        report: Shows how far it is.
-    """
+    """The scale, and the threshold if there is one, fitted to other rows that neither the network nor the
+    experts have seen. What only training rows can tell (see `unruled`) stays as it is."""
     likelihood, shape = state.likelihood, state.shape
     likelihood.check(shape.outputs, rows.targets, name="validation")
     held_out, scores = _answered(state, rows, report)
@@ -81,31 +66,28 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 def _answered(state: ModelState, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = state.likelihood, [], []
-    parts = list(chunks(len(rows), _together(rows, state.shape.outputs)))
+    size = row_bytes(rows.inputs) + 80 * state.shape.outputs
+    # many rows at a time, so that an expert is asked few times
+    parts = list(chunks(len(rows), max(1, min(MOST_TOGETHER, TOGETHER // size))))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
-        outputs, raw = answers(state, rows.take(index))
-        held.append(likelihood.calibration_rows(outputs, raw, rows.targets[index.to(rows.targets.device)]))
+        inputs, targets = rows.batch(index)
+        outputs, raw = answers(state, inputs)
+        held.append(likelihood.calibration_rows(outputs, raw, targets))
         scores.append(likelihood.score(raw).cpu())
     return type(held[0]).cat(held), torch.cat(scores)
 
 
-def _together(rows: Rows, num_outputs: int) -> int:
-    """How many held-out rows are answered together: many, so that an expert is asked few times."""
-    size = row_bytes(rows.inputs) + 80 * num_outputs
-    return max(1, min(MOST_TOGETHER, TOGETHER // size))
-
-
 def _left_out(
     mixtures: tuple[Mixture, ...], training: Training, said: WitnessPrediction | None
-) -> list[CalibrationRows]:
-    """The left-out groups of all experts, with the steadied scales that predictions use.
+) -> tuple[list[CalibrationRows], Tensor]:
+    """The left-out groups of all experts, with the steadied scales that predictions use, and the novelty of
+    their rows, the mean over the outputs; rows held by no expert are not among them.
 
-    Args:
-        mixtures: One per kernel.
-        training: Holds what the experts said of their own left-out rows.
-        said: What the witness says of all training rows, their groups left out; None: there is none.
+    `said` is what the witness says of all training rows, their groups left out; None: there is none.
     """
     parts = []
+    total = torch.zeros(len(training.rows), dtype=torch.float64)
+    told = torch.zeros(len(training.rows), dtype=torch.int64)
     for mixture, solved in zip(mixtures, training.solved, strict=True):
         for log_kappa, result in zip(mixture.log_kappa, solved, strict=True):
             if result.held_out is None:
@@ -115,23 +97,11 @@ def _left_out(
             if said is not None:
                 held = _with_witness(held, said, own, mixture.outputs, training.rows.targets)
             parts.append(held)
-    return parts
-
-
-def _left_out_novelty(mixtures: tuple[Mixture, ...], training: Training) -> Tensor:
-    """Novelty of the training rows, their groups left out, the mean over the outputs; rows held by no expert
-    are not among them."""
-    total = torch.zeros(len(training.rows), dtype=torch.float64)
-    told = torch.zeros(len(training.rows), dtype=torch.int64)
-    for solved in training.solved:
-        for result in solved:
-            if result.held_out is not None:
-                own = result.expert.rows[: int(result.expert.own)].cpu()
-                novelty = result.held_out.novelty.cpu().reshape(len(own), -1)
-                total[own] += novelty.sum(dim=1)
-                told[own] += novelty.shape[1]
+            rows, novelty = own.cpu(), held.novelty.cpu().reshape(len(own), -1)
+            total[rows] += novelty.sum(dim=1)
+            told[rows] += novelty.shape[1]
     whole = told == sum(len(mixture.outputs) for mixture in mixtures)
-    return total[whole] / told[whole]
+    return parts, total[whole] / told[whole]
 
 
 def _with_witness(

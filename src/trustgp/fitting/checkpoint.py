@@ -1,8 +1,11 @@
-"""Finished experts on disk, so that a killed fit goes on where it was."""
+"""Finished experts on disk: a killed fit goes on where it was, and one that ends early says how."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,35 +13,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.fingerprint import settings_fingerprint
+from ..data.fingerprint import tensor_fingerprint
 from ..data.tensor_file import PART, ArtifactError, Reader, explained, read, write
 from ..data.trees import moved
 from ..data.version import __version__
+from ..executors.progress import Reporter
 from ..experts.expert import Solved, Task
 from ..math.calibration import CalibrationRows
 from ..state.expert_tensors import expert_tensors, read_experts
 from ..tangents.base import TangentMap
 
 KIND = "trustgp-expert"
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of solved experts, all of one fit.
-
-    Args:
-        folder: Where they lie.
-        fingerprint: Of the data, the network and every setting; each file carries it.
-    """
+    """A folder of solved experts, all of one fit."""
 
     folder: Path
-    fingerprint: str
+    fingerprint: str  # of the data, the network and every setting; each file carries it
 
     @classmethod
     def open(cls, folder: Path, settings: Mapping[str, Any]) -> Checkpoint:
         """Take up the folder, or begin it; one that belongs to another fit is refused."""
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
-        fingerprint = settings_fingerprint(settings)
+        fingerprint = tensor_fingerprint(about=json.dumps(settings, sort_keys=True))
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -52,10 +52,12 @@ class Checkpoint:
             except ArtifactError as error:
                 raise ArtifactError(f"{error} Remove the folder {folder} to begin anew.") from error
             if text.get("fingerprint") != fingerprint:
-                changed = _differences(text.get("settings"), settings)
+                known = text.get("settings")
+                known = known if isinstance(known, dict) else settings  # then nothing is named
+                changed = ", ".join(name for name in settings if known.get(name) != settings[name])
                 raise ArtifactError(
-                    f"{folder} holds a checkpoint of another fit; different: {changed}. Use another folder, "
-                    "or remove this one to begin anew."
+                    f"{folder} holds a checkpoint of another fit; different: {changed or 'unknown'}. Use "
+                    "another folder, or remove this one to begin anew."
                 )
         else:
             text = {"fingerprint": fingerprint, "settings": settings}
@@ -69,10 +71,6 @@ class Checkpoint:
             for field in fields(CalibrationRows):
                 table[f"held.{field.name}"] = getattr(solved.held_out, field.name)
         write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
-
-    def count(self) -> int:
-        """How many solved experts are there."""
-        return len(list(self.folder.glob("expert-*.trustgp")))
 
     def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
         """The experts that are already there; a damaged file, or one of other rows, counts as not there."""
@@ -112,13 +110,6 @@ class Checkpoint:
         return self.folder / f"expert-{mixture:03d}-{expert:05d}.trustgp"
 
 
-def _differences(known: Any, settings: Mapping[str, Any]) -> str:
-    if not isinstance(known, dict):
-        return "unknown"
-    names = [name for name in settings if known.get(name) != settings[name]]
-    return ", ".join(names) or "unknown"
-
-
 def _belongs(rows: Tensor, own: int, task: Task) -> bool:
     """Whether an expert holds rows that this task would have given it.
 
@@ -127,3 +118,50 @@ def _belongs(rows: Tensor, own: int, task: Task) -> bool:
     complete = own == min(len(task.own), task.quota.own)
     mine, lent = bool(torch.isin(rows[:own], task.own).all()), torch.isin(rows[own:], task.candidates)
     return complete and mine and bool(lent.all())
+
+
+@contextmanager
+def explain_interrupts(report: Reporter, store: Checkpoint | None) -> Iterator[None]:
+    """Ctrl-C, too little memory and a full disk keep their kind, and say how the fit goes on."""
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError, OSError, RuntimeError) as error:
+        if isinstance(error, KeyboardInterrupt):
+            report.say("stopping: what has begun is brought to its end")
+        said = _explained(error, report, store)
+        if said is None:
+            raise
+        raise said from error
+
+
+def _explained(error: BaseException, report: Reporter, store: Checkpoint | None) -> BaseException | None:
+    """The same error with what it means for the fit; None: it means nothing special."""
+    where, kept = f" while {report.standing}" if report.standing else "", _kept(store)
+    if isinstance(error, OSError):
+        if store is None or error.errno not in DISK:
+            return None
+        said = f"{error.strerror}. When the disk has room, or the folder can be written: {kept}"
+        return OSError(error.errno, said)
+    kind = torch.OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else MemoryError
+    if not isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        # a RuntimeError may come of Ctrl-C while a lock was waited for
+        if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+            return KeyboardInterrupt(f"the fit was stopped{where}. {kept}")
+        if "DefaultCPUAllocator" not in str(error):  # torch has no kind of its own for the CPU
+            return None
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no more can be had"
+    return kind(
+        f"out of memory{where}: {reason.removesuffix('.')}. Fewer workers "
+        f"(executor=trustgp.Threads(1)) need less. {kept} More experts, a budget, outputs='pseudo' "
+        "or witness=None need less too, but make another fit, which begins anew."
+    )
+
+
+def _kept(store: Checkpoint | None) -> str:
+    if store is None:
+        return "Nothing of it is kept; with checkpoint=FOLDER solved experts are, and the same call goes on."
+    count = len(list(store.folder.glob("expert-*.trustgp")))
+    number = (
+        f"{count} solved expert{' is' if count == 1 else 's are'}" if count else "no solved expert is yet"
+    )
+    return f"{number} in {store.folder}; the same call goes on from there."

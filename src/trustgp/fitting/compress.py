@@ -15,7 +15,17 @@ from ..state.model_state import FittedModel, ModelState
 from .calibrate import recalibrate
 
 LEAST = {"rows": 1, "rank": 1, "gate": 2, "witness": 0}
-HALVES = ("float16", torch.float16)
+# Rows of an expert, rows of the gate, directions of a cell of the witness: each in two precisions.
+STEPS = (
+    (512, 256, 512),
+    (256, 128, 512),
+    (128, 128, 512),
+    (128, 64, 128),
+    (64, 64, 64),
+    (32, 64, 32),
+    (16, 32, 0),
+)
+RANK = 128  # directions of an expert that keeps all its rows
 Model = TypeVar("Model", bound=FittedModel)
 
 
@@ -71,15 +81,8 @@ def check_whole(state: ModelState) -> None:
 def compressed(
     state: ModelState, sizes: Sizes, validation: Rows | None, report: Reporter, known: dict | None = None
 ) -> ModelState:
-    """The smaller model, calibrated on the validation rows if there are any.
-
-    Args:
-        state: A whole one.
-        sizes: What is left of it.
-        validation: Rows that neither the network nor the experts have seen; None: none.
-        report: Shows how far it is.
-        known: Roots of the witness, see `WitnessState.shrink`.
-    """
+    """The smaller model of a whole one, calibrated on the validation rows if there are any; `known` are roots
+    of the witness, see `WitnessState.shrink`."""
     parts = report.track(state.mixtures, stage="compressing", total=len(state.mixtures))
     mixtures = tuple(mixture.shrink(sizes) for mixture in parts)
     witness = None if state.witness is None else state.witness.shrink(sizes, known)
@@ -102,7 +105,7 @@ def _reaching(witness: WitnessState, before: WitnessState, rows: Rows) -> Witnes
 
 def _sizes(rows: Any, rank: Any, dtype: Any, gate: Any, witness: Any) -> Sizes:
     """The settings, checked."""
-    if dtype is not None and dtype not in HALVES:
+    if dtype is not None and dtype not in ("float16", torch.float16):
         raise ValueError(
             f'dtype={dtype!r}; allowed are "float16", and None for what the model was fitted in.'
         )
@@ -114,3 +117,24 @@ def _sizes(rows: Any, rank: Any, dtype: Any, gate: Any, witness: Any) -> Sizes:
     if all(getattr(sizes, field.name) == field.default for field in fields(sizes)):
         raise ValueError("nothing to compress: pass rows=, rank=, dtype=, gate= or witness=.")
     return sizes
+
+
+def ladder(state: ModelState) -> list[Sizes]:
+    """Settings that make this model smaller, each in its own way, the largest first."""
+    wanted = [Sizes(), Sizes(half=True), Sizes(rank=RANK)]
+    for rows, gate, witness in STEPS:
+        wanted += [Sizes(rows=rows, gate=gate, witness=witness, half=half) for half in (False, True)]
+    held = [expert.posterior.size for mixture in state.mixtures for expert in mixture.experts]
+    gates = [mixture.gate.projection for mixture in state.mixtures]
+    subsets = [gate.size for gate in gates if gate is not None]
+    cells = [] if state.witness is None else [len(cell.rows) for cell in state.witness.cells]
+    kinds = {"rows": held, "rank": held, "gate": subsets, "witness": cells}
+    found: dict[Sizes, None] = {}
+    for sizes in wanted:
+        limits = {
+            name: value
+            for name, there in kinds.items()  # a limit above the largest that the model holds says nothing
+            if (value := getattr(sizes, name)) is not None and value < max(there, default=0)
+        }
+        found[Sizes(half=sizes.half, **limits)] = None
+    return list(found)

@@ -1,6 +1,8 @@
-"""Which expert each training row belongs to."""
+"""Which expert each training row belongs to, what experts and gate hold, and the rows that fit a budget."""
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 import torch
 from torch import Tensor
@@ -10,13 +12,15 @@ from ..data.rows import Rows
 from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import Patchwork, neighbour_lists
+from ..experts.neighbours import Patchwork, RowQuota, neighbour_lists
 from ..math.evidence import FactorisationError
-from ..math.kernel_pca import mass_between
+from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
 
-EXACT_BOUND = 2048  # rows up to which the bound of the division is computed exactly
+EXACT_BOUND, SOME = 2048, 512  # rows up to which the bound of the division is exact, else how many are used
 SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
+FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not worth its gate
+OVERHEAD = 64 * 2**10  # names, scales and settings
 
 
 def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext) -> Features:
@@ -97,13 +101,27 @@ def divide(
     ((projection, subset_points),) = context.map(project, [subset])
     if subset_points.shape[1] == 0:  # the rows do not differ: there is nothing to divide them by
         return alone()
-    gate = Gate(projection, single.centroids)
-    points = embed_rows(tangents, gate, rows, context, known)
+    points = embed_rows(tangents, Gate(projection, single.centroids), rows, context, known)
     give_back(device)
     _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
     centroids = find_centroids(subset_points, points, num_experts, seed=context.seed)
     partition = _partition(Gate(projection, centroids), points, patchwork)
-    return partition, _bound(tangents, rows, partition.nearest, generator, context, known)
+    labels = partition.nearest
+
+    @torch.no_grad()
+    def mass_of(index: Tensor) -> Tensor:
+        features = features_at(tangents, rows, index, NO_COLUMNS, known)
+        gram = features.gram(features)
+        return mass_between(gram, labels[index].to(gram.device)).cpu()
+
+    some = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
+    (bound,) = context.map(mass_of, [some])
+    return partition, bound
+
+
+def bound_rows(n: int) -> int:
+    """On how many of n rows the share of squared kernel mass between experts is found."""
+    return n if n <= EXACT_BOUND else SOME
 
 
 def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
@@ -122,31 +140,82 @@ def _partition(gate: Gate, points: Tensor, patchwork: Patchwork) -> Partition:
     return Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
 
 
-def _bound(
-    tangents: TangentMap,
-    rows: Rows,
-    labels: Tensor,
-    generator: torch.Generator,
-    context: FitContext,
-    known: Features | None,
-) -> Tensor:
-    """Share of squared kernel mass between experts: exact for few rows, else on a random subset."""
-    limit = EXACT_BOUND if len(rows) <= EXACT_BOUND else 512
-    sample = torch.randperm(len(rows), generator=generator)[:limit].sort().values
-
-    @torch.no_grad()
-    def measure(index: Tensor) -> Tensor:
-        features = features_at(tangents, rows, index, NO_COLUMNS, known)
-        gram = features.gram(features)
-        return mass_between(gram, labels[index].to(gram.device)).cpu()
-
-    (bound,) = context.map(measure, [sample])
-    return bound
-
-
 def give_back(device: torch.device) -> None:
     """Memory that torch keeps on a GPU in pieces that fit no other expert."""
     if device.type == "cuda":
         spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         if spare > SPARE:
             torch.cuda.empty_cache()
+
+
+def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int) -> int:
+    """What an expert of so many rows holds."""
+    width = tangents.num_columns(expert=True)
+    numbers = 8 * (3 * num_outputs + 4)  # scales, noise, kappa, jitter, sizes
+    if width is None:
+        return numbers + rows * (tangents.row_bytes() + 8 * rows + 8 * num_outputs + 8)
+    rank = min(rows, width)
+    basis = width * (rank * tangents.network.dtype.itemsize + 8 * num_outputs + 8)
+    return numbers + basis + 8 * rank + 8 * rows
+
+
+def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: int) -> int:
+    """What a gate holds, with what the kernel itself needs: the mix, and which parameters are kept."""
+    kernel = sum(value.nbytes for value in tangents.state().values())
+    if num_experts == 1:
+        return kernel + 8
+    width = tangents.num_columns(expert=False)
+    projection = subset * (tangents.row_bytes() + 8 * components)
+    if width is not None:
+        projection = 8 * width * components
+    return kernel + projection + 8 * components * (num_experts + 1)
+
+
+def smallest_subset(division: Division, n: int, num_experts: int) -> int:
+    """The gate's rows below which a budget may not push it."""
+    return min(division.subset_size(n, num_experts), max(32, 2 * num_experts), n)
+
+
+def smallest_budget(
+    tangents: TangentMap, n: int, num_experts: int, division: Division, num_outputs: int
+) -> int:
+    """The least memory with which a model of so many experts, each split once, is possible."""
+    most = min(2 * num_experts, n) if num_experts > 1 else 1
+    subset = smallest_subset(division, n, num_experts)
+    gate = gate_bytes(tangents, subset, division.components, most)
+    return OVERHEAD + gate + most * expert_bytes(tangents, min(FEWEST_ROWS, n), num_outputs)
+
+
+def subset_for_budget(tangents: TangentMap, n: int, num_experts: int, division: Division, budget: int) -> int:
+    """The gate's rows such that it takes at most a quarter of the budget, if that is possible."""
+    wanted = division.subset_size(n, num_experts)
+    if tangents.num_columns(expert=False) is not None:  # contracted: its size does not depend on the rows
+        return wanted
+    room = budget // 4 // (tangents.row_bytes() + 8 * division.components)
+    return min(wanted, max(room, smallest_subset(division, n, num_experts)))
+
+
+def quota_for_budget(
+    tangents: TangentMap,
+    sizes: list[int],
+    neighbours: list[int],
+    lend: int,
+    room: int,
+    num_outputs: int,
+    gate: tuple[int, int],
+) -> RowQuota:
+    """The most rows per expert such that they and a gate, of so many rows and components, stay within `room`
+    bytes: each has `sizes` rows of its own, and so many neighbours, from each of which it wants `lend`."""
+    most, room = max(sizes), room - OVERHEAD - gate_bytes(tangents, *gate, len(sizes))
+
+    def share(cap: int) -> int:  # neighbours lend as much less as there is less to hold
+        return lend * cap // most
+
+    def total(cap: int) -> int:
+        return sum(
+            expert_bytes(tangents, min(own, cap) + share(cap) * near, num_outputs)
+            for own, near in zip(sizes, neighbours, strict=True)
+        )
+
+    beyond = bisect_right(range(2, most + 1), room, key=total)  # caps from 2 on that fit; 1 is the least
+    return RowQuota(1 + beyond, share(1 + beyond))

@@ -15,7 +15,7 @@ from ..experts.neighbours import Patchwork
 from ..experts.witness import Witness
 from ..likelihoods import Likelihood, Regression
 from ..tangents import Tangents
-from ..tangents.output import Output
+from ..tangents.modules import Output
 
 OUTPUTS = ("shared", "separate", "pseudo")
 
@@ -44,51 +44,32 @@ class FitOptions:
     strict: bool = False
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        likelihood: Likelihood | None = None,
-        outputs: str | None = None,
-        patchwork: Patchwork | None = None,
-        division: Division | None = None,
-        witness: Witness | None = None,
-        budget: Any = None,
-        memory: int | str | None = None,
-        device: str | torch.device | None = None,
-        checkpoint: str | Path | None = None,
-        **rest: Any,
-    ) -> FitOptions:
-        """What a user has said, checked. What is left out has its default; without `witness` there is none.
+    def parse(cls, **given: Any) -> FitOptions:
+        """What a user has said, checked; budget, memory, device and checkpoint may be texts or objects.
 
-        Args:
-            likelihood, outputs, patchwork, division, witness: See `trustgp.fit`.
-            budget, memory: Numbers or texts.
-            device, checkpoint: Names or objects.
-            rest: The options that are taken as they are.
+        What is left out, or None, has its default; without `witness` there is none.
         """
-        likelihood = likelihood or Regression()
-        allowed = parse_budget(budget, name="budget")
-        if allowed.seconds is not None and rest.get("validation") is None:
+        said = {name: value for name, value in given.items() if value is not None}
+        likelihood = said.setdefault("likelihood", Regression())
+        budget = given.get("budget")
+        said["budget"] = parse_budget(budget, name="budget")
+        if said["budget"].seconds is not None and "validation" not in said:
             raise ValueError(
                 f"budget={budget!r} names a time: pass validation=, rows on which forms are compared."
             )
-        outputs = likelihood.default_outputs if outputs is None else outputs
+        outputs = said.setdefault("outputs", likelihood.default_outputs)
         if outputs not in OUTPUTS:
             raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
-        if (experts := rest.get("num_experts")) is not None and experts < 1:
+        if (experts := said.get("num_experts", 1)) < 1:
             raise ValueError(f"num_experts={experts}; at least one is needed.")
-        return cls(
-            likelihood=likelihood,
-            outputs=outputs,
-            patchwork=patchwork or Patchwork(),
-            division=division or Division(),
-            witness=witness if likelihood.uses_witness else None,
-            budget=allowed,
-            memory=None if memory is None else parse_bytes(memory, name="memory"),
-            device=None if device is None else torch.device(device),
-            checkpoint=None if checkpoint is None else Path(checkpoint),
-            **rest,
-        )
+        if not likelihood.uses_witness:
+            said["witness"] = None
+        if "memory" in said:
+            said["memory"] = parse_bytes(said["memory"], name="memory")
+        for name, kind in (("device", torch.device), ("checkpoint", Path)):
+            if name in said:
+                said[name] = kind(said[name])
+        return cls(**said)
 
     def executors(self, device: torch.device) -> list[Executor]:
         """Those that may be tried, the best first: the user's, or threads, at last a single one."""

@@ -7,55 +7,89 @@ from typing import Any
 
 from torch import nn
 
+from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
 from ..data.rows import read_rows
+from ..data.trees import structure
 from ..executors import FitContext, nearby
-from ..executors.progress import Reporter
+from ..executors.progress import reporting
 from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
 from ..state.model_state import ModelState, Provenance, Training
+from ..tangents.modules import has_output_selector
 from .calibrate import calibrate
-from .choose_plan import choose_plan, say_plan
+from .checkpoint import Checkpoint, explain_interrupts
 from .divide import precompute_linear
-from .fit_rows import FitRows, split_rows
-from .interrupts import explain_interrupts
 from .options import FitOptions
-from .prepare import Prepared, make_problems, prepare_network
-from .provenance import make_provenance, open_checkpoint
+from .plan import Plan, choose_plan, say_plan
+from .prepare import FitRows, Prepared, make_problems, prepare_network, split_rows
 from .solve import FittedMixture, fit_mixture
 
 
-def fit_model(network: nn.Module, train: Any, options: FitOptions, report: Reporter) -> ModelState:
-    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`.
+def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
+    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
+    with reporting(enabled=options.progress) as report:
+        rows = read_rows(train, name="train")
+        ready = prepare_network(network, rows, options)
+        device = ready.network.device
+        context = FitContext(device, options.seed, options.executors(device)[0], report)
+        data = split_rows(ready, rows, options, context)
+        del rows  # where some are split off, the others are a copy
+        executor, plan = choose_plan(ready, data.rows, options)
+        say_plan(report, plan, len(data.rows), ready, options.outputs)
+        provenance = _provenance(ready, data, options)
+        store = _open_checkpoint(provenance, plan, ready, data, options)
+        context = replace(context, executor=executor, store=store)
+        with explain_interrupts(report, store):
+            limit = options.budget.size
+            room = None if limit is None else plan.witness_bytes
+            witness = find_witness(data.rows, options.witness, context.nearby(), room)
+            if limit is not None:
+                limit = (limit - (0 if witness is None else witness.nbytes)) // len(ready.maps)
+            fitted = [
+                fit_mixture(index, problem, plan, options, limit, context)
+                for index, problem in enumerate(_problems(ready, data, options, context))
+            ]
+            report.begin("calibrating")
+            return calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
 
-    Args:
-        network: Trained, in eval mode.
-        train: The rows it was trained on.
-        options: Parsed.
-        report: Shows how far it is.
-    """
-    rows = read_rows(train, name="train")
-    ready = prepare_network(network, rows, options)
-    device = ready.network.device
-    context = FitContext(device, options.seed, options.executors(device)[0], report)
-    data = split_rows(ready, rows, options, context)
-    del rows  # where some are split off, the others are a copy
-    executor, plan = choose_plan(ready, data.rows, options)
-    say_plan(report, plan, len(data.rows), ready, options.outputs)
-    provenance = make_provenance(ready, data, options)
-    store = open_checkpoint(provenance, plan, ready, data, options)
-    context = replace(context, executor=executor, store=store)
-    with explain_interrupts(report, store):
-        limit = options.budget.size
-        room = None if limit is None else plan.witness_bytes
-        witness = find_witness(data.rows, options.witness, context.nearby(), room)
-        if limit is not None:
-            limit = (limit - (0 if witness is None else witness.nbytes)) // len(ready.maps)
-        fitted = [
-            fit_mixture(index, problem, plan, options, limit, context)
-            for index, problem in enumerate(_problems(ready, data, options, context))
-        ]
-        report.begin("calibrating")
-        return calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
+
+def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenance:
+    """Where the model comes from; what the experts may hold is not known yet."""
+    return Provenance(
+        network=network_fingerprint(ready.network.module),
+        data=rows_fingerprint(data.rows, data.groups),
+        rows=len(data.rows),
+        structure=structure(data.rows.inputs),
+        outputs=options.outputs,
+        tangents=ready.tangents,
+        names=ready.network.names,
+        likelihood=options.likelihood,
+        cap=(),
+        lend=(),
+        seed=options.seed,
+        witness=options.witness,
+        split=data.split,
+    )
+
+
+def _open_checkpoint(
+    provenance: Provenance, plan: Plan, ready: Prepared, data: FitRows, options: FitOptions
+) -> Checkpoint | None:
+    """The folder of solved experts; None: the user wants none. One of another fit is refused."""
+    if options.checkpoint is None:
+        return None
+    settings = {
+        "network": provenance.network,
+        "data": provenance.data,
+        "tangents": [type(provenance.tangents).__name__, provenance.tangents.settings()],
+        "names": list(provenance.names),
+        "experts": plan.num_experts,
+        "subset": plan.subset,
+        **options.settings(),
+    }
+    if has_output_selector(ready.network.module):  # a function has no fingerprint; what it picked has
+        settings["output"] = tensor_fingerprint(data.residuals[0])
+    return Checkpoint.open(options.checkpoint, settings)
 
 
 def _problems(ready: Prepared, data: FitRows, options: FitOptions, context: FitContext) -> list[Problem]:
@@ -65,8 +99,7 @@ def _problems(ready: Prepared, data: FitRows, options: FitOptions, context: FitC
         linear = precompute_linear(ready.maps[0][0], rows, context)
     if nearby(context.executor) is context.executor:
         rows = rows.near(context.device)
-    problems = make_problems(ready.maps, rows, data.residuals, data.groups, ready.blends)
-    return [replace(problem, linear=linear) for problem in problems]
+    return make_problems(ready.maps, rows, data.residuals, data.groups, ready.blends, linear)
 
 
 def _assembled(

@@ -1,30 +1,36 @@
-"""What a fit will need, in memory and time: estimated, and refused, before the work."""
+"""What a fit will do, and what it needs in memory and time: estimated, chosen and refused before the work."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..data.chunking import at_once, most_rows, near_bytes, row_bytes, rows_at_once
 from ..data.quantities import size_text
+from ..data.rows import Rows
 from ..data.trees import Inputs, count, take
-from ..experts.gate import DISTANCES, OVERSIZE, Division
-from ..experts.neighbours import CANDIDATES, Patchwork, lend_rows
+from ..executors import Executor, nearby
+from ..executors.progress import Reporter
+from ..experts.features import chunk_rows
+from ..experts.gate import DISTANCES, OVERSIZE
+from ..experts.neighbours import CANDIDATES, lend_rows
 from ..experts.witness import Witness, vectors_of
 from ..experts.witness_fit import MOST_JUDGED, NEARBY, PRIOR_SUBSET, witness_applies, witness_bytes
 from ..math.stationary import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET
-from .budget import OVERHEAD, expert_bytes, gate_bytes, quota_for_budget, smallest_budget, subset_for_budget
-from .divide import EXACT_BOUND
+from .divide import bound_rows, expert_bytes, gate_bytes, quota_for_budget, smallest_budget, subset_for_budget
+from .options import FitOptions
+from .prepare import PROBE_ROWS, Prepared
 
 ROWS_PER_EXPERT = 1000
 CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
@@ -32,182 +38,166 @@ COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at
 WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
 INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
 GPU_PROBE = 1024  # rows that a GPU is timed on
+KEPT_FEATURES = 2**30  # bytes of explicit features that are kept while a model is fitted
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a fit will do.
+    """What a fit will do."""
 
-    Args:
-        num_experts: M, for each kernel.
-        subset: Rows of the gate.
-        state_bytes: What the model will hold, about.
-        peak_bytes: What the fit will need in memory at its peak, beside the data, at most.
-        seconds: How long it will take, roughly.
-        witness_bytes: What the witness may hold of it; 0 without one.
-        kept_peak_bytes, kept_seconds: The same, with the features of all rows kept during the fit.
-        keep_features: Whether they are kept.
-    """
-
-    num_experts: int
-    subset: int
-    state_bytes: int
-    peak_bytes: int
-    seconds: float
-    witness_bytes: int
-    kept_peak_bytes: int = 0
+    num_experts: int  # M, for each kernel
+    subset: int  # rows of the gate
+    state_bytes: int  # what the model will hold, about
+    peak_bytes: int  # what the fit will need in memory at its peak, beside the data, at most
+    seconds: float  # how long it will take, roughly
+    witness_bytes: int  # what the witness may hold of it; 0 without one
+    kept_peak_bytes: int = 0  # the same, with the features of all rows kept during the fit
     kept_seconds: float = 0.0
-    keep_features: bool = False
+    keep_features: bool = False  # whether they are kept
 
     def keeping(self) -> Plan:
         """The plan of a fit that keeps the features of all rows."""
         return replace(self, peak_bytes=self.kept_peak_bytes, seconds=self.kept_seconds, keep_features=True)
 
 
+def choose_plan(ready: Prepared, rows: Rows, options: FitOptions) -> tuple[Executor, Plan]:
+    """The first of the executors for which the memory is there, and the plan; MemoryError: there is none."""
+    refused = None
+    for executor, plan in _ways(ready, rows, options):
+        try:
+            check_memory(plan, options.memory, ready.network.device)
+            return executor, plan
+        except MemoryError as error:
+            refused = error
+    assert refused is not None
+    raise refused
+
+
+def _ways(ready: Prepared, rows: Rows, options: FitOptions) -> Iterator[tuple[Executor, Plan]]:
+    """What may be tried, the best first: with the features of all rows kept during the fit, and without.
+
+    Gradients are dear: without that they are made about three times. Only explicit features are as short as
+    it takes.
+    """
+    maps = [tangent_map for tangent_map, _ in ready.maps]
+    sample = rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(maps[0]), len(rows))))
+    num_outputs = len(ready.blends) or ready.num_outputs
+    explicit = maps[0].num_columns(expert=False) is not None
+    for executor in options.executors(ready.network.device):
+        workers = nearby(executor).workers  # memory is planned for this machine
+        plan = make_plan(maps, sample, len(rows), options, num_outputs=num_outputs, workers=workers)
+        if explicit and len(rows) * maps[0].row_bytes() <= KEPT_FEATURES:
+            yield executor, plan.keeping()
+        yield executor, plan
+
+
+def say_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outputs: str) -> None:
+    """Tell the user what is about to be done, and what it takes."""
+    count = ready.num_outputs
+    shared, separate = f"{count} backward passes", f"{count} kernels"
+    passes = {"shared": shared, "separate": separate, "pseudo": "one backward pass"}
+    report.say(f"tangents: {ready.tangents}, {ready.reason}")
+    report.say(
+        f"{num_rows} rows, {plan.num_experts} experts: the model will hold about "
+        f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} beside the "
+        f"data, and about {plan.seconds:.0f} s."
+    )
+    report.say(f"outputs: {outputs}, {passes[outputs]} for {count} {'output' if count == 1 else 'outputs'}")
+
+
 def make_plan(
-    tangents: list[TangentMap],
-    sample: Inputs,
-    n: int,
-    num_experts: int | None,
-    *,
-    division: Division,
-    patchwork: Patchwork,
-    witness: Witness | None,
-    num_outputs: int,
-    budget: int | None,
-    workers: int,
+    maps: list[TangentMap], sample: Inputs, n: int, options: FitOptions, *, num_outputs: int, workers: int
 ) -> Plan:
     """Check the sizes that were asked for, and estimate memory and time."""
-    experts = math.ceil(n / ROWS_PER_EXPERT) if num_experts is None else num_experts
-    if experts < 1:
-        raise ValueError(f"num_experts={experts}; at least one is needed.")
+    experts = math.ceil(n / ROWS_PER_EXPERT) if options.num_experts is None else options.num_experts
     if experts > n:
         raise ValueError(f"num_experts={experts} exceeds the {n} rows; lower it or pass more data.")
-    served = num_outputs // len(tangents)
-    subset = division.subset_size(n, experts)
+    tangents, kernels, division, budget = maps[0], len(maps), options.division, options.budget.size
+    served, device = num_outputs // kernels, tangents.network.device
+    subset, room = division.subset_size(n, experts), None
+    second, search, work = _witness_needs(options.witness, sample, n, num_outputs, workers)
     if budget is not None:
-        needed = sum(smallest_budget(t, n, experts, division, served) for t in tangents)
+        needed = sum(smallest_budget(one, n, experts, division, served) for one in maps)
         if budget < needed:
             raise ValueError(
                 f"budget={size_text(budget)} is too small for {experts} experts; the smallest that works "
                 f"is {needed} bytes ({size_text(needed)}). Fewer experts, outputs='pseudo' or "
                 "parameters='last' need less."
             )
-        share = budget // len(tangents)
-        subset = subset_for_budget(tangents[0], n, experts, division, share)
+        room = budget // kernels
+        subset = subset_for_budget(tangents, n, experts, division, room)
+        second = min(second, budget - needed, budget // WITNESS_SHARE)
     subset = max(2, subset)  # `Division` asks for two, also where there is a single row
-    shape = _Shape(n, experts, num_outputs, division, patchwork, subset)
-    second = _witness_bytes(witness, sample, n, num_outputs)
-    if budget is not None:
-        spare = max(0, budget - sum(smallest_budget(t, n, experts, division, served) for t in tangents))
-        second = min(second, spare, budget // WITNESS_SHARE)
-    one = gate_bytes(tangents[0], subset, division.components, experts)
-    one += int(1.3 * experts * expert_bytes(tangents[0], shape.rows, served))  # sizes are uneven
-    state = len(tangents) * one + second if budget is None else min(len(tangents) * one + second, budget)
-    room = None if budget is None else budget // len(tangents)
-    held = _held_rows(tangents[0], shape, room, served)
-    device = tangents[0].network.device
+    shape = _Shape.of(n, experts, options, subset)
+    one = gate_bytes(tangents, subset, division.components, experts)
+    one += int(1.3 * experts * expert_bytes(tangents, shape.rows, served))  # sizes are uneven
+    state = kernels * one + second if budget is None else min(kernels * one + second, budget)
+    held = _held_rows(tangents, shape, room, served)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     always += near_bytes(n, sample, device)
-    early = second + max(_witness_peak(witness, sample, n, workers), _division_bytes(tangents[0], shape))
-    peak = always + max(early, state + _solving_bytes(tangents[0], shape, held, workers))
-    making = min(n * tangents[0].working_bytes(), workers * int(CHUNK * chunk_bytes(tangents[0])))
-    solving = state + _solving_bytes(tangents[0], shape, held, workers, kept=True)
-    kept = always + n * tangents[0].row_bytes() + max(early, second + making, solving)
-    work = _witness_work(witness, sample, n, workers)
-    seconds = _seconds(tangents[0], sample, shape, work, len(tangents), workers)
+    early = second + max(search, _division_bytes(tangents, shape))
+    peak = always + max(early, state + _solving_bytes(tangents, shape, held, workers))
+    making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents)))
+    solving = state + _solving_bytes(tangents, shape, held, workers, kept=True)
+    kept = always + n * tangents.row_bytes() + max(early, second + making, solving)
+    seconds = _seconds(tangents, sample, shape, work, kernels, workers)
     return Plan(experts, subset, state, int(peak), seconds[0], second, int(kept), seconds[1])
 
 
-def _witness_bytes(witness: Witness | None, sample: Inputs, n: int, num_outputs: int) -> int:
-    """What a witness will hold."""
+def _witness_needs(
+    witness: Witness | None, sample: Inputs, n: int, num_outputs: int, workers: int
+) -> tuple[int, int, float]:
+    """Of a witness: bytes that it will hold, bytes that its search takes at its peak, and multiplications of
+    each worker: three factors' worth a cell, and the grid."""
     if witness is None or not witness_applies(n, sample, witness):
-        return 0
-    cells = math.ceil(n / witness.rows)
-    sizes = [_cell_rows(n, cells)] * cells
-    # sizes are uneven
-    return int(1.3 * witness_bytes(sizes, vectors_of(sample).shape[1], num_outputs))
-
-
-def _witness_peak(witness: Witness | None, sample: Inputs, n: int, workers: int) -> int:
-    """What the search for a witness needs at its peak: distances to rows of other cells, or a few factors."""
-    if witness is None or not witness_applies(n, sample, witness):
-        return 0
-    cells = math.ceil(n / witness.rows)
+        return 0, 0, 0.0
+    cells, width = math.ceil(n / witness.rows), vectors_of(sample).shape[1]
+    rows = n if cells == 1 else math.ceil(5 / 3 * n / cells)  # of a cell: it borrows two thirds of its own
+    held = int(1.3 * witness_bytes([rows] * cells, width, num_outputs))  # sizes are uneven
     largest = min(n, 2 * witness.rows)
-    apart = 3 * largest * min(n - largest, NEARBY * witness.rows)
+    apart = 3 * largest * min(n - largest, NEARBY * witness.rows)  # distances to rows of other cells
     judged = min(n, max(MOST_JUDGED, 32 * cells))
     labels = 2 * judged * (2 * cells if cells > 1 else 1)  # distances to all centroids, every cell split
     factors = min(workers, 2 * cells) * 6 * largest**2
     pairs = 3 * min(n, 1000) ** 2  # for the typical distance
-    return 8 * (max(apart, labels, factors, pairs) + 4 * n * vectors_of(sample).shape[1])
-
-
-def _witness_work(witness: Witness | None, sample: Inputs, n: int, workers: int) -> float:
-    """Multiplications of each worker while a witness is found: three factors' worth a cell, and the grid."""
-    if witness is None or not witness_applies(n, sample, witness):
-        return 0.0
-    cells = math.ceil(n / witness.rows)
+    peak = 8 * (max(apart, labels, factors, pairs) + 4 * n * width)
     grid = len(LENGTHS) * len(RATIOS) * min(PRIOR_SUBSET, cells)  # on one worker
-    return (3 * cells / workers + grid) * (_cell_rows(n, cells) ** 3) / 3
+    return held, peak, (3 * cells / workers + grid) * (rows**3) / 3
 
 
-def _cell_rows(n: int, cells: int) -> int:
-    """Rows of a cell, those it borrows among them: two thirds as many as its own."""
-    return n if cells == 1 else math.ceil(5 / 3 * n / cells)
-
-
-@dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     """What is known of the experts before there are any."""
 
     n: int
     experts: int
-    num_outputs: int
-    division: Division
-    patchwork: Patchwork
-    subset: int
+    components: int
+    subset: int  # rows of the gate
+    neighbours: int
+    lend: int  # rows from each neighbour
+    rows: int  # of an average expert, its neighbours' rows among them
+    largest: int  # own rows of the largest expert
+    offered: int  # rows of neighbours among which the largest expert may choose
 
-    @property
-    def most(self) -> int:
-        """Experts when every one of them has been split."""
-        return 2 * self.experts if self.experts > 1 else 1
-
-    @property
-    def neighbours(self) -> int:
-        return min(self.patchwork.neighbours, self.experts - 1)
-
-    @property
-    def lend(self) -> int:
-        """Rows from each neighbour."""
-        return lend_rows(self.patchwork, self.n, self.experts)
-
-    @property
-    def rows(self) -> int:
-        """Of an average expert, its neighbours' rows among them."""
-        return math.ceil(self.n / self.experts) + self.lend * self.neighbours
-
-    @property
-    def largest(self) -> int:
-        """Own rows of the largest expert."""
-        target = math.ceil(self.n / self.experts)
-        return min(self.n, math.ceil(OVERSIZE * target)) if self.experts > 1 else self.n
-
-    @property
-    def offered(self) -> int:
-        """Rows of neighbours among which the largest expert may choose."""
-        return min(CANDIDATES * self.lend * self.neighbours, self.n - self.largest)
+    @classmethod
+    def of(cls, n: int, experts: int, options: FitOptions, subset: int) -> _Shape:
+        mean, components = math.ceil(n / experts), options.division.components
+        neighbours = min(options.patchwork.neighbours, experts - 1)
+        lend = lend_rows(options.patchwork, n, experts)
+        largest = min(n, math.ceil(OVERSIZE * mean)) if experts > 1 else n
+        offered = min(CANDIDATES * lend * neighbours, n - largest)
+        rows = mean + lend * neighbours
+        return cls(n, experts, components, subset, neighbours, lend, rows, largest, offered)
 
 
 def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None, num_outputs: int) -> int:
     """Own rows that the largest expert keeps: all, or what a budget leaves it."""
     if room is None:
         return shape.largest
-    room -= OVERHEAD + gate_bytes(tangents, shape.subset, shape.division.components, shape.experts)
     sizes, near = [shape.largest] * shape.experts, [shape.neighbours] * shape.experts
-    cap = quota_for_budget(tangents, sizes, near, shape.lend, room, num_outputs).own
+    gate = (shape.subset, shape.components)
+    cap = quota_for_budget(tangents, sizes, near, shape.lend, room, num_outputs, gate).own
     return min(shape.largest, 2 * cap)  # smaller experts leave the larger ones more
 
 
@@ -224,23 +214,20 @@ def _division_bytes(tangents: TangentMap, shape: _Shape) -> int:
     """Kernel PCA of the subset, the bound on a sample, and the distances to all centroids."""
     if shape.experts == 1:
         return 0
-    rows = max(shape.subset, shape.n if shape.n <= EXACT_BOUND else 512)
+    rows = max(shape.subset, bound_rows(shape.n))
     kernel = _features_bytes(tangents, rows, expert=False) + 6 * 8 * rows * rows
     kernel += 8 * rows * (tangents.num_columns(expert=False) or 0)
-    rows_and_labels = 8 * shape.n * (3 * shape.division.components + 10)
+    rows_and_labels = 8 * shape.n * (3 * shape.components + 10)
     return max(kernel, rows_and_labels + 3 * at_once(DISTANCES, tangents.network.device))
 
 
 def _solving_bytes(
     tangents: TangentMap, shape: _Shape, held: int, workers: int, *, kept: bool = False
 ) -> int:
-    """What the workers need beside the state: each the largest expert, while there are rows for it.
-
-    Args:
-        kept: Whether the features are there, so that none are made.
-    """
+    """What the workers need beside the state: each the largest expert, while there are rows for it. Where
+    features are kept, none are made."""
     total, left = 0, shape.n
-    for _ in range(min(workers, shape.most)):
+    for _ in range(min(workers, 2 * shape.experts if shape.experts > 1 else 1)):  # every expert split
         own = min(shape.largest, left)
         left -= own
         making = 0 if kept else _making_bytes(tangents, own)
@@ -262,12 +249,8 @@ def _making_bytes(tangents: TangentMap, own: int) -> int:
 
 
 def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> int:
-    """What solving one expert needs beside the making of features, at the worst of its three stages.
-
-    Args:
-        own: Its rows.
-        held: Those of them that a budget lets it keep.
-    """
+    """What solving one expert needs beside the making of features, at the worst of its three stages: with so
+    many rows of its own, of which a budget lets it keep those held."""
     offered, width = shape.offered, tangents.num_columns(expert=True)
     rows = held + min(offered, shape.lend * shape.neighbours)
     kept = 2 * held * own if held < own else 0
@@ -328,16 +311,12 @@ def _free_in_container() -> int | None:
 
 def timed(work: Callable[[], Any], device: torch.device) -> float:
     """Seconds that `work` takes."""
-    _finish(device)
+    finish = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    finish()
     start = time.perf_counter()
     work()
-    _finish(device)
+    finish()
     return time.perf_counter() - start
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _seconds(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.chunking import chunks, map_chunks
-from ..data.rows import Rows, finite_rows
+from ..data.rows import Rows, check_groups, finite_rows, holdout_split, read_rows, require_all
 from ..data.trees import Inputs, count, take
 from ..data.user_warnings import warn_user
 from ..executors import FitContext
@@ -17,9 +17,8 @@ from ..experts.expert import Problem
 from ..likelihoods import Likelihood
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap
-from ..tangents.checks import check_network
-from ..tangents.network import TangentNetwork, as_matrix, prepare
-from ..tangents.output import with_output
+from ..tangents.modules import with_output
+from ..tangents.network import TangentNetwork, as_matrix, check_network, prepare
 from .options import FitOptions
 
 PROBE_ROWS = 64  # rows on which the network is probed and timed
@@ -28,21 +27,13 @@ SAMPLE_ROWS = 512  # rows from which parameters are ranked
 
 @dataclass(frozen=True)
 class Prepared:
-    """A network that has passed every probe.
+    """A network that has passed every probe."""
 
-    Args:
-        network: The private copy and its chosen parameters.
-        maps: For each kernel, what makes its features, and the outputs it serves [B].
-        tangents: The representation.
-        reason: Why this one.
-        blends: What the experts of each kernel learn, each [C, B]; empty: all of its outputs.
-    """
-
-    network: TangentNetwork
-    maps: list[tuple[TangentMap, Tensor]]
+    network: TangentNetwork  # the private copy and its chosen parameters
+    maps: list[tuple[TangentMap, Tensor]]  # what makes the features of each kernel, and its outputs [B]
     tangents: Tangents
-    reason: str
-    blends: list[Tensor]
+    reason: str  # why these
+    blends: list[Tensor]  # what the experts of each kernel learn, [C, B] each; empty: all of its outputs
 
     @property
     def num_outputs(self) -> int:
@@ -55,7 +46,7 @@ def prepare_network(network: nn.Module, rows: Rows, options: FitOptions) -> Prep
     network, likelihood, tangents = with_output(network, options.output), options.likelihood, options.tangents
     generator = torch.Generator().manual_seed(options.seed)
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
-    sample, targets = rows.take(chosen), rows.targets[chosen.to(rows.targets.device)]
+    sample, targets = rows.batch(chosen)
     probed = check_network(network, rows.take(torch.arange(min(PROBE_ROWS, len(rows)))))
     num_outputs = as_matrix(probed).shape[1]
     likelihood.check(num_outputs, rows.targets, name="train")
@@ -89,7 +80,7 @@ def choose_tangents(
         tangents = LayerFactors()
         tangents.choose(network)
         prepared = prepare(network, tangents.parameters, device)
-        mix = torch.eye(as_matrix(prepared.outputs(sample)).shape[1], dtype=torch.float64)[:1]
+        mix = torch.eye(prepared.matrix(sample).shape[1], dtype=torch.float64)[:1]
         tangents.bind(prepared, mix, sample, rows.targets[:2])
         return tangents, "every parameter belongs to a layer whose gradient factorises"
     except (ValueError, RuntimeError) as error:
@@ -109,16 +100,8 @@ def residual_of(
     name: str,
     blends: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """-H^-1 R of all rows, shape [n, C], after checking outputs and targets; with blends, [n, B] for each.
-
-    Args:
-        network: Whose outputs f they are about.
-        likelihood: Gives H and R.
-        rows: Inputs and targets.
-        context: Where and how the work is done.
-        name: Of the rows, in error messages.
-        blends: Of each kernel, shape [C, B]: of many outputs, all n x C numbers are never there at once.
-    """
+    """-H^-1 R of all rows, shape [n, C], after checking outputs and targets; with blends [C, B], [n, B] for
+    each: of many outputs, all n x C numbers are never there at once. `name` is for error messages."""
     parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
     targets = rows.targets.cpu()
 
@@ -131,12 +114,8 @@ def residual_of(
         return finite_rows(outputs), [found @ blend for blend in blends] or [found]
 
     results = context.map(residual, parts, stage="running the network", rows=len)
-    bad = (~torch.cat([finite for finite, _ in results])).nonzero().flatten()
-    if len(bad):
-        raise ValueError(
-            f"the network's outputs on the {name} rows are NaN or infinite in {len(bad)} of {len(rows)} "
-            f"rows, first in row {int(bad[0])}; drop or repair these rows."
-        )
+    finite = torch.cat([finite for finite, _ in results])
+    require_all(finite, f"the network's outputs on the {name} rows")
     return [torch.cat([found[k] for _, found in results]) for k in range(len(blends) or 1)]
 
 
@@ -153,24 +132,61 @@ def make_problems(
     residuals: Sequence[Tensor],
     groups: Tensor | None,
     blends: Sequence[Tensor],
+    linear: Tensor | None = None,
 ) -> list[Problem]:
-    """What the experts of each kernel share.
-
-    Args:
-        maps: What makes the features of each kernel, and the outputs it serves [B].
-        rows: The training rows.
-        residuals: Of each kernel, or one for all.
-        groups: Of each row, shape [n], or None.
-        blends: Of each kernel; empty: none.
-    """
+    """What the experts of each kernel share; without blends there is one residual for all kernels."""
+    residuals = residuals if blends else [*residuals] * len(maps)
+    each = zip(maps, residuals, blends or [None] * len(maps), strict=True)
     return [
-        Problem(
-            rows,
-            tangent_map,
-            served,
-            residuals[index if blends else 0],
-            groups,
-            blend=blends[index] if blends else None,
-        )
-        for index, (tangent_map, served) in enumerate(maps)
+        Problem(rows, tangents, served, residual, groups, linear=linear, blend=blend)
+        for (tangents, served), residual, blend in each
     ]
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """What the experts and the calibration get of what the user handed over."""
+
+    rows: Rows  # of the experts
+    residuals: list[Tensor]  # of these rows, for each kernel
+    groups: Tensor | None  # of these rows, to be left out together
+    validation: Rows | None  # to calibrate on
+    split: tuple[int, int] = (0, 0)  # rows handed over, and how many of them were split off to calibrate on
+
+
+def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:
+    """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without.
+
+    The network's outputs on all of them are checked here.
+    """
+    likelihood, held = options.likelihood, options.validation
+    labels = check_groups(options.groups, rows)
+
+    def residuals_of(given: Rows, name: str) -> list[Tensor]:
+        return residual_of(ready.network, likelihood, given, context, name=name, blends=ready.blends)
+
+    if held is not None:
+        held = read_rows(held, name="validation")
+        likelihood.check(ready.num_outputs, held.targets, name="validation")
+    residuals = residuals_of(rows, "train")
+    if held is not None:
+        residuals_of(held, "validation")
+    context.report.begin("planning")
+    # where rows are split off, groups only say which of them go together
+    groups = None if likelihood.needs_held_out else labels
+    if held is not None or not likelihood.needs_held_out:
+        found = FitRows(rows, residuals, groups, held)
+    else:
+        off = holdout_split(rows, labels, options.seed)
+        count = int(off.sum())
+        held = rows.some(off) if count else None
+        kept = [residual[~off] for residual in residuals]
+        found = FitRows(rows.some(~off), kept, groups, held, (len(rows), count))
+    generator = torch.Generator().manual_seed(options.seed)
+    if found.validation is None and labels is None and found.rows.looks_like_time_series(generator):
+        warn_user(
+            "the rows look like a time series: neighbouring rows are far more alike than random ones. "
+            "Without validation rows the error bar is then too small for new motions; pass `groups=` "
+            "(trajectory labels) or `validation=` (rows from other trajectories)."
+        )
+    return found

@@ -12,16 +12,13 @@ import torch
 
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, WorkerLostError
-from ..experts.expert import Problem, Solved, Task, prior_expert, solve_expert
+from ..experts.expert import Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
 from ..experts.features import NO_COLUMNS
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, NO_CAP, RowQuota, border_rows, lend_rows
-from ..experts.shared_prior import agree_on_prior
 from ..math.evidence import FactorisationError
-from ..tangents.base import TangentMap
-from .budget import OVERHEAD, gate_bytes, quota_for_budget
-from .divide import divide, give_back, precompute_features
+from .divide import divide, give_back, precompute_features, quota_for_budget
 from .options import FitOptions
 from .plan import Plan
 
@@ -39,16 +36,7 @@ class FittedMixture:
 def fit_mixture(
     index: int, problem: Problem, plan: Plan, options: FitOptions, room: int | None, context: FitContext
 ) -> FittedMixture:
-    """Divide, hand out the rows, solve.
-
-    Args:
-        index: Of the kernel, in a checkpoint.
-        problem: What its experts share.
-        plan: Of the fit.
-        options: Of the fit.
-        room: Bytes that this kernel may hold; None: no limit.
-        context: Where and how the work is done.
-    """
+    """Divide, hand out the rows, solve: kernel number `index`, which may hold `room` bytes (None: any)."""
     tangents, store = problem.tangents, context.store
     if plan.keep_features:
         problem = replace(problem, known=precompute_features(tangents, problem.rows, context))
@@ -56,10 +44,10 @@ def fit_mixture(
     division = replace(options.division, subset=plan.subset)
     ways = {"division": division, "patchwork": options.patchwork, "known": problem.known}
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
-    quota = _row_quota(tangents, partition, plan, options, room, problem.num_targets)
+    quota = _row_quota(problem, partition, plan, options, room)
     tasks = make_tasks(partition, quota)
     if options.likelihood.common_prior:
-        problem = replace(problem, prior=agree_on_prior(problem, tasks, context.executor))
+        problem = replace(problem, prior=agree_on_prior(problem, tasks, context))
     solved = solve_tasks(
         problem,
         tasks,
@@ -74,21 +62,15 @@ def fit_mixture(
 
 
 def _row_quota(
-    tangents: TangentMap,
-    partition: Partition,
-    plan: Plan,
-    options: FitOptions,
-    room: int | None,
-    num_outputs: int,
+    problem: Problem, partition: Partition, plan: Plan, options: FitOptions, room: int | None
 ) -> RowQuota:
     """How many rows an expert may hold: all of them, or what the budget leaves."""
     sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
     if room is None:
         return RowQuota(own=NO_CAP, borrowed=lend)
-    gate = gate_bytes(tangents, plan.subset, options.division.components, len(sizes))
-    near = [len(neighbours) for neighbours in partition.neighbours]
-    return quota_for_budget(tangents, sizes, near, lend, room - gate - OVERHEAD, num_outputs)
+    near, gate = list(map(len, partition.neighbours)), (plan.subset, options.division.components)
+    return quota_for_budget(problem.tangents, sizes, near, lend, room, problem.num_targets, gate)
 
 
 def make_tasks(partition: Partition, quota: RowQuota) -> list[Task]:
@@ -118,16 +100,8 @@ def solve_tasks(
     on_solved: Callable[[int, Solved], None] | None = None,
     strict: bool = False,
 ) -> list[Solved]:
-    """Solve every task that is not yet finished; one that cannot be solved answers with the prior.
-
-    Args:
-        problem: What all experts share.
-        tasks: The rows of each.
-        context: Where and how the work is done.
-        finished: Results that are already there, by position.
-        on_solved: Called with the position and each new result as it comes.
-        strict: Raise on the first expert that cannot be solved.
-    """
+    """Solve every task that is not yet `finished`, by position; one that cannot be solved answers with the
+    prior, or raises if `strict`. `on_solved` is called with the position and each new result as it comes."""
     found: dict[int, Solved | FactorisationError] = dict(finished or {})
     done, todo = len(found), [i for i in range(len(tasks)) if i not in found]
     solve = partial(_solve_or_explain, problem)
@@ -172,22 +146,18 @@ def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tup
 
 def _with_priors(tasks: list[Task], found: dict[int, Solved | FactorisationError]) -> list[Solved]:
     """Replace what could not be solved by experts that answer with the prior variance."""
-    in_order = [found[i] for i in sorted(found)]  # they come as they finish; sums must not depend on it
+    in_order = [found[i] for i in range(len(tasks))]  # they come as they finish; sums must not depend on it
     siblings = [r.expert for r in in_order if isinstance(r, Solved) and not r.expert.failed]
-    failed = {i: r for i, r in sorted(found.items()) if isinstance(r, FactorisationError)}
-    if failed and not siblings:
-        first = next(iter(failed.values()))
-        raise FactorisationError(f"no expert could be solved: {first}") from first
+    failed = {i: r for i, r in enumerate(in_order) if isinstance(r, FactorisationError)}
     if failed:
-        names = ", ".join(map(str, failed))
+        first = next(iter(failed.values()))
+        if not siblings:
+            raise FactorisationError(f"no expert could be solved: {first}") from first
         warn_user(
-            f"experts {names} could not be solved and answer with the prior variance "
-            f"({next(iter(failed.values()))}). strict=True raises instead."
+            f"experts {', '.join(map(str, failed))} could not be solved and answer with the prior variance "
+            f"({first}). strict=True raises instead."
         )
-    solved = []
-    for i, task in enumerate(tasks):
-        result = found[i]
-        solved.append(
-            Solved(prior_expert(task, siblings), None) if isinstance(result, FactorisationError) else result
-        )
-    return solved
+    return [
+        Solved(prior_expert(task, siblings), None) if isinstance(result, FactorisationError) else result
+        for task, result in zip(tasks, in_order, strict=True)
+    ]

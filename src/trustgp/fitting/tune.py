@@ -1,38 +1,66 @@
-"""`trustgp.tune`: the frontier of what a model is worth against what it takes, and the best that fits."""
+"""The best form of a model within a budget: `trustgp.tune`, and the fit that keeps to one.
+
+`tune` draws the frontier of what a model is worth against what it takes.
+"""
 
 from __future__ import annotations
 
 import copy
-import io
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rich.console import Console
+import torch
 from rich.table import Table
+from torch import Tensor, nn
 
+from ..data.chunking import chunks
 from ..data.quantities import Budget, BudgetText, parse_budget, size_text
 from ..data.rows import Rows, read_rows
-from ..data.trees import Inputs, as_inputs
+from ..data.trees import Inputs, as_inputs, count, leaves, map_tensors, take
 from ..executors.progress import Reporter, reporting
 from ..experts.shrink import Sizes
+from ..likelihoods.prediction import ClassPrediction, Prediction
+from ..metrics import auroc, class_nll, gaussian_nll
+from ..metrics.score_report import table_text
 from ..plots import draw_frontier
-from ..state.model_state import FittedModel, ModelState
+from ..state.model_file import file_bytes
+from ..state.model_state import FittedModel, ModelState, nbytes, predict
 from ..tangents import LayerFactors, Sketch
-from ..tangents.output import has_output_selector
+from ..tangents.modules import has_output_selector
+from ..tangents.network import as_matrix
 from .calibrate import recalibrate
-from .compress import check_whole, compressed
+from .compress import check_whole, compressed, ladder
 from .options import FitOptions
 from .pipeline import fit_model
-from .trials import Trial, halves, ladder, made_strange, scores, times, trial
+from .plan import timed
 
 SCORES = {"nll": False, "corrected": False, "auroc": True}  # whether more is better
 AGAIN = (Sizes(), Sizes(rows=128, gate=128, witness=128, half=True))  # what is tried of each refit
 WIDTHS = (4096, 1024, 256)
 CALLS = 30  # of each form that are timed
+WITHIN = "within"  # in the folder of a checkpoint: experts that were limited from the start
+FAR = 3.0  # how many times their distance from the mean strange rows lie
+BLOCKS = 10  # of validation rows, in their order: every second one scores
+LOT = 1024  # rows predicted at a time
 Best = TypeVar("Best")
 Model = TypeVar("Model", bound=FittedModel)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model that was tried."""
+
+    name: str  # what was done to it, in words
+    nll: float  # on rows it was not calibrated on, about the network's output, per output, in nats
+    corrected: float  # the same about the corrected mean; of classes the same number
+    auroc: float  # how well the novelty score tells strange rows from those
+    moved: float  # share of those rows that another expert answers than of the first model
+    nbytes: int  # what it holds in memory
+    file_bytes: int  # of the file that `save` writes
+    milliseconds: float  # median of predictions for one row
+    fits: bool  # whether it stays within the budget
 
 
 @dataclass(frozen=True)
@@ -58,28 +86,21 @@ class Tuning(Generic[Best]):
     strange: str
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=400, color_system=None).print(self.__rich__())
-        return text.getvalue().rstrip("\n")
+        return table_text(self.__rich__())
 
     def __rich__(self) -> Table:
         """The table, for a terminal."""
         shown = Table(title=f"Within {self.budget}, by {self.by}: {self.chosen}", title_justify="left")
         shown.caption, shown.caption_justify = f"{self.split} AUROC: {self.strange}.", "left"
         shown.add_column("model")
-        names = ("NLL", "corrected", "AUROC", "moved", "memory", "file", "ms, batch 1", "fits")
-        for name in names:
+        for name in ("NLL", "corrected", "AUROC", "moved", "memory", "file", "ms, batch 1", "fits"):
             shown.add_column(name, justify="right")
         for row in self.table:
-            figures = (
-                f"{row.nll:.3f}",
-                f"{row.corrected:.3f}",
-                f"{row.auroc:.4f}",
-                f"{100 * row.moved:.1f} %",
-            )
+            figures = (f"{row.nll:.3f}", f"{row.corrected:.3f}", f"{row.auroc:.4f}")
+            moved = f"{100 * row.moved:.1f} %"
             sizes = (size_text(row.nbytes), size_text(row.file_bytes), f"{row.milliseconds:.2f}")
             style = "bold" if row.name == self.chosen else None
-            shown.add_row(row.name, *figures, *sizes, "yes" if row.fits else "", style=style)
+            shown.add_row(row.name, *figures, moved, *sizes, "yes" if row.fits else "", style=style)
         return shown
 
     def plot(self, path: str | Path | None = None, *, dpi: int = 120) -> Any:
@@ -217,12 +238,12 @@ def _refitted(state: ModelState, train: Any, rows: Rows, options: dict[str, Any]
         "num_experts": len(state.mixtures[0].experts),
         "witness": provenance.witness,
         "seed": provenance.seed,
+        "progress": False,
     }
     network = copy.deepcopy(state.network)  # the model's own is frozen
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in provenance.names)
-    with reporting(enabled=False) as quiet:
-        return fit_model(network, train, FitOptions.parse(**{**settings, **options}), quiet)
+    return fit_model(network, train, FitOptions.parse(**{**settings, **options}))
 
 
 def _tried(
@@ -241,8 +262,72 @@ def _tried(
     for (name, form), (figures, experts), seconds in zip(forms, said, spent, strict=True):
         alike = experts.shape == said[0][1].shape and form.num_experts == forms[0][1].num_experts
         moved = float((experts != said[0][1]).double().mean()) if alike else 1.0
-        found.append(trial(name, form, figures, moved, seconds, limits))
+        held = nbytes(form)
+        sizes = {"nbytes": held, "file_bytes": file_bytes(form), "milliseconds": 1e3 * seconds}
+        fits = limits.allows(held, seconds)
+        found.append(Trial(name=name, **figures, moved=moved, **sizes, fits=fits))
     return found
+
+
+def halves(rows: Rows) -> tuple[Rows, Rows]:
+    """Rows to calibrate on and rows to score: ten blocks in their order, every second one scores.
+
+    Rows that follow each other in time stay together, so that few score beside their own neighbours.
+    """
+    if len(rows) < 2 * BLOCKS:
+        raise ValueError(
+            f"{len(rows)} validation rows; tuning splits them in two and needs {2 * BLOCKS} at least."
+        )
+    block = torch.arange(len(rows)) * BLOCKS // len(rows)
+    return rows.some(block % 2 == 0), rows.some(block % 2 == 1)
+
+
+def made_strange(rows: Rows) -> Inputs:
+    """The same inputs, each number three times as far from its mean over the rows; whole numbers stay."""
+    inputs = rows.take(torch.arange(len(rows)))
+    if not any(leaf.is_floating_point() for leaf in leaves(inputs)):
+        raise ValueError("no input is a real number, so none can be moved away; pass novel=, strange rows.")
+
+    def away(leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return leaf
+        mean = leaf.double().mean(dim=0)
+        return (mean + FAR * (leaf.double() - mean)).to(leaf.dtype)
+
+    return map_tensors(away, inputs)
+
+
+def scores(state: ModelState, rows: Rows, novel: Inputs) -> tuple[dict[str, float], Tensor]:
+    """NLL, corrected NLL and AUROC of a model, and the expert of each row [n] or [n, G]."""
+    said, strange = _predicted(state, rows.inputs), _predicted(state, novel)
+    # the novelty score is infinite where nothing is known
+    familiar, novel = (torch.where(p.valid, p.score.double(), torch.inf) for p in (said, strange))
+    found = {"nll": _nll(said, rows.targets), "corrected": _nll(said.corrected, rows.targets)}
+    return found | {"auroc": float(auroc(familiar, novel))}, said.expert
+
+
+def _predicted(state: ModelState, inputs: Inputs) -> Prediction:
+    return Prediction.cat([predict(state, take(inputs, index)) for index in chunks(count(inputs), LOT)])
+
+
+def _nll(said: Prediction, targets: Tensor) -> float:
+    targets = targets.to(said.mean.device)
+    if isinstance(said, ClassPrediction):
+        return float(class_nll(said.probabilities, targets.flatten().long()).mean())
+    mean, variance = as_matrix(said.mean), as_matrix(said.variance)
+    return float(gaussian_nll(mean, variance, targets).mean())
+
+
+def times(states: Sequence[ModelState], rows: Rows, *, calls: int) -> list[float]:
+    """Median seconds of a prediction for one row, of each model; they take turns."""
+    spent: list[list[float]] = [[] for _ in states]
+    ones = [rows.take(torch.tensor([k % len(rows)])) for k in range(calls + 1)]
+    for turn, one in enumerate(ones):
+        for state, found in zip(states, spent, strict=True):
+            seconds = timed(lambda state=state, one=one: predict(state, one), state.device)
+            if turn:  # the first call of each warms up
+                found.append(seconds)
+    return [float(torch.tensor(found, dtype=torch.float64).median()) for found in spent]
 
 
 def _best(found: list[Trial], limits: Budget, by: str) -> int:
@@ -259,3 +344,33 @@ def _best(found: list[Trial], limits: Budget, by: str) -> int:
         )
     sign = -1.0 if SCORES[by] else 1.0
     return min(fitting, key=lambda k: (sign * getattr(found[k], by), found[k].nbytes))
+
+
+def fit_within_budget(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
+    """With validation rows the best form of a model without a limit; else the fit itself keeps to it."""
+    if options.budget == Budget() or options.budget.during_fit or options.validation is None:
+        return fit_model(network, train, options)
+    train = read_rows(train, name="train")  # once, for two fits
+    options = replace(options, validation=read_rows(options.validation, name="validation"))
+    best = _best_form(network, train, options)
+    if best is not None:
+        return best
+    folder = None if options.checkpoint is None else options.checkpoint / WITHIN
+    return fit_model(network, train, replace(options, checkpoint=folder))
+
+
+def _best_form(network: nn.Module, train: Rows, options: FitOptions) -> ModelState | None:
+    """The best form within the budget of the model without one; None: that takes too much, or none fits."""
+    timed = options.budget.seconds is not None  # then there is no other way
+    try:
+        whole = fit_model(network, train, replace(options, budget=Budget()))
+    except MemoryError:
+        if timed:
+            raise
+        return None
+    try:
+        return tune_state(whole, options.validation, options.budget, progress=options.progress).best
+    except ValueError:  # nothing fits, or there are too few validation rows to compare forms on
+        if timed:
+            raise
+        return None

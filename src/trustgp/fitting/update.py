@@ -10,16 +10,14 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.fingerprint import rows_fingerprint
-from ..data.holdout import check_groups, kept_rows
-from ..data.rows import BATCH_ROWS, Rows, gather, read_rows
+from ..data.rows import BATCH_ROWS, Rows, check_groups, gather, kept_rows, read_rows
 from ..data.trees import leaves, structure
 from ..executors import Executor, FitContext, usual_threads
 from ..executors.progress import reporting
-from ..experts.expert import Solved, Task
+from ..experts.expert import Solved, prior_of
 from ..experts.gate import Partition, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.neighbours import NO_CAP, RowQuota
-from ..experts.shared_prior import prior_of
 from ..experts.witness import WitnessState
 from ..experts.witness_fit import update_witness
 from ..state.model_state import ModelState, Training
@@ -55,17 +53,15 @@ def update_state(
     """
     added = _checked(state, new_rows)
     with reporting(enabled=progress) as report:
-        context = FitContext(
-            state.device, state.provenance.seed, executor or usual_threads(state.device), report
-        )
+        executor = executor or usual_threads(state.device)
+        context = FitContext(state.device, state.provenance.seed, executor, report)
         before = _recall(state, train, context)
         _check_alike(before.rows, added)
         labels = _join_groups(before.groups, check_groups(groups, added))
         state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
         rows = _joined(before.rows, added)
-        after, mixtures, touched = _solved_again(
-            state, replace(before, rows=rows, groups=labels), added, context
-        )
+        whole = replace(before, rows=rows, groups=labels)
+        after, mixtures, touched = _solved_again(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
         witness = _witness_again(state, rows, context)
         found = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
@@ -93,14 +89,8 @@ def _checked(state: ModelState, new_rows: Any) -> Rows:
 def _solved_again(
     state: ModelState, training: Training, added: Rows, context: FitContext
 ) -> tuple[Training, tuple[Mixture, ...], list[int]]:
-    """Every kernel with all rows, and which experts were not the same.
-
-    Args:
-        state: As it was.
-        training: With all rows, but the partitions and the experts of before.
-        added: The new rows alone.
-        context: Where and how the work is done.
-    """
+    """Every kernel with all rows, and which experts were not the same; `training` has all rows, but the
+    partitions and the experts of before."""
     network, likelihood = state.mixtures[0].tangents.network, state.likelihood
     blends = find_blends([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
     residuals = residual_of(network, likelihood, training.rows, context, name="new_rows", blends=blends)
@@ -113,7 +103,11 @@ def _solved_again(
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
         quota = RowQuota(state.provenance.cap[k], state.provenance.lend[k])
         before, after = make_tasks(training.partitions[k], quota), make_tasks(partition, quota)
-        same = {i: training.solved[k][i] for i in range(len(after)) if _equal(before[i], after[i])}
+        same = {
+            i: training.solved[k][i]
+            for i, (a, b) in enumerate(zip(before, after, strict=True))
+            if torch.equal(a.own, b.own) and torch.equal(a.candidates, b.candidates)
+        }
         results = solve_tasks(problem, after, context, finished=same)
         offset = sum(len(m.experts) for m in state.mixtures[:k])
         touched += [offset + i for i in range(len(after)) if i not in same]
@@ -126,11 +120,8 @@ def _solved_again(
 
 def _joined(old: Rows, new: Rows) -> Rows:
     """The old rows, then the new ones; more than memory should hold go to a file."""
-    batches = (
-        (rows.take(index), rows.targets[index.to(rows.targets.device)].to(old.targets))
-        for rows in (old, new)
-        for index in chunks(len(rows), BATCH_ROWS)
-    )
+    new = replace(new, targets=new.targets.to(old.targets))
+    batches = (rows.batch(index) for rows in (old, new) for index in chunks(len(rows), BATCH_ROWS))
     inputs, targets = gather(batches, name="old and new rows")
     return Rows(inputs, targets, old.ordered and new.ordered)
 
@@ -189,7 +180,3 @@ def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
     if old is None or new is None:
         return None
     return torch.cat([old, new + int(old.max()) + 1])
-
-
-def _equal(a: Task, b: Task) -> bool:
-    return torch.equal(a.own, b.own) and torch.equal(a.candidates, b.candidates)

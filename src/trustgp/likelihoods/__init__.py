@@ -1,8 +1,7 @@
 """What the targets are: one file per likelihood."""
 
 from .base import Calibrations, Likelihood, Shape
-from .classification import Classification
-from .objectness import Finding
+from .classification import Classification, Finding
 from .regression import Regression
 
 KINDS = {"Regression": Regression, "Classification": Classification, "Finding": Finding}

@@ -1,114 +1,161 @@
-"""What every likelihood offers: all that depends on what the targets are."""
+"""What every likelihood offers, all that depends on what the targets are; and when a row is called novel."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
 from ..experts.mixture import LatentPrediction
+from ..math.calibration import check_share, held_out_quantile, needed_rows
+from ..tangents.base import output_mixes
 from .prediction import Prediction
 
+PREFIX = "novelty."  # of what a file holds of scores and threshold
 Calibrations = tuple[Any, ...]
 """What a likelihood learns from held-out rows: frozen dataclasses of float64 tensors, which a file holds."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes on which calibrations depend.
+    """The sizes on which calibrations depend."""
 
-    Args:
-        outputs: C, of the network.
-        experts: Of each kernel.
-    """
-
-    outputs: int
-    experts: tuple[int, ...]
+    outputs: int  # C, of the network
+    experts: tuple[int, ...]  # of each kernel
 
 
-class Likelihood(Protocol):
+class Likelihood(ABC):
     """What the targets are. A new one is one file, and one line in `KINDS`."""
 
     default_outputs: ClassVar[str]  # how outputs enter the kernel where the user does not say
-    uses_witness: ClassVar[
-        bool
-    ]  # whether a witness, which knows inputs and targets only, has anything to say
+    contrast: ClassVar[bool]  # whether only differences of outputs count; see `output_mixes`
+    uses_witness: ClassVar[bool]  # whether a witness, which knows inputs and targets only, can say anything
     common_prior: ClassVar[bool]  # whether all experts share one scale and noise ratio
     needs_held_out: ClassVar[bool]  # whether rows are split off where no validation rows are given
     titles: ClassVar[tuple[str, ...]]  # of the calibrations, for `trustgp inspect`
 
     def settings(self) -> dict:
         """Plain values: the arguments that make this object again."""
-        ...
+        return {}
 
     def mixes(
         self, outputs: str, num_outputs: int, generator: torch.Generator
     ) -> list[tuple[Tensor, Tensor]]:
         """How the outputs enter the kernel; see `output_mixes`."""
-        ...
+        return output_mixes(outputs, num_outputs, generator, contrast=self.contrast)
 
+    @abstractmethod
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, K] suit a network with C outputs."""
-        ...
 
-    def warn(self, num_outputs: int, targets: Tensor) -> None:
+    def warn(self, num_outputs: int, targets: Tensor) -> None:  # noqa: B027 - as a rule there is nothing
         """Warn of what is odd about the training targets, once, before the work."""
-        ...
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """t such that f - t is the gradient of the loss in f, shape [n, C]: for ranking parameters."""
-        ...
+        return targets
 
+    @abstractmethod
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-H^-1 R, float64, shape [n, C]."""
-        ...
 
     def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
         """Combinations of the outputs that the experts of a kernel learn [C, B]; None: each output."""
-        ...
+        return None
 
+    @abstractmethod
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> Any:
         """Rows with known targets, as `calibrate` wants them; parts are joined by their class's `cat`."""
-        ...
 
+    @abstractmethod
     def calibrate(
         self, rows: Any, shape: Shape, targets: Tensor | None, *, seen: bool = False
     ) -> Calibrations:
-        """What can be learnt from held-out rows; None: the defaults.
+        """What can be learnt from held-out rows, as `calibration_rows` gave them; None: the defaults.
 
-        Args:
-            rows: What `held_out` gave.
-            shape: Of the model.
-            targets: Of the training rows; None: they are not known.
-            seen: Whether the network was trained on the held-out rows.
+        Targets are those of the training rows, if they are known; `seen`: the network was trained on `rows`.
         """
-        ...
 
+    @abstractmethod
     def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:
         """What held-out rows teach anew; what only training rows can tell is taken from `calibrations`."""
-        ...
 
-    def calibration_warning(self, rows: Any, calibrations: Calibrations) -> str:
+    def calibration_warning(self, rows: Any, calibrations: Any) -> str:
         """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""
-        ...
+        return ""
 
     def score(self, raw: LatentPrediction) -> Tensor:
-        """How foreign a row is, as one number, float64, shape [n]."""
-        ...
+        """How foreign a row is, as one number, float64, shape [n]: novelty, the mean over the outputs."""
+        return raw.novelty.mean(dim=1)
 
-    def prediction(self, outputs: Tensor, raw: LatentPrediction, calibrations: Calibrations) -> Prediction:
-        """The answer to the user."""
-        ...
+    @abstractmethod
+    def prediction(self, outputs: Tensor, raw: LatentPrediction, calibrations: Any) -> Prediction:
+        """The answer to the user: outputs [n] or [n, C] of the network, and what the experts say of them."""
 
+    @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
         """The calibrations from a file, each tensor checked."""
-        ...
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """At least float32: the variances of a half-precision network lie below what its numbers can hold."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def common_fields(outputs: Tensor, raw: LatentPrediction) -> dict[str, Any]:
+    """What every prediction says, by name."""
+    return {
+        "novelty": raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
+        "expert": raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
+        "valid": torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1),
+    }
+
+
+@dataclass(frozen=True)
+class NoveltyThreshold:
+    """A row whose score lies above the threshold is novel."""
+
+    threshold: Tensor  # of the score, a scalar
+    false_alarm: Tensor  # with which probability a familiar row lies above it, at most, a scalar
+
+    @classmethod
+    def fit(cls, scores: Tensor, false_alarm: float) -> NoveltyThreshold:
+        """The threshold for held-out scores [k]; see `held_out_quantile`."""
+        check_share("false_alarm", false_alarm, 0.01)
+        needed = needed_rows(1.0 - false_alarm)
+        if len(scores) < needed:
+            raise ValueError(
+                f"a threshold for false_alarm={false_alarm} takes at least {needed} held-out rows, and there "
+                f"are {len(scores)}; fit with `validation=`, pass familiar rows to model.threshold(rows), or "
+                "allow more false alarms."
+            )
+        if not bool(torch.isfinite(scores).all()):
+            raise ValueError("held-out rows have no finite score; drop those whose `valid` is False.")
+        threshold = held_out_quantile(scores.double().cpu(), 1.0 - false_alarm)
+        return cls(threshold, torch.tensor(false_alarm, dtype=torch.float64))
+
+
+def novelty_tensors(scores: Tensor, limit: NoveltyThreshold | None) -> dict[str, Tensor]:
+    """What a file holds of them."""
+    table = {f"{PREFIX}scores": scores} if len(scores) else {}
+    if limit is not None:
+        table |= {f"{PREFIX}threshold": limit.threshold, f"{PREFIX}false_alarm": limit.false_alarm}
+    return table
+
+
+def read_novelty(reader: Reader) -> tuple[Tensor, NoveltyThreshold | None]:
+    """The held-out scores, empty where there are none, and the threshold if one was fitted."""
+    names, scores = reader.matching(PREFIX), torch.zeros(0, dtype=torch.float64)
+    if "scores" in names:
+        scores = reader.positive(f"{PREFIX}scores", None, zero=True)
+    if not {"threshold", "false_alarm"} & set(names):
+        return scores, None
+    threshold = reader.positive(f"{PREFIX}threshold", zero=True)
+    false_alarm = reader.take(f"{PREFIX}false_alarm", torch.float64)
+    reader.require(0 < float(false_alarm) < 1, f"{PREFIX}false_alarm", "must lie between 0 and 1")
+    return scores, NoveltyThreshold(threshold, false_alarm)

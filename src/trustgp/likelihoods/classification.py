@@ -3,7 +3,7 @@ r"""Classification: targets are class numbers, outputs are logits, the loss is c
 The experts learn one combination u of the logits (see `Classification.blend`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
 same for all logits of a row, and the row's novelty score. It cools the probabilities,
-:math:`p = \mathrm{softmax}(z / T)` with :math:`T = \sqrt{T_0^2 + \lambda v}` (see `math.temperature`).
+:math:`p = \mathrm{softmax}(z / T)` with :math:`T = \sqrt{T_0^2 + \lambda v}` (see `math.cross_entropy`).
 """
 
 from __future__ import annotations
@@ -16,34 +16,32 @@ import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
+from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
-from ..math.cross_entropy import loss_gradient, newton_step
-from ..math.temperature import ClassCalibrationRows, Temperature, fit_temperature
-from ..tangents.base import output_mixes
-from .base import Shape, wide
-from .class_prediction import ClassPrediction
+from ..math.cross_entropy import (
+    ClassCalibrationRows,
+    Temperature,
+    fit_temperature,
+    loss_gradient,
+    newton_step,
+)
+from .base import Likelihood, Shape, common_fields, wide
+from .prediction import ClassPrediction
 
 NAMED = 8  # absent classes that a warning names
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Likelihood):
     """Targets are class numbers 0 .. C - 1; the network returns C logits, or one logit for two classes."""
 
     default_outputs: ClassVar[str] = "pseudo"
+    contrast: ClassVar[bool] = True
     uses_witness: ClassVar[bool] = False
     common_prior: ClassVar[bool] = True
     needs_held_out: ClassVar[bool] = True
     titles: ClassVar[tuple[str, ...]] = ("temperature",)
-
-    def settings(self) -> dict:
-        return {}
-
-    def mixes(
-        self, outputs: str, num_outputs: int, generator: torch.Generator
-    ) -> list[tuple[Tensor, Tensor]]:
-        return output_mixes(outputs, num_outputs, generator, contrast=True)
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, 1] are numbers of the classes of a network with C logits."""
@@ -61,9 +59,7 @@ class Classification:
         labels = targets.flatten()
         wrong = ((labels < 0) | (labels > last)).nonzero().flatten()
         if len(wrong):
-            reason = (
-                f"the network has {num_outputs} logits" if num_outputs > 1 else "the network has one logit"
-            )
+            reason = f"the network has {f'{num_outputs} logits' if num_outputs > 1 else 'one logit'}"
             raise ValueError(
                 f"{name} labels lie beyond 0..{last} in {len(wrong)} of {len(labels)} rows, first "
                 f"{int(labels[wrong[0]])} in row {int(wrong[0])}; {reason}, so only 0..{last} are "
@@ -87,7 +83,7 @@ class Classification:
         return logits.double() - loss_gradient(logits, _labels(targets, logits))
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """-(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.crossentropy`."""
+        """-(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.cross_entropy`."""
         return newton_step(outputs, _labels(targets, outputs))
 
     def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
@@ -95,11 +91,7 @@ class Classification:
 
         A kernel of one combination ("pseudo", "separate") learns just that. The one of all logits
         ("shared") has one scale for all, which random signs s find: the mean square of s W z is on average
-        that of W z, whose kernel it is.
-
-        Args:
-            mix: Of the kernel, shape [K, C].
-            generator: Of the signs.
+        that of W z, whose kernel it is: the mix W has the shape [K, C].
         """
         if len(mix) == 1:
             return mix.T.clone()
@@ -109,20 +101,12 @@ class Classification:
     def calibration_rows(
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
     ) -> ClassCalibrationRows:
-        """Rows with known classes, as the temperature wants them."""
         return ClassCalibrationRows(outputs, _labels(targets, outputs), self.score(raw), raw.expert[:, 0])
 
     def calibrate(
         self, rows: ClassCalibrationRows | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
     ) -> tuple[Temperature]:
-        """How the latent variance cools the probabilities.
-
-        Args:
-            rows: Held-out rows; None: there are none.
-            shape: Of the model.
-            targets: Do not matter here.
-            seen: Whether the network was trained on the held-out rows.
-        """
+        """How the latent variance cools the probabilities; the training targets do not matter here."""
         experts = shape.experts[0]
         if rows is None:
             return (Temperature.default(experts),)
@@ -135,10 +119,6 @@ class Classification:
         """The temperature fitted anew, to rows that the network has not seen."""
         return self.calibrate(rows, shape, None)
 
-    def calibration_warning(self, rows: ClassCalibrationRows, calibrations: tuple[Temperature]) -> str:
-        """A constant temperature is among those it is fitted with: there is nothing to say."""
-        return ""
-
     def score(self, raw: LatentPrediction) -> Tensor:
         """The latent variance, the mean over the logits where they have kernels of their own, shape [n]."""
         return raw.epistemic.mean(dim=1)
@@ -146,14 +126,9 @@ class Classification:
     def prediction(
         self, outputs: Tensor, raw: LatentPrediction, calibrations: tuple[Temperature]
     ) -> ClassPrediction:
-        """The answer to the user.
-
-        Args:
-            outputs: Logits of the network, shape [n] or [n, C].
-            raw: What the experts say, for all logits together (B = 1) or for each.
-            calibrations: The temperature.
-        """
+        """Of logits [n] or [n, C], for all of which together (B = 1) or for each the experts speak."""
         score = self.score(raw)
+        temperature = moved(calibrations[0], lambda tensor: tensor.to(score.device))
         spread = raw.epistemic.to(wide(outputs.dtype))
         # one number a row serves all logits: a view, however many there are
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
@@ -163,25 +138,46 @@ class Classification:
             epistemic=spread,
             aleatoric=nothing,
             excess=nothing,
-            novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
-            expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
-            valid=torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1),
-            temperature=calibrations[0].to(score.device)(score, raw.expert[:, 0]),
+            **common_fields(outputs, raw),
+            temperature=temperature(score, raw.expert[:, 0]),
             _score=score,
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> tuple[Temperature]:
-        """The temperature from a file, each tensor checked."""
         sizes = {"base": (), "slope": (), "slopes": (shape.experts[0],)}
-        values = {
-            name: reader.take(f"{prefix}0.{name}", torch.float64, *size) for name, size in sizes.items()
-        }
-        for name, value in values.items():
-            if not bool((value > 0).all()):
-                raise reader.fail(f"{prefix}0.{name}", "must be positive")
+        values = {name: reader.positive(f"{prefix}0.{name}", *size) for name, size in sizes.items()}
         return (Temperature(**values),)
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor:
     """Class numbers [n], beside the outputs."""
     return targets.reshape(-1).to(outputs.device, torch.int64)
+
+
+@dataclass(frozen=True)
+class Finding(Classification):
+    """Classes of which the last is "no object", of logits that add up to the log odds of an object.
+
+    All logits of a row may be shifted so that they do (`detection.splitting.ClassTail`), which changes no
+    probability. The kernel is that of their sum: how much the weights know about whether there is anything.
+    """
+
+    def mixes(
+        self, outputs: str, num_outputs: int, generator: torch.Generator
+    ) -> list[tuple[Tensor, Tensor]]:
+        if outputs != "pseudo":
+            return super().mixes(outputs, num_outputs, generator)
+        return [(torch.ones(1, num_outputs, dtype=torch.float64), torch.arange(num_outputs))]
+
+    def warn(self, num_outputs: int, targets: Tensor) -> None:
+        """Of classes without a training row; "no object" needs none: a good detector finds nothing else."""
+        if num_outputs > 2:
+            super().warn(num_outputs - 1, targets[targets != num_outputs - 1])
+
+    def score(self, raw: LatentPrediction) -> Tensor:
+        """The latent variance over that of the prior, in [0, 1], shape [n].
+
+        Queries that see little have small gradients, and with them a small variance: what counts is the
+        share of it that the training rows leave.
+        """
+        return raw.novelty.mean(dim=1)

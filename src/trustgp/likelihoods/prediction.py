@@ -1,4 +1,4 @@
-"""What a user gets back."""
+"""What a user gets back: numbers, classes or boxes, each with its error bar."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..math.calibration import check_share
+from ..math.cross_entropy import two_sided
+
 HALVINGS = 40  # of a stretch about one sigma long: to 1e-12
 
 
@@ -19,15 +22,8 @@ def folded_quantile(offset: Tensor, spread: Tensor, level: float) -> Tensor:
     .. math:: \Phi((z - d) / \sigma) - \Phi((-z - d) / \sigma) = p
 
     It lies between :math:`d + q_1 \sigma` and :math:`d + q_2 \sigma`, the Gaussian quantiles of one side
-    and of both sides, and is found by halving that stretch.
-
-    Args:
-        offset: d >= 0.
-        spread: sigma >= 0, of the same shape; where it is infinite so is the width.
-        level: p.
-
-    Returns:
-        Widths, float64.
+    and of both sides, and is found by halving that stretch. Offset d and spread sigma are not negative and of
+    one shape; the widths are float64, and infinite where the spread is.
     """
     d, s = offset.double(), spread.double()
     low, high = (math.sqrt(2.0) * _erfinv(p) for p in (2.0 * level - 1.0, level))
@@ -45,20 +41,23 @@ def folded_share(distance: Tensor, offset: Tensor, spread: Tensor) -> Tensor:
 
     .. math:: \tfrac12 ( \mathrm{erf}((z - d) / \sqrt2 \sigma) + \mathrm{erf}((z + d) / \sqrt2 \sigma) )
 
-    The inverse of `folded_quantile`: the interval of every level from this one on holds the target.
-
-    Args:
-        distance: z >= 0.
-        offset: d >= 0, of the same shape.
-        spread: sigma >= 0, of the same shape; where it is infinite the share is 0.
-
-    Returns:
-        Shares in [0, 1], float64.
+    The inverse of `folded_quantile`: the interval of every level from this one on holds the target. Distance
+    z, offset d and spread sigma are not negative and of one shape; the shares in [0, 1] are float64, and 0
+    where the spread is infinite.
     """
     z, d, s = distance.double(), offset.double(), math.sqrt(2.0) * spread.double()
     unit = torch.where(s > 0, s, 1.0)
     share = 0.5 * (torch.erf((z - d) / unit) + torch.erf((z + d) / unit))
     return torch.where(s > 0, share, (z >= d).double())
+
+
+def above(score: Tensor, threshold: float | None) -> Tensor:
+    """Which scores are novel, bool; what is no number is."""
+    if threshold is None:
+        raise ValueError(
+            "there is no threshold yet; call model.threshold(false_alarm=0.01), then predict again."
+        )
+    return ~(score <= threshold)
 
 
 def _erfinv(value: float) -> float:
@@ -131,11 +130,7 @@ class Prediction:
     @property
     def is_novel(self) -> Tensor:
         """Whether the score lies above the model's threshold, shape [n] bool; see `model.threshold`."""
-        if self._threshold is None:
-            raise ValueError(
-                "there is no threshold yet; call model.threshold(false_alarm=0.01), then predict again."
-            )
-        return ~(self.score <= self._threshold)  # what is no number is novel
+        return above(self.score, self._threshold)
 
     @property
     def probabilities(self) -> Tensor:
@@ -153,8 +148,7 @@ class Prediction:
         The target is Gaussian about the corrected mean. Where that lies away from `mean`, `std` times a
         Gaussian quantile would hold too much: the half width is the quantile of |target - mean| itself.
         """
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.95.")
+        check_share("level", level, 0.95)
         spread = (self.epistemic + self.aleatoric).sqrt()
         half = folded_quantile(self.excess.sqrt(), spread, level).to(spread.dtype)
         return self.mean - half, self.mean + half
@@ -177,3 +171,117 @@ def _joined(values: list[Any]) -> Any:
     if all(value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0 for value in values):
         return torch.cat([value[:, :1] for value in values]).expand(-1, values[0].shape[1])  # stays a view
     return torch.cat(values)
+
+
+@dataclass(frozen=True)
+class ClassPrediction(Prediction):
+    r"""Logits, the probabilities of the classes, and the latent variance of the logits.
+
+    `mean` is the network's logits, to the bit, of shape [n, C], or [n] or [n, 1] where one logit stands for
+    two classes. `epistemic`, which is also `variance`, is their latent variance, of the same shape: a
+    view of one number a row unless each logit has a kernel of its own. `aleatoric` and `excess` are 0: that
+    a label may fall out otherwise is in the probabilities.
+
+    Args:
+        temperature: T of each row, float64, shape [n].
+    """
+
+    temperature: Tensor = field(kw_only=True)
+
+    @property
+    def variance(self) -> Tensor:
+        """The latent variance of the logits, the same as `epistemic`."""
+        return self.epistemic
+
+    @property
+    def probabilities(self) -> Tensor:
+        r"""Of the classes, softmax(z / T), shape [n, C]; with one logit [n, 2].
+
+        All logits of a row are divided by the same number: the most probable class is the network's. Where
+        nothing is known (`valid` is False) all classes are equally probable.
+        """
+        return torch.softmax(self.cooled, dim=1)
+
+    @property
+    def cooled(self) -> Tensor:
+        """z / T, of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
+        logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
+        logits = two_sided(logits.reshape(logits.shape[0], -1))
+        inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)[:, None]
+        return torch.where(self.valid[:, None], logits, 0.0) * inverse
+
+    @property
+    def classes(self) -> Tensor:
+        """The class of the network's largest logit, which no error bar changes, int64, shape [n]."""
+        logits = self.mean.reshape(len(self.mean), -1)
+        return (logits.squeeze(1) > 0).long() if logits.shape[1] == 1 else logits.argmax(dim=1)
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Not for classes: `model.conformal(validation, level=...).sets(inputs)` gives sets of them."""
+        raise TypeError(
+            "a class has no interval; model.conformal(validation, level=0.95).sets(inputs) gives the classes "
+            "among which the true one is."
+        )
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What was found in one picture, the surest first.
+
+    Args:
+        boxes: Left, top, right, bottom in pixels, as the detector says, [k, 4].
+        std: How sure each edge is, in pixels, [k, 4].
+        labels: The detector's classes, int64, [k].
+        confidence: The detector's own probability of that class, [k].
+        probabilities: Of all classes and, last, of no object, with the error bar, [k, C + 1].
+        novelty: How far from what it was trained on, in [0, 1]: the latent variance of whether there is
+            anything, over what it would be without training rows, [k].
+        valid: False where the picture, or what the detector says of it, holds NaN or infinity: then nothing
+            is known of it, and nothing found.
+    """
+
+    boxes: Tensor
+    std: Tensor
+    labels: Tensor
+    confidence: Tensor
+    probabilities: Tensor
+    novelty: Tensor
+    valid: bool = True
+    _threshold: float | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Of the probabilities, in nats, [k]."""
+        return torch.special.entr(self.probabilities).sum(dim=1)
+
+    @property
+    def is_novel(self) -> Tensor:
+        """Whether the novelty lies above the model's threshold, bool, [k]; see `DetectionModel.threshold`."""
+        return above(self.novelty, self._threshold)
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of each edge, in pixels, [k, 4] each, of a normal distribution.
+
+        Args:
+            level: Probability within, in (0, 1).
+        """
+        check_share("level", level, 0.95)
+        quantile = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
+        reach = quantile.to(self.std) * self.std
+        return self.boxes - reach, self.boxes + reach
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Of the picture: how many, and the largest novelty, entropy and deviation; 0 without any.
+
+        Of a picture that is not valid the novelty is 1 and the deviation infinite. With a threshold there is
+        also "novel": how many are.
+        """
+        novelty, entropy, std = (0.0, 0.0, 0.0) if self.valid else (1.0, 0.0, math.inf)
+        if len(self):
+            novelty, entropy, std = (float(each.max()) for each in (self.novelty, self.entropy, self.std))
+        found = {"detections": len(self), "novelty": novelty, "entropy": entropy, "std": std}
+        return found if self._threshold is None else {**found, "novel": int(self.is_novel.sum())}

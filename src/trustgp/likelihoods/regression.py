@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
+from ..data.trees import moved
 from ..experts.mixture import LatentPrediction
 from ..math.calibration import Calibration, CalibrationRows, fit_calibration, held_out_loss, pooled, unruled
-from ..tangents.base import output_mixes
-from .base import Shape, wide
+from .base import Likelihood, Shape, common_fields, wide
 from .prediction import Prediction
 
 NONE, ALL = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
@@ -22,22 +21,15 @@ FEWEST_WARNED, WORSE = 50, 0.1  # rows that can speak against a calibration, and
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Likelihood):
     """Targets are real numbers, one for each output of the network."""
 
     default_outputs: ClassVar[str] = "shared"
+    contrast: ClassVar[bool] = False
     uses_witness: ClassVar[bool] = True
     common_prior: ClassVar[bool] = False
     needs_held_out: ClassVar[bool] = False
     titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected")
-
-    def settings(self) -> dict:
-        return {}
-
-    def mixes(
-        self, outputs: str, num_outputs: int, generator: torch.Generator
-    ) -> list[tuple[Tensor, Tensor]]:
-        return output_mixes(outputs, num_outputs, generator)
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets can be compared with C outputs."""
@@ -49,20 +41,9 @@ class Regression:
                 "a row; they must agree."
             )
 
-    def warn(self, num_outputs: int, targets: Tensor) -> None:
-        """Nothing is odd about numbers."""
-
-    def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
-        """The targets themselves."""
-        return targets
-
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
         return targets.double() - outputs.double()
-
-    def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor | None:
-        """None: every output is learnt."""
-        return None
 
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> CalibrationRows:
         """One entry per row and output."""
@@ -74,18 +55,13 @@ class Regression:
     ) -> tuple[Calibration, Calibration]:
         """The scales of the distribution about the network's output, and about the corrected mean.
 
-        Args:
-            rows: Held-out rows; None: there are none.
-            shape: Of the model.
-            targets: Of the training rows, for what they cannot rule out; None: nothing is added for that.
-            seen: Does not matter here.
+        Without training targets nothing is added for what they cannot rule out.
         """
-        num_outputs = shape.outputs
-        rare = None if targets is None else unruled(targets)
+        outputs, rare = shape.outputs, None if targets is None else unruled(targets)
         if rows is None:
-            own, corrected = (Calibration.default(num_outputs, shift=z, rare=rare) for z in (0.0, 1.0))
-            return own, corrected
-        own, corrected = (fit_calibration(rows, num_outputs, corrected=z, rare=rare) for z in (False, True))
+            own, corrected = (Calibration.default(outputs, shift=z, rare=rare) for z in (0.0, 1.0))
+        else:
+            own, corrected = (fit_calibration(rows, outputs, corrected=z, rare=rare) for z in (False, True))
         return own, corrected
 
     def recalibrate(
@@ -102,7 +78,8 @@ class Regression:
         self, rows: CalibrationRows, calibrations: tuple[Calibration, Calibration]
     ) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
-        spread = torch.stack([part.square().mean() for part in _by_output(rows)])
+        each = rows.output.unique().tolist()
+        spread = torch.stack([rows.residual[rows.output == output].square().mean() for output in each])
         if len(rows) < FEWEST_WARNED * len(spread) or not bool((spread > 0).all()):
             return ""
         found = float(held_out_loss(calibrations[0], rows))
@@ -115,41 +92,25 @@ class Regression:
             "which may follow each other closely in time: pass fewer of these (every eighth), and compare."
         )
 
-    def score(self, raw: LatentPrediction) -> Tensor:
-        """Novelty, which has no unit, the mean over the outputs, shape [n]."""
-        return raw.novelty.mean(dim=1)
-
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> tuple[Calibration, Calibration]:
-        """Both calibrations from a file, each tensor checked."""
         own, corrected = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in (0, 1))
         return own, corrected
 
     def prediction(
         self, outputs: Tensor, raw: LatentPrediction, calibrations: tuple[Calibration, Calibration]
     ) -> Prediction:
-        """The answer to the user.
-
-        Args:
-            outputs: Of the network, shape [n] or [n, C].
-            raw: What the experts say, all finite, for the C outputs.
-            calibrations: About the network's output, and about the corrected mean.
-        """
+        """About the network's output, and within it about the corrected mean and as the paper has it."""
         own, corrected = (self._about(outputs, raw, c) for c in calibrations)
         paper = self._about(outputs, raw, _plain(calibrations[0]))
         return replace(own, _corrected=corrected, _plain=paper)
 
     def _about(self, outputs: Tensor, raw: LatentPrediction, calibration: Calibration) -> Prediction:
-        c = calibration.to(raw.epistemic.device)
+        c = moved(calibration, lambda tensor: tensor.to(raw.epistemic.device))
         scale = c.scale(raw.novelty, raw.log_kappa, c.level)
         variance = scale * (raw.epistemic + raw.noise)
-        expected, left = pooled(
-            c,
-            variance,
-            raw.residual_mean,
-            raw.witness_mean,
-            raw.witness_precision,
-            c.trust.expand_as(raw.residual_mean),
-        )
+        trust = c.trust.expand_as(raw.residual_mean)
+        said = (raw.residual_mean, raw.witness_mean, raw.witness_precision)
+        expected, left = pooled(c, variance, *said, trust)
         rest = 1.0 - c.shift
         # z = 0 leaves the network's output untouched, to the bit
         mean = outputs if float(calibration.shift) == 0.0 else outputs + _like(c.shift * expected, outputs)
@@ -158,44 +119,30 @@ class Regression:
             epistemic=_like(left * scale * raw.epistemic, outputs),
             aleatoric=_like(left * scale * raw.noise, outputs),
             excess=_like(c.excess * rest.square() * expected.square(), outputs),
-            novelty=raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
-            _score=self.score(raw),
-            expert=raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
+            **common_fields(outputs, raw),
             rare=_like(c.rare.expand_as(expected), outputs),
-            valid=torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1),
+            _score=self.score(raw),
         )
 
 
 def _plain(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
-    zero, one = NONE, ALL
-    flat = torch.ones_like(calibration.level)
-    return Calibration(zero, one, flat, zero, one, zero, one, torch.zeros_like(flat), torch.zeros_like(flat))
+    flat, none = torch.ones_like(calibration.level), torch.zeros_like(calibration.level)
+    return Calibration(NONE, ALL, flat, NONE, ALL, NONE, ALL, none, none)
 
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
-    real = torch.float64
-    values = {
-        field.name: reader.take(
-            prefix + field.name, real, *((outputs,) if field.name in ("level", "trust", "rare") else ())
-        )
-        for field in fields(Calibration)
-    }
+    values = {}
+    for field in fields(Calibration):
+        size = (outputs,) if field.name in ("level", "trust", "rare") else ()
+        values[field.name] = reader.take(prefix + field.name, torch.float64, *size)
     for name in ("fade", "onset", "excess", "trust", "rare"):
-        if not bool((values[name] >= 0).all()):
-            raise reader.fail(prefix + name, "must not be negative")
-    if not 0 < float(values["reach"]) <= 1:
-        raise reader.fail(prefix + "reach", "must lie between 0 and 1")
-    if not bool((values["level"] > 0).all()):
-        raise reader.fail(prefix + "level", "must be positive")
+        reader.require(values[name] >= 0, prefix + name, "must not be negative")
+    reader.require(0 < float(values["reach"]) <= 1, prefix + "reach", "must lie between 0 and 1")
+    reader.require(values["level"] > 0, prefix + "level", "must be positive")
     return Calibration(**values)
 
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
     """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
     return values.reshape(outputs.shape).to(wide(outputs.dtype))
-
-
-def _by_output(rows: CalibrationRows) -> list[Tensor]:
-    """The residuals of each output."""
-    return [rows.residual[rows.output == output] for output in rows.output.unique().tolist()]

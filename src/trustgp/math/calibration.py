@@ -1,17 +1,11 @@
-r"""How large the error bar must be: leave-out errors, and the three numbers of the scale.
-
-The scale at a row of novelty :math:`\nu \in [0, 1]` is
-
-.. math:: (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} :
-
-near the data what leaving-out says, far away the evidence's own. Held-out rows say nothing about rows more
-novel than themselves, so what is fitted to them fades beyond the novelty :math:`\nu_0` that they reach.
-"""
+r"""How large the error bar must be: leave-out errors, the three numbers of the scale, held-out quantiles."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +14,10 @@ STEADY = 20.0  # rows' worth of the experts' average in each expert's leave-one-
 REACH, LEAST_REACH = 0.95, 1e-6  # the quantile of held-out novelty up to which held-out rows speak
 SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
 FARTHEST = 12.0  # that any of them may go, in logarithms: a line search tries steps without measure
+# A network that meets every target exactly would otherwise claim to be certain everywhere.
+LEAST_KAPPA = 1e-6
 LARGEST = 100.0  # scale, as a logarithm, likewise
+ROUNDING = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 
 
 @dataclass(frozen=True)
@@ -29,37 +26,27 @@ class Calibration:
 
     The experts expect the network to be off by m, with variance
 
-    .. math:: V = (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} (\mathrm{epistemic} + \sigma^2) ;
+    .. math:: V = (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} (\mathrm{epistemic} + \sigma^2) :
 
-    the witness expects it to be off by h, with precision p (0 where there is none). Together they expect
+    near the data, at novelty nu = 0, what leaving-out says, far away, at 1, the evidence's own. Held-out rows
+    say nothing about rows more novel than themselves, so what is fitted to them fades beyond the novelty nu_0
+    that they reach. The witness expects it to be off by h, with precision p (0: none). Together they expect
 
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
     The distribution about :math:`f + z \mu` has variance :math:`L V + w (1 - z)^2 \mu^2 + \rho`, where rho is
     what n rows cannot rule out (see `unruled`).
-
-    Args:
-        fade: a, a scalar.
-        onset: b, a scalar.
-        level: c of each output, shape [C].
-        excess: w, the weight of the expected error's square, a scalar.
-        reach: nu_0, the novelty up to which held-out rows speak, a scalar; 1 without them.
-        shift: z, the share of the expected error that is added to the network's output: 0, or 1 for the
-            corrected mean, a scalar.
-        weight: v, of the experts' residual mean, a scalar.
-        trust: t of each output, in the witness, shape [C].
-        rare: rho of each output, shape [C].
     """
 
-    fade: Tensor
-    onset: Tensor
-    level: Tensor
-    excess: Tensor
-    reach: Tensor
-    shift: Tensor
-    weight: Tensor
-    trust: Tensor
-    rare: Tensor
+    fade: Tensor  # a, a scalar
+    onset: Tensor  # b, a scalar
+    level: Tensor  # c of each output [C]
+    excess: Tensor  # w, the weight of the expected error's square, a scalar
+    reach: Tensor  # nu_0, the novelty up to which held-out rows speak, a scalar; 1 without them
+    shift: Tensor  # z, the share of the expected error that is added to f: 0, or 1 for the corrected mean
+    weight: Tensor  # v, of the experts' residual mean, a scalar
+    trust: Tensor  # t of each output, in the witness [C]
+    rare: Tensor  # rho of each output [C]
 
     @classmethod
     def default(cls, num_outputs: int, *, shift: float, rare: Tensor | None = None) -> Calibration:
@@ -75,35 +62,26 @@ class Calibration:
         strength = (1.0 - novelty**self.onset) * known
         return torch.exp((strength * (level.log() + self.fade * log_kappa)).clamp(-LARGEST, LARGEST))
 
-    def to(self, device: torch.device) -> Calibration:
-        return Calibration(*(getattr(self, field.name).to(device) for field in fields(self)))
-
 
 @dataclass(frozen=True)
 class CalibrationRows:
-    """Rows that a prediction has not seen, one entry per row and output, each of shape [L].
+    """Rows that a prediction has not seen, one entry per row and output, each of shape [L]."""
 
-    Args:
-        residual: y - f(x).
-        residual_mean: m(x).
-        epistemic: Before calibration.
-        noise: sigma^2, before calibration.
-        novelty: nu(x).
-        log_kappa: Of the expert that answers.
-        output: Which output the entry belongs to, int64.
-        witness_mean: What the witness expects of y - f(x).
-        witness_precision: How much that counts; 0: there is no witness.
-    """
+    residual: Tensor  # y - f(x)
+    residual_mean: Tensor  # m(x)
+    epistemic: Tensor  # before calibration
+    noise: Tensor  # sigma^2, before calibration
+    novelty: Tensor  # nu(x)
+    log_kappa: Tensor  # of the expert that answers
+    output: Tensor  # which output the entry belongs to, int64
+    witness_mean: Tensor  # what the witness expects of y - f(x)
+    witness_precision: Tensor  # how much that counts; 0: there is no witness
 
-    residual: Tensor
-    residual_mean: Tensor
-    epistemic: Tensor
-    noise: Tensor
-    novelty: Tensor
-    log_kappa: Tensor
-    output: Tensor
-    witness_mean: Tensor
-    witness_precision: Tensor
+    @classmethod
+    def of(cls, outputs: Tensor, *, residual: Tensor, **values: Tensor) -> CalibrationRows:
+        """From residuals [n, B] of the outputs [B], and values that are as large or broadcast to that."""
+        entries = {"residual": residual, "output": outputs.to(residual.device), **values}
+        return cls(**{name: value.expand(residual.shape).flatten() for name, value in entries.items()})
 
     @classmethod
     def cat(cls, parts: list[CalibrationRows]) -> CalibrationRows:
@@ -115,30 +93,20 @@ class CalibrationRows:
 
 
 def leave_one_out(inverse: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Errors and unit variances when each row in turn is predicted from the others.
+    r"""Errors [m, C] and variances over s [m], noise included, when each row is predicted from the others.
 
-    .. math:: e_i = (Q r)_i / Q_{ii}, \qquad \mathrm{var}_i = s / Q_{ii}
+    .. math:: e_i = (Q r)_i / Q_{ii}, \qquad \mathrm{var}_i = s / Q_{ii},
 
-    Args:
-        inverse: Q = (K + tau I)^-1, shape [m, m].
-        residual: r, shape [m, C].
-
-    Returns:
-        Errors [m, C] and variances over s [m], noise included.
+    where Q = (K + tau I)^-1 is `inverse` [m, m] and r `residual` [m, C].
     """
     diagonal = inverse.diagonal()
     return inverse @ residual / diagonal[:, None], 1.0 / diagonal
 
 
 def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The same with whole groups left out together.
+    r"""The same with whole groups, of each row [m], left out together.
 
     .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1}
-
-    Args:
-        inverse: Q, shape [m, m].
-        residual: r, shape [m, C].
-        groups: Group of each row, shape [m].
     """
     weights = inverse @ residual
     errors, variances = torch.empty_like(residual), torch.empty_like(inverse[:, 0])
@@ -153,28 +121,29 @@ def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple
 def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
     r"""Leave-one-out scales pulled towards the experts' average, as if it came with `STEADY` rows.
 
-    .. math:: (n_e \log\kappa_e + n_0 \overline{\log\kappa}) / (n_e + n_0)
+    .. math:: (n_e \log\kappa_e + n_0 \overline{\log\kappa}) / (n_e + n_0),
 
-    Args:
-        log_kappa: Shape [M, B].
-        rows: Own rows n_e of each expert, shape [M]; 0 takes the average.
+    shape [M, B], with `rows` n_e of each expert [M]; 0 takes the average.
     """
     weight = rows.to(log_kappa)[:, None]
     average = (weight * log_kappa).sum(dim=0) / weight.sum(dim=0)
     return (weight * log_kappa + STEADY * average) / (weight + STEADY)
 
 
+def reached(novelty: Tensor) -> Tensor:
+    """nu_0, a scalar: the novelty up to which held-out rows, of these novelties [n], speak."""
+    ordered = novelty.sort().values
+    return ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
+
+
 def unruled(targets: Tensor) -> Tensor:
-    r"""The second moment of errors that the training rows cannot rule out, rho, shape [C].
+    r"""The second moment of errors that training rows with targets y [n, C] cannot rule out, rho, shape [C].
 
     .. math:: \rho = \frac{1/2}{n} \mathrm{var}(y)
 
     Where none of n rows was off by a full spread of the targets (a glitch of a sensor, a state that repeats
     with another answer), the rate of such rows is still half a row in n, by Jeffreys' rule. Without it, a
     prediction that is right to four digits n times would be certain of the fifth.
-
-    Args:
-        targets: y of the training rows, shape [n, C].
     """
     if len(targets) < 2:
         return torch.zeros(targets.shape[1], dtype=torch.float64)
@@ -194,13 +163,8 @@ def pooled(
     Both have seen the same noise, so their errors go together: precisions must not be added. This is
     covariance intersection, the mean :math:`\omega / V + (1 - \omega) t p` of the precisions with the weights
     :math:`\omega = 1 / (1 + g)` of the means: two equal opinions are worth one, and of two unequal ones the
-    surer prevails. Without a witness it is the experts' own word.
-
-    Args:
-        calibration: Gives v.
-        variance: V of the experts, already scaled.
-        shift, witness_mean, witness_precision: m, h and p, of the same shape.
-        trust: t, of the same shape.
+    surer prevails. Without a witness it is the experts' own word. V is the `variance` of the experts, already
+    scaled, m, h and p `shift`, `witness_mean` and `witness_precision`, t `trust`, all of the same shape.
     """
     heard = witness_precision > 0  # where an expert knows nothing V is infinite, and 0 * inf no number
     gain = torch.where(heard, trust * witness_precision * torch.where(heard, variance, 0.0), 0.0)
@@ -231,13 +195,11 @@ def fit_calibration(
     there are a few hundred rows and keeps the numbers sane when there are few.
     """
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
-    ordered = rows.novelty.sort().values
-    reach = ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
-    free = torch.zeros(2 * num_outputs + 4, dtype=torch.float64, requires_grad=True)
+    reach = reached(rows.novelty)
     # about the network's own output, without a witness, v^2 and w are one number
     apart = corrected or bool((rows.witness_precision > 0).any())
 
-    def current() -> Calibration:
+    def at(free: Tensor) -> Calibration:
         steps = free.clamp(-FARTHEST, FARTHEST)
         positive = steps[:-1].exp()
         level = positive[3 : 3 + num_outputs]
@@ -246,20 +208,72 @@ def fit_calibration(
         fitted = (positive[0], positive[1], level, positive[2], reach, start.shift, weight, trust)
         return Calibration(*fitted, start.rare)
 
-    optimiser = torch.optim.LBFGS([free], max_iter=200, line_search_fn="strong_wolfe")
+    def penalised(free: Tensor) -> Tensor:
+        return held_out_loss(at(free), rows) + 0.5 * (free / SPREAD).square().sum() / len(rows)
 
-    def penalised() -> Tensor:
-        return held_out_loss(current(), rows) + 0.5 * (free / SPREAD).square().sum() / len(rows)
+    found = least_from_zero(penalised, 2 * num_outputs + 4, max_iter=200)
+    return start if found is None else at(found)
+
+
+def least_from_zero(loss: Callable[[Tensor], Tensor], size: int, **options: Any) -> Tensor | None:
+    """Where a loss of `size` numbers is least, by L-BFGS from 0; None if that is worse, or no number."""
+    free = torch.zeros(size, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([free], line_search_fn="strong_wolfe", **options)
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        loss = penalised()
-        loss.backward()
-        return loss
+        value = loss(free)
+        value.backward()
+        return value
 
     with torch.enable_grad():
         before = float(optimiser.step(closure).detach())
-    if not float(penalised().detach()) <= before:  # worse, or not a number
-        return start
-    found = current()
-    return Calibration(*(getattr(found, field.name).detach() for field in fields(found)))
+    return free.detach() if float(loss(free).detach()) <= before else None
+
+
+def check_share(name: str, value: float, example: float) -> None:
+    """Refuse what does not lie strictly between 0 and 1."""
+    if not 0.0 < value < 1.0:
+        raise ValueError(f"{name}={value}; it must lie strictly between 0 and 1, for example {example}.")
+
+
+def needed_rows(level: float) -> int:
+    """The fewest held-out rows of which the largest score is high enough: level (n + 1) <= n."""
+    return math.ceil(level / (1.0 - level) - ROUNDING)
+
+
+def held_out_quantile(scores: Tensor, level: float) -> Tensor:
+    r"""The score that a new row stays at or below with probability at least `level`, in (0, 1), [] or [C].
+
+    The k-th smallest of the n held-out scores, where k is (n + 1) level, rounded up. A new row that is
+    exchangeable with them is equally likely to take any of the n + 1 places among them, so this
+    holds for every n and whatever the scores are (Vovk et al. 2005). Infinite where k > n: too few rows.
+    The scores, [n] or [n, C], must be of rows that were not used to make what scores them.
+    """
+    check_share("level", level, 0.9)
+    k = math.ceil((len(scores) + 1) * level - ROUNDING)
+    if k > len(scores):
+        return scores.new_full(scores.shape[1:], torch.inf)
+    return scores.sort(dim=0).values[k - 1]
+
+
+def merge_groups(points: Tensor, weights: Tensor, *, least: float) -> Tensor:
+    """The smallest group joins the one nearest to it, until none weighs less than `least`, or one is left.
+
+    From points [M, q] and weights [M] comes the group of each, numbered from 0 in the order of their first
+    points, int64, shape [M].
+    """
+    groups = torch.arange(len(points))
+    while True:
+        names = groups.unique()
+        mass = torch.stack([weights[groups == g].sum() for g in names])
+        small = int(mass.argmin())
+        if len(names) == 1 or float(mass[small]) >= least:
+            break
+        shares = torch.stack([(groups == g).to(points.dtype) for g in names])
+        centres = shares @ points / shares.sum(dim=1, keepdim=True)
+        apart = (centres - centres[small]).square().sum(dim=1)
+        apart[small] = torch.inf
+        groups[groups == names[small]] = names[int(apart.argmin())]
+    first = {int(g): i for i, g in enumerate(dict.fromkeys(groups.tolist()))}
+    return torch.tensor([first[g] for g in groups.tolist()])

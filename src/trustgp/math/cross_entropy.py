@@ -1,21 +1,42 @@
-r"""Cross entropy as squared error: the pseudo-target of a row is where one Newton step on its loss leads.
+r"""Cross entropy as squared error, and how sure a classifier may be.
 
-With p = softmax(z), the loss of a row with label y has the gradient R = p - e_y and the curvature
-:math:`H = \mathrm{diag}(p) - p p^\top` in its logits z.
+The pseudo-target of a row is where one Newton step on its loss leads: with p = softmax(z), the loss of a row
+with label y has the gradient R = p - e_y and the curvature :math:`H = \mathrm{diag}(p) - p p^\top` in its
+logits z. What is said of a row has one temperature, which grows with its latent variance v:
+
+.. math:: p = \mathrm{softmax}(z / T), \qquad T = \sqrt{T_0^2 + \lambda_e v}
+
+T_0 = 1 and lambda = pi / 8 is MacKay's approximation of the average of softmax(z) over Gaussian logits of
+variance v. Held-out rows say how large v is in truth (lambda, for all rows and for those of each expert e),
+and whether the network is too sure even where v is small (T_0: plain temperature scaling is lambda = 0). All
+logits of a row are divided by the same number, so the predicted class stays what it is.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
 import torch
 from torch import Tensor
+
+from .calibration import FARTHEST, least_from_zero
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
 # bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
 FLOOR = 0.01
+SLOPE = math.pi / 8
+BASE_SPREAD = 0.5  # standard deviation of the pull of log T_0^2 towards 0
+SLOPE_SPREAD = 3.0  # ... of log lambda towards log(pi / 8); what v is worth is known to powers of ten only
+EXPERT_SPREAD = 0.5  # ... of an expert's log lambda towards that of all
+ENOUGH = 100  # held-out rows from which an expert has a lambda of its own
+MOST_NUMBERS = 2**22  # logits from which the three are found; of more rows, as many evenly spread
+FEWEST_ROWS = 1000  # of them that are used in any case
 
 
 def newton_step(logits: Tensor, labels: Tensor, *, floor: float = FLOOR) -> Tensor:
-    r"""The step :math:`-(H + \epsilon I)^{-1} R` in the logits, shape [n, C], float64.
+    r"""The step :math:`-(H + \epsilon I)^{-1} R` in the logits z [n, C], of class numbers y [n], float64.
 
     With D = diag(p) + epsilon I it is, by Sherman and Morrison,
 
@@ -23,12 +44,7 @@ def newton_step(logits: Tensor, labels: Tensor, *, floor: float = FLOOR) -> Tens
         1 - p^\top D^{-1} p = \epsilon \sum_c \frac{p_c}{p_c + \epsilon} ,
 
     so a row costs C numbers, never C x C. Its entries add up to 0. With a single logit, p = sigmoid(z) and
-    the step is :math:`(y - p) / (p (1 - p) + \epsilon)`.
-
-    Args:
-        logits: z, shape [n, C]; C = 1: of the second of two classes.
-        labels: y, class numbers, shape [n].
-        floor: epsilon.
+    that of the second of two classes, the step is :math:`(y - p) / (p (1 - p) + \epsilon)`.
     """
     z, gradient = logits.double(), loss_gradient(logits, labels)
     if z.shape[1] == 1:
@@ -53,3 +69,93 @@ def loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:
 def two_sided(logits: Tensor) -> Tensor:
     """Logits of at least two classes: a single one, z, is the pair (0, z), which means the same."""
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """What turns a latent variance into a temperature."""
+
+    base: Tensor  # T_0^2, a scalar
+    slope: Tensor  # lambda of all rows, a scalar
+    slopes: Tensor  # lambda of the rows of each expert [M]
+
+    @classmethod
+    def default(cls, num_experts: int) -> Temperature:
+        """T_0 = 1, lambda = pi / 8."""
+        slope = torch.tensor(SLOPE, dtype=torch.float64)
+        return cls(torch.ones_like(slope), slope, slope.repeat(num_experts))
+
+    def __call__(self, variance: Tensor, expert: Tensor) -> Tensor:
+        """T of rows of variance v, float64 [n], infinite where that is; `expert` < 0 where none answered."""
+        slopes = torch.where(expert < 0, self.slope, self.slopes[expert.clamp_min(0)])
+        return (self.base + slopes * variance).sqrt()
+
+
+@dataclass(frozen=True)
+class ClassCalibrationRows:
+    """Rows with known classes that the experts have not seen."""
+
+    logits: Tensor  # z [n, C]; C = 1: of the second of two classes
+    labels: Tensor  # class numbers [n]
+    variance: Tensor  # v [n], float64
+    expert: Tensor  # which expert answered [n]
+
+    @classmethod
+    def cat(cls, parts: list[ClassCalibrationRows]) -> ClassCalibrationRows:
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def some(self) -> ClassCalibrationRows:
+        """These rows, or evenly spread ones where there are more than it takes."""
+        most = max(FEWEST_ROWS, MOST_NUMBERS // self.logits.shape[1])
+        if len(self) <= most:
+            return self
+        chosen = torch.linspace(0, len(self) - 1, most, dtype=torch.float64).round().long()
+        return ClassCalibrationRows(
+            **{field.name: getattr(self, field.name)[chosen] for field in fields(self)}
+        )
+
+
+def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:
+    """Negative log likelihood of each row's label at these temperatures, shape [n], float64."""
+    cooled = two_sided(rows.logits.double()) / temperature[:, None]
+    return torch.logsumexp(cooled, dim=1) - cooled.gather(1, rows.labels[:, None]).squeeze(1)
+
+
+def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool, local: bool) -> Temperature:
+    """T_0, lambda and, if `local`, each expert's own by maximum likelihood, logarithms pulled as above.
+
+    Rows on which the network was trained, `seen`, say nothing about how much too sure it is: T_0 stays 1.
+    """
+    rows = rows.some()
+    spread = torch.tensor([BASE_SPREAD, SLOPE_SPREAD], dtype=torch.float64)
+    free = torch.tensor([0.0 if seen else 1.0, 1.0], dtype=torch.float64)
+    base, slope = _fitted(rows, free, spread, lambda own: own[0] + SLOPE * own[1] * rows.variance)
+    slope = SLOPE * slope
+    slopes = slope.repeat(num_experts)
+    if local:
+        free = (torch.bincount(rows.expert, minlength=num_experts) >= ENOUGH).double()
+        spread = torch.full_like(free, EXPERT_SPREAD)
+        own = _fitted(rows, free, spread, lambda own: base + slope * own[rows.expert] * rows.variance)
+        slopes = slopes * own
+    return Temperature(base, slope, slopes)
+
+
+def _fitted(
+    rows: ClassCalibrationRows, free: Tensor, spread: Tensor, squared: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The factors, 1 where they are not `free`, with which T^2 = `squared(factors)` [n] suits the rows best;
+    never worse than with all of them 1."""
+
+    def factors(steps: Tensor) -> Tensor:
+        return (free * steps.clamp(-FARTHEST, FARTHEST)).exp()
+
+    def loss(steps: Tensor) -> Tensor:
+        fit = tempered_nll(rows, squared(factors(steps)).sqrt()).sum()
+        return (fit + 0.5 * (steps / spread).square().sum()) / len(rows)
+
+    found = least_from_zero(loss, len(free), max_iter=100, tolerance_grad=1e-10, tolerance_change=1e-14)
+    return factors(torch.zeros_like(free) if found is None else found)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,21 +32,13 @@ class FactorisationError(ValueError):
     """A Gram matrix that no allowed jitter makes positive definite."""
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The maximum of the profile marginal likelihood.
+class Evidence(NamedTuple):
+    """The maximum of the profile marginal likelihood."""
 
-    Args:
-        tau: Noise ratio sigma^2 / s, a scalar.
-        scale: Prior scale s of each output, shape [C].
-        factor: Lower Cholesky factor of K + (tau + jitter) I, shape [m, m].
-        jitter: What had to be added to the diagonal besides tau, a scalar; 0 as a rule.
-    """
-
-    tau: Tensor
-    scale: Tensor
-    factor: Tensor
-    jitter: Tensor
+    tau: Tensor  # noise ratio sigma^2 / s, a scalar
+    scale: Tensor  # prior scale s of each output [C]
+    factor: Tensor  # lower Cholesky factor of K + (tau + jitter) I [m, m]
+    jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar; 0 as a rule
 
 
 def factorise(gram: Tensor, tau: float) -> tuple[Tensor, float]:
@@ -82,18 +75,12 @@ def profile_loss(factor: Tensor, targets: Tensor) -> float:
 
 
 def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
-    """Search log tau on a grid, then by golden section around the best grid point.
+    """Of K [m, m] and t [m, C], float64: log tau on a grid, then by golden section around the best point.
 
     Of many rows, that is done on every fourth, and the place it finds is where a search on all rows begins:
     a few factorisations in place of twenty.
-
-    Args:
-        gram: Kernel K on the expert's rows, shape [m, m], float64.
-        targets: Pseudo-targets t, shape [m, C], float64.
     """
-    level = float(gram.diagonal().mean())
-    if level == 0.0:  # no gradient at all: only the noise is left
-        level = 1.0
+    level = float(gram.diagonal().mean()) or 1.0  # no gradient at all: only the noise is left
 
     def loss(log_tau: float) -> float:
         return profile_loss(factorise(gram, math.exp(log_tau))[0], targets)
@@ -105,12 +92,7 @@ def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
         few = maximise_evidence(gram[::THINNED, ::THINNED].contiguous(), targets[::THINNED])
         tau = math.exp(least_near(loss, math.log(float(few.tau)), low, high))
     factor, jitter = factorise(gram, tau)
-    return Evidence(
-        tau=torch.tensor(tau, dtype=gram.dtype, device=gram.device),
-        scale=profile_scale(factor, targets),
-        factor=factor,
-        jitter=torch.tensor(jitter, dtype=gram.dtype, device=gram.device),
-    )
+    return Evidence(gram.new_tensor(tau), profile_scale(factor, targets), factor, gram.new_tensor(jitter))
 
 
 def _golden_section(loss, left: float, right: float, best: float, best_loss: float) -> float:
@@ -133,15 +115,10 @@ def _golden_section(loss, left: float, right: float, best: float, best_loss: flo
 
 @dataclass(frozen=True)
 class Prior:
-    """One prior for all experts of a kernel, so that their variances can be compared.
+    """One prior for all experts of a kernel, so that their variances can be compared."""
 
-    Args:
-        tau: Noise ratio sigma^2 / s, a scalar.
-        scale: s, a scalar.
-    """
-
-    tau: Tensor
-    scale: Tensor
+    tau: Tensor  # noise ratio sigma^2 / s, a scalar
+    scale: Tensor  # s, a scalar
 
 
 def pooled_evidence(
@@ -152,11 +129,8 @@ def pooled_evidence(
     .. math:: s = \tfrac1N \sum_e \sum_i \overline{(u_{ei}^\top t_e)^2} / (\lambda_{ei} + \tau), \qquad
         \tfrac12 \big( N \log s + \sum_e \log\det(K_e + \tau I) \big) \to \min
 
-    where N counts the rows of all experts and the bar is the mean over outputs.
-
-    Args:
-        systems: Of each expert: its kernel K [m, m] and its pseudo-targets t [m, B], float64.
-        lowest, highest: Multiples of the mean diagonal of K between which tau is searched.
+    where N counts the rows of all experts and the bar is the mean over outputs. A system is an expert's K
+    [m, m] and t [m, B], float64; tau lies between `lowest` and `highest` of the mean diagonal of K.
     """
     eigenvalues, shares = [], []
     for gram, targets in systems:

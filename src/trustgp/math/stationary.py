@@ -25,12 +25,7 @@ def distances(first: Tensor, second: Tensor) -> Tensor:
 
 
 def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor:
-    r"""exp(-|x - x'|^2 / (2 l^2)), shape [n, m].
-
-    Args:
-        first, second: Shapes [n, d] and [m, d].
-        length: l, a scalar.
-    """
+    """exp(-|x - x'|^2 / (2 l^2)) of all rows of [n, d] and [m, d], shape [n, m]."""
     # in place: of matrices this large there should be few
     return distances(first, second).div_(length).square_().mul_(-0.5).exp_()
 
@@ -44,23 +39,20 @@ def choose_length(
 ) -> tuple[Tensor, Tensor]:
     """The length l and noise ratio tau with the highest evidence on all sets together, from a grid.
 
-    Every set keeps its own scale of each output (in closed form); what they share is how smooth they are.
-
-    Args:
-        inputs: Of each set, shape [m, d].
-        targets: Of each set, centred, shape [m, C].
-        typical: A typical distance between rows, a scalar: the unit of the lengths.
-        each: Like `map`, results in order; lengths may be tried side by side.
-
-    Returns:
-        Two scalars.
+    Every set of inputs [m, d] and centred targets [m, C] keeps its own scale of each output (in closed form);
+    what they share is how smooth they are. The unit of the lengths is a `typical` distance between rows, and
+    `each` is like `map`, results in order: lengths may be tried side by side.
     """
 
     def losses_of(length: float) -> list[float]:
         losses = [0.0] * len(RATIOS)
         for rows, values in zip(inputs, targets, strict=True):
             gram = squared_exponential(rows, rows, length * typical)
-            losses = [loss + _loss(gram, values, ratio) for loss, ratio in zip(losses, RATIOS, strict=True)]
+            for place, ratio in enumerate(RATIOS):
+                noisy = gram.clone()
+                noisy.diagonal().add_(ratio)
+                factor, info = torch.linalg.cholesky_ex(noisy)
+                losses[place] += profile_loss(factor, values) if int(info) == 0 else float("inf")
         return losses
 
     best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
@@ -69,10 +61,3 @@ def choose_length(
             if loss < best:
                 best, chosen = loss, (length, ratio)
     return chosen[0] * typical, typical.new_tensor(chosen[1])
-
-
-def _loss(gram: Tensor, targets: Tensor, ratio: float) -> float:
-    noisy = gram.clone()
-    noisy.diagonal().add_(ratio)
-    factor, info = torch.linalg.cholesky_ex(noisy)
-    return profile_loss(factor, targets) if int(info) == 0 else float("inf")

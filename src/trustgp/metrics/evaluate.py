@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,10 @@ from ..data.chunking import chunks
 from ..data.rows import Rows, read_rows, require_finite
 from ..data.trees import Inputs, as_inputs, concatenate, count, leaves, structure, take
 from ..executors.progress import Reporter, reporting
-from ..likelihoods.class_prediction import ClassPrediction
-from ..likelihoods.prediction import Prediction
+from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
-from .class_evaluation import ClassEvaluation
-from .evaluation import Evaluation
+from .evaluation import ClassEvaluation, Evaluation
 from .score_report import ALL
-
-REPORTS: dict[type[Prediction], Any] = {Prediction: Evaluation, ClassPrediction: ClassEvaluation}
-"""The `ScoreReport` of each kind of prediction."""
 
 LOT = 4096  # rows predicted at a time: the bar moves, and memory stays bounded
 
@@ -52,87 +46,64 @@ def evaluate(
         names: Of the outputs, for the tables; None: "output 0", "output 1", ...
         progress: Show bars while predicting; in a terminal only.
     """
-    rows = _familiar(model, data)
-    outputs = rows.targets.shape[1]
-    foreign = None if ood is None else _foreign(ood, rows.inputs, outputs)
+    source, targets = _familiar(model, data)
+    outputs = targets.shape[1]
+    foreign, ood_targets = (None, None) if ood is None else _foreign(ood, source, outputs)
     labels = _labels(names, outputs)
     with reporting(enabled=progress) as report:
-        prediction = rows.predicted(model, outputs, report)
-        strange = None if foreign is None else foreign.predicted(model, outputs, report)
-    kind = _report_of(prediction)
-    if strange is not None and _report_of(strange) is not kind:
+        prediction = _predicted(model, source, "data", outputs, report)
+        strange = None if foreign is None else _predicted(model, foreign, "ood", outputs, report)
+    said = [prediction] if strange is None else [prediction, strange]
+    kinds: set[Any] = {ClassEvaluation if isinstance(one, ClassPrediction) else Evaluation for one in said}
+    if len(kinds) > 1:
         raise TypeError(
             f"ood is a {type(strange).__name__} but data a {type(prediction).__name__}; both must be "
             "predicted alike."
         )
-    return kind.of(prediction, rows.targets, strange, foreign and foreign.targets, names=labels)
+    return kinds.pop().of(prediction, targets, strange, ood_targets, names=labels)
 
 
-@dataclass(frozen=True)
-class _Side:
-    """Rows to be scored, familiar or foreign: inputs that are still to be predicted, or their prediction.
-
-    Args:
-        name: What to call them in an error.
-        inputs: Of n rows; None: they are predicted.
-        prediction: None: they are not.
-        targets: Real numbers, shape [n, C]; None: not known.
-    """
-
-    name: str
-    inputs: Inputs | None
-    prediction: Prediction | None
-    targets: Any
-
-    def __post_init__(self) -> None:
-        if self.targets is not None and (self.targets.is_complex() or self.targets.dtype == torch.bool):
-            raise ValueError(f"{self.name} targets are {self.targets.dtype}; real numbers are needed.")
-
-    def predicted(self, model: Any, outputs: int, report: Reporter) -> Prediction:
-        """The prediction for all rows, lot by lot; the first lot shows whether the outputs fit."""
-        if self.prediction is not None:
-            return self.prediction
-        lots = list(chunks(count(self.inputs), LOT))
-        found = []
-        for index in report.track(lots, stage=f"predicting {self.name}", total=len(lots)):
-            part = model.predict(self.inputs if len(lots) == 1 else take(self.inputs, index))
-            if not isinstance(part, Prediction):
-                raise TypeError(
-                    f"predict() of {type(model).__name__} returned a {type(part).__name__}; "
-                    "a trustgp.Prediction is needed."
-                )
-            _check_shape(part, len(index), outputs, self.name)
-            found.append(part)
-        return found[0] if len(found) == 1 else Prediction.cat(found)
-
-
-def _report_of(prediction: Prediction) -> Any:
-    return next(REPORTS[kind] for kind in type(prediction).__mro__ if kind in REPORTS)
+def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:
+    """The prediction for inputs, lot by lot; the first lot shows whether the outputs fit."""
+    if isinstance(source, Prediction):
+        return source
+    lots = list(chunks(count(source), LOT))
+    found = []
+    for index in report.track(lots, stage=f"predicting {name}", total=len(lots)):
+        part = model.predict(source if len(lots) == 1 else take(source, index))
+        if not isinstance(part, Prediction):
+            raise TypeError(
+                f"predict() of {type(model).__name__} returned a {type(part).__name__}; "
+                "a trustgp.Prediction is needed."
+            )
+        _check_shape(part, len(index), outputs, name)
+        found.append(part)
+    return found[0] if len(found) == 1 else Prediction.cat(found)
 
 
 def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> None:
-    """Raise unless there is one prediction for each target."""
-    if not _report_of(prediction).fits(prediction, rows, outputs):
-        found = list(as_matrix(prediction.mean).shape)
+    """Raise unless there is one prediction for each target; a row has one label however many classes."""
+    found = list(as_matrix(prediction.mean).shape)
+    if found != [rows, found[1] if isinstance(prediction, ClassPrediction) else outputs]:
         raise ValueError(
             f"{name}: the prediction is {found} but the targets are {[rows, outputs]} "
             "(rows, outputs); they must agree."
         )
 
 
-def _familiar(model: Any, data: Any) -> _Side:
-    """The rows of `data`, and their targets."""
+def _familiar(model: Any, data: Any) -> tuple[Any, Tensor]:
+    """The inputs of `data`, or their prediction where that was given, and their targets."""
     if isinstance(model, Prediction):
-        found = _Side("data", None, model, _read_targets(data, "data"))
-        _check_shape(model, *found.targets.shape, name="data")
-        return found
+        targets = _read_targets(data, "data")
+        _check_shape(model, *targets.shape, name="data")
+        return model, targets
     if not callable(getattr(model, "predict", None)):
         raise TypeError(
             f"a {type(model).__name__} has no predict(); pass what trustgp.fit(network, ...) gives, "
             "or a Prediction."
         )
     rows = read_rows(data, name="data")
-    return _Side("data", rows.inputs, None, rows.targets)
+    return rows.inputs, _real(rows.targets, "data")
 
 
 def _read_targets(data: Any, name: str) -> Tensor:
@@ -144,47 +115,44 @@ def _read_targets(data: Any, name: str) -> Tensor:
                 f"{name} is a loader that shuffles, so its rows are not in the order of the prediction; "
                 "pass the model itself, or the targets as a tensor."
             )
-        return rows.targets
+        return _real(rows.targets, name)
     values = data[1] if _is_pair(data) else data
     if not isinstance(values, Tensor | np.ndarray):
         raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor or an array.")
     targets = as_inputs(values)
     stand_in = torch.zeros(targets.shape[:1])  # for the inputs, which are not needed
-    return read_rows((stand_in if targets.ndim else targets, targets), name=name).targets
+    return _real(read_rows((stand_in if targets.ndim else targets, targets), name=name).targets, name)
+
+
+def _real(targets: Tensor, name: str) -> Tensor:
+    if targets.is_complex() or targets.dtype == torch.bool:
+        raise ValueError(f"{name} targets are {targets.dtype}; real numbers are needed.")
+    return targets
 
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2
 
 
-def _foreign(ood: Any, inputs: Inputs | None, outputs: int) -> _Side:
-    """Foreign rows, with targets [m, C] or without.
-
-    Args:
-        ood: As the user gave it.
-        inputs: Of the familiar rows; None where predictions were given.
-        outputs: C.
-    """
+def _foreign(ood: Any, familiar: Any, outputs: int) -> tuple[Any, Tensor | None]:
+    """Foreign inputs or their prediction, as the familiar rows have, and their targets [m, C], if known."""
     source, targets = ood if _is_pair(ood) else (ood, None)
     if isinstance(source, Prediction):
         targets = None if targets is None else _read_targets(targets, "ood")
         _check_shape(source, len(source) if targets is None else len(targets), outputs, "ood")
-        found = _Side("ood", None, source, targets)
-    elif inputs is None:
+    elif isinstance(familiar, Prediction):
         raise TypeError(
             f"ood is a {type(ood).__name__}, but predictions were given and no model; pass a Prediction of "
             "the foreign rows, or (Prediction, targets)."
         )
     else:
-        found = _foreign_rows(ood, inputs)
-    if found.targets is not None and found.targets.shape[1] != outputs:
-        raise ValueError(
-            f"ood has {found.targets.shape[1]} targets a row but data has {outputs}; they must agree."
-        )
-    return found
+        source, targets = _foreign_rows(ood, familiar)
+    if targets is not None and targets.shape[1] != outputs:
+        raise ValueError(f"ood has {targets.shape[1]} targets a row but data has {outputs}; they must agree.")
+    return source, targets
 
 
-def _foreign_rows(ood: Any, inputs: Inputs) -> _Side:
+def _foreign_rows(ood: Any, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
     """Inputs, and targets where there are any; the structure of the familiar inputs tells which is which."""
     found, wanted = _read_tensors(ood), structure(inputs)
     if structure(found) == wanted:
@@ -194,7 +162,7 @@ def _foreign_rows(ood: Any, inputs: Inputs) -> _Side:
             f"ood has the structure {structure(found)} but the inputs of data have {wanted}; pass inputs "
             "alike, or (inputs, targets)."
         )
-    targets = read_rows(found, name="ood").targets if len(found) == 2 else None
+    targets = _real(read_rows(found, name="ood").targets, "ood") if len(found) == 2 else None
     if count(found[0]) == 0:
         raise ValueError("ood holds no rows.")
     require_finite(found[0], "ood inputs")
@@ -203,7 +171,7 @@ def _foreign_rows(ood: Any, inputs: Inputs) -> _Side:
             raise ValueError(
                 f"ood inputs have {theirs.shape[1]} columns but those of data have {mine.shape[1]}."
             )
-    return _Side("ood", found[0], None, targets)
+    return found[0], targets
 
 
 def _read_tensors(source: Any) -> Inputs:

@@ -1,6 +1,7 @@
 """How good is a prediction, all told? Its scores, to be looked at, kept as a dict, or written as a table.
 
-Every row counts. One without a finite mean and variance costs an infinite likelihood; it is not left out.
+Every row counts. One without a finite prediction is not left out: it costs an infinite likelihood, and among
+classes all are equally probable.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..likelihoods.prediction import Prediction
+from ..likelihoods import Classification
+from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
+from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .gaussian import (
     calibration_error,
     coverage_curve,
@@ -24,44 +27,34 @@ from .gaussian import (
     rms_calibration_error,
     squared_error,
 )
+from .ranking import selective_risk
 from .score_report import RowCounts, ScoreReport, risk_curves, score_field, told_apart
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionScores:
-    """Of one output, or of all; those of foreign rows are None where there are no such rows.
+    """Of one output, or of all; those of foreign rows are None where there are no such rows."""
 
-    Args:
-        nll: Mean negative log likelihood, in nats.
-        crps: Mean continuous ranked probability score.
-        mse, rmse: Mean squared error, and its root.
-        aurc: Area under the selective-risk curve: the mean squared error of the rows with the smallest std,
-            averaged over how many are kept. It lies near the mse where std says nothing about the errors.
-        aurc_oracle: The same, had the rows been ranked by their errors: the lowest there is.
-        coverage: Share of targets inside the 95 % interval.
-        sharpness: Mean width of the 95 % interval.
-        calibration_error, rms_calibration_error: Mean absolute, and root mean squared, difference of the
-            coverage curve from what was promised.
-        auroc_std, fpr95_std: How well std tells foreign rows from these.
-        auroc_novelty, fpr95_novelty: The same by novelty; None where the method has none, and for a single
-            output, since novelty belongs to the row.
-        ood_nll, ood_mse, ood_coverage: Of the foreign rows; None without their targets.
-    """
-
-    nll: float = score_field("NLL", "low")
-    crps: float = score_field("CRPS", "low")
+    nll: float = score_field("NLL", "low")  # mean negative log likelihood, in nats
+    crps: float = score_field("CRPS", "low")  # mean continuous ranked probability score
     rmse: float = score_field("RMSE", "low")
-    mse: float = score_field("MSE", "low")
+    mse: float = score_field("MSE", "low")  # mean squared error
+    # Area under the selective-risk curve: the mean squared error of the rows with the smallest std, averaged
+    # over how many are kept. It lies near the mse where std says nothing about the errors.
     aurc: float = score_field("AURC, rows ranked by std", "below MSE")
-    aurc_oracle: float = score_field("AURC, ranked by the errors")
+    aurc_oracle: float = score_field("AURC, ranked by the errors")  # the lowest there is
     coverage: float = score_field("inside the 95 % interval", "95 %", share=True)
     sharpness: float = score_field("width of that interval", "low")
+    # Mean absolute, and root mean squared, difference of the coverage curve from what was promised.
     calibration_error: float = score_field("calibration error", "0", share=True)
     rms_calibration_error: float = score_field("calibration error, rms", "0", share=True)
+    # How well std tells foreign rows from these, and novelty: None where the method has none, and for a
+    # single output, since novelty belongs to the row.
     auroc_std: float | None = score_field("AUROC by std", "1", foreign=True)
     fpr95_std: float | None = score_field("FPR95 by std", "0 %", share=True, foreign=True)
     auroc_novelty: float | None = score_field("AUROC by novelty", "1", foreign=True)
     fpr95_novelty: float | None = score_field("FPR95 by novelty", "0 %", share=True, foreign=True)
+    # Of the foreign rows; None without their targets.
     ood_nll: float | None = score_field("foreign rows: NLL", "low", foreign=True)
     ood_mse: float | None = score_field("foreign rows: MSE", "low", foreign=True)
     ood_coverage: float | None = score_field("foreign rows: inside 95 %", "95 %", share=True, foreign=True)
@@ -88,11 +81,6 @@ class Evaluation(ScoreReport, RegressionScores):
     targets: Tensor
     ood_targets: Tensor | None
 
-    @staticmethod
-    def fits(prediction: Prediction, rows: int, outputs: int) -> bool:
-        """Whether there is one prediction for each of the targets [rows, outputs]."""
-        return tuple(as_matrix(prediction.mean).shape) == (rows, outputs)
-
     @classmethod
     def of(
         cls,
@@ -103,14 +91,9 @@ class Evaluation(ScoreReport, RegressionScores):
         *,
         names: Sequence[str],
     ) -> Evaluation:
-        """Every score of a prediction; `trustgp.evaluate` is the door that checks what comes in.
+        """Every score of a prediction of n rows and C outputs, and of m foreign rows; finite targets [., C].
 
-        Args:
-            prediction: Of n rows and C outputs.
-            targets: Finite, shape [n, C].
-            ood: Of m foreign rows.
-            ood_targets: Finite, shape [m, C].
-            names: Of the C outputs.
+        `trustgp.evaluate` is the door that checks what comes in.
         """
         mean, variance = known(prediction)
         targets = targets.to(mean.device)
@@ -134,7 +117,7 @@ class Evaluation(ScoreReport, RegressionScores):
             **curves,
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
             outputs={n: RegressionScores(**_with_root(own)) for n, own in zip(names, columns, strict=True)},
-            counts=RowCounts.of(_usable(prediction), None if ood is None else _usable(ood)),
+            counts=RowCounts.of(*(_usable(each) for each in (prediction, ood) if each is not None)),
             levels=levels,
             observed=observed,
             prediction=prediction,
@@ -228,3 +211,129 @@ def _rows_told_apart(prediction: Prediction, ood: Prediction) -> dict[str, float
 def _usable(prediction: Prediction) -> Tensor:
     """Which rows have a finite prediction, bool, [n]."""
     return torch.isfinite(known(prediction)[1]).all(dim=1) & prediction.valid
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """Those of foreign rows are None where there are no such rows."""
+
+    nll: float = score_field("NLL", "low")  # mean negative log likelihood of the labels, in nats
+    network_nll: float = score_field("... of the network's own softmax")  # without any error bar
+    ece: float = score_field("calibration error (ECE, 15 bins)", "0", share=True)  # of equal width
+    network_ece: float = score_field("... of the network's own softmax", share=True)
+    brier: float = score_field("Brier score", "low")  # mean, from 0 to 2
+    accuracy: float = score_field("accuracy", "high", share=True)
+    # Area under the risk-coverage curve: the error rate of the rows with the highest probability of their
+    # class, or the lowest novelty score, averaged over how many are kept.
+    aurc: float = score_field("AURC, rows ranked by probability", "below error")
+    aurc_score: float = score_field("AURC, rows ranked by score", "below error")
+    aurc_oracle: float = score_field("AURC, ranked by the errors")  # right rows first: the lowest there is
+    # How well the novelty score, and the entropy of the probabilities, tell foreign rows from these.
+    auroc_score: float | None = score_field("AUROC by score", "1", foreign=True)
+    fpr95_score: float | None = score_field("FPR95 by score", "0 %", share=True, foreign=True)
+    auroc_entropy: float | None = score_field("AUROC by entropy", "1", foreign=True)
+    fpr95_entropy: float | None = score_field("FPR95 by entropy", "0 %", share=True, foreign=True)
+    # Of the foreign rows; None without their labels.
+    ood_nll: float | None = score_field("foreign rows: NLL", "low", foreign=True)
+    ood_accuracy: float | None = score_field("foreign rows: accuracy", "high", share=True, foreign=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ClassEvaluation(ScoreReport, ClassScores):
+    """The scores of n rows, and the curves behind them.
+
+    Args:
+        bin_rows, confidence, right: Of each of 15 bins: rows, mean probability of the predicted class, and
+            share of right ones, each [15].
+        labels, ood_labels: What the predictions were scored against, int64, [n].
+    """
+
+    kind: ClassVar[type] = ClassScores
+
+    bin_rows: Tensor
+    confidence: Tensor
+    right: Tensor
+    prediction: ClassPrediction
+    labels: Tensor
+    ood_prediction: ClassPrediction | None
+    ood_labels: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        prediction: ClassPrediction,
+        targets: Tensor,
+        ood: ClassPrediction | None = None,
+        ood_targets: Tensor | None = None,
+        *,
+        names: Sequence[str] = (),
+    ) -> ClassEvaluation:
+        """Every score of a prediction of classes, against numbers [n, 1]; what are none is refused.
+
+        The names of outputs are not needed: the classes have one table.
+        """
+        for name, values in (("data", targets), ("ood", ood_targets)):
+            if values is not None:
+                Classification().check(prediction.cooled.shape[1], values, name=name)
+        p, labels = prediction.probabilities, targets.flatten().long().to(prediction.mean.device)
+        ood_labels = None if ood_targets is None else ood_targets.flatten().long()
+        wrong = (prediction.classes != labels).double()
+        known_temperature = prediction.temperature.nan_to_num(0.0, 0.0, 0.0)  # else all classes are alike
+        own = torch.softmax(prediction.cooled.double() * known_temperature[:, None], dim=1)
+        areas, curves = risk_curves(-p.amax(dim=1), wrong)
+        bin_rows, confidence, right = reliability_curve(p, labels)
+        values = {
+            "nll": class_nll(p, labels).mean(),
+            "accuracy": 1.0 - wrong.mean(),
+            "brier": brier(p, labels).mean(),
+            "ece": expected_calibration_error(p, labels),
+            "network_nll": class_nll(own, labels).mean(),
+            "network_ece": expected_calibration_error(own, labels),
+            "aurc_score": selective_risk(prediction.score, wrong).mean(),
+            **areas,
+            **({} if ood is None else _foreign_class_scores(prediction, ood, ood_labels)),
+        }
+        scores: dict[str, Any] = {name: float(value) for name, value in values.items()}
+        return cls(
+            **scores,
+            **curves,
+            subject=f"{p.shape[1]} classes",
+            counts=RowCounts.of(*(each.valid for each in (prediction, ood) if each is not None)),
+            bin_rows=bin_rows,
+            confidence=confidence,
+            right=right,
+            prediction=prediction,
+            labels=labels,
+            ood_prediction=ood,
+            ood_labels=ood_labels,
+        )
+
+    @property
+    def scores(self) -> ClassScores:
+        """The scores alone."""
+        return self.average
+
+    @property
+    def curves(self) -> dict[str, dict[str, Tensor]]:
+        """Reliability and selective risk."""
+        bins = {"rows": self.bin_rows, "confidence": self.confidence, "right": self.right}
+        return {"reliability": bins, **super().curves}
+
+    def __repr__(self) -> str:
+        return (
+            f"<ClassEvaluation of {len(self)} rows: nll {self.nll:.4g}, accuracy {self.accuracy:.3f}, "
+            f"ece {self.ece:.3f}>"
+        )
+
+
+def _foreign_class_scores(
+    prediction: ClassPrediction, ood: ClassPrediction, labels: Tensor | None
+) -> dict[str, Tensor]:
+    """How foreign rows are told apart, and how well they are predicted."""
+    undecided = entropy(prediction.probabilities), entropy(ood.probabilities)
+    found = told_apart({"score": (prediction.score, ood.score), "entropy": undecided})
+    if labels is None:
+        return found
+    labels = labels.to(ood.mean.device)
+    right = (ood.classes == labels).double()
+    return {**found, "ood_nll": class_nll(ood.probabilities, labels).mean(), "ood_accuracy": right.mean()}

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..likelihoods.prediction import Prediction, folded_quantile, folded_share
-from .checks import same_shape, unknown_costs_all
+from ..math.calibration import check_share
+from .ranking import same_shape
 
 NUM_LEVELS = 100  # of a coverage curve: those of uncertainty-toolbox, 0 and 1 among them
 
@@ -23,11 +24,9 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         variance: Positive, the same shape.
         target: The same shape.
     """
-    same_shape(mean=mean, variance=variance, target=target)
-    _positive(variance)
-    spread, error = variance.double(), target.double() - mean.double()
+    error, spread = _error_and_variance(mean, variance, target)
     cost = 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
-    return unknown_costs_all(cost, mean, variance)
+    return _unknown_costs_all(cost, mean, variance)
 
 
 def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
@@ -43,19 +42,18 @@ def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         variance: Positive, the same shape.
         target: The same shape.
     """
-    same_shape(mean=mean, variance=variance, target=target)
-    _positive(variance)
-    std, error = variance.double().sqrt(), target.double() - mean.double()
+    error, spread = _error_and_variance(mean, variance, target)
+    std = spread.sqrt()
     z = error / std
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     cost = error * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
-    return unknown_costs_all(cost, mean, variance)
+    return _unknown_costs_all(cost, mean, variance)
 
 
 def squared_error(mean: Tensor, target: Tensor) -> Tensor:
     """(y - mean)^2, elementwise, float64; infinite where there is no finite mean."""
     same_shape(mean=mean, target=target)
-    return unknown_costs_all((target.double() - mean.double()).square(), mean)
+    return _unknown_costs_all((target.double() - mean.double()).square(), mean)
 
 
 def mse(mean: Tensor, target: Tensor) -> Tensor:
@@ -88,8 +86,7 @@ def interval_width(variance: Tensor, *, excess: Tensor | None = None, level: flo
         excess: Squared distance of the mean from that centre, the same shape; None: it is the centre.
         level: Of the interval, in (0, 1).
     """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.95.")
+    check_share("level", level, 0.95)
     if excess is not None:
         same_shape(variance=variance, excess=excess)
         return 2 * folded_quantile(excess.sqrt(), variance.sqrt(), level)
@@ -170,6 +167,20 @@ def _gaps(levels: Tensor, observed: Tensor) -> Tensor:
             "[L] and [L] or [L, C] are needed."
         )
     return observed.double() - levels.double().reshape(-1, *(1,) * (observed.ndim - 1))
+
+
+def _error_and_variance(mean: Tensor, variance: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """y - mean and the variance in float64, after checks."""
+    same_shape(mean=mean, variance=variance, target=target)
+    _positive(variance)
+    return target.double() - mean.double(), variance.double()
+
+
+def _unknown_costs_all(cost: Tensor, *known: Tensor) -> Tensor:
+    """The cost, infinite where anything in `known` is NaN or infinite."""
+    for values in known:
+        cost = torch.where(torch.isfinite(values), cost, torch.inf)
+    return cost
 
 
 def _positive(variance: Tensor) -> None:

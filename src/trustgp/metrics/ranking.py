@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .checks import same_shape
+
+def same_shape(**tensors: Tensor) -> None:
+    """Raise unless all shapes agree; broadcasting [n] against [n, 1] would score n^2 pairs."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if len(set(shapes.values())) > 1:
+        text = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(f"shapes differ: {text}; they must agree.")
 
 
 def selective_risk(scores: Tensor, losses: Tensor) -> Tensor:

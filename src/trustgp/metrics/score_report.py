@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -28,19 +28,13 @@ ALL = "all"  # how the average over the outputs is called
 CURVE_POINTS = 100  # of a selective-risk curve that is kept; its area is taken over every row
 
 
-class Line(NamedTuple):
-    """Of a table: what a score is called, what is good, whether it is a share, and one of foreign rows."""
-
-    title: str
-    good: str
-    share: bool
-    foreign: bool
-
-
 def score_field(title: str, good: str = "", *, share: bool = False, foreign: bool = False) -> Any:
-    """A field of a dataclass of scores, with its `Line`; that of foreign rows is None without any."""
-    line = Line(title, good, share, foreign)
-    return field(default=None if foreign else MISSING, metadata={"line": line})
+    """A score in a dataclass: its title in a table, what is good, whether it is a share, and of foreign rows.
+
+    That of foreign rows is None without any.
+    """
+    line = {"title": title, "good": good, "share": share, "foreign": foreign}
+    return field(default=None if foreign else MISSING, metadata=line)
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,9 @@ class RowCounts:
     ood_invalid: int = 0
 
     @classmethod
-    def of(cls, usable: Tensor, foreign: Tensor | None) -> RowCounts:
-        """From which rows have one, bool, [n]; foreign rows, where given, [m]."""
-        parts = [part for part in (usable, foreign) if part is not None]
-        return cls(*(number for part in parts for number in (len(part), int((~part).sum()))))
+    def of(cls, *usable: Tensor) -> RowCounts:
+        """From which rows have one, bool, [n]; then which foreign rows, where there are any, [m]."""
+        return cls(*(number for part in usable for number in (len(part), int((~part).sum()))))
 
     @property
     def warning(self) -> str:
@@ -70,28 +63,18 @@ class RowCounts:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoreReport:
-    """The scores of n rows, and the curves behind them.
-
-    Args:
-        counts: Rows, and how many have no finite prediction.
-        kept: Shares of the rows that are kept, the surest first, shape [100].
-        risk, oracle_risk: Their mean loss, shape [100], or [100, C] with a column for each output.
-        prediction: What was scored.
-        ood_prediction: That of the foreign rows, where given.
-        subject: What there is of each row, such as "2 outputs", for the title of the table.
-        outputs: The scores of each output, by name; empty where rows have one score.
-    """
+    """The scores of n rows, and the curves behind them."""
 
     kind: ClassVar[type]  # the dataclass of the scores
 
     counts: RowCounts
-    kept: Tensor
-    risk: Tensor
-    oracle_risk: Tensor
-    prediction: Prediction
-    ood_prediction: Prediction | None
-    subject: str
-    outputs: Mapping[str, Any] = field(default_factory=dict)
+    kept: Tensor  # shares of the rows that are kept, the surest first [100]
+    risk: Tensor  # their mean loss [100], or [100, C] with a column for each output
+    oracle_risk: Tensor  # the same of rows that are ranked by their losses
+    prediction: Prediction  # what was scored
+    ood_prediction: Prediction | None  # that of the foreign rows, where given
+    subject: str  # what there is of each row, such as "2 outputs", for the title of the table
+    outputs: Mapping[str, Any] = field(default_factory=dict)  # scores by output; empty: rows have one score
 
     def __len__(self) -> int:
         return self.counts.rows
@@ -138,13 +121,16 @@ class ScoreReport:
         for name in (each[0][0] if len(each) == 1 else ALL, *names):
             table.add_column(Text(name), justify="right")  # a user's name is no markup
         for foreign in (False, True):
-            for key, line in self._lines().items():
-                if line.foreign is not foreign or getattr(average[1], key) is None:
+            for score in fields(self.kind):
+                line, mean = score.metadata, getattr(average[1], score.name)
+                if line["foreign"] is not foreign or mean is None:
                     continue
-                values = [getattr(found, key) for _, found in each]
-                shown = _range(values) if ranged else values if names else []
-                cells = (_cell(value, share=line.share) for value in (getattr(average[1], key), *shown))
-                table.add_row(line.title, line.good, *cells)
+                shown = [getattr(found, score.name) for _, found in each] if names else []
+                if ranged:
+                    known = [value for value in shown if value is not None]
+                    shown = [min(known, default=None), max(known, default=None)]
+                cells = (_cell(value, share=line["share"]) for value in (mean, *shown))
+                table.add_row(line["title"], line["good"], *cells)
             table.add_section()
         table.caption = self.counts.warning or None
         return table
@@ -167,7 +153,7 @@ class ScoreReport:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["metric", "output", "value"])
         writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
-        for key in self._lines():
+        for key in (score.name for score in fields(self.kind)):
             values = {name: getattr(found, key) for name, found in self.columns.items()}
             writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
         with temporary_beside(path) as temporary:
@@ -179,18 +165,20 @@ class ScoreReport:
         return self.table()
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=400, color_system=None).print(self.table())  # as wide as it needs
-        return text.getvalue().rstrip("\n")
-
-    def _lines(self) -> dict[str, Line]:
-        return {each.name: each.metadata["line"] for each in fields(self.kind)}
+        return table_text(self.table())
 
     def _by_output(self, values: Tensor) -> Any:
         """A curve [L] as it is; [L, C] by output, the average first."""
         if values.ndim == 1:
             return values
         return dict(zip(self.columns, (values.mean(1), *values.unbind(1)), strict=True))
+
+
+def table_text(table: Table) -> str:
+    """A table as plain text, as wide as it needs."""
+    text = io.StringIO()
+    Console(file=text, width=400, color_system=None).print(table)
+    return text.getvalue().rstrip("\n")
 
 
 def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -219,12 +207,7 @@ def told_apart(marks: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
 
 
 def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
-    """Dataclasses, mappings and tensors as JSON can hold them.
-
-    Args:
-        value: To be made plain.
-        infinite: What stands for a number that is none, or infinite; its text unless told.
-    """
+    """Dataclasses, mappings and tensors as JSON can hold them; `infinite` of what is no finite number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else infinite(value)
     if is_dataclass(value):
@@ -236,11 +219,6 @@ def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner, infinite=infinite) for inner in value]
     return value
-
-
-def _range(values: list[float | None]) -> list[float | None]:
-    known = [value for value in values if value is not None]
-    return [min(known), max(known)] if known else [None, None]
 
 
 def _cell(value: float | None, *, share: bool) -> str:

@@ -30,25 +30,20 @@ class Form:
         """The frame as inputs of one row, all finite; leaves may have the dimension of the rows, or not."""
         if structure(frame) != self.structure:
             raise FrameError(f"the structure is {structure(frame)}, not {self.structure}")
-        fitted = [_fitted(*leaf) for leaf in zip(leaves(frame), self.shapes, self.dtypes, strict=True)]
+        fitted = []
+        for leaf, shape, dtype in zip(leaves(frame), self.shapes, self.dtypes, strict=True):
+            if tuple(leaf.shape) not in (shape, (1, *shape)):
+                raise FrameError(f"the shape is {tuple(leaf.shape)}, not {shape}")
+            fitted.append(leaf.reshape(1, *shape).to(dtype))
+            if not bool(torch.isfinite(fitted[-1]).all()):
+                raise FrameError("values are NaN or infinite")
         return rebuilt(frame, iter(fitted))
 
 
-def _fitted(leaf: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    if tuple(leaf.shape) not in (shape, (1, *shape)):
-        raise FrameError(f"the shape is {tuple(leaf.shape)}, not {shape}")
-    made = leaf.reshape(1, *shape).to(dtype)
-    if not bool(torch.isfinite(made).all()):
-        raise FrameError("values are NaN or infinite")
-    return made
-
-
 def read_frame(frame: Any, wanted: str | None) -> Inputs:
-    """`frame` with every leaf a tensor; arrays, lists and numbers are taken too.
+    """A frame of the sensors with every leaf a tensor; the structure that is wanted may not be known.
 
-    Args:
-        frame: As it comes from the sensors.
-        wanted: The structure that the model takes; None: not known.
+    Arrays, lists and numbers are taken too.
     """
     if isinstance(frame, dict):
         return {key: read_frame(value, None) for key, value in frame.items()}
@@ -59,12 +54,8 @@ def read_frame(frame: Any, wanted: str | None) -> Inputs:
         if frame.is_complex():
             raise FrameError(f"values are {frame.dtype}, not real numbers")
         return frame.detach()
-    return _from_array(frame)
-
-
-def _from_array(values: Any) -> Tensor:
     try:
-        array = np.asarray(values)
+        array = np.asarray(frame)
     except ValueError as error:  # rows of unequal length
         raise FrameError(f"values are no array: {error}") from error
     if array.dtype.kind not in "fiub":
@@ -74,17 +65,17 @@ def _from_array(values: Any) -> Tensor:
 
 
 def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype | None) -> tuple[Form, Any]:
-    """The form of a model's frames, found by asking it, and what it answered.
+    """The form of a model's frames, found by asking it about what `read_frame` gave, and what it answered.
 
-    Args:
-        frame: What `read_frame` gave. NaN and infinities count as zeros.
-        ask: The model; it must raise unless it gets one row it can work with.
-        dtype: Of real numbers; None: as they come.
+    NaN and infinities count as zeros. The model must raise, or not answer with one row, unless it can work
+    with what it gets.
     """
     first: Exception | None = None
     for row in _ways(map_tensors(torch.nan_to_num, frame), dtype):
         try:
             answer = ask(row)
+            if len(answer.mean) != 1:
+                raise ValueError(f"the model answers with {len(answer.mean)} rows instead of one.")
         except Exception as error:
             first = first or error
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,7 @@ from torch import Tensor
 from ..metrics.score_report import plain
 from ..model import UncertaintyModel
 from .frames import Form, FrameError, first_form, read_frame
-from .readings import PredictionSource, Reading, read_prediction
-from .thresholds import find_limits
+from .readings import PredictionSource, Reading, find_limits, read_prediction
 from .window import FrameHistory, Rolling
 
 STATUSES: tuple[str, ...] = ("ok", "uncertain", "novel", "invalid input")
@@ -47,15 +47,11 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them; infinite numbers are None."""
-        return plain(self, infinite=_none)
+        return plain(self, infinite=lambda _: None)
 
 
 class Latch:
-    """An alarm that comes on at once, and goes off after so many quiet frames in a row.
-
-    Args:
-        patience: Quiet frames that it takes.
-    """
+    """An alarm that comes on at once, and goes off after `patience` quiet frames in a row."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
@@ -95,6 +91,9 @@ class Monitor:
         false_alarm: The share of familiar frames that may raise either alarm.
         leave: Leave level over enter level, in (0, 1].
         patience: Quiet frames in a row before an alarm ends.
+
+    `threshold` is the novelty score above which a frame is novel, `limit` the largest std [C] (of classes:
+    1 - probability [1]) of a frame that is not uncertain; None: none is.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Monitor:
         self.model = model
         self.window = int(window)
         self.leave, self.patience = float(leave), int(patience)
-        self._limits = find_limits(
+        self.threshold, self.limit = find_limits(
             model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm
         )
         known = isinstance(model, UncertaintyModel)
@@ -125,16 +124,6 @@ class Monitor:
         self._dtype = next(model.network.parameters()).dtype if known else None
         self._form: Form | None = None
         self.reset()
-
-    @property
-    def threshold(self) -> float:
-        """The novelty score above which a frame is novel."""
-        return self._limits.score
-
-    @property
-    def limit(self) -> Tensor | None:
-        """The largest std [C] (of classes: 1 - probability [1]) of a frame that is not uncertain."""
-        return self._limits.doubt
 
     def reset(self) -> None:
         """Forget all frames: no alarm, no statistics. What frames look like stays known."""
@@ -171,7 +160,7 @@ class Monitor:
             "largest_score": past.largest_score,
             "threshold": self.threshold,
             "limit": None if self.limit is None else self.limit.tolist(),
-            "window": plain(past.statistics(), infinite=_none),
+            "window": plain(past.statistics(), infinite=lambda _: None),
         }
 
     def __repr__(self) -> str:
@@ -185,23 +174,13 @@ class Monitor:
     def _read(self, frame: Any) -> Reading:
         """What the model says of a frame; raises FrameError where no row can be made of it."""
         values = read_frame(frame, self._structure)
-        if self._form is None:
-            return self._read_first(values)
-        return read_prediction(self.model, self._form.row(values))
-
-    def _read_first(self, values: Any) -> Reading:
-        def single(row: Any) -> Reading:
-            reading = read_prediction(self.model, row)
-            if len(reading.mean) != 1:
-                raise ValueError(f"the model answers with {len(reading.mean)} rows instead of one.")
-            return reading
-
-        form, reading = first_form(values, single, self._dtype)
-        limit = self._limits.doubt
-        if limit is not None and len(limit) not in (1, reading.doubt.shape[1]):
+        if self._form is not None:
+            return read_prediction(self.model, self._form.row(values))
+        form, reading = first_form(values, partial(read_prediction, self.model), self._dtype)
+        if self.limit is not None and len(self.limit) not in (1, reading.doubt.shape[1]):
             raise ValueError(
-                f"std= has {len(limit)} limits, but the model {reading.doubt.shape[1]} outputs; pass one "
-                "number, or one for each output."
+                f"std= has {len(self.limit)} limits, but the model {reading.doubt.shape[1]} outputs; pass "
+                "one number, or one for each output."
             )
         self._form = form
         form.row(values)  # refuses NaN, in place of which the model was asked about zeros
@@ -225,7 +204,3 @@ class Monitor:
 
     def _verdict(self, status: str, **said: Any) -> Verdict:
         return Verdict(status, self._history.frames - 1, **said, rolling=self._history.statistics())
-
-
-def _none(_: float) -> None:
-    """In place of an infinite number."""

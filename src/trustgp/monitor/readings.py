@@ -1,7 +1,11 @@
-"""What does a model say of some rows? The fields a monitor needs, from whatever predicts."""
+"""What does a model say of some rows, and above which limits is one novel, or too uncertain?
+
+The fields that a monitor needs, from whatever predicts; limits are those of the user, or of familiar rows.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,7 +13,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..data.chunking import evenly
+from ..data.rows import Rows
+from ..likelihoods.base import NoveltyThreshold
+from ..math.calibration import check_share, held_out_quantile, needed_rows
+from ..model import UncertaintyModel
+
 NEEDED = ("mean", "variance", "novelty")
+MOST_ROWS = 1000  # held-out rows that are asked
 
 
 class PredictionSource(Protocol):
@@ -28,23 +39,15 @@ class PredictionSource(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """The fields of n rows, on the CPU.
+    """The fields of n rows, on the CPU."""
 
-    Args:
-        mean, std: Shape [n, C].
-        novelty, score: Shape [n].
-        valid: Shape [n] bool.
-        expert: Shape [n, kernels]; None: not told.
-        probabilities: Of classes, shape [n, K]; None: numbers are predicted.
-    """
-
-    mean: Tensor
-    std: Tensor
-    novelty: Tensor
-    score: Tensor
-    valid: Tensor
-    expert: Tensor | None
-    probabilities: Tensor | None
+    mean: Tensor  # [n, C]
+    std: Tensor  # [n, C]
+    novelty: Tensor  # [n]
+    score: Tensor  # [n]
+    valid: Tensor  # bool, [n]
+    expert: Tensor | None  # [n, kernels]; None: not told
+    probabilities: Tensor | None  # of classes, [n, K]; None: numbers are predicted
 
     @property
     def doubt(self) -> Tensor:
@@ -77,3 +80,69 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
         expert=None if expert is None else expert.reshape(n, -1),
         probabilities=field("probabilities"),
     )
+
+
+def joint_limit(doubts: Tensor, false_alarm: float) -> Tensor | None:
+    r"""Limits [C] that a new row exceeds in any of its C numbers with probability `false_alarm` at most.
+
+    .. math:: l_c = \mathrm{median}_c \cdot Q_{1 - \alpha}( \max_c d_c / \mathrm{median}_c )
+
+    One quantile for all numbers, as that of held-out scores (`held_out_quantile`), so that many outputs
+    give no more false alarms than one. None where the held-out rows [n, C], all finite, are too few.
+    """
+    if len(doubts) < needed_rows(1.0 - false_alarm):
+        return None
+    usual = doubts.median(dim=0).values.clamp_min(torch.finfo(torch.float64).tiny)
+    return usual * held_out_quantile((doubts / usual).amax(dim=1), 1.0 - false_alarm)
+
+
+def find_limits(
+    model: Any, *, threshold: float | None, std: Any, confidence: float | None, rows: Any, false_alarm: float
+) -> tuple[float, Tensor | None]:
+    """Threshold and limit, float64, [C] or [1], of a monitor; see `trustgp.Monitor` for the options."""
+    check_share("false_alarm", false_alarm, 0.01)
+    given, asked = _given_doubt(std, confidence), None
+    if rows is None and given is None and isinstance(model, UncertaintyModel):
+        held: Rows | None = getattr(model.memory, "validation", None)
+        asked = None if held is None else read_prediction(model, held.take(evenly(len(held), MOST_ROWS)))
+    elif rows is not None:
+        asked = read_prediction(model, rows)
+    if threshold is not None:
+        score = float(threshold)
+    elif rows is not None and asked is not None:
+        score = float(NoveltyThreshold.fit(asked.score, false_alarm).threshold)
+    else:
+        score = _known_score(model, false_alarm)
+    if not score >= 0.0 or math.isinf(score):
+        raise ValueError(f"threshold={score}; it must be a finite number of at least 0.")
+    if given is None and asked is not None:
+        given = joint_limit(asked.doubt[asked.valid], false_alarm)
+    return score, given
+
+
+def _given_doubt(std: Any, confidence: float | None) -> Tensor | None:
+    if confidence is not None:
+        if std is not None:
+            raise ValueError("pass std= for numbers or confidence= for classes, not both.")
+        check_share("confidence", confidence, 0.6)
+        return torch.tensor([1.0 - confidence], dtype=torch.float64)
+    if std is None:
+        return None
+    limit = torch.as_tensor(std, dtype=torch.float64).detach().cpu().reshape(-1)
+    if not len(limit) or not bool((limit > 0).all()):
+        raise ValueError(f"std={std}; pass one positive number, or one for each output.")
+    return limit
+
+
+def _known_score(model: Any, false_alarm: float) -> float:
+    """The threshold that a model brings with it."""
+    if isinstance(model, UncertaintyModel):
+        alarm = model.alarm or NoveltyThreshold.fit(model.held_scores, false_alarm)
+        return float(alarm.threshold)
+    told = getattr(model, "metadata", {}).get("threshold", "none")
+    if told == "none":
+        raise ValueError(
+            "there is no threshold: pass threshold=, the novelty score above which a frame is novel, or "
+            "familiar rows as rows=."
+        )
+    return float(told)

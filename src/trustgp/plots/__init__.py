@@ -1,13 +1,9 @@
 """Drawing predictions and how good they are, on axes that the caller owns; `overview` makes one picture."""
 
-from .bands import draw_bands
-from .basic import draw_band, draw_bars, draw_histograms
-from .boxes import detections
+from .basic import draw_band, draw_bands, draw_bars, draw_histograms
+from .boxes import colour_map, colour_of, detections
 from .experts import ExpertMap, draw_experts, map_experts
-from .frontier import draw_frontier
-from .novelty import colour_map, colour_of
-from .overviews import overview
-from .quality import draw_calibration, draw_parity, draw_sparsification
+from .quality import draw_calibration, draw_frontier, draw_parity, draw_sparsification, overview
 from .sheet import contact_sheet
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
 

@@ -9,13 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..likelihoods.detections import Detections
-from .novelty import colour_of, ink_on
-from .style import INK, figure, numbers, require_matplotlib
+from ..likelihoods.prediction import Detections
+from .style import INK, ORANGE, RED, figure, numbers, require_matplotlib
 
 Array = NDArray[np.float64]
 FONT = 7.5  # points
+WARNING = "\N{WARNING SIGN}"  # of what lies above the threshold
 WIDE, TALL = 0.56, 1.7  # of a letter, and of a label, over the size of the font
+CALM, PALE, MIDDLE = "#2b8cd6", "#8fd3f0", "#f6d55c"
+SCALE = ((0.0, CALM), (0.35, PALE), (0.5, MIDDLE), (0.75, ORANGE), (1.0, RED))
+"""Where, and which colour, from calm to alarming by way of yellow: told apart without green."""
 
 
 def detections(
@@ -81,8 +84,7 @@ def annotate(
     labels = [label_of(found, k, names=names, threshold=threshold) for k in range(len(found))]
     colours = [colour_of(float(novelty), threshold) for novelty in found.novelty]
     for k in reversed(range(len(found))):  # the surest is drawn last, on top
-        above = threshold is not None and not float(found.novelty[k]) <= threshold
-        _draw_box(axes, found, k, level=level, colour=colours[k], dashed=above)
+        _draw_box(axes, found, k, level=level, colour=colours[k], dashed=labels[k].startswith(WARNING))
     taken: list[Array] = []
     boxes = numbers(found.boxes)
     for label, box, colour in zip(labels, boxes, colours, strict=True):
@@ -123,19 +125,8 @@ def label_of(
         )
     name = f"class {kind}" if names is None else names[kind]
     novelty = float(found.novelty[k])
-    sign = "\N{WARNING SIGN} " if threshold is not None and not novelty <= threshold else ""
+    sign = f"{WARNING} " if threshold is not None and not novelty <= threshold else ""
     return f"{sign}{name} {100 * float(found.confidence[k]):.0f} %, nov. {novelty:.2f}"
-
-
-def band_of(found: Detections, k: int, level: float) -> tuple[Array, Array | None]:
-    """Left, top, right and bottom of the outer and the inner end of the edges' intervals, [4] each.
-
-    The inner one is None where the intervals of opposite edges meet.
-    """
-    low, high = (numbers(end[k]) for end in found.interval(level))
-    outer = np.concatenate([low[:2], high[2:]])
-    inner = np.concatenate([high[:2], low[2:]])
-    return outer, inner if (inner[2:] > inner[:2]).all() else None
 
 
 def _draw_box(
@@ -146,10 +137,13 @@ def _draw_box(
     from matplotlib.patheffects import Normal, Stroke
 
     (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-    outer, inner = band_of(found, k, level)
+    low, high = (numbers(end[k]) for end in found.interval(level))
+    outer, inner = np.concatenate([low[:2], high[2:]]), np.concatenate([high[:2], low[2:]])
     far = np.array([left - right, bottom - top, 2 * right, 2 * top])  # out of sight
     nearer = np.where(np.isfinite(outer), outer, far)
-    rings = [_ring(nearer)] if inner is None else [_ring(nearer), _ring(inner)[::-1]]
+    rings = [_ring(nearer)]
+    if (inner[2:] > inner[:2]).all():  # the intervals of opposite edges do not meet
+        rings.append(_ring(inner)[::-1])
     path = Path.make_compound_path(*(Path(ring, closed=True) for ring in rings))
     axes.add_patch(PathPatch(path, facecolor=colour, alpha=0.38, linewidth=0, gid="band"))
     box = numbers(found.boxes[k])
@@ -197,3 +191,41 @@ def _shared(one: Array, other: Array) -> float:
 
 def _plate(colour: Any) -> dict[str, Any]:
     return {"facecolor": colour, "edgecolor": "none", "boxstyle": "square,pad=0.25", "alpha": 0.9}
+
+
+def alarm(novelty: float, threshold: float | None = None) -> float:
+    """Where on the scale of colours a novelty stands, in [0, 1]; what is no number stands at the end.
+
+    A threshold stands in the middle of the scale, which then ends at twice of it.
+    """
+    place = novelty if threshold is None else novelty / max(2.0 * threshold, 1e-12)
+    return 1.0 if np.isnan(place) else float(min(max(place, 0.0), 1.0))
+
+
+def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:
+    """Red, green and blue, each from 0 to 1; the same as in `colour_map`, without matplotlib."""
+    place = alarm(novelty, threshold)
+    stops = [at for at, _ in SCALE]
+    shades = np.array([shade_of(colour) for _, colour in SCALE])
+    red, green, blue = (float(np.interp(place, stops, shades[:, k])) for k in range(3))
+    return red, green, blue
+
+
+def colour_map() -> Any:
+    """The scale as a colour map of matplotlib, for a colour bar."""
+    require_matplotlib()
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("novelty", list(SCALE))
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """White or nearly black, whichever reads better on a colour."""
+    red, green, blue = colour
+    return "#1b1e22" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+
+
+def shade_of(colour: str) -> tuple[float, float, float]:
+    """Red, green and blue of "#rrggbb", each from 0 to 1."""
+    red, green, blue = (int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5))
+    return red, green, blue

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,19 +13,9 @@ from ..data.rows import require_finite
 from ..data.trees import Inputs, as_inputs, count, take, to_device
 from ..experts.features import chunk_rows
 from ..experts.gate import nearest_two
-from ..experts.mixture import Mixture
 from .style import INK, PALETTE, numbers
 
 MOST_NUMBERS = 40  # experts that are numbered; more would hide the rows
-
-
-class HasMixtures(Protocol):
-    """What was fitted: a model, or its state."""
-
-    @property
-    def mixtures(self) -> Sequence[Mixture]:
-        """One for each kernel."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +34,7 @@ class ExpertMap:
 
 
 @torch.no_grad()
-def map_experts(model: HasMixtures, inputs: Inputs, *, output: int = 0) -> ExpertMap:
+def map_experts(model: Any, inputs: Inputs, *, output: int = 0) -> ExpertMap:
     """Where rows lie for the gate, and who answers for them.
 
     Args:
@@ -53,7 +42,10 @@ def map_experts(model: HasMixtures, inputs: Inputs, *, output: int = 0) -> Exper
         inputs: As the network takes them, of n rows.
         output: Whose gate to show, where `outputs="separate"` gave each output its own.
     """
-    mixture = _mixture_of(model, output)
+    mixture = next((one for one in model.mixtures if output in one.outputs.tolist()), None)
+    if mixture is None:
+        outputs = sum(len(one.outputs) for one in model.mixtures)
+        raise ValueError(f"output={output}; the model has outputs 0 to {outputs - 1}.")
     if mixture.gate.projection is None:
         raise ValueError(
             "the model has a single expert, and no gate to draw; fit with num_experts=2 or more."
@@ -66,12 +58,11 @@ def map_experts(model: HasMixtures, inputs: Inputs, *, output: int = 0) -> Exper
     ]
     embedded, centroids = torch.cat(parts), mixture.gate.centroids
     expert = nearest_two(embedded, centroids)[0]
-    return ExpertMap(_plane(embedded), expert, _plane(centroids))
+    points, centres = (torch.nn.functional.pad(rows, (0, 1))[:, :2] for rows in (embedded, centroids))
+    return ExpertMap(points, expert, centres)
 
 
-def draw_experts(
-    axes: Any, model: HasMixtures, inputs: Inputs, *, output: int = 0, size: float = 8.0
-) -> None:
+def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size: float = 8.0) -> None:
     """Rows coloured by expert, and the experts' centroids.
 
     Two components of the gate are drawn, while it decides by all of them: colours may overlap.
@@ -92,16 +83,3 @@ def draw_experts(
         for expert, centre in enumerate(centres):
             axes.text(*centre, str(expert), **style)
     axes.set(xlabel="first component of the gate", ylabel="second component")
-
-
-def _mixture_of(model: HasMixtures, output: int) -> Mixture:
-    for mixture in model.mixtures:
-        if output in mixture.outputs.tolist():
-            return mixture
-    outputs = sum(len(mixture.outputs) for mixture in model.mixtures)
-    raise ValueError(f"output={output}; the model has outputs 0 to {outputs - 1}.")
-
-
-def _plane(points: Tensor) -> Tensor:
-    """The first two columns, zeros where there are fewer."""
-    return torch.nn.functional.pad(points, (0, max(0, 2 - points.shape[1])))[:, :2]

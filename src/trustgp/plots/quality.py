@@ -1,16 +1,22 @@
-"""Is the error bar right? Calibration, sparsification, and predictions against the truth."""
+"""Is the error bar right, and what does it take? Calibration, sparsification, parity, the frontier."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.chunking import evenly
 from ..metrics import interval_width
 from ..metrics.evaluation import Evaluation, known, parts
-from .style import BLUE, GREEN, GREY, INK, RED, numbers
+from .basic import draw_histograms
+from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, numbers
+
+DASHED: dict[str, Any] = {"linewidth": 1, "linestyle": "--"}
 
 
 def draw_calibration(
@@ -27,9 +33,9 @@ def draw_calibration(
         colour: Of the line.
         label: In the legend.
     """
-    levels, curve = numbers(evaluation.levels), curve_of(evaluation, evaluation.observed, output)
+    levels, curve = map(numbers, (evaluation.levels, _of_output(evaluation, evaluation.observed, output)))
     if not axes.lines:
-        axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--", label="honest")
+        axes.plot([0, 1], [0, 1], color=INK, label="honest", **DASHED)
     if output is None and len(evaluation.outputs) > 1:
         axes.plot(levels, numbers(evaluation.observed), color=colour, linewidth=0.7, alpha=0.35)
     axes.fill_between(levels, levels, curve, color=colour, alpha=0.15, linewidth=0)
@@ -59,12 +65,11 @@ def draw_sparsification(
         references: Draw the oracle's curve (rows ranked by their errors) and that of a random order.
     """
     kept = numbers(evaluation.kept)
-    risk, oracle = (curve_of(evaluation, v, output) for v in (evaluation.risk, evaluation.oracle_risk))
+    squared = evaluation.risk, evaluation.oracle_risk
+    risk, oracle = (numbers(_of_output(evaluation, values, output)) for values in squared)
     if references:
         rmse = np.sqrt(evaluation.scores[output or "all"].mse)
-        axes.plot(
-            kept, np.full_like(kept, rmse), color=GREY, linewidth=1, linestyle="--", label="random order"
-        )
+        axes.plot(kept, np.full_like(kept, rmse), color=GREY, label="random order", **DASHED)
         axes.plot(kept, np.sqrt(oracle), color=GREEN, linewidth=1.2, label="oracle")
     axes.plot(kept, np.sqrt(risk), color=colour, linewidth=1.8, label=label or None)
     axes.set(xlim=(0, 1), xlabel="share of rows kept, the surest first", ylabel="RMSE of what is kept")
@@ -92,15 +97,12 @@ def draw_parity(
         label: In the legend.
         most: Rows drawn; of more, so many are picked evenly along the targets.
     """
-    column = column_of(evaluation, output or next(iter(evaluation.outputs)))
-    mean, variance = (values[:, column].detach().cpu() for values in known(evaluation.prediction))
-    target = evaluation.targets[:, column].detach().cpu()
+    column = _column_of(evaluation, output or next(iter(evaluation.outputs)))
+    every = (evaluation.targets, *known(evaluation.prediction), *parts(evaluation.prediction))
+    target, mean, variance, around, excess = (values[:, column].detach().cpu() for values in every)
     rows = torch.isfinite(mean) & torch.isfinite(variance)
-    chosen = _spread(target[rows], most)
-    truth, centre = (values[rows][chosen] for values in (target, mean))
-    around, excess = (
-        values[:, column].detach().cpu()[rows][chosen] for values in parts(evaluation.prediction)
-    )
+    chosen = target[rows].argsort(stable=True)[evenly(int(rows.sum()), most)]
+    truth, centre, around, excess = (values[rows][chosen] for values in (target, mean, around, excess))
     half = interval_width(around, excess=excess) / 2
     missed = (truth.double() - centre.double()).abs() > half
     style: dict[str, Any] = {"fmt": "o", "markersize": 2.5, "elinewidth": 0.7, "alpha": 0.5}
@@ -108,18 +110,16 @@ def draw_parity(
         x, y, bar = (numbers(values[some]) for values in (truth, centre, half))
         axes.errorbar(x, y, yerr=bar, color=shade, ecolor=shade, label=name or None, **style)
     ends = [float(target.min()), float(target.max())]
-    axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--")
+    axes.plot(ends, ends, color=INK, **DASHED)
     axes.set(xlabel="target", ylabel="prediction and 95 % interval")
 
 
-def curve_of(evaluation: Evaluation, values: Tensor, output: str | None) -> np.ndarray:
-    """One output's curve, or the average, from all outputs' [L, C]; shape [L]."""
-    if output is None:
-        return numbers(values.mean(1))
-    return numbers(values[:, column_of(evaluation, output)])
+def _of_output(evaluation: Evaluation, values: Tensor, output: str | None) -> Tensor:
+    """One output's column of [n, C], or the average of all; shape [n]."""
+    return values.mean(1) if output is None else values[:, _column_of(evaluation, output)]
 
 
-def column_of(evaluation: Evaluation, output: str) -> int:
+def _column_of(evaluation: Evaluation, output: str) -> int:
     """Where an output stands; an unknown name is a ValueError that lists the known ones."""
     names = list(evaluation.outputs)
     if output not in names:
@@ -127,9 +127,99 @@ def column_of(evaluation: Evaluation, output: str) -> int:
     return names.index(output)
 
 
-def _spread(values: Tensor, most: int) -> Tensor:
-    """Indices of at most so many values, evenly along their order."""
-    order = values.argsort(stable=True)
-    if len(order) <= most:
-        return order
-    return order[torch.linspace(0, len(order) - 1, most).round().long()]
+def overview(
+    evaluation: Evaluation, path: str | Path | None = None, *, output: str | None = None, dpi: int = 100
+) -> Any:
+    """Four panels: prediction against target, calibration, sparsification, and sizes of the error bar.
+
+    Args:
+        evaluation: From `trustgp.evaluate`.
+        path: The PNG, PDF or SVG to write; None: none.
+        output: The name of one output; None: all together, the first for prediction against target.
+        dpi: Pixels per inch of a PNG.
+
+    Returns:
+        The matplotlib figure.
+    """
+    first = output or next(iter(evaluation.outputs))
+    found = evaluation.scores[output or "all"]
+    with figure(path, width=8.4, height=6.8, dpi=dpi) as drawn:
+        (parity, calibration), (sparsification, sizes) = drawn.subplots(2, 2)
+        draw_parity(parity, evaluation, output=first)
+        parity.set_title(
+            f"{first}: prediction against target" if len(evaluation.outputs) > 1 else "Prediction"
+        )
+        draw_calibration(calibration, evaluation, output=output, label="observed")
+        calibration.set_title(f"Calibration: {100 * found.calibration_error:.1f} % off on average")
+        draw_sparsification(sparsification, evaluation, output=output)
+        sparsification.set_title("Sparsification: does std rank the errors?")
+        _draw_sizes(sizes, evaluation, output)
+        for axes in (calibration, sparsification, sizes):
+            axes.legend(fontsize=8)
+    return drawn
+
+
+def _draw_sizes(axes: Any, evaluation: Evaluation, output: str | None) -> None:
+    scores, title = evaluation.scores[output or "all"], "Size of the error bar"
+    predictions = {"these rows": evaluation.prediction}
+    if evaluation.ood_prediction is not None:
+        predictions["foreign rows"] = evaluation.ood_prediction
+        title += f": AUROC {scores.auroc_std:.3f}"
+    deviations = {name: known(prediction)[1].sqrt() for name, prediction in predictions.items()}
+    samples = {name: _of_output(evaluation, std, output) for name, std in deviations.items()}
+    draw_histograms(axes, samples, colours=(BLUE, ORANGE), bins=40)
+    axes.axvline(scores.rmse, color=INK, label="RMSE of these rows", **DASHED)
+    axes.set(title=title, xlabel="std", ylabel="share of rows")
+
+
+def draw_frontier(
+    trials: Sequence[Any], path: str | Path | None = None, *, chosen: str = "", dpi: int = 120
+) -> Any:
+    """Four panels: NLL and AUROC against memory and against the time of one row.
+
+    Args:
+        trials: With `name`, `nll`, `corrected`, `auroc`, `nbytes`, `milliseconds` and `fits`; see
+            `trustgp.tune`.
+        path: The PNG, PDF or SVG to write; None: none.
+        chosen: The name of the one to mark.
+        dpi: Pixels per inch of a PNG.
+
+    Returns:
+        The matplotlib figure.
+    """
+    costs = {
+        "memory, MiB": [t.nbytes / 2**20 for t in trials],
+        "ms, batch 1": [t.milliseconds for t in trials],
+    }
+    with figure(path, width=8.4, height=6.0, dpi=dpi) as drawn:
+        grid = drawn.subplots(2, 2, sharex="col")
+        for column, (name, cost) in enumerate(costs.items()):
+            _draw_trials(grid[0][column], trials, cost, {"nll": BLUE, "corrected": ORANGE}, chosen)
+            _draw_trials(grid[1][column], trials, cost, {"auroc": BLUE}, chosen)
+            grid[1][column].set_xlabel(name)
+        grid[0][0].set(ylabel="NLL, lower is better", title="Likelihood")
+        grid[1][0].set(ylabel="AUROC, higher is better", title="Novelty")
+        grid[0][0].legend(fontsize=8)
+    return drawn
+
+
+def _draw_trials(
+    axes: Any, trials: Sequence[Any], cost: Sequence[float], scores: dict[str, str], chosen: str
+) -> None:
+    """Each trial as a dot, hollow where it does not fit, and a line along those that none beats."""
+    for score, colour in scores.items():
+        worth = [getattr(t, score) * (-1 if score == "auroc" else 1) for t in trials]
+        for t, x in zip(trials, cost, strict=True):
+            face = colour if t.fits else "none"
+            axes.scatter([x], [getattr(t, score)], s=26, facecolors=face, edgecolors=colour, zorder=3)
+        points = np.array([cost, worth]).T  # a trial is beaten by one that is dearer and worse in nothing
+        beaten = (points[:, None] <= points).all(2) & (points[:, None] < points).any(2)  # [by, which]
+        best = sorted(np.flatnonzero(~beaten.any(0)).tolist(), key=lambda k: cost[k])
+        label = {"nll": "network's output", "corrected": "corrected mean"}.get(score)
+        line = [(cost[k], getattr(trials[k], score)) for k in best]
+        axes.plot(*zip(*line, strict=True), color=colour, lw=1, label=label)
+    for t, x in zip(trials, cost, strict=True):
+        if t.name == chosen:
+            axes.axvline(x, color=RED, lw=0.8, ls="--")
+    axes.set_xscale("log")
+    axes.tick_params(colors=GREY)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from ..executors.progress import reporting
-from ..likelihoods.detections import Detections
-from .boxes import annotate, as_picture, draw_picture, lay_out
-from .novelty import colour_of
+from ..likelihoods.prediction import Detections
+from .boxes import annotate, as_picture, colour_of, draw_picture, lay_out
 from .style import INK, figure, require_matplotlib
 
 KINDS = (".png", ".jpg", ".jpeg")
@@ -65,7 +64,10 @@ def contact_sheet(
     if order not in ORDERS:
         raise ValueError(f"order={order!r}; allowed are {', '.join(ORDERS)}.")
     images, titles = _gathered(folder_or_images, size or model.size, progress)
-    found = _found(model, images, prepare or (lambda images: images.float() / 255), progress)
+    parts, found = images.split(PICTURES), []
+    with reporting(enabled=progress) as reporter:
+        for part in reporter.track(parts, stage="looking at pictures", total=len(parts), rows=len):
+            found += model.predict(prepare(part) if prepare is not None else part.float() / 255)
     ranks = range(len(found))
     if order == "novelty":
         ranks = sorted(ranks, key=lambda i: (not len(found[i]), -found[i].summary["novelty"]))
@@ -79,7 +81,9 @@ def contact_sheet(
         for axes, i in zip(grid.flat, shown, strict=False):
             draw_picture(axes, as_picture(images[i]))
             _caption(axes, titles[i], found[i], threshold)
-        drawn.suptitle(_heading(len(shown), len(found), order), fontsize=10, x=0.01, ha="left")
+        count = f"{len(shown)} of {len(found)}" if len(shown) < len(found) else len(found)
+        heading = f"{count} pictures" + (", the most novel first" if order == "novelty" else "")
+        drawn.suptitle(heading, fontsize=10, x=0.01, ha="left")
         lay_out(drawn)
         for axes, i in zip(grid.flat, shown, strict=False):
             annotate(axes, found[i], names=names, level=level, threshold=threshold)
@@ -135,15 +139,6 @@ def _resized(picture: np.ndarray, size: tuple[int, int]) -> Tensor:
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
-def _found(
-    model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], progress: bool
-) -> list[Detections]:
-    parts = images.split(PICTURES)
-    with reporting(enabled=progress) as reporter:
-        tracked = reporter.track(parts, stage="looking at pictures", total=len(parts), rows=len)
-        return [one for part in tracked for one in model.predict(prepare(part))]
-
-
 def _caption(axes: Any, title: str, found: Detections, threshold: float | None) -> None:
     """Below the picture: its name, and on the right the largest novelty."""
     axes.set_xlabel(title if len(title) <= 30 else f"{title[:28]}...", fontsize=7.5, loc="left")
@@ -152,8 +147,3 @@ def _caption(axes: Any, title: str, found: Detections, threshold: float | None) 
         style = {"transform": axes.transAxes, "fontsize": 7.5, "ha": "right", "va": "top"}
         axes.text(0.94, -0.022, f"novelty {novelty:.2f}", color=INK, **style)
         axes.text(1.0, -0.022, "\N{BLACK SQUARE}", color=colour_of(novelty, threshold), **style)
-
-
-def _heading(shown: int, total: int, order: str) -> str:
-    count = f"{total} pictures" if shown == total else f"{shown} of {total} pictures"
-    return f"{count}, the most novel first" if order == "novelty" else count

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.user_warnings import optional_package
+
 BLUE, ORANGE, GREEN, RED, GREY, INK = "#2f6fb5", "#e07b26", "#3a9a6b", "#c8423b", "#8a8f98", "#22262b"
 PALETTE = (BLUE, ORANGE, GREEN, "#8d5bb5", RED, "#c79a1b", "#3fa7b8", "#d470a4")
 """Colours that neighbours in a figure take in turn."""
@@ -56,12 +58,8 @@ def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 1
 
 def require_matplotlib() -> Any:
     """matplotlib, or an error that says how to get it."""
-    try:
-        return importlib.import_module("matplotlib")
-    except ImportError as error:
-        raise ImportError(
-            'Figures need matplotlib, which is not installed: pip install "trustgp[plots]"'
-        ) from error
+    missing = 'Figures need matplotlib, which is not installed: pip install "trustgp[plots]"'
+    return optional_package("matplotlib", missing)
 
 
 def numbers(values: Tensor) -> np.ndarray:

@@ -19,10 +19,8 @@ from ..data.chunking import chunks
 from ..data.rows import Rows, read_rows
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
-from ..likelihoods.class_prediction import ClassPrediction
-from ..likelihoods.prediction import Prediction
-from ..math.groups import merge_groups
-from ..math.quantiles import held_out_quantile, needed_rows
+from ..likelihoods.prediction import ClassPrediction, Prediction
+from ..math.calibration import check_share, held_out_quantile, merge_groups, needed_rows
 from ..tangents.network import as_matrix
 from .model_state import FittedModel, ModelState
 
@@ -31,22 +29,18 @@ ENOUGH = 20  # times the rows that a limit takes at least: what a group of exper
 
 @dataclass(frozen=True)
 class _Conformal:
-    """What intervals and sets have in common.
+    """What intervals and sets have in common."""
 
-    Args:
-        model: What predicts.
-        level: Promised coverage; of intervals, that of each output.
-        groups: Group of each expert, shape [M].
-        limits: q of each group, shape [G], and for intervals of each output, [G, C]; infinite where a group
-            has too few rows.
-        counts: Validation rows of each group, shape [G].
-    """
+    model: FittedModel  # what predicts
+    level: float  # promised coverage; of intervals, that of each output
+    groups: Tensor  # group of each expert, shape [M]
+    limits: Tensor  # q of each group [G], for intervals of each output [G, C]; infinite with too few rows
+    counts: Tensor  # validation rows of each group, shape [G]
 
-    model: FittedModel
-    level: float
-    groups: Tensor
-    limits: Tensor
-    counts: Tensor
+    def _answer(self, inputs: Inputs) -> tuple[Prediction, Tensor]:
+        """The prediction, and the limit of each row, [n] or [n, C]."""
+        p = self.model.predict(inputs)
+        return p, self.limits.to(p.mean.device)[_group(p, self.groups)]
 
 
 class ConformalIntervals(_Conformal):
@@ -58,8 +52,7 @@ class ConformalIntervals(_Conformal):
         Args:
             inputs: Whatever `model.predict` takes.
         """
-        p = self.model.predict(inputs)
-        limit = self.limits.to(p.mean.device)[_group(p, self.groups)]
+        p, limit = self._answer(inputs)
         half = (limit * as_matrix(p.std).double()).nan_to_num(nan=torch.inf, posinf=torch.inf)
         half = torch.where(p.valid[:, None], half, torch.inf).reshape(p.mean.shape).to(p.mean.dtype)
         mean = torch.where(torch.isfinite(p.mean), p.mean, 0.0)
@@ -80,24 +73,16 @@ class ConformalSets(_Conformal):
         Args:
             inputs: Whatever `model.predict` takes.
         """
-        p = self.model.predict(inputs)
+        p, limit = self._answer(inputs)
         assert isinstance(p, ClassPrediction)
-        limit = self.limits.to(p.mean.device)[_group(p, self.groups)]
         return class_scores(p) <= limit[:, None]
 
 
 def conformal(
     model: FittedModel, validation: Any, *, level: float = 0.9
 ) -> ConformalIntervals | ConformalSets:
-    """Limits from validation rows; `UncertaintyModel.conformal` is the door.
-
-    Args:
-        model: Fitted.
-        validation: Rows that neither the network nor the fit has seen.
-        level: In (0, 1).
-    """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level}; it must lie strictly between 0 and 1, for example 0.9.")
+    """Limits from validation rows; `UncertaintyModel.conformal` is the door."""
+    check_share("level", level, 0.9)
     rows, state = read_rows(validation, name="validation"), model.state
     state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
     needed = needed_rows(level)
@@ -111,7 +96,7 @@ def conformal(
     place = torch.cat([_group(p, groups).cpu() for p, _ in parts])
     scores = torch.cat([score for _, score in parts])  # [n, C], or [n] for classes
     members = [scores[place == g] for g in range(int(groups.max()) + 1)]
-    limits = torch.stack([_limits(own, level) for own in members])
+    limits = torch.stack([held_out_quantile(own, level) for own in members])
     counts = torch.tensor([len(own) for own in members])
     if bool((counts < needed).any()):
         warn_user(
@@ -131,20 +116,14 @@ def class_scores(p: ClassPrediction) -> Tensor:
 
 def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, Tensor]:
     """A prediction, and the scores of its targets: [n] for classes, [n, C] for numbers, on the CPU."""
-    p = model.predict(rows.take(index))
-    targets = rows.targets[index.to(rows.targets.device)].to(p.mean.device)
+    inputs, targets = rows.batch(index)
+    p = model.predict(inputs)
+    targets = targets.to(p.mean.device)
     if isinstance(p, ClassPrediction):
         return p, class_scores(p).gather(1, targets.long()).squeeze(1).cpu()
     off = (targets.double() - as_matrix(p.mean).double()).abs()
     # what is not known is in every interval
     return p, torch.where(p.valid[:, None], off / as_matrix(p.std).double(), 0.0).cpu()
-
-
-def _limits(scores: Tensor, level: float) -> Tensor:
-    """The limit of each column."""
-    if scores.ndim == 1:
-        return held_out_quantile(scores, level)
-    return torch.stack([held_out_quantile(column, level) for column in scores.T])
 
 
 def _groups(state: ModelState, rows: int, needed: int) -> Tensor:

@@ -1,4 +1,5 @@
-"""Mixtures as tables of tensors, and back. A field of all experts is one tensor, laid end to end."""
+"""Mixtures and witnesses as tables of tensors, and back. A field of all experts, or of all cells, is one
+tensor, laid end to end."""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ from torch import Tensor
 
 from ..data.tensor_file import Reader
 from ..experts.expert import Expert
-from ..experts.gate import Gate, GramProjection, SpanProjection
+from ..experts.gate import Gate, Projection
 from ..experts.mixture import Mixture
 from ..experts.posteriors import GramPosterior, Posterior, PriorPosterior, RootPosterior, SpanPosterior
-from ..experts.witness import Cell
+from ..experts.witness import Cell, PointFeatures, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
-from ..tangents.half_factors import HalfFactors
+from ..tangents.factors import HalfFactors
 
 INT, REAL = torch.int64, torch.float64
+SHARED = ("offset", "spread", "centroids", "length", "ratio", "size", "reach", "floor")  # by all cells
+EACH = ("centre", "scale", "kappa", "tau")  # one row for each cell
 
 
 def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
@@ -33,32 +36,28 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
 
 
 def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int | None) -> Mixture:
-    """The mixture whose tensors these are, each checked.
-
-    Args:
-        reader: Holds the tensors.
-        prefix: Of their names.
-        tangents: The map, already restored.
-        learnt: How many combinations of outputs its experts learn; None: each output that it serves.
-    """
+    """The mixture whose tensors begin with this prefix, each checked; the map is already restored. Experts
+    learn so many combinations of outputs; None: each output that it serves."""
     outputs = reader.take(f"{prefix}outputs", INT, None)
-    num_outputs = tangents.mix.shape[1]
-    if len(outputs) == 0 or int(outputs.min()) < 0 or int(outputs.max()) >= num_outputs:
-        raise reader.fail(f"{prefix}outputs", f"names outputs beyond 0..{num_outputs - 1}")
+    last = tangents.mix.shape[1] - 1
+    there = len(outputs) > 0 and _within(outputs, 0, last)
+    reader.require(there, f"{prefix}outputs", f"names outputs beyond 0..{last}")
     bound = reader.take(f"{prefix}bound", REAL)
-    if not 0.0 <= float(bound) <= 1.0:
-        raise reader.fail(f"{prefix}bound", f"is {float(bound)}, beyond 0..1")
+    reader.require(_within(bound, 0, 1), f"{prefix}bound", f"is {float(bound)}, beyond 0..1")
     gate = _read_gate(reader, f"{prefix}gate.", tangents)
     experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs) if learnt is None else learnt)
-    if not any(int(expert.own) for expert in experts):
-        raise reader.fail(f"{prefix}experts.own", "leaves no expert a row of its own")
-    if len(experts) != gate.num_experts:
-        raise reader.fail(f"{prefix}gate.centroids", f"has not one row for each of {len(experts)} experts")
-    table = reader.take(f"{prefix}neighbours", INT, len(experts), None)
-    if table.numel() and (int(table.min()) < -1 or int(table.max()) >= len(experts)):
-        raise reader.fail(f"{prefix}neighbours", "names experts that do not exist")
+    count, owned = len(experts), any(int(expert.own) for expert in experts)
+    reader.require(owned, f"{prefix}experts.own", "leaves no expert a row of its own")
+    alike = count == gate.num_experts
+    reader.require(alike, f"{prefix}gate.centroids", f"has not one row for each of {count} experts")
+    table = reader.take(f"{prefix}neighbours", INT, count, None)
+    reader.require(_within(table, -1, count - 1), f"{prefix}neighbours", "names experts that do not exist")
     neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
     return Mixture(tangents, gate, experts, outputs, neighbours, bound)
+
+
+def _within(values: Tensor, low: int, high: int) -> Tensor:
+    return (values >= low) & (values <= high)
 
 
 def _gate_tensors(gate: Gate) -> dict[str, Tensor]:
@@ -72,17 +71,17 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     components = centroids.shape[1]
     if components == 0:
-        if len(centroids) != 1:
-            raise reader.fail(f"{prefix}centroids", "has no components to tell the experts apart")
+        told = len(centroids) == 1
+        reader.require(told, f"{prefix}centroids", "has no components to tell the experts apart")
         return Gate(None, centroids)
     offset = reader.take(f"{prefix}offset", REAL, components)
     width = tangents.num_columns(expert=False)
     if width is not None:
         directions = reader.take(f"{prefix}directions", REAL, width, components)
-        return Gate(SpanProjection(directions, offset), centroids)
+        return Gate(Projection(None, directions, offset), centroids)
     coefficients = reader.take(f"{prefix}coefficients", REAL, None, components)
     features = _read_features(reader, f"{prefix}features.", tangents, len(coefficients))
-    return Gate(GramProjection(features, coefficients, offset), centroids)
+    return Gate(Projection(features, coefficients, offset), centroids)
 
 
 def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
@@ -98,16 +97,11 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
         known = features.tensors().keys()
     except (KeyError, IndexError, ValueError) as error:
         raise reader.fail(f"{prefix}*", f"cannot be features: {error}") from error
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        raise reader.fail(
-            f"{prefix}{unknown[0]}", "is not a feature this kind knows, or one before is missing"
-        )
+    for unknown in sorted(set(names) - set(known)):
+        raise reader.fail(f"{prefix}{unknown}", "is not a feature this kind knows, or one before is missing")
     wide = sum(value.shape[1] * value.element_size() for value in table.values())
-    if wide != tangents.row_bytes():
-        raise reader.fail(
-            f"{prefix}*", f"take {wide} bytes a row, not {tangents.row_bytes()}: some are missing or cut"
-        )
+    what = f"take {wide} bytes a row, not {tangents.row_bytes()}: some are missing or cut"
+    reader.require(wide == tangents.row_bytes(), f"{prefix}*", what)
     return features
 
 
@@ -116,11 +110,11 @@ def _read_halves(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -
     scales = reader.take(f"{prefix}scales", REAL, None)
     layers = int(reader.take(f"{prefix}layers", INT))
     halves = tuple(reader.take(f"{prefix}half.{i}", torch.float16, rows, None) for i in range(len(scales)))
-    if not bool((scales > 0).all()) or not 0 <= 2 * layers <= len(scales):
-        raise reader.fail(f"{prefix}scales", "and 'layers' do not describe factors")
+    sane = bool((scales > 0).all()) and 0 <= 2 * layers <= len(scales)
+    reader.require(sane, f"{prefix}scales", "and 'layers' do not describe factors")
     wide = sum(half.shape[1] for half in halves) * tangents.network.dtype.itemsize
-    if tangents.num_columns(expert=False) is not None or wide != tangents.row_bytes():
-        raise reader.fail(f"{prefix}*", "are not as wide as the network's layers: some are missing or cut")
+    whole = tangents.num_columns(expert=False) is None and wide == tangents.row_bytes()
+    reader.require(whole, f"{prefix}*", "are not as wide as the network's layers: some are missing or cut")
     return HalfFactors(halves, scales, layers)
 
 
@@ -141,15 +135,15 @@ def _check_pairs(reader: Reader, prefix: str, names: list[str]) -> None:
 
 def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
     """The state of some experts."""
-    table = held_tensors(experts)
+    table = _held_tensors(experts)
     table["failed"] = torch.tensor([e.failed for e in experts])
     for name in ("scale", "noise", "kappa", "jitter"):
         table[name] = torch.stack([getattr(e, name) for e in experts])
     solved = [e.posterior for e in experts if not e.failed]
-    return table | posterior_tensors(solved) | _feature_tensors([state.features for state in solved])
+    return table | _posterior_tensors(solved) | _feature_tensors([state.features for state in solved])
 
 
-def held_tensors(experts: Sequence[Expert | Cell]) -> dict[str, Tensor]:
+def _held_tensors(experts: Sequence[Expert | Cell]) -> dict[str, Tensor]:
     """Which rows each of some experts holds, and how many are its own."""
     return {
         "sizes": torch.tensor([len(e.rows) for e in experts], dtype=INT),
@@ -158,7 +152,7 @@ def held_tensors(experts: Sequence[Expert | Cell]) -> dict[str, Tensor]:
     }
 
 
-def posterior_tensors(posteriors: Sequence[Posterior]) -> dict[str, Tensor]:
+def _posterior_tensors(posteriors: Sequence[Posterior]) -> dict[str, Tensor]:
     """Posteriors of one kind, each tensor of all laid end to end; features are not in it."""
     tables = [state.tensors() for state in posteriors]
     return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
@@ -166,60 +160,45 @@ def posterior_tensors(posteriors: Sequence[Posterior]) -> dict[str, Tensor]:
 
 def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs: int) -> tuple[Expert, ...]:
     """The experts whose tensors these are, each checked."""
-    sizes, own, rows = read_held(reader, prefix, None, "experts")
+    sizes, own, rows = _read_held(reader, prefix, None, "experts")
     count = len(sizes)
     failed = reader.take(f"{prefix}failed", torch.bool, count)
-    if bool(failed.all()):
-        raise reader.fail(f"{prefix}failed", "marks every expert")
+    reader.require(not bool(failed.all()), f"{prefix}failed", "marks every expert")
     named = ("scale", "noise", "kappa")
-    numbers = {name: read_positive(reader, f"{prefix}{name}", count, num_outputs) for name in named}
-    jitter = reader.take(f"{prefix}jitter", REAL, count)
-    if not bool((jitter >= 0).all()):
-        raise reader.fail(f"{prefix}jitter", "must not be negative")
+    numbers = {name: reader.positive(f"{prefix}{name}", count, num_outputs) for name in named}
+    numbers["jitter"] = reader.positive(f"{prefix}jitter", count, zero=True)
     solved = [size for size, gone in zip(sizes, failed.tolist(), strict=True) if not gone]
     if tangents.num_columns(expert=True) is None:
         features = partial(_read_features, reader, f"{prefix}features.", tangents)
-        posteriors = read_row_posteriors(reader, prefix, features, solved, num_outputs)
+        posteriors = _read_row_posteriors(reader, prefix, features, solved, num_outputs)
     else:
         posteriors = _read_spans(reader, prefix, tangents, solved, num_outputs)
-    return tuple(
-        Expert(
-            rows=rows[i],
-            own=own[i],
-            posterior=PriorPosterior(numbers["scale"].new_empty(0, num_outputs))
-            if failed[i]
-            else next(posteriors),
-            **{name: value[i] for name, value in numbers.items()},
-            jitter=jitter[i],
-        )
-        for i in range(count)
-    )
+    prior = PriorPosterior(numbers["scale"].new_empty(0, num_outputs))
+    each = [prior if gone else next(posteriors) for gone in failed.tolist()]
+    return _each(Expert, rows, own, each, numbers)
 
 
-def read_held(
+def _each(kind: Any, rows: Any, own: Tensor, posteriors: Any, numbers: dict[str, Tensor]) -> tuple[Any, ...]:
+    """Experts or cells, each with its part of everything."""
+    parts = enumerate(zip(rows, own, posteriors, strict=True))
+    return tuple(kind(*part, **{name: value[i] for name, value in numbers.items()}) for i, part in parts)
+
+
+def _read_held(
     reader: Reader, prefix: str, count: int | None, what: str
 ) -> tuple[list[int], Tensor, tuple[Tensor, ...]]:
     """How many rows each of some experts holds, how many are its own [M], and which they are, [m] each."""
     sizes = reader.take(f"{prefix}sizes", INT, count)
     own = reader.take(f"{prefix}own", INT, len(sizes))
-    if len(sizes) == 0 or int(sizes.min()) < 0 or bool((own > sizes).any()) or bool((own < 0).any()):
-        raise reader.fail(f"{prefix}sizes", f"and 'own' do not describe {what}")
+    sane = (sizes >= 0) & (own <= sizes) & (own >= 0)
+    reader.require(len(sizes) > 0 and sane, f"{prefix}sizes", f"and 'own' do not describe {what}")
     # summed as Python integers, which cannot overflow
     held = reader.take(f"{prefix}rows", INT, sum(sizes.tolist()))
-    if bool((held < 0).any()):
-        raise reader.fail(f"{prefix}rows", "names rows below 0")
+    reader.require(held >= 0, f"{prefix}rows", "names rows below 0")
     return sizes.tolist(), own, held.split(sizes.tolist())
 
 
-def read_positive(reader: Reader, name: str, *shape: int) -> Tensor:
-    """A tensor of this shape whose entries must be positive."""
-    value = reader.take(name, REAL, *shape)
-    if not bool((value > 0).all()):
-        raise reader.fail(name, "must be positive")
-    return value
-
-
-def read_row_posteriors(
+def _read_row_posteriors(
     reader: Reader, prefix: str, read: Callable[[int], KernelRows], sizes: list[int], num_outputs: int
 ) -> Iterator[GramPosterior | RootPosterior]:
     """Posteriors that hold so many rows each, with factors or with roots; `read` gives features of rows."""
@@ -240,8 +219,7 @@ def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]
     for m, triangle in zip(sizes, reader.take(name, REAL, sum(counts)).split(counts), strict=True):
         factor = torch.zeros(m, m, dtype=REAL)
         factor[torch.ones(m, m, dtype=torch.bool).tril()] = triangle
-        if not bool((factor.diagonal() > 0).all()):
-            raise reader.fail(name, "is not a positive definite factor")
+        reader.require(factor.diagonal() > 0, name, "is not a positive definite factor")
         factors.append(factor)
     return factors
 
@@ -249,12 +227,12 @@ def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]
 def _read_roots(reader: Reader, prefix: str, sizes: list[int]) -> list[Tensor]:
     """Roots of so many rows each, laid end to end, shape [m, r] each; float64 or float32, all alike."""
     ranks = reader.take(f"{prefix}ranks", INT, len(sizes)).tolist()
-    if any(not 0 <= rank <= m for rank, m in zip(ranks, sizes, strict=True)):
-        raise reader.fail(f"{prefix}ranks", "lie beyond the number of rows")
+    sane = all(0 <= rank <= m for rank, m in zip(ranks, sizes, strict=True))
+    reader.require(sane, f"{prefix}ranks", "lie beyond the number of rows")
     counts = [m * rank for m, rank in zip(sizes, ranks, strict=True)]
     flat = reader.take(f"{prefix}root", None, sum(counts))
-    if flat.dtype not in (torch.float64, torch.float32):
-        raise reader.fail(f"{prefix}root", f"is {flat.dtype}, neither float64 nor float32")
+    known = flat.dtype in (torch.float64, torch.float32)
+    reader.require(known, f"{prefix}root", f"is {flat.dtype}, neither float64 nor float32")
     parts = flat.split(counts)
     return [part.view(m, rank) for part, m, rank in zip(parts, sizes, ranks, strict=True)]
 
@@ -262,27 +240,74 @@ def _read_roots(reader: Reader, prefix: str, sizes: list[int]) -> list[Tensor]:
 def _read_spans(
     reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int
 ) -> Iterator[SpanPosterior]:
-    width = tangents.num_columns(expert=True)
-    full = tangents.num_columns(expert=False)
+    width, full = tangents.num_columns(expert=True), tangents.num_columns(expert=False)
     assert width is not None
     assert full is not None
     ranks = reader.take(f"{prefix}ranks", INT, len(sizes))
-    if len(ranks) and (int(ranks.min()) < 0 or int(ranks.max()) > width):
-        raise reader.fail(f"{prefix}ranks", f"lie beyond 0..{width}")
+    reader.require(_within(ranks, 0, width), f"{prefix}ranks", f"lie beyond 0..{width}")
     per_expert = width if full != width else 0
-    columns = reader.take(f"{prefix}columns", INT, per_expert * len(sizes)).split(per_expert or 1)
-    if per_expert and (int(min(c.min() for c in columns)) < 0 or int(max(c.max() for c in columns)) >= full):
-        raise reader.fail(f"{prefix}columns", "name features that do not exist")
+    columns = reader.take(f"{prefix}columns", INT, per_expert * len(sizes))
+    reader.require(_within(columns, 0, full - 1), f"{prefix}columns", "name features that do not exist")
+    columns = columns.split(per_expert or 1)
     total = int(ranks.sum())
     flat = reader.take(f"{prefix}shrink", REAL, total)
-    if not bool(((flat >= 0) & (flat <= 1)).all()):
-        raise reader.fail(f"{prefix}shrink", "lies beyond 0..1")
+    reader.require(_within(flat, 0, 1), f"{prefix}shrink", "lies beyond 0..1")
     shrink = flat.split(ranks.tolist())
-    basis = reader.take(f"{prefix}basis", None, width * total)
-    if basis.dtype not in (tangents.network.dtype, torch.float16):
-        raise reader.fail(f"{prefix}basis", f"is {basis.dtype}, not {tangents.network.dtype} or float16")
+    basis, dtype = reader.take(f"{prefix}basis", None, width * total), tangents.network.dtype
+    known = basis.dtype in (dtype, torch.float16)
+    reader.require(known, f"{prefix}basis", f"is {basis.dtype}, not {dtype} or float16")
     bases = basis.split([width * r for r in ranks.tolist()])
     weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)
     for i, rank in enumerate(ranks.tolist()):
         chosen = columns[i] if per_expert else torch.empty(0, dtype=INT)
         yield SpanPosterior(chosen, bases[i].view(width, rank), shrink[i], weights[i])
+
+
+def witness_tensors(state: WitnessState) -> dict[str, Tensor]:
+    """The state of a witness."""
+    posteriors = [cell.posterior for cell in state.cells]
+    table = {name: getattr(state, name) for name in SHARED}
+    table |= {name: torch.stack([getattr(cell, name) for cell in state.cells]) for name in EACH}
+    table |= _held_tensors(state.cells) | _posterior_tensors(posteriors)
+    return table | PointFeatures.cat([posterior.features for posterior in posteriors]).stored()
+
+
+def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> WitnessState:
+    """The witness whose tensors begin with this prefix, each checked; there were so many training rows."""
+    centroids = reader.take(f"{prefix}centroids", REAL, None, None)
+    count, width = centroids.shape
+    reader.require(count > 0 and width > 0, f"{prefix}centroids", "name no cell")
+    shared = {
+        "offset": reader.take(f"{prefix}offset", REAL, width),
+        "spread": reader.positive(f"{prefix}spread", width),
+        "centroids": centroids,
+        "size": reader.take(f"{prefix}size", INT),
+        "floor": reader.positive(f"{prefix}floor", num_outputs),
+    }
+    shared |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
+    reader.require(shared["size"] >= 1, f"{prefix}size", "must be positive")
+    reader.require(shared["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
+    cells = _read_cells(reader, prefix, centroids, float(shared["length"]), num_outputs, rows)
+    return WitnessState(**shared, cells=cells)
+
+
+def _read_cells(
+    reader: Reader, prefix: str, centroids: Tensor, length: float, num_outputs: int, rows: int
+) -> tuple[Cell, ...]:
+    count, width = centroids.shape
+    sizes, own, held = _read_held(reader, prefix, count, "cells")
+    sane = min(sizes) >= 1 and int(own.max()) > 0
+    reader.require(sane, f"{prefix}sizes", "and 'own' do not describe cells")
+    reader.require(torch.cat(held) < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
+    numbers = {
+        "centre": reader.take(f"{prefix}centre", REAL, count, num_outputs),
+        "scale": reader.positive(f"{prefix}scale", count, num_outputs),
+        "kappa": reader.positive(f"{prefix}kappa", count, num_outputs),
+        "tau": reader.positive(f"{prefix}tau", count),
+    }
+
+    def features(total: int) -> PointFeatures:
+        return PointFeatures(reader.take(f"{prefix}inputs", REAL, total, width), length)
+
+    posteriors = _read_row_posteriors(reader, prefix, features, sizes, num_outputs)
+    return _each(Cell, held, own, posteriors, numbers)

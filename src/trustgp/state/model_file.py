@@ -12,21 +12,19 @@ from torch import Tensor, nn
 
 from .. import likelihoods, tangents
 from ..data.fingerprint import network_fingerprint
-from ..data.tensor_file import ArtifactError, Reader, read, write, written_bytes
+from ..data.tensor_file import ArtifactError, Reader, write, written_bytes
 from ..data.version import __version__
 from ..experts.mixture import Mixture
 from ..experts.witness import Witness
 from ..likelihoods import Shape
-from ..likelihoods.novelty import novelty_tensors, read_novelty
-from ..tangents.checks import check_mode
+from ..likelihoods.base import novelty_tensors, read_novelty
+from ..tangents.modules import Output, check_mode, has_output_selector, with_output
 from ..tangents.network import TangentNetwork
-from ..tangents.output import Output, has_output_selector, with_output
-from .expert_tensors import mixture_tensors, read_mixture
+from .expert_tensors import mixture_tensors, read_mixture, read_witness, witness_tensors
 from .model_state import ModelState, Provenance
-from .witness_tensors import read_witness, witness_tensors
 
 KIND = "trustgp-model"
-DETECTOR = "trustgp-detector"  # see `detection.files`
+DETECTOR = "trustgp-detector"  # see `detection.state`
 LISTS = ("names", "cap", "lend", "split")  # of an origin: tuples, which JSON does not know
 
 
@@ -61,14 +59,9 @@ def read_model(
     where: str,
     output: Output | None = None,
 ) -> ModelState:
-    """The state of a text and tensors, every one of which is checked.
+    """The state of what `model_text` and `model_tensors` gave, every tensor checked.
 
-    Args:
-        text: What `model_text` gave.
-        table: What `model_tensors` gave.
-        network: Out of its wrappers; any other than the one it was fitted to is refused.
-        where: What to call it in an error.
-        output: Picks the network's output; None: it returns it.
+    Any other network than the one it was fitted to is refused; `where` names the file in an error.
     """
     origin, count = _read_origin(text, where)
     if network_fingerprint(network) != origin.network:
@@ -98,13 +91,13 @@ def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Proven
     """The sizes of mixtures that fit together."""
     outputs = mixtures[0].tangents.mix.shape[1]
     for k, mixture in enumerate(mixtures):
-        if mixture.tangents.mix.shape[1] != outputs:
-            raise reader.fail(f"mixture.{k}.tangents.mix", f"does not mix {outputs} outputs")
-        if any(int(expert.rows.max()) >= origin.rows for expert in mixture.experts if len(expert.rows)):
-            raise reader.fail(f"mixture.{k}.experts.rows", f"names rows beyond 0..{origin.rows - 1}")
+        mixed = mixture.tangents.mix.shape[1] == outputs
+        reader.require(mixed, f"mixture.{k}.tangents.mix", f"does not mix {outputs} outputs")
+        below = all(bool((expert.rows < origin.rows).all()) for expert in mixture.experts)
+        reader.require(below, f"mixture.{k}.experts.rows", f"names rows beyond 0..{origin.rows - 1}")
     served = torch.cat([mixture.outputs for mixture in mixtures])
-    if not torch.equal(served, torch.arange(outputs)):
-        raise reader.fail("mixture.*.outputs", f"do not serve each of {outputs} outputs once")
+    each = torch.equal(served, torch.arange(outputs))
+    reader.require(each, "mixture.*.outputs", f"do not serve each of {outputs} outputs once")
     return Shape(outputs, tuple(len(mixture.experts) for mixture in mixtures))
 
 
@@ -119,11 +112,6 @@ def check_output(picked: Any, output: Output | None, where: str) -> None:
         )
     if output is not None and not picked:
         raise ArtifactError(f"{where}: was fitted without output=; load it without.")
-
-
-def describe(path: str | Path, kind: str = KIND) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """The saved text and tensors, without a network: for `trustgp inspect`."""
-    return read(Path(path), kind=kind)
 
 
 def model_text(state: ModelState) -> dict[str, Any]:
@@ -180,35 +168,24 @@ def _plain_values(origin: Provenance) -> bool:
 def _read_one(reader: Reader, index: int, origin: Provenance, network: TangentNetwork) -> Mixture:
     prefix = f"mixture.{index}."
     mix = reader.take(f"{prefix}tangents.mix", torch.float64, None, None)
-    if 0 in mix.shape:
-        raise reader.fail(f"{prefix}tangents.mix", "mixes nothing")
-    names = reader.matching(f"{prefix}tangents.")
-    state = {"mix": mix}
-    for name in names:
-        state[name] = _read_tangents(reader, prefix, name, network)
+    reader.require(0 not in mix.shape, f"{prefix}tangents.mix", "mixes nothing")
+    state, last = {"mix": mix}, network.num_parameters - 1
+    for name in reader.matching(f"{prefix}tangents."):
+        full = f"{prefix}tangents.{name}"
+        if name in ("row_bytes", "working_bytes"):  # a size
+            value = state[name] = reader.take(full, torch.int64)
+            reader.require(value >= 1, full, f"is {int(value)}; a row takes memory")
+        else:  # places in the vector of the chosen parameters
+            value = state[name] = reader.take(full, torch.int64, None)
+            known = len(value) > 0 and (value >= 0) & (value <= last)
+            reader.require(known, full, f"names parameters beyond 0..{last}")
     try:
         tangent_map = origin.tangents.restore(network, state)
     except KeyError as error:
         raise reader.fail(f"{prefix}tangents.{error.args[0]}", "is missing") from error
     except (TypeError, ValueError, RuntimeError) as error:
         raise reader.fail(f"{prefix}tangents.*", f"cannot be restored: {error}") from error
-    unknown = sorted(state.keys() - tangent_map.state().keys())
-    if unknown:
-        raise reader.fail(f"{prefix}tangents.{unknown[0]}", "is unknown")
+    for unknown in sorted(state.keys() - tangent_map.state().keys()):
+        raise reader.fail(f"{prefix}tangents.{unknown}", "is unknown")
     blended = origin.likelihood.output_combination(mix, torch.Generator().manual_seed(origin.seed))
     return read_mixture(reader, prefix, tangent_map, None if blended is None else blended.shape[1])
-
-
-def _read_tangents(reader: Reader, prefix: str, name: str, network: TangentNetwork) -> Tensor:
-    """One tensor of a tangent map: a size, or places in the vector of the chosen parameters."""
-    full = f"{prefix}tangents.{name}"
-    if name in ("row_bytes", "working_bytes"):
-        value = reader.take(full, torch.int64)
-        if int(value) < 1:
-            raise reader.fail(full, f"is {int(value)}; a row takes memory")
-        return value
-    value = reader.take(full, torch.int64, None)
-    last = network.num_parameters - 1
-    if len(value) == 0 or int(value.min()) < 0 or int(value.max()) > last:
-        raise reader.fail(full, f"names parameters beyond 0..{last}")
-    return value

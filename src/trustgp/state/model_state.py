@@ -1,23 +1,62 @@
-"""What a fitted model consists of."""
+"""What a fitted model consists of, and what it answers: functions of `ModelState`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from ..data.rows import Rows
+from ..data.rows import Rows, finite_rows
+from ..data.trees import Inputs, as_inputs, copied, count, leaves, state_tensors, structure, take, to_device
 from ..experts.expert import Solved
+from ..experts.features import chunk_rows
 from ..experts.gate import Partition
-from ..experts.mixture import Mixture
+from ..experts.mixture import LatentPrediction, Mixture
 from ..experts.witness import Witness, WitnessState
 from ..likelihoods import Calibrations, Likelihood, Shape
-from ..likelihoods.novelty import NoveltyThreshold
+from ..likelihoods.base import NoveltyThreshold
 from ..likelihoods.prediction import Prediction
-from ..tangents.base import Tangents
-from .forward import SharedForward
+from ..tangents.base import Features, TangentMap, Tangents
+from ..tangents.network import as_matrix, call
+
+REMEMBERED = 64  # shapes of inputs
+
+
+class SharedForward:
+    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both.
+
+    To the bit is what has to be seen: a network may take other ways while its layers are watched, such as a
+    fused attention. So of inputs of a new shape both passes are made, and compared.
+    """
+
+    def __init__(self) -> None:
+        self._dimensions: dict[tuple, int] = {}  # of the outputs, by the inputs' shapes; 0: they differ
+
+    def __call__(
+        self, network: nn.Module, tangents: TangentMap, inputs: Inputs
+    ) -> tuple[Tensor, Features | None]:
+        """The outputs of inputs on the network's device, and their features where they came with them."""
+        shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
+        known = self._dimensions.get(shapes)
+        if known == 0 or count(inputs) > chunk_rows(tangents):
+            return call(network, copied(inputs)), None
+        try:
+            features, seen = tangents.with_outputs(inputs)
+        except torch.OutOfMemoryError:  # of a GPU: elsewhere it is done in smaller chunks
+            return call(network, copied(inputs)), None
+        if known:
+            assert seen is not None
+            return (seen if known == 2 else seen[:, 0]), features
+        outputs = call(network, copied(inputs))
+        if bool(torch.isfinite(outputs).all()):  # else equality says nothing
+            if len(self._dimensions) >= REMEMBERED:
+                self._dimensions.clear()
+            same = seen is not None and seen.dtype == outputs.dtype and torch.equal(seen, as_matrix(outputs))
+            self._dimensions[shapes] = outputs.ndim if same else 0
+        return outputs, features
 
 
 @dataclass(frozen=True)
@@ -33,64 +72,38 @@ class Training:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a model comes from: plain values that are saved with it.
+    """Where a model comes from: plain values that are saved with it."""
 
-    Args:
-        network: Fingerprint of the network.
-        data: Fingerprint of the training rows.
-        rows: How many there were.
-        structure: Of the inputs.
-        outputs: "shared", "separate" or "pseudo".
-        tangents: The representation, with its settings.
-        names: The chosen parameters.
-        likelihood: What the targets are.
-        cap, lend: The most own rows of an expert, and the rows from each neighbour, per kernel.
-        seed: Of the fit.
-        witness: How the second opinion was formed; None: there is none.
-        split: How many rows were given, and how many of them were kept from the experts; (0, 0) without.
-        compressed: How the model was made smaller after the fit, in words; empty: it was not.
-    """
-
-    network: str
-    data: str
-    rows: int
-    structure: str
-    outputs: str
-    tangents: Tangents
-    names: tuple[str, ...]
-    likelihood: Likelihood
-    cap: tuple[int, ...]
-    lend: tuple[int, ...]
-    seed: int
-    witness: Witness | None
-    split: tuple[int, int] = (0, 0)
-    compressed: str = ""
+    network: str  # fingerprint of the network
+    data: str  # fingerprint of the training rows
+    rows: int  # how many there were
+    structure: str  # of the inputs
+    outputs: str  # "shared", "separate" or "pseudo"
+    tangents: Tangents  # the representation, with its settings
+    names: tuple[str, ...]  # the chosen parameters
+    likelihood: Likelihood  # what the targets are
+    cap: tuple[int, ...]  # the most own rows of an expert, per kernel
+    lend: tuple[int, ...]  # the rows from each neighbour, per kernel
+    seed: int  # of the fit
+    witness: Witness | None  # how the second opinion was formed; None: there is none
+    split: tuple[int, int] = (0, 0)  # rows that were given, and those of them kept from the experts
+    compressed: str = ""  # how the model was made smaller after the fit, in words; empty: it was not
 
 
 @dataclass(frozen=True, eq=False)
 class ModelState:
-    """A network and its error bar. Everything that is done with it is a function of it, or makes another.
+    """A network and its error bar. Everything that is done with it is a function of it, or makes another."""
 
-    Args:
-        network: A private copy of the user's network.
-        mixtures: One per kernel.
-        provenance: Where it comes from; holds the likelihood.
-        calibrations: What the likelihood has learnt from held-out rows.
-        witness: The second opinion; None: there is none.
-        training: What `update` needs; None after loading.
-        held_scores: Novelty scores of the held-out rows, float64, shape [k]; empty where there were none.
-        threshold: Of the novelty score; None: none was fitted.
-        forward: Runs the network once for outputs and features, where that can be.
-    """
-
-    network: nn.Module
-    mixtures: tuple[Mixture, ...]
-    provenance: Provenance
-    calibrations: Calibrations = ()
-    witness: WitnessState | None = None
-    training: Training | None = None
+    network: nn.Module  # a private copy of the user's
+    mixtures: tuple[Mixture, ...]  # one per kernel
+    provenance: Provenance  # holds the likelihood
+    calibrations: Calibrations = ()  # what the likelihood has learnt from held-out rows
+    witness: WitnessState | None = None  # the second opinion
+    training: Training | None = None  # what `update` needs; None after loading
+    # novelty scores of the held-out rows, float64, [k]; empty where there were none
     held_scores: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    threshold: NoveltyThreshold | None = None
+    threshold: NoveltyThreshold | None = None  # of the novelty score; None: none was fitted
+    # runs the network once for outputs and features, where that can be
     forward: SharedForward = field(default_factory=SharedForward, repr=False)
 
     @property
@@ -115,13 +128,134 @@ class ModelState:
         return sum(self.shape.experts)
 
 
-class FittedModel(Protocol):
-    """What holds a state and answers by it: `trustgp.UncertaintyModel`, which stands above this room."""
+@torch.no_grad()
+def predict(state: ModelState, inputs: Any) -> Prediction:
+    """The network's own output, with its error bar; see `UncertaintyModel.predict`."""
+    if isinstance(inputs, (DataLoader, Dataset)):
+        loader = inputs if isinstance(inputs, DataLoader) else DataLoader(inputs, batch_size=1024)
+        parts = [_predict(state, _inputs_of(state, batch)) for batch in loader]
+        if not parts:
+            raise ValueError("the loader holds no rows.")
+        return Prediction.cat(parts)
+    return _predict(state, _inputs_of(state, inputs))
 
-    state: ModelState
 
-    def __init__(self, state: ModelState) -> None: ...
+def predict_latent(
+    state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None = None
+) -> LatentPrediction:
+    """What experts and witness say before calibration of finite inputs and outputs, [n] or [n, C], on any
+    device; `features` are those of the first kernel, where they are known."""
+    first, *others = state.mixtures
+    parts = [first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)]
+    raw = LatentPrediction.cat(parts, dim=1)
+    if state.witness is None:
+        return raw
+    said = state.witness(to_device(inputs, state.device))
+    residual = said.mean - as_matrix(outputs).double()
+    return replace(raw, witness_mean=residual, witness_precision=said.precision)
 
-    def predict(self, inputs: Any) -> Prediction:
-        """The network's own output, with its error bar."""
-        ...
+
+def answers(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
+    """The network's outputs [n, C], and what experts and witness say of them; all must be finite."""
+    outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
+    return outputs, predict_latent(state, inputs, outputs)
+
+
+def nbytes(state: ModelState) -> int:
+    """What the error bar holds in memory, the network itself not counted."""
+    maps = [tuple(mixture.tangents.state().values()) for mixture in state.mixtures]
+    return sum(t.nbytes for t in state_tensors((state.mixtures, maps, state.witness)))
+
+
+def _predict(state: ModelState, inputs: Inputs) -> Prediction:
+    inputs = to_device(inputs, state.device)
+    outputs, features = state.forward(state.network, state.mixtures[0].tangents, inputs)
+    good = finite_rows(inputs) & finite_rows(outputs)
+    if not bool(good.all()) and bool(good.any()):
+        # Rows that are whole must come out as if the others were not there, to the bit.
+        outputs = outputs.clone()
+        outputs[good] = call(state.network, take(inputs, good.nonzero().flatten()))
+    raw, known = _known(state, inputs, outputs, features, good)
+    prediction = state.likelihood.prediction(outputs, raw, state.calibrations)
+    limit = None if state.threshold is None else float(state.threshold.threshold)
+    inner = {
+        name: replace(value, valid=known, _threshold=limit)
+        for name in ("_corrected", "_plain")
+        if (value := getattr(prediction, name)) is not None
+    }
+    return replace(prediction, valid=known, _threshold=limit, **inner)
+
+
+def _known(
+    state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None, good: Tensor
+) -> tuple[LatentPrediction, Tensor]:
+    """What the experts say of the good rows, and for which rows it is finite, shape [n]."""
+    if not bool(good.any()):  # as experts that tell so many numbers would answer
+        told = sum(len(mixture.experts[0].scale) for mixture in state.mixtures)
+        blank = outputs.new_zeros(0, told, dtype=torch.float64)
+        expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=outputs.device)
+        told = LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
+        return told.spread(good), good
+    if bool(good.all()):
+        raw = predict_latent(state, inputs, outputs, features)
+    else:
+        chosen = good.nonzero().flatten()
+        raw = predict_latent(state, take(inputs, chosen), outputs[chosen])
+    sound = raw.finite()  # a gradient may overflow where input and output are finite
+    known = good.clone()
+    known[good] = sound
+    raw = raw if bool(sound.all()) else raw.take(sound)
+    return (raw if bool(known.all()) else raw.spread(known)), known
+
+
+def _inputs_of(state: ModelState, batch: Any) -> Inputs:
+    """The inputs in what the user passed: themselves, or the first of a pair with targets."""
+    inputs = as_inputs(batch)
+    wanted = state.provenance.structure
+    if structure(inputs) != wanted:
+        pair = isinstance(inputs, (tuple, list)) and len(inputs) in (1, 2)
+        if not (pair and structure(inputs[0]) == wanted):
+            raise ValueError(
+                f"inputs have the structure {structure(inputs)}; the model was fitted on {wanted}."
+            )
+        inputs = inputs[0]
+    if count(inputs) == 0:
+        raise ValueError("inputs hold no rows.")
+    return inputs
+
+
+class FittedModel(nn.Module):
+    """A shell around a state: moves between devices; neither its mode nor its precision can be changed."""
+
+    state: Any
+    predict: Any  # inputs in, the network's own output with its error bar out
+
+    def forward(self, inputs: Any) -> Any:
+        """The same as `predict`."""
+        return self.predict(inputs)
+
+    @property
+    def held_scores(self) -> Tensor:
+        """Novelty scores of the held-out rows or detections, float64, [k]; empty where there were none."""
+        return self.state.held_scores
+
+    @property
+    def alarm(self) -> NoveltyThreshold | None:
+        """The threshold of the novelty score, with its false alarms; None before `threshold` was called."""
+        return self.state.threshold
+
+    def _with_threshold(self, scores: Tensor, false_alarm: float) -> float:
+        """The threshold for held-out scores [k], from now on that of the state."""
+        found = NoveltyThreshold.fit(scores, false_alarm)
+        self.state = replace(self.state, threshold=found)
+        return float(found.threshold)
+
+    def train(self, mode: bool = True) -> Self:
+        """Does nothing: the network stays in the mode in which it was fitted."""
+        return self
+
+    def _apply(self, fn, recurse: bool = True) -> Self:
+        """Move to another device; the precision stays as it was fitted."""
+        if fn(torch.empty(0, dtype=torch.float64)).dtype != torch.float64:
+            raise TypeError("a fitted model keeps its precision; move it with .to(device) only.")
+        return super()._apply(fn, recurse)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
@@ -12,6 +14,10 @@ from torch import Tensor, nn
 from ..data.chunking import working_set
 from ..data.trees import Inputs
 from .network import Choice, TangentNetwork, choose_parameters
+
+# Of a Gram matrix, the fewest rows of a block, and most blocks: few leave much work above the diagonal, small
+# ones are slow.
+BLOCK, MOST = 160, 8
 
 
 class KernelRows(Protocol):
@@ -37,7 +43,7 @@ class KernelRows(Protocol):
 
     def stored(self) -> dict[str, Tensor]:
         """What a file holds of it, by name: `tensors()`, or as much in fewer bytes."""
-        ...
+        return self.tensors()
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -54,7 +60,7 @@ class Features(KernelRows, Protocol):
 
     def explicit(self) -> Tensor | None:
         """The feature rows as a matrix [n, d] when there is one, else None."""
-        ...
+        return None
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
@@ -93,11 +99,7 @@ class TangentMap(ABC):
         return torch.empty(0, dtype=torch.int64)
 
     def diag_per_output(self, features: Any) -> Tensor | None:
-        """What each mixed output adds to `features.diag()`, float64, [n, K]; None: they are not told apart.
-
-        Args:
-            features: Made by this map, an expert's columns selected or not.
-        """
+        """What each mixed output adds to `features.diag()`, float64, [n, K]; None: it is not told apart."""
         return None
 
     def direction(self, columns: Tensor) -> dict[str, Tensor]:
@@ -161,13 +163,8 @@ def output_mixes(
 
     One pair is one kernel with its own gate and experts. `shared`: W = I / sqrt(C); `separate`: a unit
     row per output; `pseudo`: one row of random signs over sqrt(C), a unit vector that slights no output.
-
-    Args:
-        outputs: "shared", "separate" or "pseudo".
-        num_outputs: C.
-        generator: Of the signs.
-        contrast: Whether outputs count up to a constant that is common to all of a row, as logits do: every
-            row of W then adds up to 0, and as many signs are positive as negative, or one more.
+    With `contrast` outputs count up to a constant that is common to all of a row, as logits do: every row of
+    W adds up to 0, and as many signs are positive as negative, or one more.
     """
     every = torch.arange(num_outputs)
     if contrast and num_outputs > 1:
@@ -186,3 +183,20 @@ def output_mixes(
         signs = torch.randint(0, 2, (1, num_outputs), generator=generator).double() * 2 - 1
         return [(signs / num_outputs**0.5, every)]
     raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
+
+
+def gram_blocks(rows: int, columns: int, *, same: bool) -> list[tuple[slice, slice]]:
+    """The blocks to compute: all at once, or, of rows with the `same` rows, those up to the diagonal."""
+    if not same or rows <= BLOCK:
+        return [(slice(0, rows), slice(0, columns))]
+    edges = [*range(0, rows, max(BLOCK, math.ceil(rows / MOST))), rows]
+    return [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
+
+
+def mirrored(matrix: Tensor, blocks: list[tuple[slice, slice]]) -> Tensor:
+    """A matrix whose `gram_blocks` are known, made whole where it lies: shape [n, n]."""
+    for rows, _ in blocks:
+        corner = matrix[rows, rows]
+        corner.copy_(torch.tril(corner) + torch.tril(corner, -1).T)
+        matrix[: rows.start, rows] = matrix[rows, : rows.start].T
+    return matrix

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .recurrent import gru_step, lstm_step, plain_step, single, unrolled
+State = tuple[Tensor, ...]  # h, or h and c: each [n, hidden]; the first is the output
+Weights = Sequence[Any]  # tensors, or None for what a layer has not
+Step = Callable[[Tensor, State, Weights], State]
 
 
 class Unfused(TorchFunctionMode):
     """Within this block, in this thread, the listed operations run as compositions of simple ones.
 
     The values are the same to rounding. torch's recurrent kernels have no rule for vmap, its attention none
-    for forward mode, and its PReLU a wrong one for vmap (torch 2.13).
-
-    Args:
-        table: What replaces which operation, by the operation's name. A replacement that gives None does not
-            know the case: the operation itself is called.
+    for forward mode, and its PReLU a wrong one for vmap (torch 2.13). The table says what replaces which
+    operation, by its name; a replacement that gives None does not know the case, and the operation is called.
     """
 
     def __init__(self, table: Mapping[str, Callable]) -> None:
@@ -86,15 +86,104 @@ def _opened(function: Callable) -> Callable:
     return again
 
 
+def lstm_step(inward: Tensor, state: State, weights: Weights) -> State:
+    """One step of an LSTM from W_ih x + b_ih [n, 4 h]; `weights` are W_hh, b_hh and, if projected, W_hr."""
+    hidden, cell = state
+    recurrent, bias, projection = weights
+    enter, forget, content, leave = (inward + F.linear(hidden, recurrent, bias)).chunk(4, dim=-1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(content)
+    hidden = torch.sigmoid(leave) * torch.tanh(cell)
+    return hidden if projection is None else F.linear(hidden, projection), cell
+
+
+def gru_step(inward: Tensor, state: State, weights: Weights) -> State:
+    """One step of a GRU from W_ih x + b_ih [n, 3 h]."""
+    (hidden,) = state
+    recurrent, bias, _ = weights
+    reset, update, content = F.linear(hidden, recurrent, bias).chunk(3, dim=-1)
+    reset_x, update_x, content_x = inward.chunk(3, dim=-1)
+    new = torch.tanh(content_x + torch.sigmoid(reset_x + reset) * content)
+    return (new + torch.sigmoid(update_x + update) * (hidden - new),)
+
+
+def plain_step(activation: Callable[[Tensor], Tensor]) -> Step:
+    """One step of an Elman network from W_ih x + b_ih [n, h]."""
+
+    def step(inward: Tensor, state: State, weights: Weights) -> State:
+        recurrent, bias, _ = weights
+        return (activation(inward + F.linear(state[0], recurrent, bias)),)
+
+    return step
+
+
+def unrolled(step: Step) -> Callable:
+    """torch.lstm, torch.gru, ... as a loop over time; None where this case is not known here.
+
+    A padded sequence [n, t, d] or [t, n, d] is; a packed one is not, nor is dropout while training.
+    """
+
+    def run(*args) -> tuple[Tensor, ...] | None:
+        if len(args) != 9 or not isinstance(args[3], bool) or args[0].ndim != 3 or (args[5] and args[6]):
+            return None
+        inputs, start, parameters, has_bias, layers, _, _, both_ways, batch_first = args
+        states = list(start) if isinstance(start, (tuple, list)) else [start]
+        ways = 2 if both_ways else 1
+        each = len(parameters) // (layers * ways)
+        rows = inputs if batch_first else inputs.transpose(0, 1)  # [n, t, d]
+        ends: list[State] = []
+        for layer in range(layers):
+            outputs = []
+            for way in range(ways):
+                place = layer * ways + way
+                weights = _named(parameters[place * each : (place + 1) * each], has_bias)
+                begin = tuple(state[place] for state in states)
+                found, end = _through_time(step, rows.flip(1) if way else rows, begin, weights)
+                outputs.append(found.flip(1) if way else found)
+                ends.append(end)
+            rows = torch.cat(outputs, dim=2) if both_ways else outputs[0]
+        last = tuple(torch.stack(lot) for lot in zip(*ends, strict=True))
+        return (rows if batch_first else rows.transpose(0, 1), *last)
+
+    return run
+
+
+def single(step: Step) -> Callable:
+    """torch.lstm_cell, torch.gru_cell, ...: one step."""
+
+    def run(inputs, start, inner, recurrent, bias=None, recurrent_bias=None):
+        states = tuple(start) if isinstance(start, (tuple, list)) else (start,)
+        found = step(F.linear(inputs, inner, bias), states, (recurrent, recurrent_bias, None))
+        return found[0] if len(found) == 1 else found
+
+    return run
+
+
+def _named(weights: Weights, has_bias: bool) -> Weights:
+    """W_ih, b_ih, W_hh, b_hh, W_hr of one layer and direction; None for what it has not."""
+    inner, recurrent, *rest = weights
+    biases = (rest.pop(0), rest.pop(0)) if has_bias else (None, None)
+    return inner, biases[0], recurrent, biases[1], rest[0] if rest else None
+
+
+def _through_time(step: Step, rows: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
+    """One layer in one direction over [n, t, d]: its outputs [n, t, h] and its last state."""
+    inner, bias, *others = weights
+    outputs = []
+    for moment in F.linear(rows, inner, bias).unbind(dim=1):
+        state = step(moment, state, others)
+        outputs.append(state[0])
+    return torch.stack(outputs, dim=1), state
+
+
+STEPS: Mapping[str, Step] = {
+    "lstm": lstm_step,
+    "gru": gru_step,
+    "rnn_tanh": plain_step(torch.tanh),
+    "rnn_relu": plain_step(torch.relu),
+}
 SEEN: Mapping[str, Callable] = {  # so that the layers inside can be seen
-    "lstm": unrolled(lstm_step),
-    "gru": unrolled(gru_step),
-    "rnn_tanh": unrolled(plain_step(torch.tanh)),
-    "rnn_relu": unrolled(plain_step(torch.relu)),
-    "lstm_cell": single(lstm_step),
-    "gru_cell": single(gru_step),
-    "rnn_tanh_cell": single(plain_step(torch.tanh)),
-    "rnn_relu_cell": single(plain_step(torch.relu)),
+    **{name: unrolled(step) for name, step in STEPS.items()},
+    **{f"{name}_cell": single(step) for name, step in STEPS.items()},
     "multi_head_attention_forward": _opened(F.multi_head_attention_forward),
 }
 PLAIN: Mapping[str, Callable] = {  # so that vmap and forward mode can go through

@@ -7,24 +7,27 @@ A normalisation layer in eval mode is an elementwise product: its share is a pla
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ..data.trees import Inputs, count, take
-from .base import TangentMap, Tangents
-from .gram import gram_blocks, mirrored
+from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator
-from .jacobian.layer_calls import LayerCall
-from .jacobian.layer_gradients import linear
+from .jacobian.layer_gradients import LayerCall, linear
 from .jacobian.layer_io import LayerIORecorder
 from .jacobian.strategies import looped
-from .network import Choice, TangentNetwork, gradients_of
+from .network import Choice, TangentNetwork
 
 FEW_ROWS = 64  # on a CPU: the backward passes of so few cost more to begin than to do
+FARTHEST = 80  # exponent of a scale of factors in float16
+TOP = 15  # the largest number of a tensor lies just below 2^15: float16 ends at 2^16
 GROUPS = ("activations", "signals", "products")
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
@@ -57,68 +60,69 @@ class LayerFactors(Tangents):
         return FactorMap(network, state["mix"], int(state["row_bytes"]))
 
 
-@dataclass(frozen=True)
-class FactorFeatures:
-    """Factors of some rows.
+class Factors(Features):
+    """Factors of some rows, in whatever form they are kept."""
 
-    Args:
-        activations: Per Linear layer the inputs a, with a 1 appended where there is a bias, [n, d].
-        signals: Per Linear layer the back-propagated g of every mixed output, [n, K * d'].
-        products: Per normalisation layer the gradient itself, [n, d''].
-    """
-
-    activations: tuple[Tensor, ...]
-    signals: tuple[Tensor, ...]
-    products: tuple[Tensor, ...]
-
+    @abstractmethod
     def groups(self) -> tuple[tuple[Tensor, ...], ...]:
-        """Activations, signals and products."""
-        return self.activations, self.signals, self.products
+        """Activations, signals and products; see `FactorFeatures`."""
 
-    def __len__(self) -> int:
-        return len((self.activations + self.products)[0])
-
-    def gram(self, other: Self) -> Tensor:
-        first = (self.activations + self.products)[0]
-        total = torch.zeros(len(self), len(other), dtype=torch.float64, device=first.device)
-        blocks = gram_blocks(len(self), len(other), same=self is other)
-        mine = zip(self.activations, self.signals, strict=True)
-        theirs = zip(other.activations, other.signals, strict=True)
-        for (a, g), (a2, g2) in zip(mine, theirs, strict=True):
-            a, g, a2, g2 = (value.double() for value in (a, g, a2, g2))
+    def gram(self, other: Factors) -> Tensor:
+        mine = self.groups()
+        theirs = mine if other is self else other.groups()
+        n, m, first = len(self), len(other), (mine[0] + mine[2])[0]
+        total = torch.zeros(n, m, dtype=torch.float64, device=first.device)
+        blocks = gram_blocks(n, m, same=self is other)
+        for a, a2, g, g2 in zip(mine[0], theirs[0], mine[1], theirs[1], strict=True):
+            a, a2, g, g2 = (value.double() for value in (a, a2, g, g2))
             for rows, columns in blocks:
                 total[rows, columns].addcmul_(a[rows] @ a2[columns].T, g[rows] @ g2[columns].T)
-        for p, p2 in zip(self.products, other.products, strict=True):
+        for p, p2 in zip(mine[2], theirs[2], strict=True):
             p, p2 = p.double(), p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
         return mirrored(total, blocks) if len(blocks) > 1 else total
 
     def diag(self) -> Tensor:
-        total: Any = 0.0
-        for a, g in zip(self.activations, self.signals, strict=True):
-            total = total + a.double().square().sum(1) * g.double().square().sum(1)
-        for p in self.products:
-            total = total + p.double().square().sum(1)
-        return total
+        return self.diag_per_output(1)[:, 0]
 
-    def take(self, rows: Tensor) -> Self:
-        return type(self)(*(tuple(tensor[rows] for tensor in group) for group in self.groups()))
+    def diag_per_output(self, mixed: int) -> Tensor:
+        """What each of K mixed outputs adds to the diagonal, float64, shape [n, K]."""
+
+        def squares(rows: Tensor) -> Tensor:
+            return rows.unflatten(1, (mixed, -1)).double().square().sum(dim=2)
+
+        activations, signals, products = self.groups()
+        pairs = zip(activations, signals, strict=True)
+        shares = [a.double().square().sum(dim=1, keepdim=True) * squares(g) for a, g in pairs]
+        return reduce(add, [*shares, *map(squares, products)])
 
     def select(self, columns: Tensor) -> Self:
         if columns.numel():
             raise ValueError("layer factors have no columns to select.")
         return self
 
-    def explicit(self) -> None:
-        return None
-
     def tensors(self) -> dict[str, Tensor]:
         groups = zip(GROUPS, self.groups(), strict=True)
         return {f"{name}.{i}": value for name, group in groups for i, value in enumerate(group)}
 
-    def stored(self) -> dict[str, Tensor]:
-        return self.tensors()
+
+@dataclass(frozen=True)
+class FactorFeatures(Factors):
+    """Factors as they are made."""
+
+    activations: tuple[Tensor, ...]  # per Linear layer the inputs a, and a 1 where there is a bias, [n, d]
+    signals: tuple[Tensor, ...]  # per Linear layer the back-propagated g of every mixed output, [n, K * d']
+    products: tuple[Tensor, ...]  # per normalisation layer the gradient itself, [n, K * d'']
+
+    def groups(self) -> tuple[tuple[Tensor, ...], ...]:
+        return self.activations, self.signals, self.products
+
+    def __len__(self) -> int:
+        return len((self.activations + self.products)[0])
+
+    def take(self, rows: Tensor) -> Self:
+        return type(self)(*(tuple(tensor[rows] for tensor in group) for group in self.groups()))
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
@@ -135,15 +139,75 @@ class FactorFeatures:
         return cls(*(tuple(map(torch.cat, zip(*lots, strict=True))) for lots in groups))
 
 
+@dataclass(frozen=True)
+class HalfFactors(Factors):
+    r"""Factors of rows that a model holds; whatever asks for them gets them in float32, exactly.
+
+    Each tensor is kept as :math:`a / 2^e` with e such that its largest entry lies just below 2^15: nothing
+    overflows, entries down to 2^-29 of the largest keep 11 bits, and what is below 2^-40 of it is lost.
+    """
+
+    halves: tuple[Tensor, ...]  # activations, signals and products, one after another, float16, [n, d] each
+    scales: Tensor  # 2^e of each, shape [number of halves], float64
+    layers: int  # how many Linear layers there are
+
+    @classmethod
+    def pack(cls, features: Factors, scales: Tensor) -> Self:
+        """Factors, rounded; see `half_scales`."""
+        pairs = zip(features.tensors().values(), scales, strict=True)
+        halves = tuple((value.double() / scale).half() for value, scale in pairs)
+        return cls(halves, scales, len(features.groups()[0]))
+
+    def groups(self) -> tuple[tuple[Tensor, ...], ...]:
+        """In float32."""
+        pairs = zip(self.halves, self.scales, strict=True)
+        whole = tuple(half.float().mul_(scale.float()) for half, scale in pairs)
+        return whole[: self.layers], whole[self.layers : 2 * self.layers], whole[2 * self.layers :]
+
+    def __len__(self) -> int:
+        return len(self.halves[0])
+
+    def take(self, rows: Tensor) -> Self:
+        return replace(self, halves=tuple(half[rows] for half in self.halves))
+
+    def stored(self) -> dict[str, Tensor]:
+        halves = {f"half.{i}": half for i, half in enumerate(self.halves)}
+        return halves | {"scales": self.scales, "layers": torch.tensor(self.layers)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
+        features = FactorFeatures.from_tensors(tensors)
+        return cls.pack(features, half_scales([features]))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        halves = zip(*(part.halves for part in parts), strict=True)
+        return replace(parts[0], halves=tuple(map(torch.cat, halves)))
+
+
+def half_scales(lots: Sequence[Factors]) -> Tensor:
+    """2^e of each tensor, such that those of all lots fit into float16 and back, shape [tensors], float64."""
+    each = [[value.double().abs().amax() for value in lot.tensors().values()] for lot in lots]
+    largest = torch.stack([torch.stack(same).amax() for same in zip(*each, strict=True)])
+    exponents = torch.where(largest > 0, largest.log2().floor() + 1 - TOP, 0.0)
+    if not bool((exponents.abs() <= FARTHEST).all()):
+        raise ValueError(
+            f"the largest gradients of a layer lie between {float(largest.min()):.0e} and "
+            f"{float(largest.max()):.0e}; float16 serves 1e-20 to 1e20. Leave dtype out, or rescale."
+        )
+    return torch.exp2(exponents)
+
+
 class FactorMap(TangentMap):
     """Makes factors: one forward pass that notes the layers' inputs, one backward pass per mixed output."""
 
     kind = FactorFeatures
 
-    def __init__(self, network: TangentNetwork, mix: Tensor, row_bytes: int) -> None:
+    def __init__(
+        self, network: TangentNetwork, mix: Tensor, row_bytes: int, *, few_rows: int = FEW_ROWS
+    ) -> None:
         super().__init__(network, mix)
-        self._row_bytes = row_bytes
-        self._together = True  # until it is found to fail
+        self._row_bytes, self._few_rows = row_bytes, few_rows
 
     @torch.inference_mode(False)  # the user may predict in it
     def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
@@ -151,7 +215,10 @@ class FactorMap(TangentMap):
         with torch.enable_grad(), recorder:
             outputs = self.network.twin_matrix(inputs)
         calls, mix = recorder.calls, self.mix.to(outputs)
-        signals = self._signals(outputs, [call.probe for call in calls], mix)
+        probes = [call.probe for call in calls]
+        few = outputs.is_cuda or outputs.shape[0] <= self._few_rows  # a pass is as long asked for as made
+        found = self.network.mixed_gradients(outputs, probes, mix, at_once=few)
+        signals = [signal.transpose(0, 1) for signal in found]  # [n, K, d'] each
         if len(mix) == 1 and calls[-1].kind.gradient is linear and recorder.returned(outputs):
             # what the network returns is that layer's output: its signal is the mix, the same for all rows,
             # and only its length counts, which does not grow with the outputs
@@ -164,28 +231,8 @@ class FactorMap(TangentMap):
         )
         return features, outputs.detach()
 
-    def _signals(self, outputs: Tensor, probes: list[Tensor], mix: Tensor) -> list[Tensor]:
-        """What comes back to each layer from the mixed outputs, [n, K, d'] each."""
-        few = outputs.is_cuda or outputs.shape[0] <= FEW_ROWS
-        if few and len(mix) > 1 and self._together:
-            try:  # all in one pass: it takes as long to be asked as to answer
-                every = mix[:, None].expand(-1, *outputs.shape)
-                found = gradients_of(outputs, probes, every, batched=True)
-                return [signal.transpose(0, 1) for signal in found]
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError:  # vmap does not know some operation of this network
-                self._together = False
-        lots = [gradients_of(outputs, probes, row.expand_as(outputs)) for row in mix]
-        return [torch.stack(lot, dim=1) for lot in zip(*lots, strict=True)]
-
-    def diag_per_output(self, features: FactorFeatures) -> Tensor:
-        total = torch.zeros(len(features), len(self.mix), dtype=torch.float64, device=self.network.device)
-        for a, g in zip(features.activations, features.signals, strict=True):
-            total.addcmul_(a.double().square().sum(1, keepdim=True), _squares(g, len(self.mix)))
-        for p in features.products:
-            total += _squares(p, len(self.mix))
-        return total
+    def diag_per_output(self, features: Factors) -> Tensor:
+        return features.diag_per_output(len(self.mix))
 
     def row_bytes(self) -> int:
         return self._row_bytes
@@ -198,25 +245,18 @@ class FactorMap(TangentMap):
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
 
 
-def _squares(rows: Tensor, parts: int) -> Tensor:
-    """Squared length of each of so many equal parts of [n, K * d], shape [n, K], float64."""
-    return rows.unflatten(1, (parts, -1)).double().square().sum(dim=2)
-
-
 def _extended(one: LayerCall) -> Tensor:
     """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
-    parts = [one.input] if one.weight_name else []
-    if one.bias_name:
-        parts.append(one.input.new_ones(one.input.shape[0], 1))
-    return torch.cat(parts, dim=1)
+    return _chosen(one, one.input, one.input.new_ones(one.input.shape[0], 1))
 
 
 def _products(one: LayerCall, signal: Tensor) -> Tensor:
     """Gradient of a normalisation layer's weight and bias, [n, K * d * (1 or 2)], from [n, K, d]."""
-    parts = [signal * one.input[:, None]] if one.weight_name else []
-    if one.bias_name:
-        parts.append(signal)
-    return torch.cat(parts, dim=2).flatten(1)
+    return _chosen(one, signal * one.input[:, None], signal).flatten(1)
+
+
+def _chosen(one: LayerCall, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.cat([part for part, name in ((weight, one.weight_name), (bias, one.bias_name)) if name], -1)
 
 
 def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:

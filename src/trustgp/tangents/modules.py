@@ -1,13 +1,17 @@
-"""Private copies of a user's network, whatever it is wrapped in and whatever hangs on it."""
+"""The user's network: looked over, out of its wrappers, copied, and with the output that counts."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+Output = Callable[[Any], Tensor]
+"""Selects a tensor [n] or [n, C] from what a network returns."""
 
 
 def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
@@ -45,3 +49,70 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
     elif isinstance(values, (list, tuple)):
         for value in values:
             yield from tensors_in(value)
+
+
+def check_kind(network: nn.Module) -> None:
+    """Raise for a network that cannot be copied, or not be looked into."""
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"network is a {type(network).__name__}; a torch.nn.Module is needed.")
+    for name, module in network.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = f"layer '{name}'" if name else "the network"
+            raise ValueError(
+                f"{what} is a torch.jit module, whose gradients cannot be taken row by row; pass the "
+                "torch.nn.Module that it was scripted or traced from."
+            )
+    for name, value in network.named_parameters():
+        if isinstance(value, nn.parameter.UninitializedParameter):
+            raise ValueError(
+                f"parameter '{name}' has no shape yet (a lazy layer); call the network once, then train it."
+            )
+
+
+def check_mode(network: nn.Module) -> None:
+    """Raise where a layer is in training mode that then acts in another way."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
+    for name, module in network.named_modules():
+        if isinstance(module, kinds) and module.training:
+            raise ValueError(
+                f"layer '{name}' ({type(module).__name__}) is in training mode; "
+                "call network.eval() before fit."
+            )
+
+
+class OutputSelector:
+    """Takes the tensor that counts out of what a network returns; a forward hook of the private copy."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+    def __call__(self, module: nn.Module, args: Any, result: Any) -> Tensor:
+        selected = self.output(result)
+        if not isinstance(selected, Tensor):
+            raise ValueError(
+                f"output= gave a {type(selected).__name__} for the network's {type(result).__name__}; it "
+                "must select a tensor of shape [n] or [n, C]."
+            )
+        return selected
+
+    def __deepcopy__(self, memo: dict) -> OutputSelector:
+        return self
+
+
+def with_output(network: nn.Module, output: Output | None) -> nn.Module:
+    """A copy of the network, out of its wrappers, that returns `output(network(...))`; None: what it did."""
+    network = unwrap(network)
+    check_kind(network)
+    if output is not None and not callable(output):
+        raise TypeError(
+            f"output is a {type(output).__name__}; a function of what the network returns is needed."
+        )
+    network = clone_module(network)
+    if output is not None:
+        network.register_forward_hook(OutputSelector(output))
+    return network
+
+
+def has_output_selector(network: nn.Module) -> bool:
+    """Whether the network's output passes through a function of the user's."""
+    return any(isinstance(hook, OutputSelector) for hook in network._forward_hooks.values())

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
 from ..data.chunking import CHUNK_ROWS, map_chunks, rows_at_once
-from ..data.trees import Inputs, copied, count, map_tensors, take, to_device
+from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
-from .modules import clone_module
+from .modules import check_kind, check_mode, clone_module, tensors_in
 
 Choice = str | Sequence[str]
 """Which parameters count: "all" (those that require a gradient), "last" (the last layer), or names."""
@@ -32,10 +32,6 @@ class TangentNetwork:
 
     The copy shares nothing with the user's network, and none of its parameters requires a gradient:
     every derivative is asked for explicitly.
-
-    Args:
-        module: The copy.
-        names: The chosen parameters.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
@@ -44,6 +40,7 @@ class TangentNetwork:
         self.half = any(value.dtype in HALF for value in module.parameters())
         self.forward_mode = True  # until it is found to fail
         self.apart = False  # whether fused operations must be taken apart in an ordinary backward pass, too
+        self.vmap_backward = True  # until it is found to fail
         self._twin: nn.Module | None = None
         self._row_bytes: int | None = None
 
@@ -81,13 +78,9 @@ class TangentNetwork:
     def dtype(self) -> torch.dtype:
         return next(iter(self.parameters.values())).dtype
 
-    def outputs(self, inputs: Inputs) -> Tensor:
-        """f(x) as the user's network gives it, shape [n] or [n, C]."""
-        return call(self.module, copied(to_device(inputs, self.device)))
-
     def matrix(self, inputs: Inputs) -> Tensor:
-        """f(x), shape [n, C]."""
-        return as_matrix(self.outputs(inputs))
+        """f(x) as the user's network gives it, shape [n, C]."""
+        return as_matrix(call(self.module, copied(to_device(inputs, self.device))))
 
     def twin_matrix(self, inputs: Inputs) -> Tensor:
         """f(x) as the twin gives it, shape [n, C]."""
@@ -120,13 +113,9 @@ class TangentNetwork:
         return torch.cat([self._reverse(take(inputs, index), direction) for index in rows.split(size)])
 
     def _forward(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        module, inputs = self.clone(), self.ready(inputs)
-
-        def function(parameters: dict[str, Tensor]) -> Tensor:
-            return as_matrix(call_with(module, parameters, copied(inputs)))
-
+        module, inputs, theta = self.clone(), copied(self.ready(inputs)), self.parameters
         with _FORWARD_MODE, Unfused(PLAIN):
-            return jvp(function, (self.parameters,), (direction,))[1]
+            return jvp(lambda p: as_matrix(call_with(module, p, inputs)), (theta,), (direction,))[1]
 
     @torch.enable_grad()
     def _reverse(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
@@ -142,10 +131,32 @@ class TangentNetwork:
         fresh = {k: nn.Parameter(v.clone()) for k, v in self.parameters.items() if k in set(names)}
         module, every = self.clone(), dict(self.twin.named_parameters())
         # for good: a checkpointed part of the network is run again in the backward pass
-        put_in(module, {id(every[name]): value for name, value in fresh.items()})
+        instead = {id(every[name]): value for name, value in fresh.items()}
+        for part in module.modules():
+            for name, value in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+                if id(value) in instead:
+                    setattr(part, name, instead[id(value)])
         with torch.enable_grad(), Unfused(PLAIN if self.apart else {}):
             outputs = as_matrix(call(module, copied(self.ready(inputs))))
         return outputs, fresh
+
+    def mixed_gradients(
+        self, outputs: Tensor, tensors: Sequence[Tensor], mix: Tensor, *, at_once: bool
+    ) -> list[Tensor]:
+        """Gradients of the outputs [n, C], mixed by [K, C]: [K, ...] for each tensor; at once if it works."""
+
+        def back(weights: Tensor) -> tuple[Tensor, ...]:
+            return gradients_of(outputs, tensors, weights.expand_as(outputs))
+
+        if at_once and len(mix) > 1 and self.vmap_backward:
+            try:
+                return list(vmap(back)(mix))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:  # vmap does not know some operation of this network
+                self.vmap_backward = False
+        lots = zip(*(back(row) for row in mix), strict=True)
+        return [lot[0][None] if len(mix) == 1 else torch.stack(lot) for lot in lots]
 
     def clone(self) -> nn.Module:
         """The twin's module tree anew, around the same tensors.
@@ -153,19 +164,13 @@ class TangentNetwork:
         `functional_call` swaps the tensors of the module it is given; with a tree of its own each thread
         may do so at the same time.
         """
-        twin = self.twin
-        tensors = [*twin.parameters(), *twin.buffers()]
-        clone = clone_module(twin, tensors)
+        clone = clone_module(self.twin, [*self.twin.parameters(), *self.twin.buffers()])
         for part in clone.modules():
             if isinstance(part, nn.RNNBase):
                 # on a GPU it would lay out its weights anew and ask for their addresses, which tensors
                 # inside torch.func do not have
-                part.flatten_parameters = _as_they_are
+                part.flatten_parameters = lambda: None
         return clone
-
-
-def _as_they_are() -> None:
-    """Leaves the weights of a recurrent layer where they lie."""
 
 
 class _Largest(TorchFunctionMode):
@@ -175,48 +180,20 @@ class _Largest(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(one, Tensor):
-                self.bytes = max(self.bytes, one.numel() * one.element_size())
+        self.bytes = max([self.bytes, *(one.numel() * one.element_size() for one in tensors_in(result))])
         return result
 
 
-def put_in(module: nn.Module, instead: dict[int, nn.Parameter]) -> None:
-    """Put other parameters in, wherever the old ones are; `instead` goes by their id."""
-    for part in module.modules():
-        for name, value in list(part.named_parameters(recurse=False, remove_duplicate=False)):
-            if id(value) in instead:
-                setattr(part, name, instead[id(value)])
-
-
 def gradients_of(
-    value: Tensor,
-    tensors: Sequence[Tensor],
-    weights: Tensor | None = None,
-    *,
-    keep: bool = True,
-    batched: bool = False,
+    value: Tensor, tensors: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = True
 ) -> tuple[Tensor, ...]:
-    """Gradients of a number, or of a weighted sum, with zeros where it does not depend on a tensor.
+    """Gradients of a number, or of the weighted sum of a tensor, with zeros where it depends on none.
 
-    Args:
-        value: A number, or a tensor.
-        tensors: With respect to which.
-        weights: Of the entries of `value`, of its shape.
-        keep: Whether the graph is kept.
-        batched: Whether `weights` has a first dimension more, which the gradients then have, too.
+    The graph is kept, unless it is said that it need not be.
     """
     if not value.requires_grad:
         return tuple(torch.zeros_like(tensor) for tensor in tensors)
-    return torch.autograd.grad(
-        value,
-        list(tensors),
-        weights,
-        retain_graph=keep,
-        allow_unused=True,
-        materialize_grads=True,
-        is_grads_batched=batched,
-    )
+    return torch.autograd.grad(value, list(tensors), weights, retain_graph=keep, materialize_grads=True)
 
 
 def _raised(tensor: Tensor) -> Tensor:
@@ -292,3 +269,50 @@ def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> 
         if isinstance(part, nn.RNNBase):
             part.flatten_parameters()  # a copy's weights lie apart, which is slow on a GPU
     return TangentNetwork(module, names)
+
+
+def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
+    """Its outputs [n] or [n, C] on a few rows; raises where its error bar would be meaningless."""
+    check_kind(network)
+    check_mode(network)
+    n = count(inputs)
+    inputs = to_device(inputs, next(network.parameters(), torch.empty(0)).device)
+    with torch.no_grad():
+        try:
+            outputs = call(network, copied(inputs))
+        except Exception as error:
+            kinds = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in leaves(inputs))
+            raise ValueError(
+                f"the network cannot be called on {n} of the training rows ({kinds}): {error}. "
+                "Check the shape, dtype and device of the inputs."
+            ) from error
+        if as_matrix(outputs).shape[0] != n:
+            raise ValueError(
+                f"the network gave {outputs.shape[0]} outputs for {n} rows; one a row is needed."
+            )
+        if not bool(torch.isfinite(outputs).all()):
+            return outputs  # counted over all rows, and refused, before any expert work
+        if not torch.equal(call(network, copied(inputs)), outputs):
+            raise ValueError(
+                "the network gives other outputs when called again on the same rows; it must be "
+                "deterministic: call network.eval() and switch sampling off."
+            )
+        if n > 1:
+            _check_row_independence(network, inputs)
+    return outputs
+
+
+def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
+    """The first and the last row must not care which rows stand beside them."""
+    seen = TangentNetwork(network, ())  # half precision would hide it
+    inputs = seen.ready(inputs)
+    outputs = as_matrix(call(seen.twin, copied(inputs)))
+    size = outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny)
+    tolerance = 1e3 * torch.finfo(outputs.dtype).eps
+    for row in (0, len(outputs) - 1):
+        alone = as_matrix(call(seen.twin, take(inputs, torch.tensor([row]))))
+        if not bool(((alone[0] - outputs[row]).abs() <= tolerance * size).all()):
+            raise ValueError(
+                "the network's output for a row depends on the other rows of the batch (a batch statistic, "
+                "or attention across rows?); each row must be treated alone: call network.eval()."
+            )

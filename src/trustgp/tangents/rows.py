@@ -12,13 +12,12 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.trees import Inputs, count, take
-from .base import TangentMap, Tangents
-from .gram import gram_blocks, mirrored
+from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator, RowCollector
 from .jacobian.per_sample import Gradients
-from .network import Choice, TangentNetwork
-from .prune import kept_parameters
+from .network import Choice, TangentNetwork, gradients_of
 
+METHODS = ("magnitude", "taylor")  # by which parameters are ranked
 WORKING_SET = 256 * 2**20  # bytes of gradients that one chunk may take while rows are made
 
 
@@ -58,7 +57,7 @@ class JacobianRows(Tangents):
 
 
 @dataclass(frozen=True)
-class RowFeatures:
+class RowFeatures(Features):
     """Gradient rows, shape [n, d]."""
 
     rows: Tensor
@@ -90,9 +89,6 @@ class RowFeatures:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"rows": self.rows}
-
-    def stored(self) -> dict[str, Tensor]:
-        return self.tensors()
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
@@ -212,3 +208,34 @@ class RowMap(GradientMap):
 
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "kept": self.kept}
+
+
+def kept_parameters(
+    network: TangentNetwork, method: str, count: int, inputs: Inputs, targets: Tensor
+) -> Tensor:
+    """Stage (i) of the paper's compression: the `count` parameters that rank highest over all layers.
+
+    As `torch.nn.utils.prune.global_unstructured` does: by "magnitude", |theta|, or by "taylor",
+    |theta * dLoss/dtheta|, the first-order change of the squared error over the rows when the parameter is
+    removed. They are places in the vector of all parameters, ascending, shape [count].
+    """
+    if method not in METHODS:
+        raise ValueError(f'rank="{method}"; allowed are {", ".join(map(repr, METHODS))}.')
+    total = network.num_parameters
+    if not 1 <= count <= total:
+        raise ValueError(f"keep={count} of {total} parameters; between 1 and {total} are possible.")
+    scores = network.parameters if method == "magnitude" else _taylor_scores(network, inputs, targets)
+    flat = torch.cat([score.flatten() for score in scores.values()]).abs()
+    kept = torch.ones_like(flat, dtype=torch.bool)
+    kept[flat.topk(total - count, largest=False).indices] = False
+    return kept.nonzero().flatten()
+
+
+def _taylor_scores(network: TangentNetwork, inputs: Inputs, targets: Tensor) -> dict[str, Tensor]:
+    r""":math:`\theta_p \, \partial L / \partial \theta_p` of the mean squared error L over the rows."""
+    with torch.enable_grad():
+        outputs, parameters = network.traced(inputs, network.names)
+        loss = 0.5 * (outputs - targets.to(outputs)).square().sum(dim=1).mean()
+        gradients = gradients_of(loss, list(parameters.values()))
+    pairs = zip(parameters.items(), gradients, strict=True)
+    return {name: value.detach() * gradient for (name, value), gradient in pairs}

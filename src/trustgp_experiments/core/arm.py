@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..datasets import Recording, Split, load, simulate, split_groups, split_random, standardise
+from ..datasets.splits import Standardiser
 from .recipes import NetworkRecipe, Pair, mlp_recipe
 
 TRAJECTORIES, QUICK_TRAJECTORIES = 600, 60
@@ -22,46 +23,36 @@ QUICK_NETWORK = mlp_recipe([21, 48, 48, 7], epochs=15)
 
 @dataclass(frozen=True)
 class ArmRows:
-    """Standardised float32 rows: inputs [n, 21] and targets [n, 7].
-
-    Args:
-        train, validation, test: Of one recording.
-        source: Its name.
-        about: Which rows, which split, which statistics, in words.
-    """
+    """Standardised float32 rows of a recording, inputs [n, 21] and targets [n, 7]; its name, and in words
+    which rows, which split and which statistics they are."""
 
     train: Pair
     validation: Pair
     test: Pair
-    source: str
-    about: str
+    source: str = ""
+    about: str = ""
 
     @property
     def sizes(self) -> dict[str, int]:
         """Rows of each part."""
         return {name: len(getattr(self, name)[0]) for name in ("train", "validation", "test")}
 
+    def first(self, n: int) -> Pair:
+        """The first n training rows."""
+        return self.train[0][:n], self.train[1][:n]
+
 
 def arm_rows(*, seed: int, quick: bool) -> ArmRows:
-    """Rows of one arm, split and scaled.
-
-    Args:
-        seed: Of the split.
-        quick: Some hundred rows only.
-    """
+    """Rows of one arm, split by the seed and scaled; some hundred only, where it must be quick."""
     recording, split, about = _recording(seed, quick)
+    parts = [split.train, split.validation, split.test]
     if quick:
-        parts = (part[_some(len(part), count)] for part, count in zip(_parts(split), QUICK_ROWS, strict=True))
-        split = Split(*parts)
+        parts = [part[evenly(len(part), count)] for part, count in zip(parts, QUICK_ROWS, strict=True)]
         about += f"; of these, at most {', '.join(map(str, QUICK_ROWS))} rows, evenly spaced"
-    scaling = standardise(recording.inputs[split.train], recording.targets[split.train])
-
-    def rows(part: Tensor) -> Pair:
-        inputs, targets = recording.inputs[part], recording.targets[part]
-        return scaling.inputs(inputs).float(), scaling.targets(targets).float()
-
+    scaling = standardise(recording.inputs[parts[0]], recording.targets[parts[0]])
     words = f"{about}. Inputs and torques are standardised by the training rows."
-    return ArmRows(*map(rows, _parts(split)), source=recording.name, about=words)
+    train, validation, test = (scaled_rows(scaling, recording, part) for part in parts)
+    return ArmRows(train, validation, test, recording.name, words)
 
 
 def arm_recipe(quick: bool) -> NetworkRecipe:
@@ -69,17 +60,26 @@ def arm_recipe(quick: bool) -> NetworkRecipe:
     return QUICK_NETWORK if quick else NETWORK
 
 
+def scaled_rows(scaling: Standardiser, source: Recording, part: Tensor | slice) -> Pair:
+    """Some rows of a recording in the units of those that train, float32."""
+    return scaling.inputs(source.inputs[part]).float(), scaling.targets(source.targets[part]).float()
+
+
+def evenly(n: int, count: int) -> Tensor:
+    """Numbers of at most `count` of n rows, evenly spaced."""
+    return torch.linspace(0, n - 1, min(n, count)).long()
+
+
 def _recording(seed: int, quick: bool) -> tuple[Recording, Split, str]:
     try:
         recording = load("sarcos")
     except FileNotFoundError:
-        return _simulated(seed, quick)
+        return _simulated(seed, QUICK_TRAJECTORIES if quick else TRAJECTORIES)
     split = split_random(len(recording.inputs), test=0.2, validation=0.1, seed=seed)
     return recording, split, "Real SARCOS arm, duplicates dropped; 20 % test, 10 % validation, at random"
 
 
-def _simulated(seed: int, quick: bool) -> tuple[Recording, Split, str]:
-    trajectories = QUICK_TRAJECTORIES if quick else TRAJECTORIES
+def _simulated(seed: int, trajectories: int) -> tuple[Recording, Split, str]:
     recording = simulate(rows=500 * trajectories, seed=0)
     assert recording.groups is not None
     every = slice(None, None, STRIDE)
@@ -90,11 +90,3 @@ def _simulated(seed: int, quick: bool) -> tuple[Recording, Split, str]:
         f"{STRIDE}th row; 20 % of the trajectories test, 10 % validate"
     )
     return thinned, split, about
-
-
-def _parts(split: Split) -> tuple[Tensor, Tensor, Tensor]:
-    return split.train, split.validation, split.test
-
-
-def _some(n: int, count: int) -> Tensor:
-    return torch.linspace(0, n - 1, min(n, count)).long()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from trustgp import plots
 
 from .grid import Grid
 from .statistics import change
@@ -19,13 +22,7 @@ APART = 1e-5
 
 @dataclass(frozen=True)
 class Borders:
-    """Where the expert changes, b of them.
-
-    Args:
-        line: Number of the line, shape [b].
-        place: In [0, 1] along it, shape [b].
-        left, right: The two points beside the border, shape [b, d], dtype of the lines.
-    """
+    """Where the expert changes: line [b], place in [0, 1] on it [b], the points on its two sides [b, d]."""
 
     line: Tensor
     place: Tensor
@@ -39,16 +36,12 @@ class Borders:
 def find_borders(
     expert_of: Callable[[Tensor], Tensor], starts: Tensor, ends: Tensor, *, cells: int = 64
 ) -> Borders:
-    """Borders between experts along straight lines, each pinned down by bisection.
+    """Borders between experts along straight lines [l, d], each pinned down by bisection.
 
-    The expert is looked up on a grid; where it changes from one grid point to the next, the cell is halved
-    until the border is known well within `APART`. A jump between the two sides is then a discontinuity:
-    the slope of the error bar has no room to matter. A cell that several borders share gives one of them.
-
-    Args:
-        expert_of: From points [n, d] to the number of the expert, shape [n].
-        starts, ends: Of the lines, shape [l, d].
-        cells: Of the grid on each line.
+    The expert (from points [n, d] to its number [n]) is looked up on a grid; where it changes from one grid
+    point to the next, the cell is halved until the border is known well within `APART`. A jump between the
+    two sides is then a discontinuity: the slope of the error bar has no room to matter. A cell that several
+    borders share gives one of them.
     """
     line = torch.arange(len(starts)).repeat_interleave(cells + 1)
     place = torch.linspace(0, 1, cells + 1, dtype=torch.float64).repeat(len(starts))
@@ -64,13 +57,7 @@ def find_borders(
 
 
 def both_sides(starts: Tensor, ends: Tensor, line: Tensor, place: Tensor) -> Borders:
-    """The points half of `APART` before and after some places.
-
-    Args:
-        starts, ends: Of the lines, shape [l, d].
-        line: Number of the line of each place, shape [b].
-        place: In [0, 1], shape [b].
-    """
+    """The points half of `APART` before and after places [b] in [0, 1] on some of the lines."""
     left, right = (_points(starts, ends, line, (place + side * APART / 2).clamp(0, 1)) for side in (-1, 1))
     return Borders(line, place, left, right)
 
@@ -81,14 +68,7 @@ def jump_factors(left: Tensor, right: Tensor) -> Tensor:
 
 
 def jump_sentences(grid: Grid, names: Mapping[str, str], mean: str, largest: str, *at: str) -> list[str]:
-    """What each variant makes of the jumps of the first, seed by seed.
-
-    Args:
-        grid: Whose last axis are the variants.
-        names: Of the variants, that of independent experts first.
-        mean, largest: Measures.
-        at: The rest of the place.
-    """
+    """What each variant, the last axis, makes of the two measures of jumps of the first, seed by seed."""
     first, *others = names
 
     def from_first(variant: str, measure: str) -> str:
@@ -100,6 +80,12 @@ def jump_sentences(grid: Grid, names: Mapping[str, str], mean: str, largest: str
         f"{from_first(name, largest)}."
         for name in others
     ]
+
+
+def draw_borders(axes: Any, places: Iterable[float]) -> None:
+    """Dotted lines where one expert hands over to the next."""
+    for place in places:
+        axes.axvline(place, color=plots.GREY, linewidth=0.8, linestyle=(0, (2, 2)))
 
 
 def _points(starts: Tensor, ends: Tensor, line: Tensor, place: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch import Tensor
 from ..peers.registry import Fitted
 from .grid import Grid, Place
 from .pivot import Measure, Pivot
+from .recipes import Pair
 from .result import Column, Setting, Table
 
 IN_DOMAIN = "in domain"
+OURS, ENSEMBLE = "trustgp", "ensemble of 5"
 METHOD = {"method": Column.text("method")}
 TESTED = {"tested": Column.text("tested on"), **METHOD}
 NETWORKS = Measure(
@@ -27,25 +29,18 @@ FIT = Measure("fit_seconds", Column("fit s", digits=1))
 PREDICT = Measure("predict_seconds", Column("predict ms/row", digits=4), factor=1000.0)
 COSTS = (FIT.key, PREDICT.key)
 
-Pair = tuple[Tensor, Tensor]
 Test = tuple[Tensor, Tensor | None]
 Scores = Callable[[str, Any, Any, Tensor | None], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training set, and what it is tested on: scaled float32 inputs, and targets.
-
-    Args:
-        train, validation: Of what trains.
-        tests: By name: `IN_DOMAIN`, and everything else; what no target fits has None.
-        made: Whether these are generated stand-ins, for small runs without the data.
-    """
+    """One training set, and what it is tested on: scaled float32 inputs, and targets."""
 
     train: Pair
     validation: Pair
-    tests: Mapping[str, Test]
-    made: bool = False
+    tests: Mapping[str, Test]  # by name: `IN_DOMAIN`, and everything else; what no target fits has None
+    made: bool = False  # whether these are generated stand-ins, for small runs without the data
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -55,25 +50,19 @@ class Case:
 
 
 def score_tests(fitted: Fitted, tests: Mapping[str, Test], device: str, score: Scores) -> dict[str, Any]:
-    """Scores of a fitted method by test set, and what it costs.
+    """Scores of a fitted method by test set, and what it costs; rows are put on the device untimed.
 
-    Args:
-        fitted: The method.
-        tests: By name; `IN_DOMAIN` is what the others are told apart from.
-        device: Where the rows are put before the clock starts.
-        score: From the name of a test set, the prediction in domain, that of the test set, and its targets.
+    `score` is given the name of a test set, the prediction in domain, from which the others are told apart,
+    that of the test set, and its targets.
     """
     known, seconds = timed(fitted, tests[IN_DOMAIN][0].to(device))
     scores = {}
     for name, (inputs, targets) in tests.items():
         said = known if name == IN_DOMAIN else fitted.predict(inputs.to(device))
         scores[name] = score(name, known, said, None if targets is None else targets.to(device))
-    return {
-        "training_free": fitted.training_free,
-        "fit_seconds": fitted.seconds,
-        "predict_seconds": seconds / len(tests[IN_DOMAIN][0]),
-        "tests": scores,
-    }
+    each = seconds / len(tests[IN_DOMAIN][0])
+    costs = dict(zip(COSTS, (fitted.seconds, each), strict=True))
+    return {NETWORKS.key: fitted.training_free, **costs, "tests": scores}
 
 
 def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
@@ -87,51 +76,40 @@ def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
 
 
 def costs_table(
-    setting: Setting,
-    first: Mapping[str, Any],
-    again: Callable[[], Mapping[str, Any]],
-    note: str,
-    **names: str,
+    setting: Setting, grid: Grid, part: Callable[..., Any], case: Place, note: str, each: str
 ) -> tuple[Table, Grid]:
     """Fit and predict times with the machine to ourselves: parts that share it slow each other down.
 
-    Args:
-        setting: Of the study.
-        first: By method, the scores of one training: of one process, they hold the times already.
-        again: Scores it once more.
-        note: Of the table: which training it is.
-        names: Of the columns, by measure, where they are not those of `FIT` and `PREDICT`.
+    Of the first seed of a case, which the note describes: of one process, its part holds the times already;
+    else `part` scores the test rows in domain once more. `each` names the column of the time to predict.
     """
 
-    def times(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        return {name: {key: found[key] for key in COSTS} for name, found in scores.items()}
+    def times(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        return {name: {key: one[key] for key in COSTS} for name, one in found["methods"].items()}
 
-    costs = times(first) if setting.jobs == 1 else setting.once("costs", lambda: times(again()))
-    grid = Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
-    measures = [Measure(m.key, m.at(names.get(m.key)).column, m.factor, fmean) for m in (FIT, PREDICT)]
-    return Pivot("What it costs", METHOD, measures, note=note).table(grid), grid
+    def again() -> dict[str, dict[str, float]]:
+        return times(part(setting, *case, 0, only=IN_DOMAIN))
+
+    costs = times(grid.parts[case][0]) if setting.jobs == 1 else setting.once("costs", again)
+    found = Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
+    measures = [replace(measure, statistic=fmean) for measure in (FIT, PREDICT.at(each))]
+    return Pivot("What it costs", METHOD, measures, note=note).table(found), found
 
 
 def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
-    """The prediction, and the seconds of a second one: the first may have to load or compile things.
+    """The prediction, and the seconds of a second one: the first may have to load or compile things."""
 
-    Args:
-        fitted: The method.
-        inputs: Where the clock should find them.
-    """
-    said = fitted.predict(inputs)
-    start = _now(inputs)
+    def now() -> float:
+        if inputs.is_cuda:
+            torch.cuda.synchronize(inputs.device)
+        return time.perf_counter()
+
+    said, start = fitted.predict(inputs), now()
     fitted.predict(inputs)
-    return said, _now(inputs) - start
+    return said, now() - start
 
 
 def number(value: Tensor) -> float | str:
     """As JSON can hold it: an infinite cost stays visible as text."""
     found = float(value)
     return found if math.isfinite(found) else str(found)
-
-
-def _now(inputs: Tensor) -> float:
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)
-    return time.perf_counter()

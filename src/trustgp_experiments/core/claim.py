@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """One case of a claim.
-
-    Args:
-        where: The case, in words.
-        holds: Whether the statement is true of it.
-        because: The numbers that it was judged by, in words.
-    """
+    """One case of a claim, whether the statement is true of it, and by which numbers, in words."""
 
     where: str
     holds: bool
@@ -28,30 +22,12 @@ class Check:
 class Claim:
     """What a study says of its numbers, true or not: the sentence tells in how many cases it holds.
 
-    A study makes a check of each case, and the sentence follows from the checks::
-
-        checks = [at_most(arm, grid.mean((arm, "ours"), "nll"), grid.mean((arm, "theirs"), "nll"))
-                  for arm in grid.along("trained")]
-        claim = Claim("Ours has no higher NLL than theirs", checks)
-        claim.sentence  # "Ours has no higher NLL than theirs: in 1 of 2 cases; not in: kuka (2 against 1)."
-        claim.holds     # False
-        claim.verdict   # "confirmed in part"; else "confirmed" or "contradicted"
-
     `at_most` and `within` make the checks that most studies need; any other is a `Check` whose words are made
-    from the numbers that decided it. A sentence of another form is made from `held`, `count` and `lost`.
-
-    Args:
-        statement: What is said to hold.
-        checks: The cases looked at.
+    from the numbers that decided it.
     """
 
     statement: str
     checks: Sequence[Check]
-
-    @property
-    def count(self) -> int:
-        """Cases looked at."""
-        return len(self.checks)
 
     @property
     def held(self) -> int:
@@ -64,14 +40,9 @@ class Claim:
         return [check for check in self.checks if not check.holds]
 
     @property
-    def holds(self) -> bool:
-        """Whether it holds in every case."""
-        return not self.lost
-
-    @property
     def verdict(self) -> str:
         """In a word or three."""
-        if self.holds:
+        if not self.lost:
             return "confirmed"
         return "confirmed in part" if self.held else "contradicted"
 
@@ -79,7 +50,7 @@ class Claim:
     def sentence(self) -> str:
         """In how many cases it holds, and in which it does not, with their numbers."""
         end = f"; not in: {'; '.join(map(str, self.lost))}." if self.lost else "."
-        return f"{self.statement}: in {self.held} of {self.count} cases{end}"
+        return f"{self.statement}: in {self.held} of {len(self.checks)} cases{end}"
 
 
 def at_most(
@@ -93,15 +64,10 @@ def at_most(
     of: str = "",
     rival: str = "",
 ) -> Check:
-    """Whether our number, of which lower is better, is no higher than another.
+    """Whether our number, of which lower is better, is no higher than another, or by no more than `slack`.
 
-    Args:
-        where: The case.
-        ours, theirs: The numbers.
-        slack: What ours may be higher by.
-        strict: A tie is no win.
-        form: Of the numbers in the words.
-        of, rival: What the numbers are, and whose the second is, where the statement does not say so.
+    Where it is `strict`, a tie is no win. In the words, numbers have a `form`; what they are `of`, and whose
+    the second is (`rival`), is said where the statement does not say so.
     """
     holds = ours < theirs + slack if strict else ours <= theirs + slack
     named = f"{of} {ours:{form}} against {theirs:{form}}".lstrip()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from multiprocessing import get_context
 from typing import Any
 
-from .errors import StudyError
-from .parallel import work_ahead
-from .result import Setting
+from trustgp.executors.progress import reporting
+
+from .result import Setting, StudyError
 from .statistics import mean_spread
 
 Place = tuple[Any, ...]
@@ -20,38 +22,17 @@ Read = Callable[[Any], Mapping[Place, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Grid:
-    """Numbers by place and measure, one a seed; and the parts they were read from.
-
-    A study names its axes, says how a part is measured, and how its numbers are read::
-
-        def one_training(setting, trained, seed):            # a function of a module; returns JSON
-            return {"methods": {"ours": {"nll": 0.1}, "theirs": {"nll": 0.2}}}
-
-        def by_method(part):                                 # the rest of the place, then the measures
-            return {(name,): scores for name, scores in part["methods"].items()}
-
-        grid = Grid.run(setting, one_training, [("sarcos",), ("barrett",)],
-                        axes=("trained", "method"), read=by_method)
-        grid.along("method")                                 # labels: ["ours", "theirs"]
-        grid.mean(("sarcos", "ours"), "nll")                 # over seeds; infinite where a seed's cost is
-        grid.parts["sarcos",][0]                             # what seed 0 gave
-        grid.missing                                         # what is not there, and why
+    """Numbers by place and measure, one a seed, and the parts they were read from: see docs/studies.md.
 
     A part is done once, with `setting.jobs` processes side by side, and kept in the study's folder. Where a
     study shares work between its parts it makes them itself, through `Setting.once`, and calls `Grid.of`.
     A value may be None (the measure has no meaning there), or "inf" (JSON holds no infinity).
-
-    Args:
-        axes: Their names.
-        cells: By place and measure, the values of all seeds.
-        parts: By case, what each seed gave.
-        missing: By case or place, why it is not among the cells.
     """
 
     axes: tuple[str, ...]
-    cells: Mapping[Place, Mapping[str, Sequence[Any]]]
-    parts: Mapping[Place, Sequence[Any]] = field(default_factory=dict)
-    missing: Mapping[Place, str] = field(default_factory=dict)
+    cells: Mapping[Place, Mapping[str, Sequence[Any]]]  # by place and measure, the values of all seeds
+    parts: Mapping[Place, Sequence[Any]] = field(default_factory=dict)  # by case, what each seed gave
+    missing: Mapping[Place, str] = field(default_factory=dict)  # by place, why it is not among the cells
 
     @classmethod
     def run(
@@ -63,50 +44,28 @@ class Grid:
         axes: Sequence[str],
         read: Read,
         ahead: Sequence[Place] | None = None,
-        tolerate: tuple[type[Exception], ...] = (),
     ) -> Grid:
-        """Do every part that is not there yet, and read all of them.
+        """Do every part that is not there yet, as `part(setting, *case, seed)`, and read all: see `of`.
 
-        Args:
-            setting: Of the study.
-            part: A function of a module, called as `part(setting, *case, seed)`; it returns JSON.
-            cases: What is measured; `[()]` where seeds are all there is.
-            axes: Names of the axes: those of a case first, then those of `read`.
-            read: From a part to its numbers, see `of`.
-            ahead: The cases in the order in which processes take them, the longest first; None: as they are.
-            tolerate: Errors that leave a case out, with its reason in `missing`.
+        Cases are `[()]` where seeds are all there is. The axes are those of a case, then those of `read`.
+        Processes take the cases in the order of `ahead`, the longest first; None: as they are.
         """
         tasks = [(part, case, seed) for case in ahead or cases for seed in range(setting.seeds)]
-        if not tolerate:
-            work_ahead(setting, keep_part, tasks)
+        work_ahead(setting, keep_part, tasks)
         parts: dict[Place, list[Any]] = {}
-        missing: dict[Place, str] = {}
         for case in cases:
             setting.console.print(f"{' '.join(map(str, case)) or setting.out.name}: {setting.seeds} seeds")
-            try:
-                parts[case] = [keep_part(setting, part, case, seed) for seed in range(setting.seeds)]
-            except tolerate as error:
-                missing[case] = f"{type(error).__name__}: {error}"
-        return cls.of(axes, parts, read, missing)
+            parts[case] = [keep_part(setting, part, case, seed) for seed in range(setting.seeds)]
+        return cls.of(axes, parts, read)
 
     @classmethod
-    def of(
-        cls,
-        axes: Sequence[str],
-        parts: Mapping[Place, Sequence[Any]],
-        read: Read,
-        missing: Mapping[Place, str] | None = None,
-    ) -> Grid:
-        """Parts turned inside out: by place and measure, one value a seed.
+    def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Grid:
+        """Parts (by case, what each seed gave) turned inside out: by place and measure, one value a seed.
 
-        Args:
-            axes: Names of the axes.
-            parts: By case, what each seed gave.
-            read: From a part to its numbers: by the rest of a place, then by measure.
-            missing: Cases that are not there, and why.
+        `read` goes from a part to its numbers: by the rest of a place, then by measure.
         """
         cells: dict[Place, dict[str, list[Any]]] = {}
-        gone = dict(missing or {})
+        gone: dict[Place, str] = {}
         for case, found in parts.items():
             seeds = [read(part) for part in found]
             for rest in dict.fromkeys(chain.from_iterable(seeds)):
@@ -123,9 +82,7 @@ class Grid:
     def along(self, *axes: str, **fixed: Any) -> list[Any]:
         """Labels on an axis in the order of the study, tuples of them where several axes are named.
 
-        Args:
-            axes: Their names.
-            fixed: By axis, labels that the places must have.
+        Only of the places that have the labels which are fixed, by axis.
         """
         at = [self.axes.index(axis) for axis in axes]
         bound = {self.axes.index(axis): label for axis, label in fixed.items()}
@@ -142,6 +99,11 @@ class Grid:
     def place(self, **labels: Any) -> Place:
         """The labels in the order of the axes; each axis must be named."""
         return tuple(labels[axis] for axis in self.axes)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The parts of every case, under the names of its axes: for the numbers of a result."""
+        named = {case: dict(zip(self.axes, case, strict=False)) for case in self.parts}
+        return [{**named[case], "seeds": found} for case, found in self.parts.items()]
 
     def values(self, place: Place, measure: str) -> Sequence[Any] | None:
         """One value a seed; None where the place has no such measure, or it has no meaning there."""
@@ -169,3 +131,24 @@ def keep_part(setting: Setting, part: Callable[..., Any], case: Place, seed: int
 def is_infinite(values: Iterable[Any]) -> bool:
     """Whether a seed's value is infinite, which JSON holds as text."""
     return any(isinstance(value, str) for value in values)
+
+
+def work_ahead(setting: Setting, part: Callable[..., Any], tasks: Sequence[tuple]) -> None:
+    """Do parts of a study before they are asked for; what they find lies in the folder of `Setting.once`.
+
+    A part is a function of a module, called as `part(setting, *task)`, the longest task first; `jobs`
+    processes share the work. With one, nothing is done: the study does each part when it comes to it.
+    """
+    jobs = min(setting.jobs, len(tasks))
+    if jobs <= 1:
+        return
+    plain = {name: getattr(setting, name) for name in ("out", "seeds", "quick", "device")}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(_do, part, plain, task) for task in tasks]
+        with reporting(enabled=not setting.console.quiet) as report:
+            for future in report.track(as_completed(futures), stage=setting.out.name, total=len(futures)):
+                future.result()
+
+
+def _do(part: Callable[..., Any], plain: dict[str, Any], task: tuple) -> None:
+    part(Setting(**plain), *task)

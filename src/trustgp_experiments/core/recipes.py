@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from ..peers import mlp, train, train_many
-from ..peers.bundle import Bundle
+from ..peers import Bundle, mlp, train, train_many
 
 MEMBERS = 5  # networks of an ensemble, the one network among them
 
@@ -19,31 +19,17 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class NetworkRecipe:
-    """An architecture, and how every network of it is trained: AdamW, one cycle.
+    """An architecture, and how every network of it is trained: AdamW, one cycle."""
 
-    A study has one for a full run and one for a quick one::
-
-        FULL, QUICK = mlp_recipe([21, *[200] * 5, 7], epochs=100), mlp_recipe([21, 32, 32, 7], epochs=3)
-        network = recipe.train(rows, seed=0, device="cpu")
-        bundle = recipe.bundle(train, validation, seed=0, device="cpu", dropout_network=None)
-
-    Args:
-        make: Makes a network with fresh weights: `make(seed=...)`, also `dropout=` if asked.
-        shape: The architecture, in words.
-        epochs, batch_size, learning_rate, loss, record: See `trustgp_experiments.peers.train`.
-        together: Whether the members are trained as one vectorised network; small ones gain by it.
-        ending: What the words add after the batches.
-    """
-
-    make: Callable[..., nn.Module]
-    shape: str
-    epochs: int
+    make: Callable[..., nn.Module]  # a network with fresh weights: make(seed=...), also dropout= if asked
+    shape: str  # the architecture, in words
+    epochs: int  # this and what follows: see `trustgp_experiments.peers.train`
     batch_size: int = 128
     learning_rate: float = 3e-3
     loss: Callable[[Tensor, Tensor], Tensor] = mse_loss
     record: bool = True
-    together: bool = False
-    ending: str = ""
+    together: bool = False  # whether the members are one vectorised network; small ones gain by it
+    ending: str = ""  # what the words add after the batches
 
     def words(self) -> str:
         """For the protocol."""
@@ -52,20 +38,13 @@ class NetworkRecipe:
             f"{self.batch_size}{self.ending}"
         )
 
-    def train(
-        self, rows: Pair, *, seed: int, device: str, progress: bool = False, dropout: float = 0.0
-    ) -> nn.Module:
-        """A network of this seed.
+    def train(self, rows: Pair, *, seed: int, dropout: float = 0.0, **place: Any) -> nn.Module:
+        """A network of this seed, with layers that drop a share of the units unless that is 0.
 
-        Args:
-            rows: Inputs and targets.
-            seed: Of the weights and the shuffling.
-            device: Where to train.
-            progress: Whether to show a bar in a terminal.
-            dropout: Share of units that are dropped; 0: a network without such layers.
+        `place` are device and progress.
         """
         fresh = self.make(seed=seed, dropout=dropout) if dropout else self.make(seed=seed)
-        return train(fresh, *rows, seed=seed, record=self.record, **self._options(device, progress))
+        return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
         self,
@@ -73,54 +52,30 @@ class NetworkRecipe:
         validation: Pair,
         *,
         seed: int,
-        device: str,
-        progress: bool = False,
         dropout_network: nn.Module | None = None,
+        **place: Any,
     ) -> Bundle:
         """What the methods of a study are given: the network and its siblings, and the rows.
 
-        Args:
-            rows, validation: Inputs and targets.
-            seed: Of this repetition; members take 100 seed + 0, 1, 2, ...
-            device, progress: See `train`.
-            dropout_network: Trained with dropout, for methods that need one.
+        Members take the seeds 100 seed + 0, 1, 2, ...; methods that need a network trained with dropout are
+        given one.
         """
         seeds = [100 * seed + member for member in range(MEMBERS)]
         if self.together:
             fresh = [self.make(seed=number) for number in seeds]
-            networks = train_many(fresh, *rows, seeds=seeds, **self._options(device, progress))
+            networks = train_many(fresh, *rows, seeds=seeds, **self._options, **place)
         else:
-            networks = [self.train(rows, seed=number, device=device, progress=progress) for number in seeds]
-        return Bundle(
-            network=networks[0],
-            members=networks[1:],
-            dropout_network=dropout_network,
-            train=rows,
-            validation=validation,
-            seed=seed,
-            device=device,
-        )
+            networks = [self.train(rows, seed=number, **place) for number in seeds]
+        return Bundle(networks[0], networks[1:], dropout_network, rows, validation, seed, place["device"])
 
-    def _options(self, device: str, progress: bool) -> dict[str, Any]:
-        return {
-            "epochs": self.epochs,
-            "batch_size": self.batch_size,
-            "learning_rate": self.learning_rate,
-            "loss": self.loss,
-            "device": device,
-            "progress": progress,
-        }
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "loss")}
 
 
-def mlp_recipe(widths: list[int], *, epochs: int, together: bool = False) -> NetworkRecipe:
-    """Of a fully connected ReLU network.
-
-    Args:
-        widths: Of the inputs, the hidden layers and the outputs.
-        epochs, together: See `NetworkRecipe`.
-    """
-
-    def make(**options: Any) -> nn.Module:
-        return mlp(widths, **options)
-
-    return NetworkRecipe(make, f"{'-'.join(map(str, widths))} ReLU", epochs, together=together)
+def mlp_recipe(
+    widths: list[int], *, activation: type[nn.Module] = nn.ReLU, epochs: int, **options: Any
+) -> NetworkRecipe:
+    """Of a fully connected network: widths of the inputs, the hidden layers and the outputs."""
+    shape = f"{'-'.join(map(str, widths))} {activation.__name__}"
+    return NetworkRecipe(partial(mlp, widths, activation=activation), shape, epochs, **options)

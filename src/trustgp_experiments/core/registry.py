@@ -5,11 +5,11 @@ A further study is a folder with a `study.py`, which has `run(setting) -> Result
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from .extras import require_extras
 
 if TYPE_CHECKING:
     from .result import Result
@@ -30,16 +30,20 @@ STUDIES = {
 """Name of the folder below `studies`, and what it is about."""
 # Extras without which a study cannot begin: asked for before its module is imported. All draw.
 NEEDED = {"transfer": ("peers",), "classification": ("peers",), "detection": ("detection",)}
+PEERS = "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch"
+MODULES = {
+    "plots": ("matplotlib",),
+    "detection": ("transformers", "PIL"),
+    "hf": ("transformers",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "ray": ("ray",),
+    "peers": ("laplace",),
+}
+"""By extra of the distribution, the modules that tell whether it is there."""
 
 
 def run_study(name: str, out: Path, **setting: Any) -> Result:
-    """Run a study and write `out/name/result.json`, with its figures beside it.
-
-    Args:
-        name: One of `STUDIES`.
-        out: Folder of all results.
-        setting: See `Setting`.
-    """
+    """Run one of `STUDIES` and write `out/name/result.json`, with its figures beside it; see `Setting`."""
     if name not in STUDIES:
         raise ValueError(f"study {name!r} is unknown; choose one of {', '.join(STUDIES)}.")
     require_extras(f"The study {name}", ("plots", *NEEDED.get(name, ())))
@@ -50,3 +54,16 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
     found = study.run(asked)
     found.write(asked.out)
     return found
+
+
+def require_extras(what: str, extras: Iterable[str]) -> None:
+    """An ImportError that names what is missing of `MODULES` and the command that brings it; else nothing.
+
+    What needs them is said in words: "The study toy".
+    """
+    gone = {extra: [name for name in MODULES[extra] if find_spec(name) is None] for extra in extras}
+    missing = [extra for extra, names in gone.items() if names]
+    if missing:
+        modules = ", ".join(dict.fromkeys(name for names in gone.values() for name in names))
+        commands = [f'pip install "trustgp[{",".join(missing)}]"', *([PEERS] if "peers" in missing else [])]
+        raise ImportError(f"{what} needs {modules}, which is not installed: {'; then '.join(commands)}")

@@ -7,46 +7,48 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from rich.console import Console
 
-from .atomic_files import write_json
-from .errors import StudyError
-from .provenance import commit, source_digest, versions
-from .single_thread import alone
+import trustgp
+from trustgp.data.tensor_file import temporary_beside
+from trustgp.executors import Threads
 
 RESULT = "result.json"
+PACKAGES = ("torch", "numpy", "scikit-learn", "laplace-torch", "matplotlib")
+VARIABLE = "TRUSTGP_COMMIT"
+SOURCE = Path(__file__).parents[1]
+LIBRARY = Path(trustgp.__file__).parent
+Choice = TypeVar("Choice")
+Found = TypeVar("Found")
+
+
+class StudyError(ValueError):
+    """A study that was asked for wrongly, or a result that is damaged; the command line prints one line."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a study is asked for.
+    """How a study is asked for."""
 
-    Args:
-        out: Folder of this study's result and figures, made if it is not there.
-        seeds: How many; they are 0, 1, 2, ...
-        quick: A small part that runs in seconds, to see that it works. Its figures mean nothing.
-        device: Where networks are trained and models fitted: "cpu", "cuda".
-        console: Where to print; bars are shown in a terminal only.
-        jobs: Processes that share the work, in studies that can share it.
-        options: Of this study alone, by name.
-    """
-
-    out: Path
-    seeds: int = 3
-    quick: bool = False
-    device: str = "cpu"
-    console: Console = field(default_factory=lambda: Console(quiet=True))
-    jobs: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
+    out: Path  # folder of this study's result and figures, made if it is not there
+    seeds: int = 3  # how many; they are 0, 1, 2, ...
+    quick: bool = False  # a small part, to see that it works in seconds: its figures mean nothing
+    device: str = "cpu"  # where networks are trained and models fitted: "cpu", "cuda"
+    console: Console = field(default_factory=lambda: Console(quiet=True))  # bars only in a terminal
+    jobs: int = 1  # processes that share the work, in studies that can share it
 
     def __post_init__(self) -> None:
         if self.seeds < 1 or self.jobs < 1:
@@ -60,23 +62,27 @@ class Setting:
         """Where to train, and whether to show bars: options of `train`."""
         return {"device": self.device, "progress": not self.console.quiet}
 
+    def sized(self, full: Choice, quick: Choice) -> Choice:
+        """What a full run takes, or what a quick one does."""
+        return quick if self.quick else full
+
     def once(self, key: str, work: Callable[[], Any]) -> Any:
         """The JSON value of `work()`; what the same code did before in this folder is read, not done again.
 
         A study that was stopped goes on where it was. What other code, versions or settings left behind
-        is not taken, nor is a file that cannot be read.
-
-        Args:
-            key: Names this part of the study, for example "sarcos-random-0".
-            work: Returns something that JSON can hold.
+        is not taken, nor is a file that cannot be read. The key names the part, as "sarcos-random-0" does.
         """
-        stamp = [key, self.quick, self.device, sorted(self.options.items()), versions(), source_digest()]
-        name = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:12]
-        file = self.out / "parts" / f"{key}-{name}.json"
+        file = self.part(key, ".json")
         with suppress(FileNotFoundError, ValueError):
             return _parse(file)
         write_json(file, alone(work))  # one thread: the same numbers on any number of cores, with any jobs
         return _parse(file)  # what a resumed run would see
+
+    def part(self, key: str, ending: str = "") -> Path:
+        """Where a part of this study is kept, named for its key, this setting and the code of today."""
+        stamp = [key, self.quick, self.device, versions(), source_digest()]
+        digest = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:12]
+        return self.out / "parts" / f"{key}-{digest}{ending}"
 
 
 @dataclass(frozen=True)
@@ -103,21 +109,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text, numbers or None (a gap), all as long as `columns`.
-
-    Args:
-        title: One line.
-        columns: In order; the first is usually text. A column of text has `digits=-1`.
-        rows: Of cells. A number may be [mean, spread].
-        block: Name of the column within whose equal values the best is looked for; None: the whole table.
-        note: In plain words, below the table.
-    """
+    """Rows of text, numbers, [mean, spread] or None (a gap), all as long as `columns`."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
-    block: str | None = None
-    note: str = ""
+    block: str | None = None  # column within whose equal values the best is looked for; None: the whole table
+    note: str = ""  # in plain words, below the table
 
     def __post_init__(self) -> None:
         _require_text(self, "title", "note")
@@ -125,16 +123,13 @@ class Table:
         if self.block is not None and self.block not in names:
             raise StudyError(f"table {self.title!r}: block={self.block!r} is none of its columns {names}.")
         for number, row in enumerate(self.rows):
+            where = f"table {self.title!r}, row {number}"
             if len(row) != len(names):
-                raise StudyError(
-                    f"table {self.title!r}: row {number} has {len(row)} cells, not {len(names)}."
-                )
+                raise StudyError(f"{where} has {len(row)} cells, not {len(names)}.")
             for cell in row:
                 if not _is_cell(cell):
-                    raise StudyError(
-                        f"table {self.title!r}, row {number}: {cell!r} is not a cell; "
-                        "give text, a number, [mean, spread] or None."
-                    )
+                    allowed = "give text, a number, [mean, spread] or None."
+                    raise StudyError(f"{where}: {cell!r} is not a cell; {allowed}")
 
 
 @dataclass(frozen=True)
@@ -153,26 +148,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """What a study found: all that the report shows.
+    """What a study found: all that the report shows."""
 
-    Args:
-        study: Its name on the command line.
-        title: What is asked, in one line.
-        protocol: In plain words, a paragraph each: which rows, which split, which statistics, how many seeds.
-        tables, figures: In the order they are shown.
-        findings: One sentence each, made from the numbers by the study's code.
-        numbers: Everything else, for other programs.
-        provenance: See `provenance`.
-    """
-
-    study: str
-    title: str
-    protocol: Sequence[str]
+    study: str  # its name on the command line
+    title: str  # what is asked, in one line
+    protocol: Sequence[str]  # a paragraph each: which rows, which split, which statistics, how many seeds
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
-    findings: Sequence[str] = ()
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    findings: Sequence[str] = ()  # one sentence each, made from the numbers by the study's code
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # everything else, for other programs
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # see `provenance`
 
     def __post_init__(self) -> None:
         _require_text(self, "study", "title")
@@ -206,12 +191,9 @@ def read_result(file: Path) -> Result:
 
 
 def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
-    """Where a result comes from: command, commit, versions, seeds, device, day. No path of a machine.
+    """Where a result comes from: command, commit, versions, seeds, device, day, and more of the study's own.
 
-    Args:
-        setting: As the study was asked.
-        study: Its name.
-        more: Of the study's own: splits, rows, recipe.
+    No path of a machine.
     """
     flags = [f"--seeds {setting.seeds}"]
     flags += ["--quick"] if setting.quick else []
@@ -226,6 +208,71 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         **more,
     }
+
+
+def commit() -> str | None:
+    """The commit of the source, with "+" where files differ from it.
+
+    Where the source is no checkout (a copy elsewhere), what the variable TRUSTGP_COMMIT says, or None.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(SOURCE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        # an installed copy may lie inside somebody else's checkout, which does not know our files
+        git("ls-files", "--error-unmatch", "__init__.py")
+        changed = git("status", "--porcelain", ".", str(LIBRARY))
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get(VARIABLE)
+
+
+@cache
+def source_digest() -> str:
+    """SHA-256 of the source of the library and of the experiments: names and contents."""
+    digest = hashlib.sha256()
+    for folder in (LIBRARY, SOURCE):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(str(file.relative_to(folder.parent)).encode() + b"\0")
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Of trustgp, and of the packages that figures may depend on, where they are installed."""
+    found = {"trustgp": trustgp.__version__}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def alone(work: Callable[[], Found]) -> Found:
+    """The result of `work`, done on one BLAS thread; `fit` still solves experts side by side.
+
+    Batches as small as the toy's gain nothing from a second thread, and lose tenfold on a busy machine.
+    """
+    ((_, result),) = Threads(1).run(lambda task: task(), [work])
+    return result
+
+
+def write_json(file: Path, value: Any) -> Path:
+    """The value as JSON; NaN and infinity are refused."""
+    return write_text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(file: Path, text: str) -> Path:
+    """The text as UTF-8, whole or not at all: a temporary file beside it, fsync, rename."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_beside(file) as temporary:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    return file
 
 
 def _parse(file: Path) -> Any:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
 from trustgp.executors.progress import LOGGER
 
-from .memory import Peak
-
+_PROCESS = Path("/proc/self")
 FIRST = "preparing"  # until a fit says otherwise
 
 
 @dataclass
 class Ledger:
-    """What was used by stage, in the order of their first beginning.
+    """What was used by stage, in the order of their first beginning: seconds, and bytes by place.
 
-    Args:
-        seconds: Of each stage; a stage that comes again, for another kernel, adds to it.
-        peaks: Bytes by stage and place, the most beside what there was before all stages.
-        held: Bytes by place before all stages.
+    A stage that comes again, for another kernel, adds to its seconds. Peaks are the most beside what was
+    held before all stages.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -51,10 +51,8 @@ class Ledger:
 def stages(device: str | torch.device) -> Iterator[Ledger]:
     """Times the stages of the fit inside the block; the ledger is complete at its end.
 
-    A stage lasts until the next one begins. On a GPU the device is waited for where they meet.
-
-    Args:
-        device: Where the work is done.
+    A stage lasts until the next one begins. On a GPU, where the work is done, it is waited for where they
+    meet.
     """
     clock, level = _Clock(torch.device(device)), LOGGER.level
     LOGGER.addHandler(clock)
@@ -94,3 +92,56 @@ class _Clock(logging.Handler):
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
+
+
+class Peak:
+    """Bytes at the peak since it was made, beside those there were then.
+
+    The process's resident memory as "cpu", where Linux tells it, and on a GPU what torch has allocated there
+    as "cuda", and what it keeps there as "cuda reserved". `held` is what there was before. An allocator may
+    keep what was freed (torch's own on AArch64 does, for a while): resident memory is then an upper bound.
+    """
+
+    def __init__(self, device: str | torch.device) -> None:
+        self._cuda = torch.device(device) if torch.device(device).type == "cuda" else None
+        gc.collect()
+        with suppress(OSError, AttributeError):  # what was freed but not given back would hide as much
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        if self._cuda:
+            torch.cuda.empty_cache()
+        self._reset()
+        self.held = self._marks()
+
+    def bytes(self) -> dict[str, int]:
+        """By place."""
+        return {place: max(0, size - self.held[place]) for place, size in self._marks().items()}
+
+    def lap(self) -> dict[str, int]:
+        """As `bytes`, since the last lap; the next one begins."""
+        found = self.bytes()
+        self._reset()
+        return found
+
+    def _marks(self) -> dict[str, int]:
+        """The high-water marks, which right after a reset are what is held."""
+        found = {} if (high := status_bytes("VmHWM")) is None else {"cpu": high}
+        if self._cuda:
+            found["cuda"] = torch.cuda.max_memory_allocated(self._cuda)
+            found["cuda reserved"] = torch.cuda.max_memory_reserved(self._cuda)
+        return found
+
+    def _reset(self) -> None:
+        """The high-water marks begin anew."""
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats(self._cuda)
+        with suppress(OSError):
+            (_PROCESS / "clear_refs").write_text("5")
+
+
+def status_bytes(name: str) -> int | None:
+    """A line of /proc/self/status, such as VmRSS; None where there is none."""
+    with suppress(OSError):
+        for line in (_PROCESS / "status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return 1024 * int(line.split()[1])
+    return None

@@ -17,17 +17,11 @@ def words(cell: Sequence[float], digits: int = 2) -> str:
 
 
 def change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> str:
-    """From the numbers of some seeds to those of another setting on the same seeds, in words.
-
-    Args:
-        before, after: One number a seed each, in the same order.
-        digits: Of the numbers in the text.
-    """
-    fell = sum(b < a for a, b in zip(before, after, strict=True))
-    grew = sum(b > a for a, b in zip(before, after, strict=True))
-    seeds = len(before)
-    if fell == seeds:
+    """From the numbers of some seeds to those of another setting on the same seeds, in words."""
+    pairs = list(zip(before, after, strict=True))
+    verb = f"falls in {sum(b < a for a, b in pairs)} of {len(pairs)} seeds"
+    if all(b < a for a, b in pairs):
         verb = "falls in every seed"
-    else:
-        verb = "grows in every seed" if grew == seeds else f"falls in {fell} of {seeds} seeds"
+    elif all(b > a for a, b in pairs):
+        verb = "grows in every seed"
     return f"{verb}, from {words(mean_spread(before), digits)} to {words(mean_spread(after), digits)}"

@@ -1,11 +1,14 @@
-"""The toy's rows, its network, and its error bar with and without patchwork."""
+"""The toy's rows, its network, and its error bar with and without patchwork, as numbers and drawn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 
+from trustgp import plots
 from trustgp.api import fit
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
@@ -13,11 +16,13 @@ from trustgp.experts.witness import Witness
 from trustgp.model import UncertaintyModel
 
 from ..datasets import load, snelson_like, standardise
-from ..peers import mlp, train
+from .recipes import Pair, mlp_recipe
 
 NUM_EXPERTS = 7
 WIDTH = 200
-EPOCHS, QUICK_EPOCHS = 1500, 300
+# trained on all rows at once; of a full run, and of a quick one
+NETWORK = mlp_recipe([1, WIDTH, 1], activation=nn.Tanh, epochs=1500, batch_size=10_000, learning_rate=0.03)
+NETWORKS = NETWORK, replace(NETWORK, epochs=300)
 # Seven experts share 200 rows, about 29 each: a tenth of that would be three rows, so a neighbour may
 # lend as many as an expert has.
 PATCHWORK = Patchwork(neighbours=2, fraction=1.0)
@@ -26,14 +31,7 @@ INDEPENDENT = Patchwork(neighbours=0)
 
 @dataclass(frozen=True)
 class ToyData:
-    """Rows of one input and one output.
-
-    Args:
-        inputs, targets: Shape [n, 1].
-        gap: The interval without rows.
-        source: Name of the data.
-        about: In words.
-    """
+    """Rows of one input and one output, [n, 1] each; the interval without rows; their name, and in words."""
 
     inputs: Tensor
     targets: Tensor
@@ -42,9 +40,9 @@ class ToyData:
     about: str
 
     @property
-    def scaled(self) -> Tensor:
-        """The inputs, standardised."""
-        return standardise(self.inputs, self.targets).inputs(self.inputs)
+    def train(self) -> Pair:
+        """The rows with their inputs standardised."""
+        return standardise(self.inputs, self.targets).inputs(self.inputs), self.targets
 
 
 def toy_data() -> ToyData:
@@ -62,66 +60,31 @@ def toy_data() -> ToyData:
     return ToyData(x[kept].float(), recording.targets[kept].float(), gap, "snelson", about)
 
 
-def train_toy(
-    inputs: Tensor,
-    targets: Tensor,
-    *,
-    seed: int = 0,
-    epochs: int = EPOCHS,
-    device: str | None = None,
-    progress: bool = False,
-) -> nn.Module:
-    """A trained 1-200-1 tanh network.
-
-    Args:
-        inputs, targets: Shape [n, 1].
-        seed: Of the weights and the shuffling.
-        epochs: Of all rows at once.
-        device: Where to train; None: on the CPU.
-        progress: Whether to show a bar in a terminal.
-    """
-    return train(
-        mlp([1, WIDTH, 1], activation=nn.Tanh, seed=seed),
-        inputs,
-        targets,
-        epochs=epochs,
-        batch_size=len(inputs),
-        learning_rate=0.03,
-        seed=seed,
-        device=device,
-        progress=progress,
-    )
-
-
 def fit_toy(
     network: nn.Module,
-    rows: tuple[Tensor, Tensor],
+    rows: Pair,
     patchwork: Patchwork,
     *,
     witness: Witness | None = None,
-    seed: int = 0,
-    device: str | None = None,
     progress: bool = False,
+    **place: Any,
 ) -> UncertaintyModel:
     """The network's error bar; the division does not depend on the patchwork.
 
-    Args:
-        network: From `train_toy`.
-        rows: Inputs and targets it was trained on.
-        patchwork: How many neighbours lend how many rows.
-        witness: None: the experts speak alone, as in the paper.
-        seed: Of the division.
-        device: Where to fit; None: where the network is.
-        progress: Whether to show bars in a terminal.
+    Without a witness the experts speak alone, as in the paper; `place` are device and seed.
     """
-    return fit(
-        network,
-        rows,
-        num_experts=NUM_EXPERTS,
-        patchwork=patchwork,
-        witness=witness,
-        division=Division(components=4),
-        device=device,
-        seed=seed,
-        progress=progress,
-    )
+    place |= {"division": Division(components=4), "num_experts": NUM_EXPERTS, "progress": progress}
+    return fit(network, rows, patchwork=patchwork, witness=witness, **place)
+
+
+def draw_deviations(
+    axes: Any, grid: Any, curves: Mapping[str, tuple[Any, str]], gap: Sequence[float], ticks: Sequence[float]
+) -> None:
+    """Standard deviations along a grid, by label with their colour, on a logarithmic axis; a grey gap."""
+    for label, (deviation, colour) in curves.items():
+        axes.plot(grid, deviation, color=colour, linewidth=1.5, label=label)
+    axes.axvspan(*gap, color=plots.GREY, alpha=0.12, linewidth=0)
+    axes.set_yscale("log")
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(xlabel="x", ylabel="std of y", xlim=(float(grid[0]), float(grid[-1])))

@@ -4,10 +4,9 @@ The arm is our own: a vertical chain of the size of a mid-weight collaborative a
 solid cylinders. All joint frames are parallel at q = 0; the axes alternate between z and y.
 """
 
-import importlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +14,13 @@ from torch import Tensor
 
 from trustgp.executors import Threads
 
-from .chain import AXES, Chain, newton_euler, read_chain
-from .motion import Motion, random_motion, states
-from .recording import Recording
+from .chain import AXES, Chain, inverse_dynamics
+from .recordings import Recording
 
 GRAVITY = 9.81  # m/s^2
 RATE = 100.0  # rows per second of a trajectory
 ROWS_PER_TRAJECTORY = 500
+HARMONICS = 4  # sinusoids per joint, H
 _TRAJECTORIES_PER_CHUNK = 64  # bounds memory: 32,000 rows at a time
 _BLOCK = _TRAJECTORIES_PER_CHUNK * ROWS_PER_TRAJECTORY
 
@@ -60,69 +59,86 @@ STICTION_SPEED = 0.05  # rad/s: below it the Coulomb torque fades through zero
 TYPICAL_TORQUE = (2.0, 42.0, 5.0, 15.0, 1.0, 1.5, 0.4)  # N m, rms of slow motion
 
 
-def arm_model() -> Any:
-    """The rigid-body model of the arm, a ``pinocchio.Model`` with 7 revolute joints.
+def _table(rows: list) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
 
-    For other tools; `arm_chain` is the same arm without pinocchio. The model has no friction;
-    `friction_torque` adds it.
-    """
-    pin = _pinocchio()
-    joints = {"y": pin.JointModelRY, "z": pin.JointModelRZ}
-    model, parent = pin.Model(), 0
-    for number, link in enumerate(LINKS, start=1):
-        placement = pin.SE3(np.eye(3), np.array([0.0, 0.0, link.offset]))
-        parent = model.addJoint(parent, joints[link.axis](), placement, f"joint{number}")
-        body = pin.Inertia(link.mass, np.array(link.centre), np.diag(link.inertia_diagonal()))
-        model.appendBodyToJoint(parent, body, pin.SE3.Identity())
-    limits = np.array([link.limit for link in LINKS])
-    model.lowerPositionLimit, model.upperPositionLimit = -limits, limits
-    return model
+
+_LIMITS = _table([link.limit for link in LINKS])
 
 
 def arm_chain() -> Chain:
-    """The same arm as plain numbers; this one needs no pinocchio."""
-    joints = len(LINKS)
-
-    def table(rows: list) -> Tensor:
-        return torch.tensor(rows, dtype=torch.float64)
-
+    """The arm as plain numbers, without friction; `friction_torque` adds it."""
     return Chain(
-        axes=table([AXES["R" + link.axis.upper()] for link in LINKS]),
-        offsets=table([(0.0, 0.0, link.offset) for link in LINKS]),
-        turns=torch.eye(3, dtype=torch.float64).expand(joints, 3, 3),
-        masses=table([link.mass for link in LINKS]),
-        centres=table([link.centre for link in LINKS]),
-        inertias=torch.diag_embed(table([link.inertia_diagonal() for link in LINKS])),
-        gravity=table([0.0, 0.0, -GRAVITY]),
+        axes=_table([AXES["R" + link.axis.upper()] for link in LINKS]),
+        offsets=_table([(0.0, 0.0, link.offset) for link in LINKS]),
+        turns=torch.eye(3, dtype=torch.float64).expand(len(LINKS), 3, 3),
+        masses=_table([link.mass for link in LINKS]),
+        centres=_table([link.centre for link in LINKS]),
+        inertias=torch.diag_embed(_table([link.inertia_diagonal() for link in LINKS])),
+        gravity=_table([0.0, 0.0, -GRAVITY]),
     )
 
 
-def inverse_dynamics(model: Any, q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
-    r"""Torques of rigid-body motion, by recursive Newton-Euler.
+@dataclass(frozen=True)
+class MotionStyle:
+    """Where and how fast a kind of motion goes, as ranges of uniform draws.
 
-    .. math:: \tau = M(q) \ddot q + C(q, \dot q) \dot q + g(q)
-
-    Args:
-        model: A `Chain`, such as `arm_chain` makes, or a ``pinocchio.Model`` of one.
-        q: Joint angles, shape [n, joints].
-        dq: Velocities, shape [n, joints].
-        ddq: Accelerations, shape [n, joints].
-
-    Returns:
-        Torques, float64, shape [n, joints], where ``q`` is.
+    Centre + amplitude stays below 1, so every motion is inside the joint limits.
     """
-    chain = model if isinstance(model, Chain) else read_chain(model)
-    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != chain.joints:
-        raise ValueError(
-            f"q, dq, ddq have shapes {tuple(q.shape)}, {tuple(dq.shape)}, {tuple(ddq.shape)}; "
-            f"pass three tensors of shape [n, {chain.joints}]."
-        )
-    with torch.no_grad():
-        return newton_euler(chain, q.double(), dq.double(), ddq.double())
+
+    centre: tuple[float, float]  # fraction of a joint's limit
+    amplitude: tuple[float, float]  # likewise
+    frequency: tuple[float, float]  # Hz
 
 
-_CHAIN = arm_chain()
-_LIMITS = torch.tensor([link.limit for link in LINKS], dtype=torch.float64)
+STYLES = {
+    "slow": MotionStyle((-0.5, 0.2), (0.15, 0.4), (0.05, 0.3)),  # the training style
+    "shifted": MotionStyle((0.55, 0.7), (0.15, 0.25), (0.05, 0.3)),  # the same speeds, somewhere else
+    "fast": MotionStyle((0.55, 0.7), (0.15, 0.25), (0.5, 1.0)),  # other speeds, somewhere else
+}
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Trajectories as sums of H sinusoids per joint, T trajectories of 7 joints, float64."""
+
+    centre: Tensor  # rad    [T, 7]
+    amplitude: Tensor  # rad   [T, 7, H]
+    pulsation: Tensor  # rad/s [T, 7, H]
+    phase: Tensor  # rad     [T, 7, H]
+
+
+def random_motion(style: str, trajectories: int, generator: torch.Generator) -> Motion:
+    """Draw T trajectories of a style, a key of `STYLES`, all inside the joint limits."""
+    if style not in STYLES:
+        raise ValueError(f"style={style!r} is unknown; choose one of {sorted(STYLES)}.")
+    chosen, joints = STYLES[style], (trajectories, len(LINKS))
+
+    def draw(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
+        return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+    weight = draw(0.2, 1.0, (*joints, HARMONICS))
+    weight = weight / weight.sum(-1, keepdim=True)  # at most the amplitude when all peaks meet
+    swing = draw(*chosen.amplitude, joints) * _LIMITS
+    return Motion(
+        centre=draw(*chosen.centre, joints) * _LIMITS,
+        amplitude=swing[..., None] * weight,
+        pulsation=2 * math.pi * draw(*chosen.frequency, (*joints, HARMONICS)),
+        phase=draw(0.0, 2 * math.pi, (*joints, HARMONICS)),
+    )
+
+
+def states(motion: Motion, times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""q, dq and ddq of every trajectory at times in seconds [k], each of shape [T, k, 7].
+
+    .. math:: q(t) = c + \sum_h a_h \sin(w_h t + p_h), \quad \dot q, \ddot q \text{ in closed form}
+    """
+    pulsation = motion.pulsation[:, None]  # [T, 1, 7, H]
+    angle = pulsation * times[None, :, None, None] + motion.phase[:, None]  # [T, k, 7, H]
+    sine = motion.amplitude[:, None] * torch.sin(angle)
+    cosine = motion.amplitude[:, None] * torch.cos(angle)
+    q = motion.centre[:, None] + sine.sum(-1)
+    return q, (pulsation * cosine).sum(-1), -(pulsation.square() * sine).sum(-1)
 
 
 def friction_torque(dq: Tensor) -> Tensor:
@@ -130,11 +146,7 @@ def friction_torque(dq: Tensor) -> Tensor:
 
     .. math:: \tau_f = b \dot q + c \tanh(\dot q / v)
 
-    Args:
-        dq: Velocities, shape [..., 7].
-
-    Returns:
-        Torques, the shape of ``dq``.
+    Velocities and torques have the same shape, [..., 7].
     """
     return dq.new_tensor(VISCOUS) * dq + dq.new_tensor(COULOMB) * torch.tanh(dq / STICTION_SPEED)
 
@@ -145,31 +157,24 @@ def simulate(
     """Record the simulated arm along random trajectories of a style.
 
     Every trajectory is 5 s long at 100 Hz (the last one may be cut short). Torques are computed
-    in float64 with friction, then the sensor noise is added and everything becomes float32.
-
-    Args:
-        rows: Number of rows n.
-        style: "slow" (to train on), "shifted" (same speeds, other region) or "fast" (higher
-            speeds, other region).
-        seed: Seed of the trajectories and of the noise.
-        noise: Standard deviation of the torque noise, as a fraction of `TYPICAL_TORQUE`.
-        blocks: Draw each 64 trajectories from a seed of their own: the first rows are then the same
-            however many are asked for, and all cores make them. Other rows than without.
-
-    Returns:
-        A recording with inputs [n, 21] = (q, dq, ddq), targets [n, 7], and the number of the
-        trajectory of each row in ``groups`` [n].
+    in float64 with friction, then the sensor noise is added, with a standard deviation that is a fraction
+    of `TYPICAL_TORQUE`, and everything becomes float32; trajectories are numbered in ``groups``. Styles are
+    "slow" (to train on), "shifted" (same speeds, other region) and "fast" (higher speeds, other region).
+    With ``blocks``, each 64 trajectories are drawn from a seed of their own: the first rows are then the
+    same however many are asked for, and all cores make them. They are other rows than without.
     """
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
-    inputs, targets = torch.empty(rows, 21), torch.empty(rows, 7)
+    inputs, targets, chain = torch.empty(rows, 21), torch.empty(rows, 7), arm_chain()
 
     def record(first: int) -> None:
         """Write rows from the first on: a block, or all."""
-        drawn = _block(first // _BLOCK, style, seed) if blocks else _at_once(rows, style, seed)
+        # a block is always drawn whole, from a seed of its own
+        own = np.random.SeedSequence([seed, first // _BLOCK]).generate_state(1, np.uint64)
+        drawn = _draw(_BLOCK, style, int(own[0])) if blocks else _draw(rows, style, seed)
         for (q, dq, ddq), sensor in drawn:
             q, dq, ddq, sensor = (part[: rows - first] for part in (q, dq, ddq, sensor))
-            torque = inverse_dynamics(_CHAIN, q, dq, ddq) + friction_torque(dq)
+            torque = inverse_dynamics(chain, q, dq, ddq) + friction_torque(dq)
             torque += noise * sensor.new_tensor(TYPICAL_TORQUE) * sensor
             inputs[first : first + len(q)] = torch.cat([q, dq, ddq], dim=1)
             targets[first : first + len(q)] = torque
@@ -181,46 +186,15 @@ def simulate(
     return Recording(inputs, targets, name=f"arm_{style}", groups=groups, style=style)
 
 
-Drawn = Iterator[tuple[list[Tensor], Tensor]]
-
-
-def _at_once(rows: int, style: str, seed: int) -> Drawn:
+def _draw(rows: int, style: str, seed: int) -> Iterator[tuple[list[Tensor], Tensor]]:
     """States and unit noise of 32,000 rows at a time, all from one generator, the trajectories first."""
     generator = torch.Generator().manual_seed(seed)
     trajectories = -(-rows // ROWS_PER_TRAJECTORY)
-    motion = random_motion(style, trajectories=trajectories, limits=_LIMITS, generator=generator)
+    motion = random_motion(style, trajectories, generator)
+    times = torch.arange(ROWS_PER_TRAJECTORY, dtype=torch.float64) / RATE
     for first in range(0, trajectories, _TRAJECTORIES_PER_CHUNK):
-        chunk = _chunk(motion, first)
+        chosen = slice(first, first + _TRAJECTORIES_PER_CHUNK)
+        part = Motion(*(value[chosen] for value in vars(motion).values()))
+        chunk = [state.flatten(0, 1) for state in states(part, times)]  # each [rows, 7]
         left = min(len(chunk[0]), rows - first * ROWS_PER_TRAJECTORY)
         yield chunk, torch.randn(left, len(LINKS), generator=generator, dtype=torch.float64)
-
-
-def _block(number: int, style: str, seed: int) -> Drawn:
-    """States and unit noise of one block of 32,000 rows, always whole, from a generator of its own."""
-    own = int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])
-    generator = torch.Generator().manual_seed(own)
-    motion = random_motion(style, trajectories=_TRAJECTORIES_PER_CHUNK, limits=_LIMITS, generator=generator)
-    chunk = _chunk(motion, 0)
-    yield chunk, torch.randn(chunk[0].shape, generator=generator, dtype=torch.float64)
-
-
-def _chunk(motion: Motion, first: int) -> list[Tensor]:
-    """States of the trajectories from ``first`` on, a chunk of them, each of shape [rows, 7]."""
-    chosen = slice(first, first + _TRAJECTORIES_PER_CHUNK)
-    part = Motion(
-        motion.centre[chosen],
-        motion.amplitude[chosen],
-        motion.pulsation[chosen],
-        motion.phase[chosen],
-    )
-    times = torch.arange(ROWS_PER_TRAJECTORY, dtype=torch.float64) / RATE
-    return [state.flatten(0, 1) for state in states(part, times)]
-
-
-def _pinocchio() -> Any:
-    try:
-        return importlib.import_module("pinocchio")
-    except ImportError as error:
-        raise ImportError(
-            'this model of the arm needs pinocchio, which is not installed: pip install "trustgp[sim]"'
-        ) from error

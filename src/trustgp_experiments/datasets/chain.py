@@ -28,17 +28,11 @@ class Chain:
     inertias: Tensor  # about the centre of mass         [J, 3, 3]
     gravity: Tensor  # in the frame of the base          [3]
 
-    @property
-    def joints(self) -> int:
-        """J."""
-        return len(self.masses)
-
 
 def read_chain(model: Any) -> Chain:
     """The chain of a ``pinocchio.Model``, for example of one that pinocchio has read from a file.
 
-    Args:
-        model: Its joints turn about an axis x, y or z of their frames and follow one another.
+    Its joints must turn about an axis x, y or z of their frames and follow one another.
     """
     count = model.njoints - 1
     kinds = [joint.shortname().removeprefix("JointModel") for joint in list(model.joints)[1:]]
@@ -63,59 +57,54 @@ def read_chain(model: Any) -> Chain:
     )
 
 
-def newton_euler(chain: Chain, q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
-    r"""Torques of rigid-body motion.
+def inverse_dynamics(model: Any, q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
+    r"""Torques of rigid-body motion, by recursive Newton-Euler.
 
     .. math:: \tau = M(q) \ddot q + C(q, \dot q) \dot q + g(q)
 
     Out along the chain goes what each body does; back comes what that takes. The base accelerates against
-    gravity instead of every body being pulled by it.
-
-    Args:
-        chain: J bodies.
-        q, dq, ddq: Angles, velocities and accelerations, float64, each of shape [n, J].
-
-    Returns:
-        Torques, shape [n, J].
+    gravity instead of every body being pulled by it. The model is a `Chain` of J bodies or a
+    ``pinocchio.Model`` of one; angles, velocities, accelerations and torques (float64) are [n, J].
     """
-    parts = zip(*(part.split(BLOCK) for part in (q, dq, ddq)), strict=True)
-    bodies = _bodies(chain, q.device)
-    return torch.cat([_block(chain, bodies, *(part.T.contiguous() for part in block)).T for block in parts])
+    chain = model if isinstance(model, Chain) else read_chain(model)
+    joints = len(chain.masses)
+    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != joints:
+        raise ValueError(
+            f"q, dq, ddq have shapes {tuple(q.shape)}, {tuple(dq.shape)}, {tuple(ddq.shape)}; "
+            f"pass three tensors of shape [n, {joints}]."
+        )
+    with torch.no_grad():
+        parts = zip(*(part.double().split(BLOCK) for part in (q, dq, ddq)), strict=True)
+        bodies = _bodies(chain, q.device)
+        blocks = [_block(chain, bodies, *(part.T.contiguous() for part in block)).T for block in parts]
+        return torch.cat(blocks)
 
 
 @dataclass(frozen=True)
 class _Body:
     """One body, as matrices that act on columns, and about the origin of its joint."""
 
-    axis: Tensor  #    a                                      [3, 1]
-    along: Tensor  #   a a^T                                  [3, 3]
-    across: Tensor  #  I - a a^T                              [3, 3]
-    aside: Tensor  #   v -> a x v                             [3, 3]
+    axis: Tensor  # a                                         [3, 1]
     offset: Tensor  # p                                       [3, 1]
-    turn: Tensor  #    T                                      [3, 3]
+    turn: Tensor  # T                                         [3, 3]
     mass: float
     moment: Tensor  # m c                                     [3, 1]
     inertia: Tensor  # about the joint, I_c + m (c^2 - c c^T)  [3, 3]
 
+    def rotated(self, sine: Tensor, cosine: Tensor, vectors: Tensor) -> Tensor:
+        """Vectors [3, k], each about the axis by its own angle: Rodrigues."""
+        eye, along = torch.eye(3, dtype=vectors.dtype, device=vectors.device), self.axis @ self.axis.T
+        aside = _cross(self.axis, eye)  # v -> a x v
+        return along @ vectors + cosine * ((eye - along) @ vectors) + sine * (aside @ vectors)
+
 
 def _bodies(chain: Chain, device: torch.device) -> list[_Body]:
     eye, found = torch.eye(3, dtype=torch.float64, device=device), []
-    for j in range(chain.joints):
+    for j, mass in enumerate(chain.masses.tolist()):
         parts = (chain.axes, chain.centres, chain.offsets)
         axis, centre, offset = (part[j][:, None].to(device) for part in parts)
-        mass, along = float(chain.masses[j]), axis @ axis.T
-        body = _Body(
-            axis=axis,
-            along=along,
-            across=eye - along,
-            aside=_cross(axis, eye),
-            offset=offset,
-            turn=chain.turns[j].to(device),
-            mass=mass,
-            moment=mass * centre,
-            inertia=chain.inertias[j].to(device) + mass * (centre.square().sum() * eye - centre @ centre.T),
-        )
-        found.append(body)
+        inertia = chain.inertias[j].to(device) + mass * (centre.square().sum() * eye - centre @ centre.T)
+        found.append(_Body(axis, offset, chain.turns[j].to(device), mass, mass * centre, inertia))
     return found
 
 
@@ -127,8 +116,8 @@ def _block(chain: Chain, bodies: list[_Body], q: Tensor, dq: Tensor, ddq: Tensor
     wrenches = []
     for j, body in enumerate(bodies):
         lift = lift + _carried(spin, push, body.offset)
-        inward = torch.cat([spin, push, lift], dim=1)  # one rotation for all three
-        spin, push, lift = _turn_in(body, sine[j].repeat(3), cosine[j].repeat(3), inward).chunk(3, dim=1)
+        inward = body.turn.T @ torch.cat([spin, push, lift], dim=1)  # one rotation for all three
+        spin, push, lift = body.rotated(-sine[j].repeat(3), cosine[j].repeat(3), inward).chunk(3, dim=1)
         turning = body.axis * dq[j]
         push = push + body.axis * ddq[j] + _cross(spin, turning)
         spin = spin + turning
@@ -140,22 +129,10 @@ def _block(chain: Chain, bodies: list[_Body], q: Tensor, dq: Tensor, ddq: Tensor
     for j, body in reversed(list(enumerate(bodies))):
         force, wrench = force + wrenches[j][0], wrench + wrenches[j][1]
         torques[j] = (body.axis.T @ wrench)[0]
-        outward = torch.cat([force, wrench], dim=1)
-        force, wrench = _turn_out(body, sine[j].repeat(2), cosine[j].repeat(2), outward).chunk(2, dim=1)
+        outward = body.rotated(sine[j].repeat(2), cosine[j].repeat(2), torch.cat([force, wrench], dim=1))
+        force, wrench = (body.turn @ outward).chunk(2, dim=1)
         wrench = wrench + _cross(body.offset, force)
     return torques
-
-
-def _turn_in(body: _Body, sine: Tensor, cosine: Tensor, vectors: Tensor) -> Tensor:
-    """Vectors [3, k] of the frame before in the body's own: Rodrigues, backwards."""
-    vectors = body.turn.T @ vectors
-    return body.along @ vectors + cosine * (body.across @ vectors) - sine * (body.aside @ vectors)
-
-
-def _turn_out(body: _Body, sine: Tensor, cosine: Tensor, vectors: Tensor) -> Tensor:
-    """Vectors [3, k] of the body's own frame in the frame before."""
-    turned = body.along @ vectors + cosine * (body.across @ vectors) + sine * (body.aside @ vectors)
-    return body.turn @ turned
 
 
 def _carried(spin: Tensor, push: Tensor, arm: Tensor) -> Tensor:

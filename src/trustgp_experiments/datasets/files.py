@@ -16,15 +16,10 @@ MANIFEST = "SHA256SUMS"  # beside the files, as the command `sha256sum` writes i
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of recordings below the root.
-
-    Args:
-        name: Of the folder.
-        origin: Where its files come from, for the message when they are not there.
-    """
+    """A folder of recordings below the root."""
 
     name: str
-    origin: str
+    origin: str  # where its files come from, for the message when they are not there
 
     def has(self, file: str, root: str | Path | None) -> bool:
         """Whether the file is there; False too where no root is known."""
@@ -32,34 +27,19 @@ class Folder:
         return place is not None and (place / self.name / file).is_file()
 
     def path(self, file: str, root: str | Path | None) -> Path:
-        """The file, checked against the folder's manifest where there is one.
-
-        Args:
-            file: Relative to this folder.
-            root: Folder of the data; the environment variable ``TRUSTGP_DATA`` when None.
-        """
+        """The file, relative to this folder, checked against the folder's manifest where there is one."""
         place = _root(root)
-        if place is None:
+        if place is None or not (place / self.name / file).is_file():
+            fault = f"is needed and {VARIABLE} is not set" if place is None else f"does not exist in {place}"
             raise FileNotFoundError(
-                f"{self.name}/{file} is needed and {VARIABLE} is not set; set it to the folder that "
-                f"holds {self.name}/, or pass root=. {self._advice()}"
+                f"{self.name}/{file} {fault}; set {VARIABLE} (or pass root=) to the folder that holds "
+                f"{self.name}/{file}. The data comes from {self.origin}. Sums in {self.name}/{MANIFEST}, as "
+                "sha256sum writes them, are checked whenever a file is read."
             )
-        path = place / self.name / file
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path} does not exist; set {VARIABLE} (or root=) to the folder that holds "
-                f"{self.name}/{file}. {self._advice()}"
-            )
-        listed = read_manifest(path.relative_to(place / self.name), place / self.name)
+        listed = read_manifest(Path(file), place / self.name)
         if listed is not None:
-            verify(path, listed)
-        return path
-
-    def _advice(self) -> str:
-        return (
-            f"The data comes from {self.origin}. Sums in {self.name}/{MANIFEST}, as sha256sum "
-            "writes them, are checked whenever a file is read."
-        )
+            verify(place / self.name / file, listed)
+        return place / self.name / file
 
 
 def verify(path: str | Path, sha256: str) -> None:
@@ -92,12 +72,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
-    """One matrix of a MATLAB file, float64, shape [n, columns].
+    """One matrix, by its key, of a MATLAB file, float64, shape [n, columns], which must be so.
 
-    Args:
-        path: Up to MATLAB version 7; the 7.3 files are HDF5, which scipy does not read.
-        key: Of the matrix.
-        columns: It must have.
+    Up to MATLAB version 7; the 7.3 files are HDF5, which scipy does not read.
     """
     from scipy.io import loadmat  # comes with scikit-learn, and is slow to import
 
@@ -109,12 +86,7 @@ def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
 
 
 def read_text(path: Path, columns: int) -> np.ndarray:
-    """Rows of numbers separated by blanks or commas, float64, shape [n, columns].
-
-    Args:
-        path: A text file without a header; lines that begin with # are left out.
-        columns: It must have.
-    """
+    """Rows of numbers separated by blanks or commas, float64, shape [n, columns]; lines with # left out."""
     with open(path) as file:
         start = next((line for line in file if line.strip() and not line.startswith("#")), "")
     try:

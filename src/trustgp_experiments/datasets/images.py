@@ -1,9 +1,10 @@
-"""How are sets of small grey images read: Fashion-MNIST, and MNIST, the classic other one?
+"""How are sets of small grey images read (Fashion-MNIST and MNIST), turned, and made noisy?
 
-Neither is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
+Neither set is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
 """
 
 import gzip
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from .files import Folder, read_npz
 
@@ -20,22 +22,16 @@ _FOLDERS = {
     ),
     "mnist": Folder("mnist", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
 }
-IMAGE_NAMES = tuple(_FOLDERS)
 _FILES = {"train": "train", "test": "t10k"}
 _BYTES = 0x08  # the kind of numbers in an idx file, and the only one of these
 
 
 @dataclass(frozen=True)
 class Images:
-    """Grey images and what they show.
+    """Grey images and what they show."""
 
-    Args:
-        pixels: From 0 to 255, uint8, shape [n, height, width].
-        labels: Class numbers from 0, int64, shape [n].
-    """
-
-    pixels: Tensor
-    labels: Tensor
+    pixels: Tensor  # from 0 to 255, uint8, [n, height, width]
+    labels: Tensor  # class numbers from 0, int64, [n]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -46,15 +42,11 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
 
     The folder ``name`` holds the four files of the source, such as ``train-images-idx3-ubyte``, packed
     (``.gz``) or not; or one NumPy archive ``name.npz`` with x_train, y_train, x_test and y_test. Where it
-    holds a file SHA256SUMS, what that lists is checked before it is read.
-
-    Args:
-        name: "fashion_mnist" or "mnist".
-        part: "train" (60,000 images in the source) or "test" (10,000).
-        root: Folder of the data; the environment variable ``TRUSTGP_DATA`` when None.
+    holds a file SHA256SUMS, what that lists is checked before it is read. The set is "fashion_mnist" or
+    "mnist", the part "train" (60,000 images in the source) or "test" (10,000).
     """
     if name not in _FOLDERS:
-        raise ValueError(f"name={name!r} is unknown; choose one of {IMAGE_NAMES}.")
+        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(_FOLDERS)}.")
     if part not in _FILES:
         raise ValueError(f"part={part!r} is unknown; choose 'train' or 'test'.")
     folder = _FOLDERS[name]
@@ -74,9 +66,7 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
 def read_idx(path: Path, dims: int) -> np.ndarray:
     """The array of an idx file, uint8: two zeros, the kind, the number of dimensions, their sizes, the bytes.
 
-    Args:
-        path: Packed with gzip where its name ends in ``.gz``.
-        dims: It must have.
+    It is packed with gzip where its name ends in ``.gz``.
     """
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
         try:
@@ -113,3 +103,44 @@ def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _packed_or_not(folder: Folder, file: str, root: str | Path | None) -> Path:
     return folder.path(f"{file}.gz" if folder.has(f"{file}.gz", root) else file, root)
+
+
+def rotate(images: Tensor, degrees: float) -> Tensor:
+    """The images [n, channels, height, width] turned against the clock about their centre.
+
+    Pixels in between are interpolated linearly; what comes in from outside is 0.
+    """
+    _check(images)
+    angle = math.radians(degrees)
+    height, width = images.shape[2:]
+    # where each pixel comes from, in coordinates from -1 to 1 along either side
+    turn = [
+        [math.cos(angle), -math.sin(angle) * height / width, 0.0],
+        [math.sin(angle) * width / height, math.cos(angle), 0.0],
+    ]
+    theta = torch.tensor(turn, dtype=images.dtype, device=images.device)
+    grid = affine_grid(theta[None], [1, 1, height, width], align_corners=False)
+    return grid_sample(images, grid.expand(len(images), -1, -1, -1), align_corners=False)
+
+
+def add_noise(images: Tensor, std: float, *, seed: int = 0) -> Tensor:
+    """The images [n, channels, height, width] plus Gaussian noise, cut to [0, 1], alike on every device."""
+    _check(images)
+    if std < 0:
+        raise ValueError(f"std={std}; it must not be negative.")
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(images.shape, generator=generator).to(images)
+    return (images + std * noise).clamp(0.0, 1.0)
+
+
+def uniform_noise(n: int, shape: tuple[int, int, int] = (1, 28, 28), *, seed: int = 0) -> Tensor:
+    """Images of nothing: every pixel uniform on [0, 1], float32, shape [n, *shape]."""
+    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _check(images: Tensor) -> None:
+    if images.ndim != 4 or not images.is_floating_point():
+        raise ValueError(
+            f"images are {images.dtype} of shape {tuple(images.shape)}; floating-point numbers of shape "
+            "[n, channels, height, width] are needed."
+        )

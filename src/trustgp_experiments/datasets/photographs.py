@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .files import Folder
+from .scenes import Scenes
 
 _FOLDERS = {
     "bccd": Folder("detection_bccd", "https://github.com/Shenggan/BCCD_Dataset"),
@@ -21,30 +22,15 @@ _FOLDERS = {
 }
 _KINDS = {"bccd": ("RBC", "WBC", "Platelets"), "raccoon": ("raccoon",)}
 _PARTS = {"bccd": ("train", "val", "trainval", "test"), "raccoon": ("all",)}
-PHOTOGRAPH_NAMES = tuple(_FOLDERS)
 LEAST = 1.0  # pixels of a box's shorter side, after the picture was made smaller
 
 
 @dataclass(frozen=True)
-class Photographs:
-    """Pictures and what is in them.
+class Photographs(Scenes):
+    """Real pictures and what is in them; labels are indices into `kinds`."""
 
-    Args:
-        images: From 0 to 255, uint8, shape [n, 3, height, width].
-        boxes: Of each picture, left, top, right and bottom in pixels, float32, shape [k, 4].
-        labels: What is in each box, an index into `kinds`, int64, shape [k].
-        kinds: Names of the classes.
-        dropped: Boxes of the source that were left out, since nothing of them lies in the picture.
-    """
-
-    images: Tensor
-    boxes: tuple[Tensor, ...]
-    labels: tuple[Tensor, ...]
-    kinds: tuple[str, ...]
-    dropped: int
-
-    def __len__(self) -> int:
-        return len(self.images)
+    kinds: tuple[str, ...]  # names of the classes
+    dropped: int  # boxes of the source that were left out, since nothing of them lies in the picture
 
 
 def load_photographs(
@@ -54,17 +40,12 @@ def load_photographs(
 
     The folder holds ``images/``, ``annotations.json`` (a list of {"file", "w", "h", "boxes": [[kind, left,
     top, right, bottom], ...]}) and, of cells, the lists ``train.txt``, ``val.txt``, ``trainval.txt`` and
-    ``test.txt``. Where it holds a file SHA256SUMS, what that lists is checked before it is read.
-
-    Args:
-        name: "bccd" or "raccoon".
-        part: Of "bccd": "train" (205 pictures in the source), "val" (87), "trainval" or "test" (72); of
-            "raccoon": "all" (200).
-        root: Folder of the data; the environment variable ``TRUSTGP_DATA`` when None.
-        size: Height and width that pictures are stretched to.
+    ``test.txt``. Where it holds a file SHA256SUMS, what that lists is checked before it is read. Parts of
+    "bccd" are "train" (205 pictures in the source), "val" (87), "trainval" and "test" (72); of "raccoon"
+    "all" (200). Pictures are stretched to a size, height and width.
     """
     if name not in _FOLDERS:
-        raise ValueError(f"name={name!r} is unknown; choose one of {PHOTOGRAPH_NAMES}.")
+        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(_FOLDERS)}.")
     if part not in _PARTS[name]:
         raise ValueError(f"part={part!r} is unknown; choose one of {_PARTS[name]}.")
     if min(size) < 1:

@@ -1,45 +1,46 @@
-"""How are the real recordings read, with their known faults repaired?
+"""What is a recording, and how are the real ones read, each row once, with their known faults repaired?
 
 All of them are inverse dynamics of 7-joint arms, (q, dq, ddq) -> torques, except the 1-D `snelson`.
 None is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
 To test far from the data, take another arm's recording, scaled by the training set's statistics
-(`trustgp_experiments.datasets.standardise`).
+(`trustgp_experiments.datasets.splits.standardise`).
+
+The paper's own files are read where a user has them: SARCOS of GPML (``sarcos_inv.mat``,
+``sarcos_inv_test.mat``), in the folder ``sarcos_official``; KUKA1, KUKA2 and KUKA SIM of Meier et al. 2014,
+in the folder ``kuka-data``, as a clone of their repository has them: text, a row per line, 21 inputs
+(q, dq, ddq) and then 7 torques, no header.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .files import Folder, read_npz, verify
-from .paper_files import PAPER_NAMES, load_kuka_meier, load_sarcos_inv, load_sarcos_official
-from .recording import Recording, first_places, merge_in_time
+from .files import Folder, read_mat, read_npz, read_text
 
-__all__ = ["NAMES", "Recording", "load", "merge_in_time", "verify"]
-
+Root = str | Path | None
+COLUMNS = 28
 _IAS = Folder(
     "ias_inverse_dynamics", "github hanyas/mimo, datasets/Sarcos and datasets/Barrett in its history"
 )
 _KUKA = Folder("kuka_lwr4_flobaroid", "github kjyv/FloBaRoID, data/KUKA")
 _KINOVA = Folder("kinova_gen3", "github wissem01chiha/dynamic-identification, pyDynaMapp/data/kinova")
 _SNELSON = Folder("snelson", "github GPflow/GPflow, doc/sphinx/notebooks/theory/data")
+_GPML = Folder(
+    "sarcos_official", "http://www.gaussianprocess.org/gpml/data/ (sarcos_inv.mat, sarcos_inv_test.mat)"
+)
+_MEIER = Folder("kuka-data", "https://github.com/fmeier/kuka-data (clone it into that folder)")
 _PARTS = {
     "sarcos": "sarcos_real",
     "sarcos_sim": "sarcos_sl_sim",
     "barrett": "barrett_real",
     "barrett_sim": "barrett_sl_sim",
 }
-_RUNS = {
-    "kuka": [f"HW_{run}" for run in (1, 2, 3)],
-    "kuka_sim": [f"SIM_{run}" for run in (*range(1, 16), "opt_1")],
-}
-# Runs that repeat (or closely follow) the motion of another one; the tests measure it.
-_SAME_MOTION = {"kuka": {2: 1}, "kuka_sim": {3: 1, 13: 1, 12: 2}}
-# Rows until a run of the real arm repeats itself: at 200 Hz, base frequencies of 0.5, 0.5 and 1 rad/s.
-_PERIODS = (800 * math.pi, 800 * math.pi, 400 * math.pi)
 _KINOVA_RUNS = (
     "identification_data__RecordTrajectory_quadratic",
     "identification_data__RunTrajectory1",
@@ -47,11 +48,45 @@ _KINOVA_RUNS = (
     "validation_data__opti_traj_testing1",
     "validation_data__opti_traj_testing2",
 )
+_KUKA_KEYS = ("positions", "velocities", "accelerations", "torques")
+_RUNS = {
+    "kuka": (_KUKA, [f"HW_{run}" for run in (1, 2, 3)], _KUKA_KEYS),
+    "kuka_sim": (_KUKA, [f"SIM_{run}" for run in (*range(1, 16), "opt_1")], _KUKA_KEYS),
+    "kinova": (_KINOVA, _KINOVA_RUNS, ("q", "dq", "ddq_desired", "tau_current")),
+}
+# Runs that repeat (or closely follow) the motion of another one; the tests measure it.
+_SAME_MOTION = {"kuka": {2: 1}, "kuka_sim": {3: 1, 13: 1, 12: 2}}
+# Rows until a run of the real arm repeats itself: at 200 Hz, base frequencies of 0.5, 0.5 and 1 rad/s.
+_PERIODS = (800 * math.pi, 800 * math.pi, 400 * math.pi)
 ABSURD = 100.0  # rad/s^2; in the source, sane references end below 10 and faulty ones begin above 1e6
-NAMES = (*_PARTS, *_RUNS, "kinova", *PAPER_NAMES, "snelson")
+_REAL_TORQUES = (40.0, 40.0, 20.0, 20.0, 4.0, 4.0, 2.0)  # N m for 1 in the files, joint by joint
+_SIM_TORQUES = (50.0, 70.0, 20.0, 20.0, 4.0, 4.0, 2.0)
+_STRONGEST = 1000.0  # N m; several times what any joint of that arm can do
+_KUKA_PARTS = {
+    "kuka1": (["kuka_real_dataset1/kuka1_online.txt"], "kuka_real_dataset1/kuka1_offline.txt"),
+    "kuka2": (["kuka_real_dataset2/kuka2_online.txt"], "kuka_real_dataset2/kuka2_offline.txt"),
+    "kuka_sim_meier": (
+        [f"kuka_sim_dataset/kuka_sim_train_part{part}.txt" for part in (1, 2, 3, 4)],
+        "kuka_sim_dataset/kuka_sim_test.txt",
+    ),
+}
 
 
-def load(name: str, root: str | Path | None = None) -> Recording:
+@dataclass(frozen=True)
+class Recording:
+    """Rows of one arm (or toy), in the order of time where the source has one."""
+
+    inputs: Tensor  # (q, dq, ddq)                         [n, 21]
+    targets: Tensor  # torques                             [n, 7]
+    name: str
+    groups: Tensor | None = None  # run or trajectory of each row  [n] int64
+    style: str | None = None  # of a simulated motion
+    recorded_test: Tensor | None = None  # the source's own test rows  [n] bool
+    motions: Tensor | None = None  # as groups, but runs of one motion share a number  [n] int64
+    places: Tensor | None = None  # where on its motion a row stands; repeats share a place  [n] float64
+
+
+def load(name: str, root: Root = None) -> Recording:
     """Read a recording, merged, without duplicate rows, ordered in time, in float64.
 
     * ``sarcos``, ``sarcos_sim``: the source's train and test parts overlap, so they are merged
@@ -68,91 +103,175 @@ def load(name: str, root: str | Path | None = None) -> Recording:
     * ``kinova``: 11 runs; the accelerations are the controller's reference, none was measured. Rows whose
       reference is not finite or above `ABSURD` are dropped. The torques are those from the motor
       currents: the source's other torques carry no noise at all, so they are computed, not measured.
-    * ``sarcos_inv``, ``sarcos_official``, ``kuka1``, ``kuka2``, ``kuka_sim_meier``: the paper's own
-      files, see `trustgp_experiments.datasets.paper_files`.
+    * ``sarcos_inv``: GPML's training and test file as one. The test file lies inside the training file: who
+      trains on the one and tests on the other tests memory. Here a row of both is a test row only
+      (``recorded_test``), so `recorded_split` trains on no test row. The test file is in the order of time,
+      about every eleventh row, so this split is as easy as a random one.
+    * ``sarcos_official``: GPML's test file alone, in the order of time: a row every 0.11 s.
+    * ``kuka1``, ``kuka2``, ``kuka_sim_meier``: the files hold torques divided by one number for each joint,
+      the numbers in the paper's own code. They are multiplied back here, since another arm's torques, in
+      N m, are to be comparable; the studies then standardise by the training rows, as the paper did, where
+      a fixed scale cancels. The training part is the "online" file, the test part (``recorded_test``) the
+      "offline" one, again as in the paper; a row of both is a test row only.
     * ``snelson``: 200 rows, 1 input, 1 output.
 
     Where a folder holds a file SHA256SUMS, what it lists is checked before it is read.
-
-    Args:
-        name: One of `NAMES`.
-        root: Folder of the data; the environment variable ``TRUSTGP_DATA`` when None.
     """
-    if name in _PARTS:
-        return _load_parts(name, root)
-    if name in _RUNS:
-        return _load_kuka(name, root)
-    if name in PAPER_NAMES:
-        single = {"sarcos_inv": load_sarcos_inv, "sarcos_official": load_sarcos_official}
-        return single[name](root) if name in single else load_kuka_meier(name, root)
-    if name == "kinova":
-        return _load_kinova(root)
-    if name == "snelson":
-        data = read_npz(_SNELSON.path("snelson.npz", root))
-        x, y = (_tensor(data[key])[:, None] for key in ("train_inputs", "train_outputs"))
-        return Recording(x, y, name=name)
-    raise ValueError(f"name={name!r} is unknown; choose one of {NAMES}.")
+    if name not in _LOADERS:
+        raise ValueError(f"name={name!r} is unknown; choose one of {NAMES}.")
+    return _LOADERS[name](name, root)
 
 
-def _load_parts(name: str, root: str | Path | None) -> Recording:
+def _load_parts(name: str, root: Root) -> Recording:
     data = read_npz(_IAS.path(f"{_PARTS[name]}.npz", root))
     train, test = (
         np.concatenate([data[f"X_{part}"], data[f"Y_{part}"]], axis=1) for part in ("train", "test")
     )
     rows, test_only = merge_in_time(train, test)
     apart = len(rows) == len(train) + len(test)
-    return Recording(
-        _tensor(rows[:, :21]),
-        _tensor(rows[:, 21:]),
-        name=name,
-        recorded_test=torch.from_numpy(test_only) if apart else None,
-    )
+    return _recording(name, rows, recorded_test=torch.from_numpy(test_only) if apart else None)
 
 
-def _load_kuka(name: str, root: str | Path | None) -> Recording:
-    keys = ("positions", "velocities", "accelerations", "torques")
-    runs = [read_npz(_KUKA.path(f"{run}.npz", root)) for run in _RUNS[name]]
-    periods = _PERIODS if name == "kuka" else None
-    return _joined(name, [np.concatenate([run[key] for key in keys], axis=1) for run in runs], periods)
-
-
-def _load_kinova(root: str | Path | None) -> Recording:
-    runs = []
-    for run in _KINOVA_RUNS:
-        data = read_npz(_KINOVA.path(f"{run}.npz", root))
-        columns = [data[key].astype(np.float64) for key in ("q", "dq", "ddq_desired", "tau_current")]
-        sane = np.abs(columns[2]).max(axis=1) <= ABSURD  # NaN compares False
-        runs.append(np.concatenate(columns, axis=1)[sane])
-    return _joined("kinova", runs)
-
-
-def _joined(name: str, runs: list[np.ndarray], periods: Sequence[float] | None = None) -> Recording:
+def _load_runs(name: str, root: Root) -> Recording:
     """Runs, numbered from 1, one after another; a row that was there before is left out."""
+    folder, files, keys = _RUNS[name]
+    runs = []
+    for file in files:
+        data = read_npz(folder.path(f"{file}.npz", root))
+        columns = [data[key].astype(np.float64) for key in keys]
+        # a comparison with NaN is False
+        sane = np.abs(columns[2]).max(axis=1) <= ABSURD if folder is _KINOVA else slice(None)
+        runs.append(np.concatenate(columns, axis=1)[sane])
     rows = np.concatenate(runs)
     number = np.repeat(np.arange(1, len(runs) + 1), [len(run) for run in runs])
-    kept = torch.from_numpy(first_places(rows) == np.arange(len(rows)))
-    same = _SAME_MOTION.get(name, {})
-    motions = torch.tensor([same.get(run, run) for run in number.tolist()])
-    both = _tensor(rows)[kept]
-    return Recording(
-        both[:, :21].clone(),
-        both[:, 21:].clone(),
-        name=name,
-        groups=torch.from_numpy(number)[kept],
-        motions=motions[kept],
-        places=None if periods is None else _places(runs, periods, same)[kept],
+    kept, same = _is_first(rows), _SAME_MOTION.get(name, {})
+    places = _places(runs, same) if name == "kuka" else None
+    return _recording(
+        name,
+        rows[kept],
+        groups=torch.from_numpy(number[kept]),
+        motions=torch.tensor([same.get(run, run) for run in number[kept].tolist()]),
+        places=None if places is None else places[torch.from_numpy(kept)],
     )
 
 
-def _places(runs: list[np.ndarray], periods: Sequence[float], same: dict[int, int]) -> Tensor:
+def _load_sarcos_inv(name: str, root: Root) -> Recording:
+    train, test = read_mat(_GPML.path("sarcos_inv.mat", root), "sarcos_inv", COLUMNS), _gpml_test(root)
+    rows, _ = merge_in_time(train, test)
+    return _recording(name, rows, recorded_test=torch.from_numpy(_stands_in(rows, test)))
+
+
+def _load_sarcos_official(name: str, root: Root) -> Recording:
+    return _recording(name, _without_duplicates(_gpml_test(root)))
+
+
+def _load_kuka_meier(name: str, root: Root) -> Recording:
+    train_files, test_file = _KUKA_PARTS[name]
+    train = np.concatenate([read_text(_MEIER.path(file, root), COLUMNS) for file in train_files])
+    test = read_text(_MEIER.path(test_file, root), COLUMNS)
+    rows = _without_duplicates(np.concatenate([train, test]))
+    tested = torch.from_numpy(_stands_in(rows, test))
+    rows[:, 21:] *= _SIM_TORQUES if name == "kuka_sim_meier" else _REAL_TORQUES
+    strongest = np.abs(rows[:, 21:]).max()
+    if strongest > _STRONGEST:
+        raise ValueError(
+            f"the torques of {name} would reach {strongest:.0f} N m; its files seem to be in N m already, "
+            "and not divided by a number for each joint as in the source."
+        )
+    return _recording(name, rows, recorded_test=tested)
+
+
+def _load_snelson(name: str, root: Root) -> Recording:
+    data = read_npz(_SNELSON.path("snelson.npz", root))
+    parts = (data[key] for key in ("train_inputs", "train_outputs"))
+    x, y = (torch.tensor(part, dtype=torch.float64)[:, None] for part in parts)
+    return Recording(x, y, name=name)
+
+
+_LOADERS: dict[str, Callable[[str, Root], Recording]] = {
+    **dict.fromkeys(_PARTS, _load_parts),
+    **dict.fromkeys(_RUNS, _load_runs),
+    "sarcos_inv": _load_sarcos_inv,
+    "sarcos_official": _load_sarcos_official,
+    **dict.fromkeys(_KUKA_PARTS, _load_kuka_meier),
+    "snelson": _load_snelson,
+}
+NAMES = tuple(_LOADERS)
+
+
+def _gpml_test(root: Root) -> np.ndarray:
+    """The test file as MATLAB wrote it, or as a NumPy archive of X and Y."""
+    if not _GPML.has("sarcos_inv_test.mat", root) and _GPML.has("sarcos_inv_test.npz", root):
+        data = read_npz(_GPML.path("sarcos_inv_test.npz", root))
+        return np.concatenate([data["X"], data["Y"]], axis=1)
+    return read_mat(_GPML.path("sarcos_inv_test.mat", root), "sarcos_inv_test", COLUMNS)
+
+
+def _places(runs: list[np.ndarray], same: dict[int, int]) -> Tensor:
     """The loops of all motions one after another on one axis, in rows, shape [n]."""
     starts, length, places = {}, 0.0, []
-    for number, (run, period) in enumerate(zip(runs, periods, strict=True), start=1):
+    for number, (run, period) in enumerate(zip(runs, _PERIODS, strict=True), start=1):
         if (motion := same.get(number, number)) not in starts:
             starts[motion], length = length, length + period
         places.append(starts[motion] + torch.arange(len(run), dtype=torch.float64) % period)
     return torch.cat(places)
 
 
-def _tensor(rows: np.ndarray) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
+def _recording(name: str, rows: np.ndarray, **known: Any) -> Recording:
+    """Rows [n, 28], inputs and targets side by side, as a recording in float64."""
+    both = torch.tensor(rows, dtype=torch.float64)
+    return Recording(both[:, :21].clone(), both[:, 21:].clone(), name=name, **known)
+
+
+def _first_places(rows: np.ndarray) -> np.ndarray:
+    """For each row [n, d] the place where an equal row stands first, shape [n]."""
+    rows = np.ascontiguousarray(rows) + 0.0  # -0.0 becomes 0.0: equal rows have equal bytes
+    seen: dict[bytes, int] = {}
+    return np.array([seen.setdefault(row.tobytes(), at) for at, row in enumerate(rows)], dtype=np.int64)
+
+
+def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Put the rows of two overlapping or interleaved parts back in the order of time, each once.
+
+    Both parts are thinned copies of one recording, each in time order. A row of the test part
+    that is also a training row tells where the test part stands; a row between two such rows gets
+    the place between theirs, linearly. Without common rows the test part is taken to be every
+    (n/m + 1)-th row, beginning with the first. Measured: both rules give back a constant time
+    step on the recordings they are used for (see the tests).
+
+    From rows [n, d] and [m, d], inputs and targets side by side, to the distinct rows [k, d], and which of
+    them are in the test part only [k].
+    """
+    rows = np.concatenate([train, test]) + 0.0
+    first = _first_places(rows)
+    stamps = np.concatenate([np.arange(len(train)), _test_stamps(first[len(train) :], len(train))])
+    distinct = np.flatnonzero(first == np.arange(len(rows)))
+    order = distinct[np.argsort(stamps[distinct], kind="stable")]
+    return rows[order], order >= len(train)
+
+
+def _without_duplicates(rows: np.ndarray) -> np.ndarray:
+    """The rows [n, d] in their order, each once."""
+    rows = rows + 0.0
+    return rows[_is_first(rows)]
+
+
+def _is_first(rows: np.ndarray) -> np.ndarray:
+    return _first_places(rows) == np.arange(len(rows))
+
+
+def _stands_in(rows: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Which of the rows [n, d] are also rows of the part [m, d], shape [n]."""
+    return _first_places(np.concatenate([part, rows]))[len(part) :] < len(part)
+
+
+def _test_stamps(first: np.ndarray, n: int) -> np.ndarray:
+    """Places of the test rows on the axis of training row numbers, shape [m]."""
+    number = np.arange(len(first))
+    known = np.flatnonzero(first < n)
+    if len(known) < 2:
+        return number * (n / max(len(first), 1)) - 0.5
+    low, high = known[0], known[-1]
+    step = (first[high] - first[low]) / (high - low)
+    beyond = np.minimum(number - low, 0) + np.maximum(number - high, 0)  # np.interp holds its ends
+    return np.interp(number, known, first[known]) + step * beyond

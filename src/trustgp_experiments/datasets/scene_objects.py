@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Colour = tuple[float, float, float]
+Colour = Point = tuple[float, float, float]
 
 WHITE, GREY, DARK = (0.85, 0.85, 0.82), (0.5, 0.5, 0.52), (0.13, 0.13, 0.14)
 GOLD, BLUE, RED, GREEN = (0.80, 0.60, 0.18), (0.12, 0.16, 0.42), (0.65, 0.16, 0.10), (0.28, 0.42, 0.25)
@@ -17,17 +17,11 @@ GOLD, BLUE, RED, GREEN = (0.80, 0.60, 0.18), (0.12, 0.16, 0.42), (0.65, 0.16, 0.
 
 @dataclass(frozen=True)
 class Part:
-    """A convex body.
+    """A convex body."""
 
-    Args:
-        points: Its corners, shape [k, 3], z upwards.
-        faces: Of each face its corners, in order around it, seen from outside against the clock.
-        colour: From 0 to 1.
-    """
-
-    points: Array
-    faces: list[list[int]]
-    colour: Colour
+    points: Array  # its corners, [k, 3], z upwards
+    faces: list[list[int]]  # of each its corners, in order around it, seen from outside against the clock
+    colour: Colour  # from 0 to 1
 
     def placed(self, at: Array, yaw: float, size: float) -> Part:
         """Turned about the upright axis, made larger, and put there."""
@@ -36,13 +30,7 @@ class Part:
         return Part(size * self.points @ turn.T + at, self.faces, self.colour)
 
 
-def frustum(
-    low: tuple[float, float, float],
-    high: tuple[float, float, float],
-    radii: tuple[float, float],
-    colour: Colour,
-    sides: int = 8,
-) -> Part:
+def frustum(low: Point, high: Point, radii: tuple[float, float], colour: Colour, sides: int = 8) -> Part:
     """A cylinder or cone between two points; four sides make a beam."""
     start, end = np.array(low), np.array(high)
     axis = (end - start) / np.linalg.norm(end - start)
@@ -58,7 +46,7 @@ def frustum(
     return Part(points, around + caps, colour)
 
 
-def block(centre: tuple[float, float, float], size: tuple[float, float, float], colour: Colour) -> Part:
+def block(centre: Point, size: Point, colour: Colour) -> Part:
     """A box along the axes."""
     corners = np.array(
         [[x, y, z] for z in (-0.5, 0.5) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))]
@@ -67,14 +55,10 @@ def block(centre: tuple[float, float, float], size: tuple[float, float, float], 
     return Part(corners * np.array(size) + np.array(centre), faces, colour)
 
 
-def ball(
-    centre: tuple[float, float, float], radius: float, colour: Colour, rough: Array | None = None
-) -> list[Part]:
-    """A ball of flat faces, in two halves; `rough` moves its 26 corners in or out."""
-    heights = (-1.0, -0.7, 0.0, 0.7, 1.0)
-    rings = [np.array([[0.0, 0.0, -1.0]])]
-    for z in heights[1:-1]:
-        angle = np.arange(8) * np.pi / 4
+def ball(centre: Point, radius: float, colour: Colour, rough: Array | None = None) -> Part:
+    """A ball of flat faces; `rough` moves its 26 corners in or out."""
+    rings, angle = [np.array([[0.0, 0.0, -1.0]])], np.arange(8) * np.pi / 4
+    for z in (-0.7, 0.0, 0.7):
         wide = np.sqrt(1 - z * z)
         rings.append(np.stack([wide * np.cos(angle), wide * np.sin(angle), np.full(8, z)], axis=1))
     rings.append(np.array([[0.0, 0.0, 1.0]]))
@@ -83,7 +67,7 @@ def ball(
     for ring in (1, 9):
         faces += [[ring + i, ring + (i + 1) % 8, ring + 8 + (i + 1) % 8, ring + 8 + i] for i in range(8)]
     faces += [[17 + i, 17 + (i + 1) % 8, 25] for i in range(8)]
-    return [Part(points, faces, colour)]
+    return Part(points, faces, colour)
 
 
 def _tinted(colour: Colour, rng: np.random.Generator) -> Colour:
@@ -124,7 +108,7 @@ def rock(rng: np.random.Generator) -> list[Part]:
     for k, (radius, height) in enumerate(((1.0, 0.6), (0.7, 1.3), (0.4, 1.9))):
         colour = (shade + 0.1 * k, shade * (0.9 + 0.1 * k), shade * 0.75)
         at = (float(rng.normal(0, 0.25)), float(rng.normal(0, 0.25)), height)
-        parts += ball(at, radius, colour, rng.uniform(0.7, 1.15, 26))
+        parts.append(ball(at, radius, colour, rng.uniform(0.7, 1.15, 26)))
     return parts
 
 
@@ -136,7 +120,7 @@ def astronaut(rng: np.random.Generator) -> list[Part]:
     parts.append(block((-0.4, 0, 1.3), (0.35, 0.65, 0.85), GREY))
     for side in (-1, 1):
         parts.append(frustum((0, 0.5 * side, 1.5), (0.35, 0.75 * side, 0.9 + lift), (0.14, 0.11), WHITE, 6))
-    parts += ball((0.05, 0, 1.85), 0.3, WHITE)
+    parts.append(ball((0.05, 0, 1.85), 0.3, WHITE))
     parts.append(block((0.28, 0, 1.85), (0.12, 0.35, 0.28), GOLD))
     return parts
 
@@ -145,16 +129,13 @@ def tracked_rover(rng: np.random.Generator) -> list[Part]:
     """A rover of another kind: tracks, a low red body with a dome, an arm."""
     parts = [block((0, 0.65 * side, 0.3), (2.0, 0.4, 0.55), DARK) for side in (-1, 1)]
     parts.append(frustum((0, 0, 0.45), (0, 0, 0.85), (1.0, 0.75), RED, 6))
-    parts += ball((-0.2, 0, 0.95), 0.45, GREEN)
+    parts.append(ball((-0.2, 0, 0.95), 0.45, GREEN))
     reach = float(rng.uniform(0.8, 1.5))
     parts.append(frustum((0.5, 0, 0.85), (1.0, 0, reach + 0.4), (0.09, 0.07), GREY, 5))
     parts.append(frustum((1.0, 0, reach + 0.4), (1.7, 0.2, reach), (0.07, 0.05), GREY, 5))
     return parts
 
 
-KNOWN: dict[str, Callable[[np.random.Generator], list[Part]]] = {"rover": rover, "lander": lander}
-NOVEL: dict[str, Callable[[np.random.Generator], list[Part]]] = {
-    "rock": rock,
-    "astronaut": astronaut,
-    "tracked rover": tracked_rover,
-}
+Things = dict[str, Callable[[np.random.Generator], list[Part]]]
+KNOWN: Things = {"rover": rover, "lander": lander}
+NOVEL: Things = {"rock": rock, "astronaut": astronaut, "tracked rover": tracked_rover}

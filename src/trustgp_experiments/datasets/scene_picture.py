@@ -1,16 +1,20 @@
-"""One picture of a scene: things on a ground, in a light, through haze, as a camera takes it."""
+"""One picture of a scene: things on a ground, in a light, through haze, as a camera above it takes it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import ConvexHull, QhullError
 
 from .scene_objects import Array, Part
-from .scene_view import METRES, TEXELS, Camera, Face, faces, shadows, shares, texture
 
+TEXELS = 256  # along a side of the ground's texture
+METRES = 24.0  # after which the texture comes again
+NEAR = 0.3  # what is closer is not drawn
 LEAST = 6.0  # pixels of a box's longer side; what is smaller counts as not there
 VISIBLE = 0.35  # of a thing: what others hide more of counts as not there
 GROUNDS = 32  # textures
@@ -18,19 +22,134 @@ FINER = 2  # drawn so many times larger, for smooth edges
 
 
 @dataclass(frozen=True)
+class Camera:
+    """A pinhole; angles, in radians, are of its line of sight."""
+
+    at: Array  # where it is, z above the ground
+    yaw: float  # about the upright axis
+    pitch: float  # downwards
+    roll: float  # about itself
+    focal: float  # in pixels
+    side: int  # of the square image, in pixels
+
+    @property
+    def axes(self) -> Array:
+        """Right, down and forward as rows, shape [3, 3]."""
+        cy, sy, cp, sp = np.cos(self.yaw), np.sin(self.yaw), np.cos(self.pitch), np.sin(self.pitch)
+        forward = np.array([cy * cp, sy * cp, -sp])
+        right = np.array([sy, -cy, 0.0])
+        down = np.cross(forward, right)
+        cr, sr = np.cos(self.roll), np.sin(self.roll)
+        return np.stack([cr * right + sr * down, cr * down - sr * right, forward])
+
+    def seen(self, points: Array) -> tuple[Array, Array]:
+        """Pixels [k, 2] and depths [k] of points [k, 3]."""
+        local = (points - self.at) @ self.axes.T
+        depth = np.maximum(local[:, 2], NEAR)
+        return self.focal * local[:, :2] / depth[:, None] + self.side / 2, local[:, 2]
+
+    def ground(self) -> tuple[Array, Array]:
+        """Where each pixel's ray meets the ground, [side, side, 2], and how far off; inf: it does not."""
+        lines = (np.arange(self.side) + 0.5 - self.side / 2) / self.focal
+        x, y = np.meshgrid(lines, lines)
+        rays = np.stack([x, y, np.ones_like(x)], axis=-1) @ self.axes
+        downward = np.minimum(rays[..., 2], -1e-6)
+        reach = -self.at[2] / downward
+        distance = np.where(rays[..., 2] < -1e-4, reach * np.linalg.norm(rays, axis=-1), np.inf)
+        return self.at[:2] + reach[..., None] * rays[..., :2], distance
+
+
+@cache
+def texture(number: int) -> Array:
+    """Hills, craters and pebbles of a ground, about 1, shape [TEXELS, TEXELS]; its edges meet."""
+    rng = np.random.default_rng([1, number])
+    lines = np.fft.fftfreq(TEXELS) * TEXELS
+    power = np.hypot(lines[:, None], lines[None]) + 1.0
+    noise = np.fft.fft2(rng.standard_normal((TEXELS, TEXELS)))
+    rough = np.real(np.fft.ifft2(noise / power**1.1))
+    fine = rng.standard_normal((TEXELS, TEXELS))
+    found = 1.0 + 0.16 * rough / rough.std() + 0.05 * fine
+    grid = np.arange(TEXELS)
+    for _ in range(rng.integers(4, 14)):
+        centre, radius = rng.uniform(0, TEXELS, 2), rng.uniform(4, 18)
+        offsets = [(grid - c + TEXELS / 2) % TEXELS - TEXELS / 2 for c in centre]
+        off = np.hypot(offsets[0][:, None], offsets[1][None]) / radius
+        slope = offsets[0][:, None] / radius * np.ones_like(off)
+        found += 0.35 * np.where(off < 1, slope, 0.0) - 0.2 * np.exp(-(((off - 1) / 0.15) ** 2)) * np.sign(
+            slope
+        )
+    return np.clip(found, 0.25, 1.9)
+
+
+def shadows(parts: Sequence[Part], sun: Array) -> list[Array]:
+    """Outlines of the shadows of parts on the ground, [k, 3] each; the sun as a unit vector towards it."""
+    found = []
+    for part in parts:
+        flat = part.points - part.points[:, 2:] / sun[2] * sun
+        flat[:, 2] = 0.0
+        try:
+            found.append(flat[ConvexHull(flat[:, :2]).vertices])
+        except (QhullError, ValueError):  # its points lie on a line
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class Face:
+    """One side of a part, as the camera sees it."""
+
+    thing: int  # which one it belongs to
+    distance: float  # in metres
+    pixels: Array  # its corners                    [k, 2]
+    colour: Array  # in this light, from 0 to 1     [3]
+
+
+def faces(things: Sequence[Sequence[Part]], camera: Camera, sun: Array) -> list[Face]:
+    """What is turned to the camera, the farthest first; lit by the sun and, a little, by the sky."""
+    found = []
+    for thing, part in ((i, part) for i, parts in enumerate(things) for part in parts):
+        pixels, depth = camera.seen(part.points)
+        for corners in part.faces:
+            outline = part.points[corners]
+            normal = np.cross(outline[1] - outline[0], outline[2] - outline[0])
+            length = float(np.linalg.norm(normal))
+            centre = outline.mean(axis=0)
+            if length == 0.0 or depth[corners].min() < NEAR:
+                continue
+            middle = part.points.mean(axis=0)
+            normal = normal / length * np.sign((centre - middle) @ normal)
+            if (camera.at - centre) @ normal <= 0:
+                continue
+            light = 0.28 + 0.85 * max(0.0, float(normal @ sun))
+            colour = np.clip(np.array(part.colour) * light, 0.0, 1.0)
+            found.append(Face(thing, float(np.linalg.norm(centre - camera.at)), pixels[corners], colour))
+    return sorted(found, key=lambda face: -face.distance)
+
+
+def shares(seen: Sequence[Face], things: int, side: int) -> list[float]:
+    """Of each of so many things, how much of its outline no other hides, in [0, 1]; from `faces`."""
+    from PIL import Image, ImageDraw
+
+    def counted(some: Sequence[Face]) -> NDArray[np.int64]:
+        mask = Image.new("L", (side, side), 0)
+        pen = ImageDraw.Draw(mask)
+        for face in some:
+            pen.polygon([tuple(p) for p in face.pixels], fill=face.thing + 1)
+        return np.bincount(np.asarray(mask).ravel(), minlength=things + 1)
+
+    together = counted(seen)
+    alone = [counted([face for face in seen if face.thing == i])[i + 1] for i in range(things)]
+    return [float(together[i + 1] / max(1, alone[i])) for i in range(things)]
+
+
+@dataclass(frozen=True)
 class Ground:
-    """What the things stand on, and the sky above.
+    """What the things stand on, and the sky above; colours from 0 to 1."""
 
-    Args:
-        soil, sky: Their colours, from 0 to 1, shape [3].
-        shift: Of the texture, in metres, shape [2].
-        number: Of the texture.
-    """
-
-    soil: Array
-    sky: Array
-    shift: Array
-    number: int
+    soil: Array  # its colour                       [3]
+    sky: Array  # its colour                        [3]
+    shift: Array  # of the texture, in metres       [2]
+    number: int  # of the texture
 
 
 def random_ground(rng: np.random.Generator) -> Ground:
@@ -51,12 +170,7 @@ def view(
 ) -> tuple[Array, list[list[float]], list[str]]:
     """What a camera sees: the picture from 0 to 1, [side, side, 3], boxes, and names of what is in them.
 
-    Args:
-        things: Names and parts.
-        camera: Where it is, and where it looks.
-        sun: Unit vector towards it.
-        haze: How much of the light it takes, for each metre.
-        ground: And sky.
+    Things are names and parts, the sun is a unit vector towards it, haze takes so much light for each metre.
     """
     seen = faces([parts for _, parts in things], camera, sun)
     cast = shadows([part for _, parts in things for part in parts], sun)
@@ -89,8 +203,7 @@ def _drawn(
     """The picture from 0 to 1, shape [side, side, 3]."""
     from PIL import Image, ImageDraw
 
-    side = camera.side
-    sky = ground.sky
+    side, sky = camera.side, ground.sky
     places, distance = camera.ground()
     index = np.floor((places + ground.shift) / METRES * TEXELS).astype(np.int64) % TEXELS
     light = 0.3 + 0.75 * sun[2]
@@ -112,14 +225,6 @@ def _drawn(
         fill = _bytes(face.colour * veil + sky * (1 - veil))
         pen.polygon([tuple(p) for p in face.pixels * FINER], fill=tuple(fill.tolist()))
     return np.asarray(image.resize((side, side), Image.Resampling.BOX), dtype=np.float64) / 255
-
-
-def taken(image: Array, blur: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """As a camera takes it: blurred along a line, with its gain and its noise."""
-    if np.ceil(blur) > 1:
-        image = blurred(image, blur, rng.uniform(0, 2 * np.pi))
-    gain, noise = rng.uniform(0.85, 1.15), rng.normal(0, 0.015, image.shape)
-    return exposed(image, gain, noise, rng.uniform(0.0, 0.5))
 
 
 def blurred(image: Array, blur: float, along: float) -> Array:

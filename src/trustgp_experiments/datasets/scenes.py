@@ -1,63 +1,68 @@
-"""Pictures of a planet's ground with a rover and a lander, seen from a drone, and where they are."""
+"""Pictures of a planet's ground with a rover and a lander, seen from a drone, and where they are.
+
+Single pictures (`scenes`), and a short `flight` over one world: past what a detector knows, up into haze, and
+down to a novel thing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .scene_objects import KNOWN, NOVEL, Part
-from .scene_picture import random_ground, taken, towards, view
-from .scene_view import Camera
+from .scene_objects import KNOWN, NOVEL, Array, Part
+from .scene_picture import Camera, blurred, exposed, random_ground, towards, view
 
 CLASSES = tuple(KNOWN)
 NAMES = (*KNOWN, *NOVEL)
 STYLES = ("carry", "flight", "novel")
+Found = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # picture, boxes, what is in them
 
 
 @dataclass(frozen=True)
 class SceneStyle:
-    """From where and in which light; each pair is a range.
+    """From where and in which light; each pair is a range."""
 
-    Args:
-        height, distance: Of the camera, in metres.
-        roll: Of the camera, at most, in radians.
-        sun: Its height above the horizon, in degrees.
-        haze: How much of the light it takes, for each metre.
-        blur: Length of the motion blur, in pixels.
-        size: Of the things, over their own.
-    """
-
-    height: tuple[float, float]
-    distance: tuple[float, float]
-    roll: float
-    sun: tuple[float, float]
-    haze: tuple[float, float]
-    blur: tuple[float, float]
-    size: tuple[float, float]
+    height: tuple[float, float]  # of the camera, in metres
+    distance: tuple[float, float]  # likewise
+    roll: float  # of the camera, at most, in radians
+    sun: tuple[float, float]  # its height above the horizon, in degrees
+    haze: tuple[float, float]  # how much of the light it takes, for each metre
+    blur: tuple[float, float]  # length of the motion blur, in pixels
+    size: tuple[float, float]  # of the things, over their own
 
 
 CARRY = SceneStyle((1.5, 6.0), (5.0, 13.0), 0.05, (25.0, 70.0), (0.0, 0.02), (0.0, 0.0), (0.8, 1.2))
 FLIGHT = SceneStyle((7.0, 14.0), (2.0, 9.0), 0.35, (8.0, 22.0), (0.01, 0.05), (0.0, 6.0), (0.6, 1.3))
 
+KNOTS = np.array([0.0, 0.3, 0.5, 0.62, 0.85, 1.0])  # of the flight
+# at each knot: what is looked at (x, y), from how far, how high, from which side (degrees), roll (radians),
+# height of the sun (degrees), haze for each metre, motion blur in pixels
+PATH = np.array(
+    [
+        [0.0, 0.0, 9.5, 2.8, -120.0, 0.00, 45.0, 0.008, 0.0],
+        [0.0, 0.0, 8.5, 3.2, -75.0, 0.00, 42.0, 0.010, 0.0],
+        [0.3, 0.2, 5.0, 10.5, -40.0, 0.22, 11.0, 0.040, 3.0],
+        [2.5, 1.8, 5.0, 11.0, -15.0, 0.28, 9.0, 0.045, 4.0],
+        [7.0, 5.0, 6.5, 3.0, 45.0, 0.03, 40.0, 0.010, 0.0],
+        [7.0, 5.0, 6.0, 2.4, 85.0, 0.00, 42.0, 0.010, 0.0],
+    ]
+)
+PLACES = {"rover": (1.4, -1.6), "lander": (-1.3, 1.7)}
+AWAY = (7.0, 5.0)  # where the novel thing stands
+SUN = 0.9  # where it stands, in radians about the upright axis
+
 
 @dataclass(frozen=True)
 class Scenes:
-    """Pictures and what is in them.
+    """Pictures and what is in them; labels below `len(CLASSES)` are of kinds a detector is trained on."""
 
-    Args:
-        images: From 0 to 255, uint8, shape [n, 3, side, side].
-        boxes: Of each picture, left, top, right and bottom in pixels, float32, shape [k, 4].
-        labels: What is in each box, an index into `NAMES`, int64, shape [k]; below `len(CLASSES)`: of a kind
-            that detectors are trained on.
-    """
-
-    images: Tensor
-    boxes: tuple[Tensor, ...]
-    labels: tuple[Tensor, ...]
+    images: Tensor  # from 0 to 255, uint8, [n, 3, height, width]
+    boxes: tuple[Tensor, ...]  # left, top, right and bottom in pixels, float32, [k, 4]
+    labels: tuple[Tensor, ...]  # what is in each box, an index into `NAMES`, int64, [k]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -66,57 +71,95 @@ class Scenes:
 def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, first: int = 0) -> Scenes:
     """Pictures of a style; the same numbers give the same pictures, however many are asked for.
 
-    Args:
-        n: How many.
-        style: "carry": a rover and a lander as someone walks around them, to train on. "flight": the same
-            two from high up, with a low sun, haze and motion blur. "novel": as "carry", but a thing that is
-            neither stands there, with one of them or without.
-        seed: Of all pictures of a style.
-        side: In pixels.
-        first: Number of the first picture.
+    Styles are "carry": a rover and a lander as someone walks around them, to train on; "flight": the same two
+    from high up, with a low sun, haze and motion blur; "novel": as "carry", but a thing that is neither is
+    there, with one of them or without. ``side`` is in pixels, ``first`` the number of the first picture.
     """
     if style not in STYLES:
         raise ValueError(f"style={style!r}; allowed are {', '.join(STYLES)}.")
-    if n < 0 or side < 16:
-        raise ValueError(f"n={n}, side={side}; n must not be negative, and a side has at least 16 pixels.")
-    found = [
-        _scene(style, np.random.default_rng([seed, STYLES.index(style), first + i]), side) for i in range(n)
-    ]
-    return gathered(found, side)
+    _check("n", n, side)
+    seeds = [[seed, STYLES.index(style), first + i] for i in range(n)]
+    return _gathered([_scene(style, np.random.default_rng(own), side) for own in seeds], side)
 
 
-def gathered(found: list[tuple[NDArray[np.uint8], list, list]], side: int) -> Scenes:
-    """Pictures [side, side, 3] with their boxes and labels."""
+def flight(frames: int, *, seed: int = 0, side: int = 128, novel: str = "tracked rover") -> Scenes:
+    """Frames of a camera that moves smoothly over one world; the same numbers give the same frames.
+
+    First it looks at a rover and a lander as in the style "carry", then from high up, with a low sun, haze,
+    motion blur and a rolled horizon, and in the end at a thing on which no detector was trained: a "tracked
+    rover" (a second kind of rover), an "astronaut" or a "rock". Frames are evenly spaced over the flight.
+    """
+    if novel not in NOVEL:
+        raise ValueError(f"novel={novel!r}; allowed are {', '.join(NOVEL)}.")
+    _check("frames", frames, side)
+    rng = np.random.default_rng([seed, 3])
+    ground = random_ground(rng)
+    things = [_thing(name, place, rng) for name, place in (PLACES | {novel: AWAY}).items()]
+    found = []
+    for i, where in enumerate(path(np.linspace(0.0, 1.0, frames))):
+        sun, haze, blur = where[6:]
+        image, boxes, names = view(things, flight_camera(where, side), towards(sun, SUN), haze, ground)
+        noise = np.random.default_rng([seed, 3, i]).normal(0, 0.01, image.shape)
+        found.append((exposed(blurred(image, blur, 0.4), 1.0, noise, 0.25), boxes, names))
+    return _gathered(found, side)
+
+
+def path(times: Array) -> Array:
+    """The columns of `PATH` at times in [0, 1], shape [n, 9]: through every knot, without overshooting."""
+    from scipy.interpolate import PchipInterpolator
+
+    return PchipInterpolator(KNOTS, PATH, axis=0)(times)
+
+
+def flight_camera(where: Array, side: int) -> Camera:
+    """The camera at a place of the path, shape [9]."""
+    distance, height, degrees, roll = where[2:6]
+    return _camera(where[:2], distance, height, np.radians(degrees), roll, side)
+
+
+def _check(name: str, count: int, side: int) -> None:
+    if count < 0 or side < 16:
+        raise ValueError(
+            f"{name}={count}, side={side}; {name} must not be negative, and a side has at least 16 pixels."
+        )
+
+
+def _gathered(found: list[Found], side: int) -> Scenes:
     images = np.stack([image for image, _, _ in found]) if found else np.zeros((0, side, side, 3), np.uint8)
+    numbers = [[NAMES.index(name) for name in names] for _, _, names in found]
     return Scenes(
         images=torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
         boxes=tuple(torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4) for _, boxes, _ in found),
-        labels=tuple(torch.tensor(labels, dtype=torch.int64) for _, _, labels in found),
+        labels=tuple(torch.tensor(labels, dtype=torch.int64) for labels in numbers),
     )
 
 
-def _scene(style: str, rng: np.random.Generator, side: int) -> tuple[NDArray[np.uint8], list, list]:
-    """One picture, its boxes and its labels."""
+def _scene(style: str, rng: np.random.Generator, side: int) -> Found:
+    """One picture, as a camera takes it: blurred along a line, with its gain and its noise."""
     look = FLIGHT if style == "flight" else CARRY
-    camera = _camera(look, rng, side)
-    things = _things(style, look, camera, rng)
+    height, distance, yaw = rng.uniform(*look.height), rng.uniform(*look.distance), rng.uniform(0, 2 * np.pi)
+    tilt, swing, roll = rng.normal(0, 0.04), rng.normal(0, 0.05), rng.uniform(-look.roll, look.roll)
+    camera = _camera(np.zeros(2), distance, height, yaw, roll, side)  # at the origin, nearly
+    camera = replace(camera, pitch=camera.pitch + tilt, yaw=yaw + swing)
+    things = _things(style, look, rng)
     sun = towards(rng.uniform(*look.sun), rng.uniform(0, 2 * np.pi))
     haze, ground = rng.uniform(*look.haze), random_ground(rng)
     image, boxes, names = view(things, camera, sun, haze, ground)
-    return taken(image, rng.uniform(*look.blur), rng), boxes, [NAMES.index(name) for name in names]
+    blur = rng.uniform(*look.blur)
+    if np.ceil(blur) > 1:
+        image = blurred(image, blur, rng.uniform(0, 2 * np.pi))
+    gain, noise = rng.uniform(0.85, 1.15), rng.normal(0, 0.015, image.shape)
+    return exposed(image, gain, noise, rng.uniform(0.0, 0.5)), boxes, names
 
 
-def _camera(look: SceneStyle, rng: np.random.Generator, side: int) -> Camera:
-    """Looks at the origin, nearly."""
-    height, distance, yaw = rng.uniform(*look.height), rng.uniform(*look.distance), rng.uniform(0, 2 * np.pi)
-    at = np.array([-distance * np.cos(yaw), -distance * np.sin(yaw), height])
-    pitch = np.arctan2(height - 0.8, distance) + rng.normal(0, 0.04)
-    return Camera(at, yaw + rng.normal(0, 0.05), pitch, rng.uniform(-look.roll, look.roll), 0.95 * side, side)
+def _camera(place: Array, distance: float, height: float, yaw: float, roll: float, side: int) -> Camera:
+    """Looks at a place [2] of the ground."""
+    away = distance * np.array([np.cos(yaw), np.sin(yaw)])
+    pitch = float(np.arctan2(height - 0.8, distance))
+    return Camera(np.array([*(place - away), height]), yaw, pitch, roll, 0.95 * side, side)
 
 
-def _things(
-    style: str, look: SceneStyle, camera: Camera, rng: np.random.Generator
-) -> list[tuple[str, list[Part]]]:
+def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tuple[str, list[Part]]]:
     """Their names and parts, apart from each other."""
     names = list(rng.choice(list(KNOWN), rng.integers(1, 4)))
     if style == "novel":
@@ -127,8 +170,15 @@ def _things(
             place = rng.uniform(-4.5, 4.5, 2) if places else rng.uniform(-1.5, 1.5, 2)
             if all(np.hypot(*(place - other)) > 3.6 for other in places):
                 places.append(place)
-                parts = (KNOWN | NOVEL)[name](rng)
-                at, yaw, size = np.array([*place, 0.0]), rng.uniform(0, 2 * np.pi), rng.uniform(*look.size)
-                found.append((str(name), [part.placed(at, yaw, size) for part in parts]))
+                found.append(_thing(str(name), place, rng, look.size))
                 break
     return found
+
+
+def _thing(
+    name: str, place: Array | tuple[float, float], rng: np.random.Generator, sizes: tuple | None = None
+) -> tuple[str, list[Part]]:
+    """A thing on the ground, turned anyhow; of its own size, or of one from a range."""
+    parts, at = (KNOWN | NOVEL)[name](rng), np.array([*place, 0.0])
+    yaw, size = rng.uniform(0, 2 * np.pi), 1.0 if sizes is None else rng.uniform(*sizes)
+    return name, [part.placed(at, yaw, size) for part in parts]

@@ -1,12 +1,11 @@
-"""Which rows train, which validate, which test?"""
+"""Which rows train, validate, test? Seeds choose rows, blocks or groups; the training rows scale them all."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .recording import Recording
+from .recordings import Recording
 
 _TEST_EVERY = 5  # every fifth block of time is tested on
 
@@ -21,33 +20,22 @@ class Split:
 
 
 def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: int = 0) -> Split:
-    """Split rows at random; easy on time series, whose neighbours land on both sides.
-
-    Args:
-        n: Number of rows.
-        test: Share of test rows.
-        validation: Share of validation rows.
-        seed: Seed of the permutation.
-    """
+    """Split n rows at random, by shares; easy on time series, whose neighbours land on both sides."""
     sizes = round(test * n), round(validation * n)
     if min(test, validation) < 0 or sum(sizes) >= n:
         raise ValueError(
             f"test={test} and validation={validation} of {n} rows leave none to train on; "
             "pass shares >= 0 whose sum is below 1."
         )
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    parts = order.split([*sizes, n - sum(sizes)])
+    parts = _shuffled(torch.arange(n), seed).split([*sizes, n - sum(sizes)])
     tested, validated, trained = (part.sort().values for part in parts)
     return Split(trained, validated, tested)
 
 
 def block_labels(n: int, *, blocks: int = 30) -> Tensor:
-    """Number of the contiguous block of each row; block sizes differ by at most one row.
+    """Number of the contiguous block of each row, int64, shape [n]; sizes differ by at most one row.
 
     Also usable as the ``groups`` of a recording without trajectories.
-
-    Returns:
-        Labels 0 .. blocks - 1, int64, shape [n].
     """
     if not 1 <= blocks <= n:
         raise ValueError(f"blocks={blocks} for {n} rows; pass 1 <= blocks <= rows.")
@@ -55,15 +43,10 @@ def block_labels(n: int, *, blocks: int = 30) -> Tensor:
 
 
 def split_blocks(n: int, *, blocks: int = 30, validation: float = 0.12, seed: int = 0) -> Split:
-    """Split rows, ordered in time, by contiguous blocks: honest where neighbours resemble.
+    """Split n rows, ordered in time, by contiguous blocks: honest where neighbours resemble.
 
-    Blocks 4, 9, 14, ... test, whatever the seed; a random choice of the others validates.
-
-    Args:
-        n: Number of rows.
-        blocks: Number of blocks.
-        validation: Share of the blocks that validate, rounded, at least one.
-        seed: Seed of the choice of the validation blocks.
+    Blocks 4, 9, 14, ... test, whatever the seed; a random choice of the others validates: the share
+    ``validation`` of the blocks, rounded, at least one.
     """
     return _every_fifth(block_labels(n, blocks=blocks), blocks, validation, seed)
 
@@ -71,75 +54,30 @@ def split_blocks(n: int, *, blocks: int = 30, validation: float = 0.12, seed: in
 def split_repeats(places: Tensor, *, blocks: int = 30, validation: float = 0.12, seed: int = 0) -> Split:
     """The same for motions that are repeated: every repeat of a block falls on the same side.
 
-    By blocks of time alone, a block would be tested whose twin, one period later, was trained on.
-
-    Args:
-        places: Where on its motion each row stands, `Recording.places`, shape [n].
-        blocks: Into which the motions, one after another, are cut.
-        validation, seed: See `split_blocks`.
+    By blocks of time alone, a block would be tested whose twin, one period later, was trained on. The line
+    from the first to the last of the places [n], see `Recording`, is cut evenly into blocks.
     """
-    return _every_fifth(_blocks_of(places, blocks), blocks, validation, seed)
+    start, stop = places.min(), places.max()
+    labels = ((places - start) / (stop - start) * blocks).long().clamp(max=blocks - 1)
+    return _every_fifth(labels, blocks, validation, seed)
 
 
 def split_groups(
-    groups: Tensor,
-    *,
-    test: Sequence[int] | None = None,
-    test_share: float = 0.2,
-    validation_share: float = 0.12,
-    seed: int = 0,
+    groups: Tensor, *, test_share: float = 0.2, validation_share: float = 0.12, seed: int = 0
 ) -> Split:
-    """Split rows by whole groups: runs, motions or trajectories; others validate than train or test.
+    """Split rows by whole groups, labels [n]: runs, motions or trajectories.
 
-    Args:
-        groups: Label of each row, `Recording.motions` or ``groups``, shape [n].
-        test: Labels that test; None: a random choice.
-        test_share: Of the labels, rounded, at least one; where ``test`` is None.
-        validation_share: Of all labels, rounded, at least one.
-        seed: Seed of the choices.
+    Shares are of all labels, rounded, at least one; others validate than train or test.
     """
     labels = groups.unique()
-    order = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
-    count = max(1, round(test_share * len(labels)))
-    tested = order[:count] if test is None else _known(test, labels)
-    others = order[~torch.isin(order, tested)]
-    held = max(1, round(validation_share * len(labels)))
-    if min(test_share, validation_share) < 0 or held >= len(others):
+    tested, held = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
+    if min(test_share, validation_share) < 0 or tested + held >= len(labels):
         raise ValueError(
-            f"{len(labels)} groups, {len(tested)} of them to test and {held} to validate, leave none to "
-            "train on; ask for smaller shares >= 0, or take split_new_motion where groups are few."
+            f"{len(labels)} groups, {tested} of them to test and {held} to validate, leave none to "
+            "train on; ask for smaller shares >= 0, or take split_blocks where groups are few."
         )
-    is_test, is_held = torch.isin(groups, tested), torch.isin(groups, others[:held])
-    return _split(is_test.long() + 2 * is_held.long())
-
-
-def split_new_motion(
-    recording: Recording, *, test: Sequence[int], blocks: int = 30, validation: float = 0.12, seed: int = 0
-) -> Split:
-    """Whole motions test; blocks of the other motions, in all their repeats, validate.
-
-    For recordings with too few motions to hold one back for validation. No validation row comes from a
-    test motion, so what it takes to be calibrated on a new motion is NOT in the validation rows.
-
-    Args:
-        recording: One with ``motions`` and ``places``, such as `kuka`.
-        test: Numbers of the motions that test.
-        blocks: Into which the other motions, one after another, are cut.
-        validation: Share of these blocks that validate, rounded, at least one.
-        seed: Seed of the choice of the validation blocks.
-    """
-    if recording.motions is None or recording.places is None:
-        raise ValueError(f"{recording.name!r} has no motions that repeat; use split_groups or split_blocks.")
-    is_test = torch.isin(recording.motions, _known(test, recording.motions.unique()))
-    held = max(1, round(validation * blocks))
-    if validation < 0 or held >= blocks or bool(is_test.all()):
-        raise ValueError(
-            f"test={list(test)} and validation={validation} of {blocks} blocks leave none to train on."
-        )
-    labels = torch.full_like(recording.motions, -1)
-    labels[~is_test] = _blocks_of(recording.places[~is_test], blocks)
-    chosen = torch.randperm(blocks, generator=torch.Generator().manual_seed(seed))[:held]
-    return _split(is_test.long() + 2 * torch.isin(labels, chosen).long())
+    order = _shuffled(labels, seed)
+    return _split(torch.isin(groups, order[:tested]), torch.isin(groups, order[tested : tested + held]))
 
 
 def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
@@ -157,23 +95,17 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
 
 
 def recorded_split(recording: Recording, *, validation: float = 0.1, seed: int = 0) -> Split:
-    """The split of the source, with random training rows taken for validation.
-
-    Args:
-        recording: One with ``recorded_test``, such as `barrett`.
-        validation: Share of all rows that validate.
-        seed: Seed of the choice of validation rows.
-    """
-    if recording.recorded_test is None:
+    """The split of the source (``recorded_test``), with random training rows, a share of all, to validate."""
+    tested = recording.recorded_test
+    if tested is None:
         raise ValueError(
             f"{recording.name!r} has no split of its own without common rows; "
             "use split_random or split_blocks."
         )
-    others = (~recording.recorded_test).nonzero()[:, 0]
-    share = validation * len(recording.recorded_test) / len(others)
+    others = (~tested).nonzero()[:, 0]
+    share = validation * len(tested) / len(others)
     inner = split_random(len(others), test=0.0, validation=share, seed=seed)
-    test = recording.recorded_test.nonzero()[:, 0]
-    return Split(others[inner.train], others[inner.validation], test)
+    return Split(others[inner.train], others[inner.validation], tested.nonzero()[:, 0])
 
 
 def _every_fifth(labels: Tensor, blocks: int, validation: float, seed: int) -> Split:
@@ -189,26 +121,62 @@ def _every_fifth(labels: Tensor, blocks: int, validation: float, seed: int) -> S
             f"validation={validation} takes {chosen} of the {len(others)} blocks that do not "
             "test; pass a smaller share >= 0."
         )
-    order = torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))
-    is_validation = torch.isin(number, others[order[:chosen]])
-    part = is_test.long() + 2 * is_validation.long()  # [blocks]
-    return _split(part[labels])
+    return _split(is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen]))
 
 
-def _blocks_of(places: Tensor, blocks: int) -> Tensor:
-    """Block of each place, shape [n]: the line from the first to the last place, cut evenly."""
-    start, stop = places.min(), places.max()
-    return ((places - start) / (stop - start) * blocks).long().clamp(max=blocks - 1)
+def _shuffled(values: Tensor, seed: int) -> Tensor:
+    return values[torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))]
 
 
-def _split(part: Tensor) -> Split:
-    """From the part of each row, 0 train, 1 test, 2 validation, shape [n]."""
-    train, test, held = ((part == kind).nonzero()[:, 0] for kind in range(3))
-    return Split(train, held, test)
+def _split(is_test: Tensor, is_validation: Tensor) -> Split:
+    """From what each row is, each [n], bool."""
+    parts = (~(is_test | is_validation), is_validation, is_test)
+    return Split(*(part.nonzero()[:, 0] for part in parts))
 
 
-def _known(test: Sequence[int], labels: Tensor) -> Tensor:
-    found = torch.tensor(list(test), dtype=labels.dtype)
-    if len(found) == 0 or not bool(torch.isin(found, labels).all()):
-        raise ValueError(f"test={list(test)}; choose from the groups {labels.tolist()}.")
-    return found
+@dataclass(frozen=True)
+class Standardiser:
+    """Means and scales of the training rows, float64; results keep the dtype of what is given."""
+
+    input_mean: Tensor  # [d]
+    input_scale: Tensor  # [d]
+    target_mean: Tensor  # [C]
+    target_scale: Tensor  # [C]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Standardised inputs, shape [n, d]."""
+        return _apply(x, self.input_mean, self.input_scale)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Standardised targets, shape [n, C]."""
+        return _apply(y, self.target_mean, self.target_scale)
+
+    def restore_targets(self, y: Tensor) -> Tensor:
+        """Standardised targets or means back in the units of the data, shape [n, C]."""
+        mean, scale = self.target_mean.to(y.device), self.target_scale.to(y.device)
+        return (y.double() * scale + mean).to(y.dtype)
+
+
+def standardise(train_inputs: Tensor, train_targets: Tensor) -> Standardiser:
+    """Measure the training rows, [n, d] and [n, C]; use it on every other set too, another arm's included.
+
+    A constant column gets the scale 1, so it becomes zero on the training rows.
+    """
+    if len(train_inputs) != len(train_targets) or len(train_inputs) < 2:
+        raise ValueError(
+            f"{len(train_inputs)} input rows and {len(train_targets)} target rows; "
+            "pass the same number of each, at least 2."
+        )
+    return Standardiser(*_statistics(train_inputs), *_statistics(train_targets))
+
+
+def _statistics(rows: Tensor) -> tuple[Tensor, Tensor]:
+    rows = rows.detach().double()
+    mean, scale = rows.mean(0), rows.std(0, correction=0)
+    # Rounding leaves a constant column a tiny spread; dividing by it would make noise of it.
+    constant = scale <= 1e-10 * rows.abs().amax(0)
+    return mean, torch.where(constant, torch.ones_like(scale), scale)
+
+
+def _apply(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    return ((rows.double() - mean.to(rows.device)) / scale.to(rows.device)).to(rows.dtype)

@@ -9,41 +9,28 @@ LOWER, UPPER = 0.0, 6.0
 
 
 def truth(x: Tensor) -> Tensor:
-    r"""The noise-free function of the toy, smooth and wiggly on [0, 6].
+    r"""The noise-free function of the toy, smooth and wiggly on [0, 6]; inputs and values of any shape.
 
     .. math:: f(x) = 0.9 \sin(3.2 x + 2) + 0.5 \sin(1.3 x + 2.6) - 0.3
-
-    Args:
-        x: Inputs, any shape.
-
-    Returns:
-        Values, the shape of ``x``.
     """
     return 0.9 * torch.sin(3.2 * x + 2.0) + 0.5 * torch.sin(1.3 * x + 2.6) - 0.3
 
 
 def snelson_like(
-    *,
-    rows: int = 200,
-    seed: int = 0,
-    gap: tuple[float, float] | None = (2.4, 3.6),
-    noise: float = 0.28,
+    *, rows: int = 200, seed: int = 0, gap: tuple[float, float] | None = (2.4, 3.6), noise: float = 0.28
 ) -> tuple[Tensor, Tensor]:
     """Noisy rows of `truth` in the manner of Snelson's toy set, with a gap in the middle.
 
     The density is uneven (a factor of about four between its peaks and its valleys), and no row
-    falls inside ``gap``. The rows are in random order, as in the original.
-
-    Args:
-        rows: Number of rows n.
-        seed: Seed of the inputs and of the noise.
-        gap: Interval without rows, or None for no gap.
-        noise: Standard deviation of the noise.
-
-    Returns:
-        Inputs and targets, float32, each of shape [n, 1].
+    falls inside ``gap``, where there is one. The rows are in random order, as in the original: inputs and
+    targets, float32, each of shape [n, 1].
     """
-    start, stop = _checked_gap(gap)
+    start, stop = (UPPER, UPPER) if gap is None else gap
+    if gap is not None and (not LOWER <= start < stop <= UPPER or stop - start >= UPPER - LOWER):
+        raise ValueError(
+            f"gap={gap} must be an increasing pair inside [{LOWER}, {UPPER}] that leaves room "
+            "for rows; pass gap=None for no gap."
+        )
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
     generator = torch.Generator().manual_seed(seed)
@@ -55,15 +42,3 @@ def snelson_like(
     x = torch.where(x < start, x, x + width)
     y = truth(x) + noise * torch.randn(rows, 1, generator=generator, dtype=torch.float64)
     return x.float(), y.float()
-
-
-def _checked_gap(gap: tuple[float, float] | None) -> tuple[float, float]:
-    if gap is None:
-        return UPPER, UPPER
-    start, stop = gap
-    if not LOWER <= start < stop <= UPPER or stop - start >= UPPER - LOWER:
-        raise ValueError(
-            f"gap={gap} must be an increasing pair inside [{LOWER}, {UPPER}] that leaves room "
-            "for rows; pass gap=None for no gap."
-        )
-    return start, stop

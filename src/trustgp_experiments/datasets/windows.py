@@ -3,23 +3,20 @@
 import torch
 from torch import Tensor
 
-from .recording import Recording
+from .recordings import Recording
 
 # Of a joint's spread: on the real arms, steps of a motion stay below 0.04 and seams are above 0.13.
 SEAM = 0.1
 
 
-def seams(recording: Recording, *, threshold: float = SEAM) -> Tensor:
+def seams(recording: Recording) -> Tensor:
     r"""Where the arm jumps: steps that the joints' velocities do not explain, bool, shape [n - 1].
 
     .. math:: \max_j | \Delta q_j - \Delta t\, \bar{\dot q}_j | / \mathrm{std}(q_j)
 
     with the time step that explains the row's step best, between nothing and twice the usual one. Recordings
-    are put together from runs without saying where one ends: `sarcos` has eight such places.
-
-    Args:
-        recording: Its inputs begin with the positions and velocities of as many joints as there are torques.
-        threshold: Of the number above.
+    are put together from runs without saying where one ends: `sarcos` has eight such places. Its inputs begin
+    with the positions and velocities of as many joints as there are torques.
     """
     joints = recording.targets.shape[1]
     position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
@@ -33,7 +30,7 @@ def seams(recording: Recording, *, threshold: float = SEAM) -> Tensor:
     time = (step * mean).sum(dim=1) / mean.square().sum(dim=1).clamp_min(1e-300)
     time = time.clamp(min=torch.zeros_like(usual), max=2 * usual)  # [n - 1]
     spread = position.std(dim=0, correction=0).clamp_min(1e-300)
-    jumps = ((step - time[:, None] * mean).abs() / spread).amax(dim=1) > threshold
+    jumps = ((step - time[:, None] * mean).abs() / spread).amax(dim=1) > SEAM
     if recording.groups is not None:
         jumps |= recording.groups.diff() != 0
     return jumps
@@ -42,10 +39,7 @@ def seams(recording: Recording, *, threshold: float = SEAM) -> Tensor:
 def window_ends(labels: Tensor, borders: Tensor, length: int) -> Tensor:
     """The last rows of all windows whose rows share a label and hold no border, ascending, shape [m].
 
-    Args:
-        labels: Which part of a split each row belongs to, shape [n].
-        borders: Whether the step from each row to the next is none, bool, shape [n - 1].
-        length: Rows of a window.
+    Labels [n] say which part of a split a row belongs to, borders [n - 1] which step to the next row is none.
     """
     n = len(labels)
     if not 1 <= length <= n or len(borders) != n - 1:
@@ -60,11 +54,5 @@ def window_ends(labels: Tensor, borders: Tensor, length: int) -> Tensor:
 
 
 def windows_at(rows: Tensor, ends: Tensor, length: int) -> Tensor:
-    """The windows themselves, the oldest row first, shape [m, length, d].
-
-    Args:
-        rows: In the order of time, shape [n, d].
-        ends: Last row of each window, shape [m].
-        length: Rows of a window.
-    """
+    """Windows of rows [n, d], in the order of time, that end at rows [m], shape [m, length, d]."""
     return rows[ends[:, None] + torch.arange(1 - length, 1, device=ends.device)]

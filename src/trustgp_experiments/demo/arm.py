@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trustgp import metrics
+from trustgp import metrics, plots
 from trustgp.api import fit
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.tangents import LayerFactors
 
-from ..datasets import Recording, Standardiser, simulate, standardise
-from ..peers import ConstantNoise, mlp, train
+from ..core.arm import scaled_rows
+from ..core.recipes import Pair, mlp_recipe
+from ..datasets import Standardiser, simulate, standardise
+from ..peers import ConstantNoise
 
 TRAJECTORY = 500  # rows of a simulated trajectory: 5 s at 100 Hz
 STRIDE = 20  # every 20th row: neighbours in time hardly differ
-MOTIONS = {"same": "slow", "shifted": "shifted", "fast": "fast"}  # name of a test set: style of its motion
+JOINT = 3  # whose torque is drawn over time: the elbow
+LABELS = {"same": "like the training", "shifted": "elsewhere", "fast": "faster, elsewhere"}
+COLOURS = {"same": plots.BLUE, "shifted": plots.GREEN, "fast": plots.ORANGE}
+Z95 = 1.959964
 
-Pair = tuple[Tensor, Tensor]
+Predictions = dict[str, dict[str, Prediction]]  # by method, then by motion
+Scores = dict[str, Any]  # numbers, or None, in units of the training torques' standard deviation, by measure
 
 
 @dataclass(frozen=True)
 class ArmSize:
-    """How large part two is.
-
-    Args:
-        trajectories: Slow ones; a tenth validates, a tenth tests, the others train.
-        foreign: Trajectories of each unknown style.
-        width: Of the three hidden layers.
-        epochs: Of the training.
-    """
+    """Slow trajectories (a tenth validates, a tenth tests), those of each other style, width and training."""
 
     trajectories: int
     foreign: int
@@ -48,75 +49,32 @@ QUICK = ArmSize(trajectories=150, foreign=15, width=48, epochs=20)
 
 @dataclass(frozen=True)
 class ArmData:
-    """Standardised rows (inputs [n, 21], targets [n, 7]).
-
-    Args:
-        train, validation: Rows of different slow trajectories.
-        tests: By motion: "same" (further slow trajectories), "shifted" and "fast".
-        films: One whole trajectory of "same" and of "fast" at 100 Hz, for the figure.
-        scaling: Statistics of the training rows.
-    """
+    """Rows (inputs [n, 21], targets [n, 7]), by the training rows standardised; parts share no trajectory."""
 
     train: Pair
     validation: Pair
-    tests: dict[str, Pair]
-    films: dict[str, Pair]
+    tests: dict[str, Pair]  # by motion; "same" are further slow trajectories
+    films: dict[str, Pair]  # one whole trajectory of "same" and of "fast" at 100 Hz, for the figure
     scaling: Standardiser
 
 
 @dataclass(frozen=True)
-class MotionScores:
-    """One method on one motion, in units of the training torques' standard deviation.
-
-    Args:
-        nll: Mean negative log likelihood per torque.
-        rmse: Root mean squared error.
-        coverage: Share of torques inside the 95 % interval.
-        std: Mean standard deviation.
-        novelty: Mean novelty.
-        auroc_std, auroc_novelty: Told apart from "same" by either; None on "same" itself.
-    """
-
-    nll: float
-    rmse: float
-    coverage: float
-    std: float
-    novelty: float
-    auroc_std: float | None
-    auroc_novelty: float | None
-
-
-@dataclass(frozen=True)
 class Arm:
-    """What part two found.
-
-    Args:
-        data: The rows.
-        scores: By method, then by motion.
-        predictions: The same of the tests.
-        films: By method, then by motion: predictions on `data.films`.
-        figures: Rows, experts, bytes and seconds of the fit.
-    """
+    """What part two found, by method, then by motion."""
 
     data: ArmData
-    scores: dict[str, dict[str, MotionScores]]
-    predictions: dict[str, dict[str, Prediction]]
-    films: dict[str, dict[str, Prediction]]
-    figures: dict[str, Any]
-
-    def summary(self) -> dict[str, Any]:
-        """The numbers of the table, and of the lines below it."""
-        scores = {m: {k: asdict(s) for k, s in table.items()} for m, table in self.scores.items()}
-        return {**self.figures, "scores": scores}
+    scores: dict[str, dict[str, Scores]]
+    predictions: Predictions
+    films: Predictions
+    figures: dict[str, Any]  # rows, experts, bytes and seconds of the fit
 
 
 def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> Arm:
     """Simulate, train one network on slow motions, and ask four error bars about other motions."""
     data = arm_data(size, seed=seed)
     start = time.perf_counter()
-    untrained = mlp([21, *[size.width] * 3, 7], activation=nn.SiLU, seed=seed)
-    recipe = {"epochs": size.epochs, "learning_rate": 0.003, "seed": seed, "progress": progress}
-    network = train(untrained, *data.train, **recipe)
+    recipe = mlp_recipe([21, *[size.width] * 3, 7], activation=nn.SiLU, epochs=size.epochs)
+    network = recipe.train(data.train, seed=seed, progress=progress)
     trained = time.perf_counter()
     options = {"validation": data.validation, "seed": seed, "progress": progress}
     model = fit(network, data.train, **options)
@@ -135,7 +93,10 @@ def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> A
         "training_seconds": round(trained - start, 2),
         "fit_seconds": round(fitted - trained, 2),
     }
-    scores = {method: _score(table, data.tests) for method, table in predictions.items()}
+    scores = {
+        method: {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
+        for method, found in predictions.items()
+    }
     return Arm(data, scores, predictions, _predict_all(methods, data.films), figures)
 
 
@@ -148,13 +109,10 @@ def arm_data(size: ArmSize, *, seed: int) -> ArmData:
     kept = torch.arange(len(slow.inputs)) % STRIDE == 0
     is_train, is_test = slow.groups < first_test - held, slow.groups >= first_test
     scaling = standardise(slow.inputs[kept & is_train], slow.targets[kept & is_train])
-
-    def rows(recording: Recording, chosen: Tensor | slice) -> Pair:
-        return scaling.inputs(recording.inputs[chosen]), scaling.targets(recording.targets[chosen])
-
+    rows = partial(scaled_rows, scaling)
     tests, films = {"same": rows(slow, kept & is_test)}, {"same": rows(slow, slow.groups == first_test)}
     for number, motion in enumerate(("shifted", "fast"), start=1):
-        foreign = simulate(rows=TRAJECTORY * size.foreign, style=MOTIONS[motion], seed=seed + 1000 * number)
+        foreign = simulate(rows=TRAJECTORY * size.foreign, style=motion, seed=seed + 1000 * number)
         tests[motion] = rows(foreign, slice(None, None, STRIDE))
         if motion == "fast":
             films[motion] = rows(foreign, slice(TRAJECTORY))
@@ -162,30 +120,22 @@ def arm_data(size: ArmSize, *, seed: int) -> ArmData:
     return ArmData(train_rows, held_rows, tests, films, scaling)
 
 
-def _score(predictions: dict[str, Prediction], tests: dict[str, Pair]) -> dict[str, MotionScores]:
-    """Scores of one method, by motion; "same" is what the others are told apart from."""
-
-    def score(motion: str) -> MotionScores:
-        found, known, targets = predictions[motion], predictions["same"], tests[motion][1]
-        areas: list[float | None] = [None, None]
-        if motion != "same":
-            pairs = (known.std.mean(1), found.std.mean(1)), (known.novelty, found.novelty)
-            areas = [float(metrics.auroc(*pair)) for pair in pairs]
-        return MotionScores(
-            float(metrics.gaussian_nll(found.mean, found.variance, targets).mean()),
-            float(metrics.mse(found.mean, targets).sqrt()),
-            float(metrics.coverage(found, targets)),
-            float(found.std.mean()),
-            float(found.novelty.mean()),
-            *areas,
-        )
-
-    return {motion: score(motion) for motion in predictions}
+def _score(found: Prediction, known: Prediction, targets: Tensor) -> Scores:
+    """One method's errors and error bars on one motion, and how well they tell it from the known one."""
+    pairs = (known.std.mean(1), found.std.mean(1)), (known.novelty, found.novelty)
+    areas = [None if found is known else float(metrics.auroc(*pair)) for pair in pairs]
+    return {
+        "nll": float(metrics.gaussian_nll(found.mean, found.variance, targets).mean()),
+        "rmse": float(metrics.mse(found.mean, targets).sqrt()),
+        "coverage": float(metrics.coverage(found, targets)),
+        "std": float(found.std.mean()),
+        "novelty": float(found.novelty.mean()),
+        "auroc_std": areas[0],
+        "auroc_novelty": areas[1],
+    }
 
 
-def _predict_all(
-    methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]
-) -> dict[str, dict[str, Prediction]]:
+def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]) -> Predictions:
     """By method, then by motion; "corrected" comes from the same call as "trustgp"."""
     found = {
         name: {motion: predict(inputs) for motion, (inputs, _) in tests.items()}
@@ -193,3 +143,60 @@ def _predict_all(
     }
     found["trustgp corrected"] = {motion: p.corrected for motion, p in found["trustgp"].items()}
     return found
+
+
+def draw_arm(arm: Arm, path: Path) -> None:
+    """A torque over time with both error bars; how large they are; how often they are right."""
+    with plots.figure(path, width=9.0, height=7.4, dpi=110) as figure:
+        grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1))
+        _draw_film(figure.add_subplot(grid[0, :]), arm)
+        _draw_deviations(figure.add_subplot(grid[1, 0]), arm)
+        _draw_coverage(figure.add_subplot(grid[1, 1]), arm)
+
+
+def _draw_film(axes: Any, arm: Arm) -> None:
+    """One slow trajectory, then a fast one, of one torque, in N m."""
+    scaling = arm.data.scaling
+    scale = float(scaling.target_scale[JOINT])
+    start = 0.0
+    for number, (motion, (_, targets)) in enumerate(arm.data.films.items()):
+        times = start + torch.arange(len(targets)) / 100.0
+        ours, constant = arm.films["trustgp"][motion], arm.films["constant noise"][motion]
+        mean = scaling.restore_targets(ours.mean)[:, JOINT]
+        band, narrow = (Z95 * scale * found.std[:, JOINT] for found in (ours, constant))
+        first = number == 0
+        labels = {"label": "95 % of trustgp", "line": "network"} if first else {}
+        plots.draw_band(axes, times, mean, band, **labels)
+        dashed = {"color": plots.RED, "linewidth": 0.8, "linestyle": "--"}
+        axes.plot(times, mean - narrow, **dashed, label="95 % of constant noise" if first else None)
+        axes.plot(times, mean + narrow, **dashed)
+        truth = scaling.restore_targets(targets)[:, JOINT]
+        axes.plot(times, truth, color=plots.INK, linewidth=1.2, label="true torque" if first else None)
+        middle = float(times.mean())
+        axes.text(middle, 0.97, LABELS[motion], ha="center", va="top", transform=axes.get_xaxis_transform())
+        start = float(times[-1]) + 0.01
+    axes.axvline(start / 2, color=plots.GREY, linewidth=1)
+    axes.set_title(f"Torque of joint {JOINT + 1} along two trajectories that were never trained")
+    axes.set(xlabel="time [s]", ylabel="torque [N m]", xlim=(0, start))
+    axes.legend(loc="lower left", ncols=4, fontsize=8)
+
+
+def _draw_deviations(axes: Any, arm: Arm) -> None:
+    deviations = {LABELS[m]: p.std.mean(1) for m, p in arm.predictions["trustgp"].items()}
+    plots.draw_histograms(axes, deviations, colours=[COLOURS[m] for m in arm.predictions["trustgp"]])
+    constant = arm.scores["constant noise"]["same"]["std"]
+    axes.axvline(constant, color=plots.RED, linewidth=1, linestyle="--", label="constant noise")
+    for motion, scores in arm.scores["trustgp"].items():
+        axes.plot(scores["rmse"], 0, marker="^", color=COLOURS[motion], markersize=9, clip_on=False, zorder=5)
+    axes.set_title("Standard deviation of trustgp (▲: true rmse)")
+    axes.set(xlabel="std, in units of the training torques", ylabel="share of rows")
+    axes.legend(fontsize=8, loc="upper right")
+
+
+def _draw_coverage(axes: Any, arm: Arm) -> None:
+    motions = list(arm.data.tests)
+    series = {LABELS[m]: [by_motion[m]["coverage"] for by_motion in arm.scores.values()] for m in motions}
+    plots.draw_bars(axes, list(arm.scores), series, colours=[COLOURS[m] for m in motions])
+    axes.axvline(0.95, color=plots.INK, linewidth=1, linestyle="--")
+    axes.set_title("Torques inside the 95 % interval (dashed: ideal)")
+    axes.set(xlabel="share", xlim=(0, 1))

@@ -5,23 +5,24 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from trustgp import plots
 from trustgp.detection import Detection, DetectionModel, Detections, Things, fit_detector
 from trustgp.executors.progress import Reporter, reporting
 from trustgp.metrics import auroc
 from trustgp.metrics.boxes import nearest
+from trustgp.plots.boxes import annotate, as_picture, draw_picture, lay_out
 
-from ..core.extras import require_extras
-from ..core.single_thread import alone
+from ..core.registry import require_extras
+from ..core.result import alone
 from ..datasets.scenes import CLASSES, scenes
 from ..training.detector_network import pixels, trained
-from .detection_figure import draw_scenes
-from .run import new_table, write_results
+from .run import result_table, write_results
 
 SEED = {"train": 0, "validation": 1, "looked at": 4}  # of the rendered pictures; the detector knows the first
 HIT = 0.3  # overlap with a thing's box from which a detection is of that thing
@@ -29,6 +30,20 @@ FALSE_ALARM = 0.05  # share of known things above the threshold, which is fitted
 CHUNK = 10  # pictures rendered or looked at between two steps of a bar
 GROUPS = {"known": "known things", "novel": "novel things", "flight": "in flight"}
 STYLES = {"known": "carry", "novel": "novel", "flight": "flight"}
+TITLES = {
+    "known": "Known things, seen as in training",
+    "novel": "Novel things: a rock, an astronaut, a second rover",
+    "flight": "In flight: from high up, low sun, haze, motion blur",
+}
+COLUMNS = {  # of a number: the head of its column, and how it is written
+    "detections": ("found", "{}"),
+    "confidence": ("confidence", "{:.3f}"),
+    "std": ("edge std", "{:.2f} px"),
+    "novelty": ("novelty", "{:.3f}"),
+    "auroc_novelty": ("AUROC novelty", "{:.3f}"),
+    "auroc_confidence": ("AUROC 1 - conf.", "{:.3f}"),
+}
+ACROSS = 4  # pictures of the figure, of each group
 
 
 @dataclass(frozen=True)
@@ -41,27 +56,6 @@ class PictureCounts:
 
 
 FULL, QUICK = PictureCounts(300, 80, 60), PictureCounts(30, 20, 8)
-
-
-@dataclass(frozen=True)
-class DetectionGroup:
-    """Detections of one kind; medians, and how well two scores tell them from known things.
-
-    Args:
-        detections: How many.
-        confidence: The detector's own.
-        std: Of the edges, in pixels.
-        novelty: In [0, 1].
-        auroc_novelty: By novelty; None: of known things themselves, or without detections.
-        auroc_confidence: By one minus the confidence.
-    """
-
-    detections: int
-    confidence: float | None
-    std: float | None
-    novelty: float | None
-    auroc_novelty: float | None
-    auroc_confidence: float | None
 
 
 @dataclass(frozen=True)
@@ -79,16 +73,10 @@ class SeenPictures:
 
 
 def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
-    """Fit, look, print a table, and write `detection.png` and `results.json` into `out`.
+    """Fit, look, print a table, and write `detection.png` and `results.json` into the folder `out`.
 
-    Args:
-        out: A folder, made if it is not there.
-        seed: Of the fit; pictures are always the same.
-        quick: A few dozen pictures, for CI.
-        console: Where to print; bars are shown in a terminal only.
-
-    Returns:
-        0; missing extras are an ImportError that names them all.
+    The seed is that of the fit: pictures are always the same. Missing extras are an ImportError that names
+    them all; else 0 is returned.
     """
     start = time.perf_counter()
     require_extras("The demo of detection", ["plots", "detection"])
@@ -100,11 +88,13 @@ def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Con
     assert model.alarm is not None
     threshold = float(model.alarm.threshold)
     draw_scenes(out / "detection.png", seen, threshold=threshold)
-    console.print(detection_table(groups))
+    title = "Detections: medians, and AUROC against known things"
+    named = {GROUPS[key]: group for key, group in groups.items()}
+    console.print(result_table(title, "detections", COLUMNS, {"": named}))
     console.print(f"Figure: {out / 'detection.png'}\n", soft_wrap=True)
     results = {"seed": seed, "quick": quick, "pictures": asdict(size), **seconds}
-    results |= {"groups": {key: asdict(group) for key, group in groups.items()}, "threshold": threshold}
-    write_results(out, {**results, "model_bytes": model.nbytes}, start, console)
+    results |= {"groups": groups, "threshold": threshold, "model_bytes": model.nbytes}
+    write_results(out, results, start, console)
     return 0
 
 
@@ -147,12 +137,10 @@ def counting(key: str, found: list[Detections], things: list[Things]) -> list[Te
 
     In flight all of them; else those whose box is that of a known thing, or of a novel one.
     """
-    if key == "flight":
-        return [torch.ones(len(one), dtype=torch.bool) for one in found]
     counts = []
     for one, true in zip(found, things, strict=True):
-        if not len(true.labels):
-            counts.append(torch.zeros(len(one), dtype=torch.bool))
+        if key == "flight" or not len(true.labels):
+            counts.append(torch.full((len(one),), key == "flight"))
             continue
         share, which = nearest(one.boxes.cpu(), true.boxes)
         novel = true.labels[which] >= len(CLASSES)
@@ -160,8 +148,11 @@ def counting(key: str, found: list[Detections], things: list[Things]) -> list[Te
     return counts
 
 
-def summarise(seen: dict[str, SeenPictures]) -> dict[str, DetectionGroup]:
-    """Every group, the novel ones and the flight beside known things."""
+def summarise(seen: dict[str, SeenPictures]) -> dict[str, dict[str, float | None]]:
+    """Of each group: how many detections, medians, and by how well two scores tell them from known things.
+
+    The std is that of the edges, in pixels. Known things, and groups without detections, have no AUROC.
+    """
     familiar = {field: seen["known"].of(field) for field in ("novelty", "confidence")}
     groups = {}
     for key, one in seen.items():
@@ -173,20 +164,36 @@ def summarise(seen: dict[str, SeenPictures]) -> dict[str, DetectionGroup]:
                 round(float(auroc(familiar["novelty"], novelty)), 4),
                 round(float(auroc(1 - familiar["confidence"], 1 - confidence)), 4),
             ]
-        groups[key] = DetectionGroup(len(novelty), *medians, *areas)
+        groups[key] = dict(zip(COLUMNS, (len(novelty), *medians, *areas), strict=True))
     return groups
 
 
-def detection_table(groups: dict[str, DetectionGroup]) -> Table:
-    """One row for each group."""
-    names = ("found", "confidence", "edge std", "novelty", "AUROC novelty", "AUROC 1 - conf.")
-    table = new_table("Detections: medians, and AUROC against known things", "detections", names)
-    for key, group in groups.items():
-        cells = [_cell(group.confidence), _cell(group.std, 2, " px"), _cell(group.novelty)]
-        areas = (_cell(area) for area in (group.auroc_novelty, group.auroc_confidence))
-        table.add_row(GROUPS[key], str(group.detections), *cells, *areas)
-    return table
+def draw_scenes(path: Path, seen: dict[str, SeenPictures], *, threshold: float) -> None:
+    """The first pictures of each group in which something of it was found."""
+    with plots.figure(path, width=2.6 * ACROSS + 0.7, height=2.65 * len(seen) + 0.2, dpi=90) as drawn:
+        grid = drawn.subplots(len(seen), ACROSS, squeeze=False)
+        shown = []
+        for row, (key, group) in zip(grid, seen.items(), strict=True):
+            chosen = [i for i, counts in enumerate(group.counts) if bool(counts.any())][:ACROSS]
+            for place, axes in enumerate(row):
+                if place >= len(chosen):
+                    axes.set_axis_off()
+                    continue
+                title = TITLES[key] if place == 0 else None
+                draw_picture(axes, as_picture(group.images[chosen[place]]), title)
+                shown.append((axes, group.found[chosen[place]]))
+        _draw_scale(drawn, grid, threshold)
+        lay_out(drawn)
+        for axes, found in shown:
+            annotate(axes, found, names=CLASSES, level=0.95, threshold=threshold)
 
 
-def _cell(value: float | None, digits: int = 3, unit: str = "") -> str:
-    return "" if value is None else f"{value:.{digits}f}{unit}"
+def _draw_scale(drawn: Any, grid: Any, threshold: float) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scale = ScalarMappable(Normalize(0, 2 * threshold), plots.colour_map())
+    bar = drawn.colorbar(scale, ax=grid, shrink=0.5, aspect=28, pad=0.015, extend="max")
+    bar.outline.set_visible(False)
+    bar.set_ticks([0, threshold, 2 * threshold], labels=["0", f"{threshold:.2f}", f"{2 * threshold:.2f}"])
+    bar.set_label("novelty; the threshold in the middle", fontsize=8)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ..core.extras import require_extras
-from ..core.single_thread import alone
+from ..core.registry import require_extras
+from ..core.result import alone
 from ..core.toy import NUM_EXPERTS
-from .arm import FULL, QUICK, Arm, run_arm
-from .arm_figure import draw_arm
-from .toy import Toy, draw_toy, run_toy
+from .arm import FULL, QUICK, draw_arm, run_arm
+from .toy import draw_toy, run_toy
 
 PARTS = ("toy", "arm")
 MOTIONS = {
@@ -24,22 +23,28 @@ MOTIONS = {
     "shifted": "elsewhere, as slow",
     "fast": "elsewhere, and faster",
 }
+TOY_COLUMNS = {  # of a number: the head of its column, and how it is written
+    "borders": ("borders", "{}"),
+    "mean_jump": ("mean ratio", "{:.2f}"),
+    "largest_jump": ("largest ratio", "{:.2f}"),
+}
+ARM_COLUMNS = {
+    "nll": ("NLL", "{:.2f}"),
+    "rmse": ("RMSE", "{:.3f}"),
+    "coverage": ("in 95 %", "{:.1%}"),
+    "std": ("std", "{:.3f}"),
+    "novelty": ("novelty", "{:.3f}"),
+    "auroc_std": ("AUROC std", "{:.3f}"),
+    "auroc_novelty": ("AUROC nov.", "{:.3f}"),
+}
 
 
 def run_demo(
     out: Path, *, seed: int = 0, quick: bool = False, parts: Sequence[str] = PARTS, console: Console
 ) -> int:
-    """Run the parts, write their figures and `results.json` into `out`, and print what they found.
+    """Run the parts, write their figures and `results.json` into the folder `out`, and print what they found.
 
-    Args:
-        out: A folder, made if it is not there.
-        seed: Of data, networks and fits.
-        quick: A smaller arm, for CI.
-        parts: Some of `PARTS`.
-        console: Where to print; bars are shown in a terminal only.
-
-    Returns:
-        0; a missing extra is an ImportError that names it.
+    A missing extra is an ImportError that names it; else 0 is returned.
     """
     start = time.perf_counter()
     require_extras("The demo", ["plots"])
@@ -57,56 +62,50 @@ def write_results(out: Path, results: dict[str, Any], start: float, console: Con
     console.print(f"All numbers: {target} ({results['seconds']:.0f} s in all)", soft_wrap=True)
 
 
-def new_table(title: str, first: str, others: Sequence[str]) -> Table:
-    """A table whose first column is words and whose others are numbers."""
+def result_table(
+    title: str,
+    first: str,
+    columns: Mapping[str, tuple[str, str]],
+    sections: Mapping[str, Mapping[str, Mapping[str, Any]]],
+) -> Table:
+    """Numbers by section (of which one may be called ""), row and column; None is a gap."""
     table = Table(title=title, title_justify="left")
     table.add_column(first)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def toy_table(toy: Toy) -> Table:
-    """How far the standard deviation jumps at the experts' borders."""
-    title = f"Toy: steps of the std between {NUM_EXPERTS} experts"
-    table = new_table(title, "experts", ("borders", "mean ratio", "largest ratio"))
-    for name, numbers in toy.summary().items():
-        steps = (f"{numbers[key]:.2f}" for key in ("mean_jump", "largest_jump"))
-        table.add_row(name, str(numbers["borders"]), *steps)
-    return table
-
-
-def arm_table(arm: Arm) -> Table:
-    """Every method on every motion."""
-    names = ("NLL", "RMSE", "in 95 %", "std", "novelty", "AUROC std", "AUROC nov.")
-    table = new_table("Arm: errors and error bars of 7 torques, in training units", "error bar", names)
-    for motion, title in MOTIONS.items():
-        table.add_section()
-        table.add_row(f"[bold]{title}[/bold]")
-        for method, by_motion in arm.scores.items():
-            one = by_motion[motion]
-            cells = [f"{one.nll:.2f}", f"{one.rmse:.3f}", f"{100 * one.coverage:.1f} %", f"{one.std:.3f}"]
-            areas = ("" if area is None else f"{area:.3f}" for area in (one.auroc_std, one.auroc_novelty))
-            table.add_row(f"  {method}", *cells, f"{one.novelty:.3f}", *areas)
+    for head, _ in columns.values():
+        table.add_column(head, justify="right")
+    for heading, rows in sections.items():
+        if heading:
+            table.add_section()
+            table.add_row(f"[bold]{heading}[/bold]")
+        for name, numbers in rows.items():
+            cells = [
+                "" if numbers[key] is None else text.format(numbers[key]).replace("%", " %")
+                for key, (_, text) in columns.items()
+            ]
+            table.add_row(f"  {name}" if heading else name, *cells)
     return table
 
 
 def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
-    """Part one; it is quick as it is."""
     toy = alone(lambda: run_toy(seed=seed, progress=True))
     draw_toy(toy, out / "toy.png")
-    console.print(toy_table(toy))
+    summary = toy.summary()
+    title = f"Toy: steps of the std between {NUM_EXPERTS} experts"
+    console.print(result_table(title, "experts", TOY_COLUMNS, {"": summary}))
     console.print(f"Figure: {out / 'toy.png'}\n", soft_wrap=True)
-    return toy.summary()
+    return summary
 
 
 def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
-    """Part two."""
     arm = alone(lambda: run_arm(size=QUICK if quick else FULL, seed=seed, progress=True))
     draw_arm(arm, out / "arm.png")
-    console.print(arm_table(arm))
+    sections = {
+        title: {method: arm.scores[method][m] for method in arm.scores} for m, title in MOTIONS.items()
+    }
+    title = "Arm: errors and error bars of 7 torques, in training units"
+    console.print(result_table(title, "error bar", ARM_COLUMNS, sections))
     figures, ours = arm.figures, arm.scores["trustgp"]
-    error, bar = ours["fast"].rmse / ours["same"].rmse, ours["fast"].std / ours["same"].std
+    error, bar = (ours["fast"][measure] / ours["same"][measure] for measure in ("rmse", "std"))
     console.print(
         f"From known motions to faster ones elsewhere the error grows {error:.0f}-fold, "
         f"the error bar of trustgp {bar:.0f}-fold."
@@ -117,7 +116,7 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
         f"trustgp.fit {figures['fit_seconds']:.1f} s."
     )
     console.print(f"Figure: {out / 'arm.png'}\n", soft_wrap=True)
-    return arm.summary()
+    return {**figures, "scores": arm.scores}
 
 
 _RUN = {"toy": _toy, "arm": _arm}

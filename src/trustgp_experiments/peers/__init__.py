@@ -1,21 +1,27 @@
-"""The peers, behind the same `predict`, and the training they share with the studies."""
+"""The peers, behind the same `predict`, and the training they share with the studies.
 
-from ..training.networks import cnn
-from ..training.train import mlp, train, train_many
-from .bundle import Bundle
+Every `fit` takes a trained network in eval mode and rows, which are (inputs, targets), a Dataset or a
+DataLoader: ``train``, those it was trained on, and ``validation``, others, by which error bars are sized.
+``seed`` is of everything random in it. `predict` takes inputs as the network does, a tensor, a tuple or a
+dict, and gives a `trustgp.Prediction`, or for classes a `ClassAnswer`.
+"""
+
+from ..training.train import cnn, mlp, train, train_many
 from .class_answer import ClassAnswer
-from .class_laplace import LaplaceClassifier
-from .constant_noise import ConstantNoise
-from .dropout import DropoutClassifier, MCDropout
-from .ensemble import Ensemble, EnsembleClassifier
 from .landmark_gp import LandmarkGP
 from .laplace_posterior import KronPosterior
-from .laplace_predictive import LaplaceGLM, LaplaceSampled
+from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
+from .members import (
+    ConstantNoise,
+    DropoutClassifier,
+    Ensemble,
+    EnsembleClassifier,
+    MCDropout,
+    SoftmaxClassifier,
+)
 from .propagation import PropagatedDropout
-from .registry import CLASS_METHODS, METHODS, Fitted, Method, fit_methods
-from .softmax import SoftmaxClassifier
-from .subset_gp import SubsetGP
-from .trusted import TrustGP
+from .registry import CLASS_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
+from .trusted import SubsetGP, TrustGP
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     # error bars from the network alone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,21 +15,13 @@ from trustgp.metrics import entropy
 
 @dataclass(frozen=True)
 class ClassAnswer:
-    """A prediction of classes; it reads as that of a model fitted with `trustgp.Classification()` does.
+    """A prediction of classes; it reads as that of a model fitted with `trustgp.Classification()` does."""
 
-    Args:
-        mean: Logits: those of the network, or the mean over members, shape [n, C].
-        probabilities: Of the classes, shape [n, C].
-        valid: False for rows with NaN or infinite inputs or logits, shape [n].
-        variance: Of each logit, over members or weights, shape [n, C]; None: the peer knows none.
-        mutual_information: Of the class and the member, in nats, shape [n]; None: there are no members.
-    """
-
-    mean: Tensor
-    probabilities: Tensor
-    valid: Tensor
-    variance: Tensor | None = None
-    mutual_information: Tensor | None = None
+    mean: Tensor  # logits: those of the network, or the mean over members  [n, C]
+    probabilities: Tensor  # of the classes  [n, C]
+    valid: Tensor  # False for rows with NaN or infinite inputs or logits  [n]
+    variance: Tensor | None = None  # of each logit, over members or weights; None: not known  [n, C]
+    mutual_information: Tensor | None = None  # of class and member, in nats; None: no members  [n]
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -46,12 +38,7 @@ class ClassAnswer:
 
 
 def read_labels(data: object, *, name: str) -> tuple[Rows, Tensor]:
-    """Rows and their class numbers, int64, shape [n].
-
-    Args:
-        data: (inputs, labels), a Dataset or a DataLoader.
-        name: For messages.
-    """
+    """Rows and their class numbers, int64, shape [n]; messages call them by the name."""
     rows = read_rows(data, name=name)
     labels = rows.targets
     if labels.shape[1] != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
@@ -63,13 +50,7 @@ def read_labels(data: object, *, name: str) -> tuple[Rows, Tensor]:
 
 
 def check_labels(logits: Tensor, labels: Tensor, *, name: str) -> None:
-    """Raise unless there is a logit for every label.
-
-    Args:
-        logits: Shape [n, C].
-        labels: Shape [n].
-        name: For messages.
-    """
+    """Raise unless there is a logit [n, C] for every label [n]."""
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise ValueError(f"the network gives {tuple(logits.shape)}; logits [n, C] with C >= 2 are needed.")
     low, high = int(labels.min()), int(labels.max())
@@ -88,19 +69,14 @@ def answer_classes(
 
 
 def answer_members(inputs: Inputs, logits: Tensor) -> ClassAnswer:
-    r"""What several networks say together: the mean of their probabilities.
+    r"""What several networks with logits [S, n, C] say together: the mean of their probabilities.
 
     .. math:: I = H(\bar p) - \tfrac1S \sum_s H(p_s), \qquad v_c = \tfrac1S \sum_s (z_{sc} - \bar z_c)^2
-
-    Args:
-        inputs: Of n rows.
-        logits: Of each member, shape [S, n, C].
     """
     probabilities = logits.softmax(dim=2)
     mean = probabilities.mean(dim=0)
     within = torch.stack([entropy(one) for one in probabilities]).mean(dim=0)
     information = (entropy(mean) - within).clamp_min(0.0)  # rounding may take it below zero
     found = answer_classes(inputs, logits.mean(dim=0), mean, logits.var(dim=0, correction=0))
-    most = math.log(logits.shape[2])
-    information = torch.where(found.valid, information, most).to(mean.dtype)
-    return ClassAnswer(found.mean, mean, found.valid, found.variance, information)
+    information = torch.where(found.valid, information, math.log(logits.shape[2])).to(mean.dtype)
+    return replace(found, mutual_information=information)

@@ -1,27 +1,36 @@
 """The Kronecker-factored Laplace posterior over a network's weights: laplace-torch does the work.
 
-It is made once; `LaplaceGLM` and `LaplaceSampled` are two ways to predict with it.
+It is made once; `LaplaceGLM`, `LaplaceSampled` and `LaplaceClassifier` are ways to predict with it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
+from trustgp.data.chunking import chunks
 from trustgp.data.rows import read_rows
-from trustgp.data.trees import Inputs
-from trustgp.tangents.network import as_matrix, choose_parameters
+from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
+from trustgp.tangents.jacobian.accumulators import products
+from trustgp.tangents.jacobian.per_sample import Gradients
+from trustgp.tangents.network import as_matrix, choose_parameters, prepare
 
 from ..training.inference import errors, own_randomness, run_network
-from .kron_variance import KronVariance
 
 BATCH = 1024  # rows of a step of the curvature
+CHUNK = 512  # rows whose signals stand side by side
+PRODUCT_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of the gradients that stand written out at a time
+JACOBIAN_BYTES = {"cpu": 2**28, "cuda": 2**31}  # of a chunk of rows where Jacobians must be written out
+ALIKE = {torch.float64: 1e-8}  # of our variance and laplace-torch's, relative
+ROUGHLY = 0.1  # in other precisions: convolutions on a GPU round to three digits, what is wrong is so by far
 MISSING = (
     "the Laplace peers need laplace-torch, which cannot be imported ({error}): pip install "
     "'trustgp[peers]', then pip install --no-deps laplace-torch backpack-for-pytorch "
@@ -32,23 +41,14 @@ MISSING = (
 
 @dataclass(frozen=True)
 class KronPosterior:
-    """N(theta, P^-1) with P = H / noise + prior, H a Kronecker product for each layer. Made by `fit`.
+    """N(theta, P^-1) with P = H / noise + prior, H a Kronecker product for each layer. Made by `fit`."""
 
-    Args:
-        network: A private copy in eval mode.
-        names: Of the parameters that vary.
-        laplace: laplace-torch's object, around a second copy.
-        noise: sigma^2, the mean squared residual of the validation rows.
-        prior: The prior precision of the largest evidence at that noise.
-        kron: Makes variances.
-    """
-
-    network: nn.Module
-    names: tuple[str, ...]
-    laplace: Any
-    noise: float
-    prior: float
-    kron: KronVariance
+    network: nn.Module  # a private copy in eval mode
+    names: tuple[str, ...]  # of the parameters that vary
+    laplace: Any  # laplace-torch's object, around a second copy
+    noise: float  # sigma^2, the mean squared residual of the validation rows; 1 for classes
+    prior: float  # the prior precision of the largest evidence at that noise
+    gradients: Gradients | None  # of the outputs; None: laplace-torch's own Jacobians, [n, C, P], are used
 
     @classmethod
     def fit(
@@ -56,22 +56,40 @@ class KronPosterior:
     ) -> KronPosterior:
         """The curvature of the training rows (KFAC of the Gauss-Newton matrix), and the evidence's prior.
 
-        Args:
-            network: Trained; Linear layers, in the way that curvlinops knows.
-            train: The rows it was trained on: (inputs, targets), a Dataset or a DataLoader.
-            validation: Rows it was not trained on.
-            last_layer: Whether the weights of the last layer alone vary.
+        The layers must be some that curvlinops knows; all weights vary, or those of the last layer alone.
         """
         rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
         still = copy.deepcopy(network).eval()
         noise = float(errors(run_network(still, held.inputs), held).square().mean())
         targets = rows.targets.to(next(still.parameters()).dtype)
-        laplace, names = curvature(still, rows.inputs, targets, "regression", last_layer=last_layer)
-        laplace.sigma_noise = math.sqrt(noise)
-        with torch.enable_grad():
+        return cls.of(still, rows.inputs, targets, noise=noise, last_layer=last_layer)
+
+    @classmethod
+    def of(
+        cls, network: nn.Module, inputs: Inputs, targets: Tensor, *, noise: float | None, last_layer: bool
+    ) -> KronPosterior:
+        """The same for a private copy of a network; without a noise, targets are class numbers [n]."""
+        kind = "classification" if noise is None else "regression"
+        laplace, names = _curvature(network, inputs, targets, kind, last_layer=last_layer)
+        if noise is not None:
+            laplace.sigma_noise = math.sqrt(noise)
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="By default `link_approx` is `probit`")  # so it is
             laplace.optimize_prior_precision(pred_type="glm", method="marglik")
-        kron = KronVariance.fit(still, names, laplace, rows.inputs[:3])
-        return cls(still, names, laplace, noise, float(laplace.prior_precision), kron)
+        prior, sigma2 = float(laplace.prior_precision), 1.0 if noise is None else noise
+        plain = cls(network, names, laplace, sigma2, prior, None)
+        return plain._without_jacobians(take(inputs, torch.arange(min(3, len(targets)))))
+
+    def _without_jacobians(self, few: Inputs) -> KronPosterior:
+        """Without Jacobians where that gives what laplace-torch gives on a few rows, else as it is."""
+        mix = torch.eye(self.laplace.n_outputs, dtype=torch.float64)
+        found = replace(self, gradients=Gradients(prepare(self.network, self.names, None), mix))
+        expected = self.variances(few, self.laplace.posterior_precision)
+        try:
+            close = (found.variances(few, self.laplace.posterior_precision) - expected).norm()
+        except ValueError:  # a parameter without factors of its own
+            return self
+        return found if close <= ALIKE.get(expected.dtype, ROUGHLY) * expected.norm() else self
 
     def precision(self, prior: float, noise: float) -> Any:
         """P = H / noise + prior, as laplace-torch's `KronDecomposed`."""
@@ -85,27 +103,41 @@ class KronPosterior:
         generator = torch.Generator(self.laplace.mean.device).manual_seed(seed)
         return self.laplace.sample(samples, generator) - self.laplace.mean
 
-    def variance(self, inputs: Inputs, precision: Any) -> Tensor:
-        r"""Diagonal of :math:`J P^{-1} J^\top`, chunk by chunk, shape [n, C].
+    @torch.no_grad()
+    def variances(self, inputs: Inputs, precision: Any, priors: Sequence[float] = (0.0,)) -> Tensor:
+        r"""Diagonal of :math:`J (P + \delta)^{-1} J^\top`, chunk by chunk, shape [n, C, D].
 
-        Args:
-            inputs: Shape [n, ...].
-            precision: From `precision`.
+        P comes from `precision`; D priors are added to it, all looked at in one pass.
         """
-        return self.kron(inputs, precision)[..., 0]
+        mean = self.laplace.mean
+        rows = to_device(as_inputs(inputs), mean.device)
+        rows = torch.nan_to_num(rows)  # in a joint backward pass a broken row would break its neighbours
+        if self.gradients is None:
+            size = self._jacobian_rows()
+            return torch.cat([self._by_library(part, precision, priors) for part in rows.split(size)])
+        blocks, parts = blocks_of(precision, self.names, priors), []
+        for index in chunks(count(rows), CHUNK):
+            parts.append(mean.new_zeros(len(index), self.laplace.n_outputs, len(priors)))
+            self.gradients(take(rows, index), KronCollector(blocks, parts[-1]))
+        return torch.cat(parts)
+
+    def _by_library(self, rows: Tensor, precision: Any, priors: Sequence[float]) -> Tensor:
+        backend = self.laplace.backend
+        jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(rows)
+        grown = [precision + self.laplace.mean.new_tensor([prior]) for prior in priors]
+        return torch.stack([one.inv_square_form(jacobians).diagonal(dim1=1, dim2=2) for one in grown], dim=2)
+
+    def _jacobian_rows(self) -> int:
+        """Rows of a chunk whose Jacobians, three times over, fit the memory set aside for them."""
+        mean = self.laplace.mean
+        row = 3 * self.laplace.n_outputs * self.laplace.n_params * mean.element_size()
+        return max(1, JACOBIAN_BYTES.get(mean.device.type, 2**28) // row)
 
 
-def curvature(
+def _curvature(
     network: nn.Module, inputs: Inputs, targets: Tensor, likelihood: str, *, last_layer: bool
 ) -> tuple[Any, tuple[str, ...]]:
-    """laplace-torch's posterior on a copy of the network, and the names of the parameters that vary.
-
-    Args:
-        network: In eval mode.
-        inputs, targets: Of all training rows.
-        likelihood: "regression" or "classification".
-        last_layer: Whether the weights of the last layer alone vary.
-    """
+    """laplace-torch's posterior on a copy of the network, and the names of the parameters that vary."""
     if not isinstance(inputs, Tensor):
         raise ValueError("laplace-torch takes one tensor of inputs; these are a tuple or a dict.")
     try:
@@ -139,3 +171,83 @@ class _AsMatrix(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return as_matrix(self.network(inputs))
+
+
+@dataclass(frozen=True)
+class KronBlock:
+    """One parameter's share of the precision."""
+
+    left: Tensor  # Q1                                              [o, o]
+    right: Tensor | None  # Q2; None: a bias, or a vector, which has one factor  [i, i]
+    inverse: Tensor  # 1 / (l1 l2 + delta) for each of D priors     [D, o, i] or [D, o]
+
+
+def blocks_of(precision: Any, names: Sequence[str], priors: Sequence[float]) -> dict[str, KronBlock]:
+    """laplace-torch's `KronDecomposed` by parameter, named in its order, with D prior precisions added.
+
+    A weight has two factors, a bias one.
+    """
+    found = {}
+    parts = zip(names, precision.eigenvalues, precision.eigenvectors, precision.deltas, strict=True)
+    for name, values, (left, *right), delta in parts:
+        product = values[0] if len(values) == 1 else torch.outer(*values)
+        grown = [(product + delta + prior).reciprocal() for prior in priors]
+        found[name] = KronBlock(left, right[0] if right else None, torch.stack(grown))
+    return found
+
+
+@dataclass
+class KronCollector:
+    r"""Takes the gradients of n rows and C outputs as they come, and adds variances [n, C, D] to a total.
+
+    A layer's precision is :math:`(Q_1 \otimes Q_2)(\ell_1 \otimes \ell_2 + \delta)(Q_1 \otimes Q_2)^\top`.
+    With an output's gradient :math:`G = \sum_t g_t a_t^\top` (over the positions of a convolution), its share
+    is
+
+    .. math:: \sum_{ij} \frac{(Q_1^\top G Q_2)_{ij}^2}{\ell_{1i} \ell_{2j} + \delta} ,
+
+    which for a single position needs no G. Several prior precisions are looked at in one pass. Gradients of
+    a parameter must come whole: what comes twice for the same row would be squared apart.
+    """
+
+    blocks: dict[str, KronBlock]
+    total: Tensor
+
+    def part(self, rows: slice, mixed: slice) -> KronCollector:
+        """For some of the rows and outputs."""
+        return KronCollector(self.blocks, self.total[rows, mixed])
+
+    def room(self, size: int) -> int:
+        """None: products are cut to size here."""
+        return 0
+
+    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Gradients sum_t left_t right_t^T, from [n, C, 1, t, o] and [n, 1, 1, t, i]."""
+        block = self.blocks[name]
+        if left.shape[2] != 1 or block.right is None:
+            raise ValueError(f"'{name}' has no two Kronecker factors of its own.")
+        left, right = left @ block.left, right @ block.right
+        if left.shape[3] == 1 and right.shape[1] == 1:
+            weights = torch.einsum("ni,doi->nod", right[:, 0, 0, 0].square(), block.inverse)
+            self.total += torch.einsum("nco,nod->ncd", left[:, :, 0, 0].square(), weights)
+            return
+        flat = block.inverse.flatten(1).T  # [o * i, D]
+        size = left.shape[1] * len(flat) * left.element_size()
+        step = max(1, PRODUCT_BYTES.get(left.device.type, 2**25) // size)
+        for start in range(0, len(left), step):
+            rows = slice(start, start + step)
+            self.total[rows] += products(left[rows], right[rows]).flatten(2).square() @ flat
+
+    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
+        """Refused."""
+        raise ValueError(f"'{name}' is an embedding, which has no Kronecker factors.")
+
+    def plain(self, name: str, value: Tensor) -> None:
+        """Gradients written out, [n, C, *shape of the parameter]."""
+        block = self.blocks[name]
+        if block.right is None:
+            self.total += (value.flatten(2) @ block.left).square() @ block.inverse.T
+            return
+        whole = value.reshape(*value.shape[:2], len(block.left), len(block.right))
+        rotated = block.left.T @ whole @ block.right
+        self.total += rotated.flatten(2).square() @ block.inverse.flatten(1).T

@@ -1,12 +1,14 @@
-"""Two ways to predict with a Laplace posterior: linearised (rLaplace), and by sampling the weights.
+"""Ways to predict with a Laplace posterior: linearised (rLaplace), by sampling the weights, and for classes.
 
-Both choose the posterior's prior precision and noise, and the outputs' noise, by the likelihood of the
-validation rows, on a grid around the prior that the evidence prefers.
+All choose the prior precision by the likelihood of the validation rows, on a grid around the one that the
+evidence prefers; in regression the posterior's noise and the outputs' too.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,141 +18,94 @@ from torch import Tensor, nn
 from trustgp.data.chunking import chunks
 from trustgp.data.rows import Rows, read_rows
 from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
-from trustgp.likelihoods.prediction import Prediction
-from trustgp.tangents.network import as_matrix, call_with
+from trustgp.metrics import class_nll
+from trustgp.tangents.network import call_with
 
-from ..training.inference import answer, errors, moments, run_network
+from ..training.inference import errors, moments, run_network
+from .class_answer import ClassAnswer, answer_classes, check_labels, read_labels
 from .laplace_posterior import KronPosterior
-from .tuning import held_out_nll, likeliest_noise, likeliest_scale
+from .tuning import NoisyPeer, held_out_nll, likeliest_noise, likeliest_scale
 
 DECADES = range(-4, 5)  # powers of ten times the evidence's prior precision
+HALF_DECADES = range(-8, 9)  # powers of the root of ten, likewise
 SAMPLED_DECADES = range(-2, 5)  # a weaker prior makes sampled networks useless
 SAMPLED_SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 TUNING_ROWS = 1000  # of the validation rows, for the grid of sampled networks
 
 
 @dataclass(frozen=True)
-class LaplaceGLM:
-    """A network linearised in its weights, whose posterior is Gaussian. Made by `fit`.
-
-    Args:
-        posterior: Of the weights.
-        precision: Chosen P, laplace-torch's `KronDecomposed`.
-        noise: Variance of the noise of each output, shape [C], float64.
-    """
+class LaplaceGLM(NoisyPeer):
+    """A network linearised in its weights, whose posterior is Gaussian. Made by `fit`."""
 
     posterior: KronPosterior
-    precision: Any
-    noise: Tensor
+    precision: Any  # the chosen P, laplace-torch's `KronDecomposed`
 
     @classmethod
     def fit(cls, posterior: KronPosterior, validation: Any, *, tune: bool = True) -> LaplaceGLM:
         r"""Prior, posterior noise and output noise of the largest validation likelihood.
 
         A factor c on the variance is a choice of the posterior's noise:
-        :math:`c (H / \sigma^2 + \delta)^{-1} = (H / (c \sigma^2) + \delta / c)^{-1}`.
-
-        Args:
-            posterior: From `KronPosterior.fit`.
-            validation: Rows the network was not trained on.
-            tune: False keeps the evidence's prior and its noise; only the outputs' noise is fitted then.
+        :math:`c (H / \sigma^2 + \delta)^{-1} = (H / (c \sigma^2) + \delta / c)^{-1}`. Without tuning, the
+        evidence's prior and its noise are kept, and only the outputs' noise is fitted.
         """
-        rows = read_rows(validation, name="validation")
-        error = errors(run_network(posterior.network, rows.inputs), rows)
         if not tune:
-            precision = posterior.precision(posterior.prior, posterior.noise)
-            spread = posterior.variance(rows.inputs, precision).double()
-            return cls(posterior, precision, likeliest_noise(error, spread))
-        found = []
+            return cls(posterior, posterior.precision(posterior.prior, posterior.noise)).fitted(validation)
+        rows, found = read_rows(validation, name="validation"), []
+        error = errors(run_network(posterior.network, rows.inputs), rows)
         for decade in DECADES:
             prior = posterior.prior * 10.0**decade
-            spread = posterior.variance(rows.inputs, posterior.precision(prior, posterior.noise)).double()
+            precision = posterior.precision(prior, posterior.noise)
+            spread = posterior.variances(rows.inputs, precision)[..., 0].double()
             scale, noise = likeliest_scale(error, spread)
             found.append((held_out_nll(error, scale * spread + noise), prior, scale, noise))
         _, prior, scale, noise = min(found, key=lambda entry: entry[0])
-        return cls(posterior, posterior.precision(prior / scale, posterior.noise * scale), noise)
+        return cls(posterior, posterior.precision(prior / scale, posterior.noise * scale), noise=noise)
 
-    def predict(self, inputs: Inputs) -> Prediction:
-        r"""The network's own output; :math:`J P^{-1} J^\top` is epistemic.
-
-        Args:
-            inputs: A tensor [n, ...].
-        """
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        r"""The network's own output, and :math:`J P^{-1} J^\top`."""
         mean = run_network(self.posterior.network, inputs)
-        spread = self.posterior.variance(inputs, self.precision)
-        return answer(inputs, mean, spread.reshape(mean.shape), self.noise)
+        return mean, self.posterior.variances(inputs, self.precision).reshape(mean.shape)
 
 
 @dataclass(frozen=True)
-class LaplaceSampled:
-    """Networks whose weights are drawn from the posterior. Made by `fit`.
-
-    Args:
-        network: In eval mode.
-        names: Of the parameters that vary.
-        weights: Their drawn values, one vector a network, shape [S, P].
-        noise: Variance of the noise of each output, shape [C], float64.
-    """
+class LaplaceSampled(NoisyPeer):
+    """Networks whose weights are drawn from the posterior. Made by `fit`."""
 
     network: nn.Module
-    names: tuple[str, ...]
-    weights: Tensor
-    noise: Tensor
+    names: tuple[str, ...]  # of the parameters that vary
+    weights: Tensor  # their drawn values, one vector a network, [S, P]
 
     @classmethod
     def fit(
         cls, posterior: KronPosterior, validation: Any, *, samples: int = 20, seed: int = 0
     ) -> LaplaceSampled:
-        """Prior, posterior noise and output noise of the largest validation likelihood, tried by sampling.
-
-        Args:
-            posterior: From `KronPosterior.fit`.
-            validation: Rows the network was not trained on.
-            samples: Networks to draw, at least 2.
-            seed: Of the draws.
-        """
+        """Prior, posterior noise and output noise of the largest validation likelihood, by sampling."""
         if samples < 2:
             raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
         rows = read_rows(validation, name="validation")
-        few = _some(rows, seed)
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:TUNING_ROWS]
+        few = Rows(rows.take(chosen), rows.targets[chosen.to(rows.targets.device)])
 
-        def drawn(deviations: Tensor, scale: float) -> LaplaceSampled:
-            weights = posterior.laplace.mean + scale**0.5 * deviations
-            return cls(posterior.network, posterior.names, weights, weights[:0, 0])
+        def trials() -> Iterator[LaplaceSampled]:
+            for decade in SAMPLED_DECADES:
+                prior = posterior.prior * 10.0**decade
+                deviations = posterior.deviations(prior, posterior.noise, samples, seed)
+                for scale in SAMPLED_SCALES:
+                    weights = posterior.laplace.mean + scale**0.5 * deviations
+                    yield cls(posterior.network, posterior.names, weights)
 
-        found: list[tuple[float, LaplaceSampled]] = []
-        for decade in SAMPLED_DECADES:
-            prior = posterior.prior * 10.0**decade
-            deviations = posterior.deviations(prior, posterior.noise, samples, seed)
-            trials = [drawn(deviations, scale) for scale in SAMPLED_SCALES]
-            found.append(min(((trial._loss(few), trial) for trial in trials), key=lambda entry: entry[0]))
-        _, best = min(found, key=lambda entry: entry[0])
-        return replace(best, noise=likeliest_noise(*best._against(rows)))
-
-    def predict(self, inputs: Inputs) -> Prediction:
-        """The drawn networks' mean; their variance (over the draws themselves) is epistemic.
-
-        Args:
-            inputs: A tensor [n, ...].
-        """
-        mean, spread = self._answers(inputs)
-        return answer(inputs, mean, spread, self.noise)
-
-    def _against(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Errors and variances on rows with targets, each [n, C], float64."""
-        mean, spread = self._answers(rows.inputs)
-        return errors(mean, rows), as_matrix(spread).double()
+        return min(trials(), key=lambda trial: trial._loss(few)).fitted(rows)
 
     def _loss(self, rows: Rows) -> float:
         """Negative log likelihood of rows at the noise that suits them best; infinite after an overflow."""
-        error, spread = self._against(rows)
+        error, spread = self.against(rows)
         if not bool(torch.isfinite(spread).all() and torch.isfinite(error).all()):
             return math.inf
         return held_out_nll(error, spread + likeliest_noise(error, spread))
 
     @torch.no_grad()
-    def _answers(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Mean and population variance of the drawn networks, each [n] or [n, C]."""
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The drawn networks' mean, and their variance over the draws themselves."""
         rows = to_device(as_inputs(inputs), self.weights.device)
         parts = []
         for index in chunks(count(rows), 8192):
@@ -172,7 +127,61 @@ class LaplaceSampled:
         ]
 
 
-def _some(rows: Rows, seed: int) -> Rows:
-    """At most `TUNING_ROWS` of the rows, at random."""
-    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:TUNING_ROWS]
-    return Rows(rows.take(chosen), rows.targets[chosen.to(rows.targets.device)])
+@dataclass(frozen=True)
+class LaplaceClassifier:
+    """A classifier linearised in its weights, whose posterior is Gaussian. Made by `fit`."""
+
+    posterior: KronPosterior
+    prior: float  # the prior precision that is used
+
+    @classmethod
+    def fit(
+        cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False
+    ) -> LaplaceClassifier:
+        """The curvature of all training rows, see `KronPosterior`, and a prior precision for logits [n, C].
+
+        Without validation rows the evidence's; with them, that of their highest likelihood.
+        """
+        rows, labels = read_labels(train, name="train")
+        still = copy.deepcopy(network).eval()
+        if isinstance(rows.inputs, Tensor):
+            check_labels(run_network(still, rows.inputs[:2]), labels, name="train")
+        posterior = KronPosterior.of(still, rows.inputs, labels, noise=None, last_layer=last_layer)
+        if posterior.gradients is None:
+            raise ValueError(
+                "the network's layers do not match their Kronecker factors; use one whose layers are each "
+                "called with inputs of one size, or last_layer=True."
+            )
+        fitted = cls(posterior, posterior.prior)
+        return fitted if validation is None else replace(fitted, prior=fitted._likeliest(validation))
+
+    def predict(self, inputs: Inputs) -> ClassAnswer:
+        r"""The network's logits, less sure where their variance is large: MacKay's probit approximation.
+
+        .. math:: \mathrm{softmax}_c ( z_c / \sqrt{1 + \pi v_c / 8} ), \; v = \mathrm{diag}(J P^{-1} J^\top)
+        """
+        logits = run_network(self.posterior.network, inputs)
+        variance = self.variances(inputs, [self.prior])[..., 0]
+        return answer_classes(inputs, logits, _probit(logits, variance), variance)
+
+    def variances(self, inputs: Inputs, priors: Sequence[float]) -> Tensor:
+        """Of each logit under each of D prior precisions, chunk by chunk, shape [n, C, D]."""
+        return self.posterior.variances(inputs, self.posterior.laplace.H, priors)
+
+    def _likeliest(self, validation: Any) -> float:
+        """The prior of the highest likelihood of held-out rows."""
+        rows, labels = read_labels(validation, name="validation")
+        logits = run_network(self.posterior.network, rows.inputs)
+        check_labels(logits, labels, name="validation")
+        priors = [self.posterior.prior * math.sqrt(10.0) ** step for step in HALF_DECADES]
+        labels = labels.to(logits.device)
+        losses = [
+            float(class_nll(_probit(logits, variance), labels).mean())
+            for variance in self.variances(rows.inputs, priors).unbind(dim=2)
+        ]
+        return priors[min(range(len(priors)), key=losses.__getitem__)]
+
+
+def _probit(logits: Tensor, variance: Tensor) -> Tensor:
+    r""":math:`\mathrm{softmax}(z_c / \sqrt{1 + \tfrac\pi8 v_c})`, all of shape [n, C]."""
+    return (logits / torch.sqrt(1.0 + math.pi / 8 * variance)).softmax(dim=1)

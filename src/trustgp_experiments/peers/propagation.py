@@ -21,12 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from trustgp.data.chunking import chunks
-from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs, as_inputs, to_device
-from trustgp.likelihoods.prediction import Prediction
 
-from ..training.inference import answer, errors, run_network
-from .tuning import likeliest_noise
+from ..training.inference import run_network
+from .tuning import NoisyPeer
 
 ELEMENTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Tanh,
@@ -36,51 +34,28 @@ CHUNK_BYTES = 2**27  # of one covariance of a chunk of rows; three live at a tim
 
 
 @dataclass(frozen=True)
-class PropagatedDropout:
-    """A dropout network and the variance that its masks cause, in closed form. Made by `fit`.
+class PropagatedDropout(NoisyPeer):
+    """A dropout network and the variance that its masks cause, in closed form. Made by `fit`."""
 
-    Args:
-        network: A private copy in eval mode.
-        noise: Variance of the noise of each output, shape [C], float64.
-    """
-
-    network: nn.Module
-    noise: Tensor
+    network: nn.Module  # a private copy in eval mode
 
     @classmethod
     def fit(cls, network: nn.Module, validation: Any) -> PropagatedDropout:
-        """The noise that makes the validation rows most likely, given the propagated variance.
-
-        Args:
-            network: An `nn.Sequential` of Linear, Dropout and activation layers, trained with dropout.
-            validation: Rows it was not trained on: (inputs, targets), a Dataset or a DataLoader.
-        """
+        """The likeliest noise for an `nn.Sequential` of Linear, Dropout and activation layers."""
         still = copy.deepcopy(network).eval()
         if not any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers_of(still)):
             raise ValueError("no Dropout layer with p > 0: there is no variance to propagate.")
-        rows = read_rows(validation, name="validation")
-        error = errors(run_network(still, rows.inputs), rows)
-        return cls(still, likeliest_noise(error, propagated_variance(still, rows.inputs).double()))
+        return cls(still).fitted(validation)
 
-    def predict(self, inputs: Inputs) -> Prediction:
-        """The network's own output; the propagated variance is epistemic.
-
-        Args:
-            inputs: A tensor [n, d].
-        """
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The network's own output, and the propagated variance."""
         mean = run_network(self.network, inputs)
-        spread = propagated_variance(self.network, inputs)
-        return answer(inputs, mean, spread.reshape(mean.shape), self.noise)
+        return mean, propagated_variance(self.network, inputs).reshape(mean.shape)
 
 
 @torch.no_grad()
 def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
-    """Variance of every output under the network's dropout, chunk by chunk, shape [n, C].
-
-    Args:
-        network: Sequential; its mode does not matter.
-        inputs: Shape [n, d].
-    """
+    """Variance of every output of rows [n, d] under a Sequential's dropout, chunk by chunk, shape [n, C]."""
     layers = list(layers_of(network))
     first = next(network.parameters())
     rows = to_device(as_inputs(inputs), first.device)

@@ -1,79 +1,114 @@
-"""Every method of the studies by its name. A further one is a file, and its line in a table below."""
+"""Every method of the studies by its name, and what they are given: networks, rows, work they may share.
+
+A further one is a class, and its line in a table below.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods import Classification
 
-from .bundle import Bundle
-from .class_laplace import LaplaceClassifier
-from .constant_noise import ConstantNoise
-from .dropout import DropoutClassifier, MCDropout
-from .ensemble import Ensemble, EnsembleClassifier
-from .input_gp import InputGP
 from .landmark_gp import LandmarkGP
 from .laplace_posterior import KronPosterior
-from .laplace_predictive import LaplaceGLM, LaplaceSampled
+from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
+from .members import (
+    ConstantNoise,
+    DropoutClassifier,
+    Ensemble,
+    EnsembleClassifier,
+    MCDropout,
+    SoftmaxClassifier,
+)
 from .propagation import PropagatedDropout
-from .softmax import SoftmaxClassifier
-from .subset_gp import SubsetGP
-from .trusted import TrustGP
+from .trusted import InputGP, SubsetGP, TrustGP
+
+Rows = tuple[Tensor, Tensor]
 
 
-class Predictor(Protocol):
-    """What a method comes out as."""
+@dataclass(frozen=True)
+class Bundle:
+    """What the methods may use. Networks lie on `device`; rows, (inputs, targets), may lie anywhere.
 
-    def predict(self, inputs: Inputs) -> Any:
-        """The prediction for some rows: a `Prediction`, or what reads like one of classes."""
-        ...
+    Options are of the fit of "trustgp", for example {"num_experts": 16}; the paper's form gets them too.
+    """
+
+    network: nn.Module  # trained, in eval mode: the one network of every training-free method
+    members: Sequence[nn.Module]  # trained alike from other starts; with `network` they are the ensemble
+    dropout_network: nn.Module | None  # trained with dropout; None: methods that need one cannot be fitted
+    train: Rows
+    validation: Rows
+    seed: int = 0  # of everything random in a fit
+    device: str = "cpu"  # where to fit
+    options: dict[str, Any] = field(default_factory=dict)
+    _made: dict[str, tuple[Any, float]] = field(default_factory=dict, repr=False)
+    _lent: list[float] = field(default_factory=list, repr=False)
+
+    @property
+    def ensemble(self) -> list[nn.Module]:
+        """The network and its siblings."""
+        return [self.network, *self.members]
+
+    @property
+    def dropping(self) -> nn.Module:
+        """The dropout network, for those who need it."""
+        if self.dropout_network is None:
+            raise ValueError("this method needs a network that was trained with dropout: dropout_network=...")
+        return self.dropout_network
+
+    def once(self, name: str, work: Callable[[], Any]) -> Any:
+        """What the shared `work()` gives, done for the first method that asks; each pays in its fit time."""
+        if name in self._made:
+            self._lent.append(self._made[name][1])
+        else:
+            start = self._now()
+            value = work()
+            self._made[name] = value, self._now() - start
+        return self._made[name][0]
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, float]:
+        """What `work()` gives, and its seconds: those it took, and those of shared work done before."""
+        self._lent.clear()
+        start = self._now()
+        value = work()
+        return value, self._now() - start + sum(self._lent)
+
+    def _now(self) -> float:
+        if torch.device(self.device).type == "cuda":
+            torch.cuda.synchronize(self.device)  # work on a GPU may still be under way
+        return time.perf_counter()
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to get an error bar.
+    """A way to get an error bar."""
 
-    Args:
-        name: As the studies print it.
-        fit: Makes a predictor from a bundle.
-        training_free: Whether one trained network is all it needs.
-    """
-
-    name: str
-    fit: Callable[[Bundle], Predictor]
-    training_free: bool = True
+    name: str  # as the studies print it
+    fit: Callable[[Bundle], Any]  # what it makes of a bundle has a `predict`
+    training_free: bool = True  # whether one trained network is all it needs
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method.
-
-    Args:
-        name: Of the method.
-        training_free: Whether one trained network is all it needed.
-        seconds: Of its fit, shared work included, training networks not.
-        predict: From inputs to a prediction, see `Predictor`.
-    """
+    """A fitted method; for name and training_free see `Method`."""
 
     name: str
     training_free: bool
-    seconds: float
-    predict: Callable[[Inputs], Any]
+    seconds: float  # of its fit, shared work included, training networks not
+    predict: Callable[[Inputs], Any]  # gives a `Prediction`, or what reads like one of classes
 
 
 def fit_methods(
     bundle: Bundle, names: Iterable[str] | None = None, *, methods: Sequence[Method] | None = None
 ) -> Iterator[Fitted]:
-    """Fit one method after another.
-
-    Args:
-        bundle: Networks and rows.
-        names: Of the methods; None: all of them, in their order.
-        methods: To choose from; None: `METHODS`, those of regression.
-    """
+    """Fit one method after another: those named, or all in their order, of `methods` or of `METHODS`."""
     known = {method.name: method for method in (METHODS if methods is None else methods)}
     chosen = list(known) if names is None else list(names)
     unknown = [name for name in chosen if name not in known]
@@ -98,10 +133,6 @@ def _posterior(bundle: Bundle) -> KronPosterior:
     return bundle.once("posterior", lambda: KronPosterior.fit(*_rows(bundle)))
 
 
-def _last_layer(bundle: Bundle) -> KronPosterior:
-    return KronPosterior.fit(*_rows(bundle), last_layer=True)
-
-
 def _trustgp(bundle: Bundle, **options: Any) -> TrustGP:
     """As it comes, or with other options."""
     return TrustGP.fit(*_rows(bundle), **{**_place(bundle), **bundle.options, **options})
@@ -120,12 +151,12 @@ METHODS = (
         training_free=False,
     ),
     Method("rMC-dropout", lambda b: PropagatedDropout.fit(b.dropping, b.validation), training_free=False),
-    Method(
-        "Laplace sampled",
-        lambda b: LaplaceSampled.fit(_posterior(b), b.validation, samples=20, seed=b.seed),
-    ),
+    Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), b.validation, seed=b.seed)),
     Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), b.validation)),
-    Method("Laplace last layer", lambda b: LaplaceGLM.fit(_last_layer(b), b.validation)),
+    Method(
+        "Laplace last layer",
+        lambda b: LaplaceGLM.fit(KronPosterior.fit(*_rows(b), last_layer=True), b.validation),
+    ),
     Method("NTK GP, subset", lambda b: SubsetGP.fit(*_rows(b), **_place(b))),
     Method("sparse NTK GP", lambda b: LandmarkGP.fit(*_rows(b), **_place(b))),
     Method(

@@ -1,25 +1,59 @@
-"""What the peers learn from the validation rows: a noise, and the size of a variance."""
+"""What the peers learn from the validation rows: a noise, the size of a variance, a temperature."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from trustgp.data.rows import read_rows
+from trustgp.data.trees import Inputs
+from trustgp.likelihoods.prediction import Prediction
+from trustgp.tangents.network import as_matrix
+
+from ..training.inference import answer, errors
+from .class_answer import check_labels
 
 GRID, ZOOMS = 41, 5  # five zooms of 41 points: a logarithm to better than 1e-5
 LOWEST = 1e-8  # noise below this share of the largest squared error says nothing
 COARSE = 17  # points of either axis of the table from which scale and noise are polished
+COLDEST, HOTTEST = 1e-2, 1e2  # temperatures looked at
+
+
+@dataclass(frozen=True)
+class NoisyPeer:
+    """A peer of regression: a mean with an epistemic variance, by its `moments`, and a constant noise."""
+
+    noise: Tensor = field(
+        default_factory=lambda: torch.zeros(1), kw_only=True
+    )  # of each output, [C], float64
+
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the outputs without their noise, each [n] or [n, C]."""
+        raise NotImplementedError
+
+    def predict(self, inputs: Inputs) -> Prediction:
+        """The mean; its variance is epistemic, the noise is the same for every row."""
+        return answer(inputs, *self.moments(inputs), self.noise)
+
+    def against(self, rows: Any) -> tuple[Tensor, Tensor]:
+        """Errors and variances on rows with targets, each [n, C], float64."""
+        rows = read_rows(rows, name="validation")
+        mean, spread = self.moments(rows.inputs)
+        return errors(mean, rows), as_matrix(spread).double()
+
+    def fitted(self, validation: Any) -> Self:
+        """The same with the noise that makes the validation rows most likely."""
+        return replace(self, noise=likeliest_noise(*self.against(validation)))
 
 
 def zoom_minimum(loss: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Where functions with one minimum each are lowest, by zooming in on a grid; shape [C].
-
-    Args:
-        loss: From places [C] to values [C].
-        low, high: Ends of the grids, [C].
-    """
+    """Where functions, [C] to [C], with one minimum each are lowest, by zooming in on a grid; shape [C]."""
     left, right, best = low, high, low
     for _ in range(ZOOMS):
         step = (right - left) / (GRID - 1)
@@ -42,14 +76,8 @@ def likeliest_noise(error: Tensor, spread: Tensor) -> Tensor:
 
     .. math:: \arg\min_{\sigma^2} \sum_i \log(v_i + \sigma^2) + e_i^2 / (v_i + \sigma^2)
 
-    It lies below the largest squared error, where the derivative is positive.
-
-    Args:
-        error: e, shape [n, C].
-        spread: v, shape [n, C].
-
-    Returns:
-        Noise variances, shape [C].
+    It lies below the largest squared error, where the derivative is positive. From errors e and variances v,
+    each [n, C], to noise variances [C].
     """
     squared = squared_errors(error)
     largest = squared.amax(dim=0)
@@ -67,14 +95,8 @@ def likeliest_scale(error: Tensor, spread: Tensor) -> tuple[float, Tensor]:
     .. math:: \arg\min_{c, \sigma^2} \sum_{ij} \log w_{ij} + e_{ij}^2 / w_{ij}, \quad
               w_{ij} = c v_{ij} + \sigma_j^2
 
-    The best place of a coarse table, polished by L-BFGS in logarithms.
-
-    Args:
-        error: e, shape [n, C].
-        spread: v, shape [n, C]; above zero somewhere.
-
-    Returns:
-        c, and noise variances of shape [C].
+    The best place of a coarse table, polished by L-BFGS in logarithms. From errors e and variances v, each
+    [n, C] and v above zero somewhere, to c and noise variances [C].
     """
     squared = squared_errors(error)
     size = squared.mean(dim=0)
@@ -110,3 +132,21 @@ def likeliest_scale(error: Tensor, spread: Tensor) -> tuple[float, Tensor]:
 def held_out_nll(error: Tensor, variance: Tensor) -> float:
     """Mean negative log likelihood of Gaussian errors, both of shape [n, C]."""
     return float(0.5 * (torch.log(2 * math.pi * variance) + error.square() / variance).mean())
+
+
+def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
+    r"""T by maximum likelihood (Guo et al. 2017), by zooming in on a grid of its logarithm.
+
+    .. math:: \arg\min_T -\sum_i \log \mathrm{softmax}(z_i / T)_{y_i}
+
+    The sum is convex in 1/T, so it has one minimum, and the grid cannot miss it. Logits z are [n, C], labels
+    y are [n].
+    """
+    check_labels(logits, labels, name="validation")
+    logits, labels = logits.double(), labels.to(logits.device)
+
+    def loss(log_temperature: Tensor) -> Tensor:
+        return cross_entropy(logits / log_temperature.exp(), labels)[None]
+
+    low, high = (logits.new_tensor([end]).log() for end in (COLDEST, HOTTEST))
+    return float(zoom_minimum(loss, low, high).exp())

@@ -17,11 +17,8 @@ class Html(str):
 def tag(name: str, *children: str | None, **attributes: str | bool | int | None) -> Html:
     """An element: `tag("p", "1 < 2", class_="note")` is `<p class="note">1 &lt; 2</p>`.
 
-    Args:
-        name: Of the element.
-        children: Html stands as it is, other text is escaped, None is left out.
-        attributes: A final underscore falls off, others become hyphens. True is the name alone; None and
-            False are left out.
+    Html stands as it is, other text is escaped, None is left out. A final underscore of an attribute falls
+    off, others become hyphens; True is the name alone, None and False are left out.
     """
     words = "".join(_attribute(key, value) for key, value in attributes.items())
     return Html(f"<{name}{words}>" + ("" if name in VOID else f"{join(*children)}</{name}>"))
@@ -29,17 +26,14 @@ def tag(name: str, *children: str | None, **attributes: str | bool | int | None)
 
 def join(*children: str | None) -> Html:
     """The children, one after another."""
-    return Html("".join(_escaped(child) for child in children if child is not None))
+    known = (child for child in children if child is not None)
+    return Html("".join(child if isinstance(child, Html) else escape(child) for child in known))
 
 
 def prose(text: str) -> Html:
     """Plain words in which `code` may stand between backticks; no line begins with ± or %, or ends in ±."""
     parts = re.split(r"`([^`]+)`", re.sub(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text))
     return join(*(tag("code", part) if place % 2 else part for place, part in enumerate(parts)))
-
-
-def _escaped(child: str) -> str:
-    return child if isinstance(child, Html) else escape(child)
 
 
 def _attribute(name: str, value: str | bool | int | None) -> str:

@@ -17,21 +17,24 @@ _WORDS = {"low": "lower is better", "high": "higher is better"}
 
 
 def table_html(table: Table, name: str) -> Html:
-    """The table with its title, tools, key and note.
-
-    Args:
-        table: Of a study.
-        name: Its id on the page.
-    """
-    first = _sticky(table)
-    widest = max((len(str(row[first])) for row in table.rows), default=0)
-    kinds = {"grouped": _grouped(table), "long": widest > WIDE}
-    whole = tag("table", _head(table), *_bodies(table), class_=_names(kinds))
+    """The table with its title, tools, key and note; `name` is its id on the page."""
+    grouped = table.block is not None and len(blocks_of(table)) < len(table.rows)
+    # the column that stays in sight: the first that says what a row is about within its group
+    stick = next((i for i, c in enumerate(table.columns) if not grouped or c.name != table.block), 0)
+    widest = max((len(str(row[stick])) for row in table.rows), default=0)
+    classes = [
+        _names(number=column.digits >= 0, stick=place == stick, block=column.name == table.block)
+        for place, column in enumerate(table.columns)
+    ]
+    heads = map(_header, table.columns, classes)
+    bodies = _bodies(table, stick, classes, grouped)
+    kinds = _names(grouped=grouped, long=widest > WIDE)
+    whole = tag("table", tag("thead", tag("tr", *heads)), *bodies, class_=kinds)
     return tag(
         "section",
-        tag("div", tag("h3", table.title, id=f"{name}-title"), _tools(table), class_="bar"),
+        tag("div", tag("h3", table.title, id=f"{name}-title"), _tools(table, grouped), class_="bar"),
         tag("div", whole, class_="scroll", tabindex="0", role="region", aria_labelledby=f"{name}-title"),
-        _key(table),
+        _key(table, grouped),
         tag("p", prose(table.note), class_="note") if table.note else None,
         class_="table",
         id=name,
@@ -47,34 +50,8 @@ def sort_value(cell: Any) -> float | None:
     return leading(cell)
 
 
-def _grouped(table: Table) -> bool:
-    return table.block is not None and len(blocks_of(table)) < len(table.rows)
-
-
-def _sticky(table: Table) -> int:
-    """The column that stays in sight: the first that says what a row is about within its group."""
-    shown = [i for i, column in enumerate(table.columns) if not _grouped(table) or column.name != table.block]
-    return shown[0] if shown else 0
-
-
-def _classes(table: Table, place: int) -> str | None:
-    column = table.columns[place]
-    return _names(
-        {
-            "number": column.digits >= 0,
-            "stick": place == _sticky(table),
-            "block": column.name == table.block,
-        }
-    )
-
-
-def _names(kinds: dict[str, bool]) -> str | None:
+def _names(**kinds: bool) -> str | None:
     return " ".join(name for name, holds in kinds.items() if holds) or None
-
-
-def _head(table: Table) -> Html:
-    cells = (_header(column, _classes(table, place)) for place, column in enumerate(table.columns))
-    return tag("thead", tag("tr", *cells))
 
 
 def _header(column: Column, classes: str | None) -> Html:
@@ -86,35 +63,29 @@ def _header(column: Column, classes: str | None) -> Html:
     return tag("th", tag("button", *words, type="button"), scope="col", aria_sort="none", class_=classes)
 
 
-def _bodies(table: Table) -> list[Html]:
+def _bodies(table: Table, stick: int, classes: list[str | None], grouped: bool) -> list[Html]:
     """One `tbody` for each block, under a line with its name."""
-    best = best_cells(table)
-    bodies = []
-    for block, numbers in blocks_of(table).items() if _grouped(table) else [(None, range(len(table.rows)))]:
-        rows = [_row(table, number, best) for number in numbers]
+    best, bodies = best_cells(table), []
+    for block, numbers in blocks_of(table).items() if grouped else [(None, range(len(table.rows)))]:
+        rows = []
         if block is not None:
             label = tag("th", tag("span", block), colspan=len(table.columns), scope="rowgroup")
-            rows.insert(0, tag("tr", label, class_="group"))
+            rows.append(tag("tr", label, class_="group"))
+        for number in numbers:
+            cells = []
+            for place, (cell, column) in enumerate(zip(table.rows[number], table.columns, strict=True)):
+                content = _cell(cell, column)
+                content = tag("strong", content) if (number, place) in best else content
+                cells.append(_place(cell, content, place == stick, classes[place]))
+            rows.append(tag("tr", *cells))
         bodies.append(tag("tbody", *rows))
     return bodies
 
 
-def _row(table: Table, number: int, best: set[tuple[int, int]]) -> Html:
-    cells = []
-    for place, cell in enumerate(table.rows[number]):
-        value, stick = sort_value(cell), place == _sticky(table)
-        content = _cell(cell, table.columns[place])
-        cells.append(
-            tag(
-                "th" if stick else "td",
-                tag("strong", content) if (number, place) in best else content,
-                scope="row" if stick else None,
-                class_=_classes(table, place),
-                data_value=None if value is None else repr(value),
-                data_gap=cell is None,
-            )
-        )
-    return tag("tr", *cells)
+def _place(cell: Any, content: Html, stick: bool, classes: str | None) -> Html:
+    value, scope = sort_value(cell), "row" if stick else None
+    data = {"data_value": None if value is None else repr(value), "data_gap": cell is None}
+    return tag("th" if stick else "td", content, scope=scope, class_=classes, **data)
 
 
 def _cell(cell: Any, column: Column) -> Html:
@@ -127,33 +98,26 @@ def _cell(cell: Any, column: Column) -> Html:
     return join(first, *(tag("span", f" ± {part}", class_="spread") for part in spread))
 
 
-def _tools(table: Table) -> Html | None:
+def _tools(table: Table, grouped: bool) -> Html | None:
     """Shown only where scripts run, for they do nothing without."""
     tools = []
     off = {"autocomplete": "off"}  # a page that is loaded again begins as it was written
-    if _grouped(table):
+    if grouped:
         box = tag("input", type="checkbox", class_="grouping", checked=True, **off)
         tools.append(tag("label", box, f" Grouped by {table.block}"))
     if len(table.rows) > LONG:
-        label = f"Filter the rows of: {table.title}"
+        words = {"placeholder": "Filter rows", "aria_label": f"Filter the rows of: {table.title}"}
         tools.append(tag("output", f"{len(table.rows)} rows"))
-        tools.append(
-            tag("input", type="search", class_="filter", placeholder="Filter rows", aria_label=label, **off)
-        )
+        tools.append(tag("input", type="search", class_="filter", **words, **off))
     return tag("div", *tools, class_="tools") if tools else None
 
 
-def _key(table: Table) -> Html | None:
+def _key(table: Table, grouped: bool) -> Html | None:
     ends = [end for end in _WORDS if any(column.better == end for column in table.columns)]
     if not ends:
         return None
     words = ", ".join(f"{_ARROWS[end]} {_WORDS[end]}" for end in ends)
-    where = f" of each {table.block}" if _grouped(table) else ""
+    where = f" of each {table.block}" if grouped else ""
     spread = any(isinstance(cell, list | tuple) for row in table.rows for cell in row)
-    return tag(
-        "p",
-        tag("strong", "Bold"),
-        f": the best{where}; {words}",
-        "; ±: the spread over seeds." if spread else ".",
-        class_="key",
-    )
+    end = "; ±: the spread over seeds." if spread else "."
+    return tag("p", tag("strong", "Bold"), f": the best{where}; {words}{end}", class_="key")

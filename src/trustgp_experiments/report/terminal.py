@@ -14,12 +14,7 @@ MOST_ROWS = 24  # of a table that a terminal shows
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the tables and the findings.
-
-    Args:
-        result: Of a study.
-        console: Where to.
-    """
+    """Print the tables and the findings."""
     for table in result.tables:
         if len(table.rows) > MOST_ROWS:
             console.print(f"{table.title}: {len(table.rows)} rows, in the report.", markup=False)

@@ -17,26 +17,29 @@ import argparse
 import copy
 import json
 import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, grid_sample, one_hot
 
-from trustgp.metrics.boxes import average_precision, corners, generous_overlaps
+from trustgp.executors import Processes
+from trustgp.metrics.boxes import corners, generous_overlaps
 from trustgp_experiments.datasets.photographs import load_photographs
-from trustgp_experiments.datasets.scenes import CLASSES, scenes
-from trustgp_experiments.training.detector_network import detector, pixels
+from trustgp_experiments.datasets.scenes import Scenes, scenes
+from trustgp_experiments.training.detector_network import (
+    TRAINED,
+    class_precisions,
+    detector,
+    load_weights,
+    pixels,
+)
 
 FEW = 3  # things in a picture, for which every assignment is looked at
 LOT = 250  # pictures rendered at a time
 WARM_UP = 5  # steps before one is recorded
-QUERIES = {"scenes": 30, "cells": 60}
 
 
 def rendered(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
@@ -46,58 +49,32 @@ def rendered(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[
     return found.images.numpy(), [one.numpy() for one in found.boxes], [one.numpy() for one in found.labels]
 
 
-@dataclass(frozen=True)
-class TrainingPictures:
-    """Images uint8 [n, 3, height, width], boxes in pixels and labels of each, and how many classes."""
-
-    images: Tensor
-    boxes: list[Tensor]
-    labels: list[Tensor]
-    classes: int
-
-    def table(self) -> tuple[Tensor, Tensor]:
-        """Boxes from 0 to 1 (centre, size), [n, most, 4], and labels, [n, most]; -1: none."""
-        most = max(FEW, *(len(one) for one in self.boxes))
-        boxes, kinds = torch.zeros(len(self.images), most, 4), torch.full((len(self.images), most), -1)
-        size = torch.tensor([self.images.shape[3], self.images.shape[2]])
-        for i, (some, labels) in enumerate(zip(self.boxes, self.labels, strict=True)):
-            low, high = some[:, :2] / size, some[:, 2:] / size
-            boxes[i, : len(some)] = torch.cat([(low + high) / 2, high - low], dim=1)
-            kinds[i, : len(some)] = labels
-        return boxes, kinds
-
-
-def rendered_scenes(n: int, held: int, workers: int) -> tuple[TrainingPictures, TrainingPictures]:
+def rendered_scenes(n: int, held: int, workers: int) -> tuple[Scenes, Scenes]:
     """To train on, and held out."""
     tasks = [(start, min(LOT, n + held - start)) for start in range(0, n + held, LOT)]
-    if workers > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            parts = list(pool.map(rendered, tasks))
-    else:
-        parts = list(map(rendered, tasks))
+    parts = [part for _, part in sorted(Processes(workers).run(rendered, tasks))]
     images = torch.from_numpy(np.concatenate([pictures for pictures, _, _ in parts]))
-    boxes = [torch.from_numpy(one) for _, some, _ in parts for one in some]
-    labels = [torch.from_numpy(one) for _, _, some in parts for one in some]
-    cut = [slice(None, n), slice(n, None)]
-    train, test = (TrainingPictures(images[s], boxes[s], labels[s], len(CLASSES)) for s in cut)
+    boxes, labels = (tuple(torch.from_numpy(one) for part in parts for one in part[k]) for k in (1, 2))
+    train, test = (Scenes(images[s], boxes[s], labels[s]) for s in (slice(None, n), slice(n, None)))
     return train, test
 
 
-def photographed_cells() -> tuple[TrainingPictures, TrainingPictures]:
-    """BCCD's training pictures, and its validation pictures, held out."""
-    found = [load_photographs("bccd", part) for part in ("train", "val")]
-    train, held = (TrainingPictures(f.images, list(f.boxes), list(f.labels), len(f.kinds)) for f in found)
-    return train, held
+def thing_table(pictures: Scenes) -> tuple[Tensor, Tensor]:
+    """Boxes from 0 to 1 (centre, size), [n, most, 4], and labels, [n, most]; -1: none."""
+    n, most = len(pictures), max(FEW, *(len(one) for one in pictures.boxes))
+    boxes, kinds = torch.zeros(n, most, 4), torch.full((n, most), -1)
+    size = torch.tensor([pictures.images.shape[3], pictures.images.shape[2]])
+    for i, (some, labels) in enumerate(zip(pictures.boxes, pictures.labels, strict=True)):
+        low, high = some[:, :2] / size, some[:, 2:] / size
+        boxes[i, : len(some)] = torch.cat([(low + high) / 2, high - low], dim=1)
+        kinds[i, : len(some)] = labels
+    return boxes, kinds
 
 
 def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Pictures mirrored, with another brightness and contrast; cells also upside down and nearer.
 
-    Args:
-        images: uint8, [n, 3, height, width].
-        boxes: [n, k, 4].
-        labels: [n, k].
-        cells: Whether there is no up and down.
+    Images are uint8, [n, 3, height, width], boxes [n, k, 4], labels [n, k].
     """
     n, device = len(images), images.device
     found = pixels(images)
@@ -125,13 +102,9 @@ def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tup
 
 @torch.no_grad()
 def matched(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
-    """The query of each thing, exact, shape [n, k]; of things that are not there any other.
+    """The query of each thing, exact, [n, k]; of things that are not there any other.
 
-    Args:
-        logits: [n, Q, C].
-        boxes: [n, Q, 4].
-        true: [n, k, 4].
-        labels: [n, k].
+    Logits are [n, Q, C], boxes [n, Q, 4], true ones [n, k, 4], labels [n, k].
     """
     queries = logits.shape[1]
     p = logits.float().sigmoid()
@@ -150,11 +123,7 @@ def matched(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tens
 
 
 def cheapest_first(cost: Tensor) -> Tensor:
-    """The cheapest pair of all, then the cheapest of those left, and so on: the query of each thing, [n, k].
-
-    Args:
-        cost: [n, Q, k].
-    """
+    """The cheapest pair of [n, Q, k], then that of those left, and so on: the query of each thing, [n, k]."""
     n, queries, k = cost.shape
     cost, found = cost.clone(), torch.zeros(n, k, dtype=torch.int64, device=cost.device)
     for _ in range(k):
@@ -196,42 +165,16 @@ def every_layer(network, images: Tensor) -> tuple[Tensor, Tensor]:
     return network.class_labels_classifier(hidden).flatten(0, 1), boxes.flatten(0, 1)
 
 
-@torch.no_grad()
-def quality(network, held: TrainingPictures, device: str) -> list[float]:
-    """AP50 of each class."""
-    network.eval()
-    scores, boxes = [], []
-    size = torch.tensor([held.images.shape[3], held.images.shape[2]] * 2)
-    for part in held.images.split(500):
-        found = network(pixels(part.to(device)))
-        scores += list(found.logits.float().sigmoid().cpu())
-        boxes += list(corners(found.pred_boxes.float()).cpu() * size)
-    values = []
-    for kind in range(held.classes):
-        truth = [b[label == kind] for b, label in zip(held.boxes, held.labels, strict=True)]
-        values.append(average_precision(boxes, [s[:, kind] for s in scores], truth))
-    return values
-
-
 class DetectorTraining:
-    """Steps of AdamW on pictures drawn at random, and the average of the weights.
-
-    Args:
-        network: To train, in place.
-        rows: Images, boxes and labels, where the network is.
-        options: Of the command.
-        cells: Whether pictures have no up and down.
-    """
+    """Steps of AdamW on images, boxes and labels drawn at random; `average` has averaged weights."""
 
     def __init__(self, network, rows: tuple[Tensor, Tensor, Tensor], options, *, cells: bool) -> None:
         self.network, self.rows, self.options, self.cells = network.train(), rows, options, cells
         for layer in network.model.encoder.layers:
             layer.training = False  # looks at its numbers otherwise, which no recorded step can
-        self.average = copy.deepcopy(network)
-        device = rows[0].device
-        self.cuda = device.type == "cuda"
-        self.rate, self.decay = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.loss = torch.zeros((), device=device)
+        self.average = copy.deepcopy(network).eval()
+        self.cuda = rows[0].device.type == "cuda"
+        self.rate, self.decay, self.loss = torch.zeros(3, device=rows[0].device).unbind()
         self.optimiser = torch.optim.AdamW(
             network.parameters(),
             lr=self.rate if self.cuda else options.rate,
@@ -243,45 +186,34 @@ class DetectorTraining:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def step(self, number: int, share: float) -> None:
-        """One step; rates are flat at first, and fall from half way.
-
-        Args:
-            number: Of the step.
-            share: Of the time that has passed.
-        """
+        """One step, after a share of the time; rates are flat at first, and fall from half way."""
         rate = self.options.rate * min(1.0, (number + 1) / 200, 0.02 + 2.0 * (1 - share))
         self.rate.fill_(rate)
         self.decay.fill_(min(0.998, (1 + number) / (10 + number)))
         if not self.cuda:
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-        if self.graph is not None:
-            self.graph.replay()
-            return
-        if not self.cuda or self.options.eager:
             self._step()
-            return
-        torch.cuda.synchronize()
-        if number < WARM_UP:
+        elif number < WARM_UP:
+            torch.cuda.synchronize()
             with torch.cuda.stream(self.side):
                 self._step()
             torch.cuda.synchronize()
-            return
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.side):
-            self._step()
-        self.graph.replay()
-
-    def averaged(self):
-        """The average of the weights, as a network."""
-        return self.average.eval()
+        else:
+            if self.graph is None:
+                torch.cuda.synchronize()
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph, stream=self.side):
+                    self._step()
+            self.graph.replay()
 
     def _step(self) -> None:
         images, true, labels = self.rows
         chosen = torch.randint(len(images), (self.options.batch,), device=images.device)
         pictures, boxes, kinds = varied(images[chosen], true[chosen], labels[chosen], cells=self.cells)
         self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
+        # a CPU works many times slower in bfloat16 than in float32
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.cuda, cache_enabled=False):
             logits, found = every_layer(self.network, pictures)
         layers = len(logits) // len(chosen)
         loss = layers * loss_of(logits, found, boxes.repeat(layers, 1, 1), kinds.repeat(layers, 1))
@@ -302,7 +234,7 @@ class DetectorTraining:
 def main() -> None:
     """Train a detector as the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--on", choices=list(QUERIES), required=True)
+    parser.add_argument("--on", choices=("scenes", "cells"), required=True)
     parser.add_argument("--seed", type=int, default=0, help="of weights and of the order")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=600, help="of training, after the pictures are made")
@@ -312,8 +244,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--every", type=float, default=40, help="seconds between looks at held-out pictures")
-    parser.add_argument("--eager", action="store_true", help="on a GPU: no step is recorded")
-    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--resume", type=Path, help="weights to go on from")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -322,31 +253,30 @@ def main() -> None:
     start = time.perf_counter()
     cells = options.on == "cells"
     if cells:
-        train, held = photographed_cells()
+        train, held = (load_photographs("bccd", part) for part in ("train", "val"))
     else:
         train, held = rendered_scenes(options.pictures, options.held, options.workers)
-    images, true, labels = (part.to(options.device) for part in (train.images, *train.table()))
+    images, true, labels = (part.to(options.device) for part in (train.images, *thing_table(train)))
     print(f"{len(images)} pictures in {time.perf_counter() - start:.0f} s", flush=True)
-    network = detector(train.classes, queries=QUERIES[options.on], seed=options.seed)
+    classes, queries, _ = TRAINED[options.on]
+    network = detector(classes, queries=queries, seed=options.seed)
     if options.resume:
-        network.load_state_dict(
-            {k: v.float() if v.is_floating_point() else v for k, v in load_file(options.resume).items()}
-        )
+        load_weights(network, options.resume)
     training = DetectorTraining(network.to(options.device), (images, true, labels), options, cells=cells)
+    seen = pixels(held.images), held.boxes, held.labels
     start, looked, step = time.perf_counter(), 0.0, 0
     while (passed := time.perf_counter() - start) < options.seconds:
         training.step(step, passed / options.seconds)
         step += 1
         if step % 10 == 0 and passed - looked > options.every:
             looked = passed
-            ap = " ".join(f"{one:.3f}" for one in quality(training.averaged(), held, options.device))
+            ap = " ".join(f"{one:.3f}" for one in class_precisions(training.average, *seen))
             print(f"{passed:.0f} s, step {step}, loss {float(training.loss):.3f}, AP50 {ap}", flush=True)
-            saved(training.averaged(), options.out)
-    network = training.averaged()
-    saved(network, options.out)
+            saved(training.average, options.out)
+    saved(training.average, options.out)
     record = {"on": options.on, "seed": options.seed, "seconds": options.seconds, "steps": step}
     record |= {"pictures": len(images), "batch": options.batch, "held": len(held.images)}
-    print(json.dumps({**record, "ap50": quality(network, held, options.device)}))
+    print(json.dumps({**record, "ap50": class_precisions(training.average, *seen)}))
 
 
 def saved(network, path: Path) -> None:

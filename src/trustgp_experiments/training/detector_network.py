@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from trustgp.metrics.boxes import corners, overlaps
+
+from .inference import own_randomness
+
 CHANNELS = 112  # of the backbone's last stage
+SIZES = {"ffn_dim": 512, "attention_heads": 4}  # of encoder and decoder
 WEIGHTS = Path(__file__).parents[1] / "weights"
 TRAINED = {  # classes, queries, and how they were made
     "scenes": (2, 30, "--on scenes"),
@@ -58,34 +64,24 @@ class EfficientBackbone(nn.Module):
 
 
 def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
-    """A `ConditionalDetrForObjectDetection` with random weights.
-
-    Args:
-        num_labels: Classes.
-        queries: Things that can be found in a picture, at most.
-        seed: Of the weights.
-    """
+    """A `ConditionalDetrForObjectDetection` with random weights; a query finds one thing at most."""
     from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ResNetConfig
 
     options: dict[str, Any] = {"out_features": ["stage2"]}
     tiny = ResNetConfig(embedding_size=8, hidden_sizes=[8, CHANNELS], depths=[1, 1], **options)
     options = {"num_labels": num_labels}
+    options |= {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in SIZES.items()}
     config = ConditionalDetrConfig(
         backbone_config=tiny,  # its place is taken below
         num_queries=queries,
         d_model=128,
         encoder_layers=2,
         decoder_layers=3,
-        encoder_ffn_dim=512,
-        decoder_ffn_dim=512,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
         dropout=0.1,
         auxiliary_loss=True,  # also in predictions: it adds a normalisation after each layer of the decoder
         **options,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_randomness(seed, torch.device("cpu")):
         network = ConditionalDetrForObjectDetection(config)
         network.model.register_module("backbone", EfficientBackbone())
         _start(network)
@@ -95,8 +91,7 @@ def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
 def trained(name: str) -> Any:
     """A detector with the weights that `trustgp_experiments.training.detector` found, in float32.
 
-    Args:
-        name: "scenes", which is part of the package; "scenes-1", "scenes-2" or "cells", of the repository.
+    "scenes" is part of the package; "scenes-1", "scenes-2" and "cells" are of the repository.
     """
     if name not in TRAINED:
         raise ValueError(f"name={name!r} is unknown; choose one of {tuple(TRAINED)}.")
@@ -108,12 +103,17 @@ def trained(name: str) -> Any:
             f"`python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}`."
         )
     network = detector(labels, queries=queries)
+    load_weights(network, path)
+    return network.eval()
+
+
+def load_weights(network: Any, path: Path) -> None:
+    """Put the weights of a file, which is in float16, into a detector."""
     try:
         state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()}
         network.load_state_dict(state)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path.name} is damaged or of another detector: {error}") from error
-    return network.eval()
 
 
 def _start(network: nn.Module) -> None:
@@ -130,9 +130,64 @@ def _start(network: nn.Module) -> None:
             nn.init.xavier_uniform_(value)
     head = network.get_submodule("bbox_predictor").get_submodule("layers")
     nn.init.zeros_(list(head.parameters())[-2])
-    nn.init.constant_(
-        network.get_parameter("class_labels_classifier.bias"), -4.0
-    )  # most queries find nothing
+    nn.init.constant_(network.get_parameter("class_labels_classifier.bias"), -4.0)  # most find nothing
+
+
+@torch.no_grad()
+def class_precisions(
+    network: Any, images: Tensor, boxes: Sequence[Tensor], labels: Sequence[Tensor], *, batch: int = 500
+) -> list[float]:
+    """AP50 of each class, all queries counted; images as `pixels` gives them, boxes [k, 4], labels [k]."""
+    found, scores = [], []
+    size = torch.tensor([images.shape[3], images.shape[2]] * 2)
+    for part in images.split(batch):
+        said = network(part.to(network.device))
+        scores += list(said.logits.float().sigmoid().cpu())
+        found += list(corners(said.pred_boxes.float()).cpu() * size)
+    return [
+        average_precision(
+            found,
+            [score[:, kind] for score in scores],
+            [some[label == kind] for some, label in zip(boxes, labels, strict=True)],
+        )
+        for kind in range(network.config.num_labels)
+    ]
+
+
+def average_precision(
+    boxes: Sequence[Tensor],
+    scores: Sequence[Tensor],
+    truth: Sequence[Tensor],
+    *,
+    overlap: float = 0.5,
+) -> float:
+    """Area under precision against recall for one class, precision made to fall (AP as COCO and VOC 2010 do).
+
+    The surest detection comes first; it is right where it overlaps a true box that is still free by `overlap`
+    at least, and takes the one that it overlaps most. Of each picture: boxes that were found, left, top,
+    right and bottom [k, 4], how sure they are [k], and the true ones [m, 4]. In [0, 1]; nan without any.
+    """
+    total = sum(len(true) for true in truth)
+    if total == 0:
+        return float("nan")
+    entries = sorted(
+        ((float(s), i, k) for i, row in enumerate(scores) for k, s in enumerate(row)), key=lambda e: -e[0]
+    )
+    shares = [overlaps(found, true) for found, true in zip(boxes, truth, strict=True)]
+    free = [torch.ones(len(true), dtype=torch.bool) for true in truth]
+    right = torch.zeros(len(entries), dtype=torch.float64)
+    for place, (_, image, k) in enumerate(entries):
+        candidates = torch.where(free[image], shares[image][k], -1.0)
+        if len(candidates) and float(candidates.max()) >= overlap:
+            free[image][int(candidates.argmax())] = False
+            right[place] = 1.0
+    if not len(entries):
+        return 0.0
+    hits = right.cumsum(0)
+    precision = hits / torch.arange(1, len(entries) + 1)
+    falling = precision.flip(0).cummax(0).values.flip(0)
+    steps = torch.diff(hits / total, prepend=torch.zeros(1, dtype=torch.float64))
+    return float((falling * steps).sum())
 
 
 def pixels(images: Tensor) -> Tensor:

@@ -24,12 +24,7 @@ def run_network(network: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def errors(outputs: Tensor, rows: Rows) -> Tensor:
-    """y - f(x), float64, shape [n, C].
-
-    Args:
-        outputs: Of a network or of several on average, shape [n] or [n, C].
-        rows: The targets.
-    """
+    """y - f(x) of outputs [n] or [n, C], of a network or of several on average, float64, shape [n, C]."""
     found = as_matrix(outputs)
     if found.shape != rows.targets.shape:
         raise ValueError(
@@ -45,14 +40,7 @@ def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Prediction:
-    """A prediction without experts: no excess, and no novelty.
-
-    Args:
-        inputs: Of n rows.
-        mean: Shape [n] or [n, C].
-        epistemic: The shape of `mean`.
-        noise: Variance of the noise of each output, shape [C].
-    """
+    """A prediction without experts, whose mean [n] or [n, C] has this variance and noise [C]: no novelty."""
     valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
     shape = (-1,) + (1,) * (mean.ndim - 1)
     unknown = torch.full_like(mean, torch.inf)

@@ -1,9 +1,9 @@
-"""Training the networks of the demo and the studies: AdamW, one cycle, every shuffle from its own seed."""
+"""The networks of the demo and the studies, and their training: AdamW, one cycle, shuffles from seeds."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,29 +15,21 @@ from torch.nn.functional import mse_loss
 
 from trustgp.executors.progress import reporting
 
-from .cuda_graph import plain_gradients, recorded_gradients
 from .inference import own_randomness, repeatable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+BatchLoss = Callable[[Tensor], Tensor]  # of rows [E, b], those of each member's batch, to a scalar
 
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """How a network is trained.
-
-    Args:
-        epochs: Passes over the rows; each uses every row once.
-        batch_size: The most rows in a batch; batches differ by at most one row.
-        learning_rate: At the peak of the cycle.
-        weight_decay: Of AdamW.
-        loss: From outputs and targets of a batch to a scalar.
-    """
+    """How a network is trained: each epoch uses every row once."""
 
     epochs: int = 100
-    batch_size: int = 128
-    learning_rate: float = 1e-3
+    batch_size: int = 128  # at most; batches differ by at most one row
+    learning_rate: float = 1e-3  # at the peak of the cycle
     weight_decay: float = 1e-5
-    loss: Loss = mse_loss
+    loss: Loss = mse_loss  # from outputs and targets of a batch to a scalar
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
@@ -53,22 +45,52 @@ def mlp(
 ) -> nn.Module:
     """A fully connected network, for example `mlp([21, 200, 200, 7], activation=nn.SiLU)`.
 
-    Args:
-        widths: Of the inputs, the hidden layers and the outputs.
-        activation: Makes the layer between two Linear layers.
-        dropout: Share of hidden units that a Dropout layer behind each activation drops; 0: no such layers.
-        seed: Of the initial weights, with or without dropout; torch's global generators are left alone.
+    A Dropout layer behind each activation drops the share `dropout` of the units; 0: there is none. The seed
+    is that of the initial weights, with dropout or without; torch's global generators are left alone.
     """
     if len(widths) < 2:
         raise ValueError(f"widths={list(widths)}; inputs and outputs are needed at least.")
+    return _stacked(([nn.Linear(*pair)] for pair in pairwise(widths)), activation, dropout, seed)
+
+
+def cnn(
+    *,
+    size: int = 28,
+    channels: Sequence[int] = (32, 64),
+    hidden: int = 128,
+    classes: int = 10,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> nn.Module:
+    """Convolutions 5 x 5 with stride 2 and ReLU, a hidden layer, logits: images [n, 1, size, size] to [n, C].
+
+    Strides and no pooling, whose gradient on a GPU is not the same from run to run. See `mlp` for the rest.
+    """
+    if not channels or size < 1:
+        raise ValueError(f"channels={list(channels)}, size={size}; at least one convolution is needed.")
+
+    def groups() -> Iterator[list[nn.Module]]:
+        for pair in pairwise((1, *channels)):
+            yield [nn.Conv2d(*pair, 5, stride=2, padding=2)]
+        side = -(-size // 2 ** len(channels))
+        yield [nn.Flatten(), nn.Linear(channels[-1] * side * side, hidden)]
+        yield [nn.Linear(hidden, classes)]
+
+    return _stacked(groups(), nn.ReLU, dropout, seed)
+
+
+def _stacked(
+    groups: Iterable[list[nn.Module]], activation: Callable[[], nn.Module], dropout: float, seed: int
+) -> nn.Module:
+    """Groups of layers, made one after another from a seed, with an activation and dropout in between."""
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout={dropout}; a share from 0 to below 1 is needed.")
     layers: list[nn.Module] = []
     with own_randomness(seed, torch.device("cpu")):
-        for number, (fan_in, fan_out) in enumerate(pairwise(widths)):
-            layers += [activation()] if number else []
-            layers += [nn.Dropout(dropout)] if number and dropout else []
-            layers.append(nn.Linear(fan_in, fan_out))
+        for group in groups:
+            if layers:
+                layers += [activation(), *([nn.Dropout(dropout)] if dropout else [])]
+            layers += group
     return nn.Sequential(*layers)
 
 
@@ -87,25 +109,20 @@ def train(
 
     Args:
         network: With fresh weights, or weights to go on from.
-        inputs: Shape [n, ...].
-        targets: What `loss` compares the outputs with, shape [n, ...].
+        inputs, targets: Shape [n, ...].
         seed: Of the shuffling.
         device: Where to train; None: where the network is.
         record: On a GPU, record a step once and replay it; False for layers that cannot be recorded.
         progress: Whether to show a bar in a terminal.
-        recipe: epochs, batch_size, learning_rate, weight_decay and loss, see `TrainingRecipe`.
+        recipe: Of `TrainingRecipe`.
     """
     how = TrainingRecipe(**recipe)
-    place = _place(network, device)
-    trained = copy.deepcopy(network).to(place).train()
-    inputs, targets = inputs.to(place), targets.to(place)
+    (trained,), inputs, targets = _moved([network], inputs, targets, device)
 
     def batch_loss(batch: Tensor) -> Tensor:  # [1, b]
         return how.loss(trained(inputs[batch[0]]), targets[batch[0]])
 
-    with own_randomness(seed, place), repeatable():
-        free = list(trained.parameters())
-        _descend(free, batch_loss, len(inputs), [seed], how, place, progress, record=record)
+    _descend(list(trained.parameters()), batch_loss, inputs, [seed], how, progress, record=record)
     return trained.eval()
 
 
@@ -134,11 +151,9 @@ def train_many(
     seeds = list(range(len(networks))) if seeds is None else list(seeds)
     if not networks or len(seeds) != len(networks):
         raise ValueError(f"{len(seeds)} seeds for {len(networks)} networks; one each, and at least one.")
-    place = _place(networks[0], device)
-    copies = [copy.deepcopy(network).to(place).train() for network in networks]
+    copies, inputs, targets = _moved(networks, inputs, targets, device)
     parameters, buffers = stack_module_state(copies)  # leaves of shape [E, ...]
     frame = copy.deepcopy(copies[0]).to("meta")
-    inputs, targets = inputs.to(place), targets.to(place)
 
     def member_loss(weights: dict, constants: dict, batch: Tensor) -> Tensor:
         outputs = functional_call(frame, (weights, constants), (inputs[batch],))
@@ -149,26 +164,34 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    with own_randomness(seeds[0], place), repeatable():
-        _descend(list(parameters.values()), batch_loss, len(inputs), seeds, how, place, progress)
+    _descend(list(parameters.values()), batch_loss, inputs, seeds, how, progress)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}
         trained.load_state_dict(state, strict=False)
     return [trained.eval() for trained in copies]
 
 
+def _moved(
+    networks: Sequence[nn.Module], inputs: Tensor, targets: Tensor, device: str | torch.device | None
+) -> tuple[list[nn.Module], Tensor, Tensor]:
+    """Copies in training mode and the rows, where to train; None: where the first network is."""
+    place = next(networks[0].parameters()).device if device is None else torch.device(device)
+    copies = [copy.deepcopy(network).to(place).train() for network in networks]
+    return copies, inputs.to(place), targets.to(place)
+
+
 def _descend(
     parameters: Sequence[Tensor],
-    batch_loss: Callable[[Tensor], Tensor],
-    n: int,
+    batch_loss: BatchLoss,
+    inputs: Tensor,
     seeds: Sequence[int],
     recipe: TrainingRecipe,
-    device: torch.device,
     progress: bool,
     *,
     record: bool = True,
 ) -> None:
-    """All epochs; `batch_loss` takes the rows of each member's batch, shape [E, b]."""
+    """All epochs, with a shuffle of the rows for each seed."""
+    n, device = len(inputs), inputs.device
     free = [parameter for parameter in parameters if parameter.requires_grad]
     rate, decay = recipe.learning_rate, recipe.weight_decay
     # fused is fastest on a GPU, and many times slower than foreach on a busy CPU
@@ -177,9 +200,13 @@ def _descend(
     batches = -(-n // recipe.batch_size)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=recipe.epochs * batches + 1)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    make = recorded_gradients if fused and record else plain_gradients
-    gradients = make(free, batch_loss)
-    with reporting(enabled=progress) as report, torch.enable_grad():
+    with (
+        own_randomness(seeds[0], device),
+        repeatable(),
+        reporting(enabled=progress) as report,
+        torch.enable_grad(),
+    ):
+        gradients = _gradients(free, batch_loss, record=fused and record)
         for _ in report.track(range(recipe.epochs), stage="training", total=recipe.epochs):
             orders = torch.stack([torch.randperm(n, generator=generator) for generator in generators])
             for batch in orders.to(device).tensor_split(batches, dim=1):
@@ -188,5 +215,47 @@ def _descend(
                 cycle.step()
 
 
-def _place(network: nn.Module, device: str | torch.device | None) -> torch.device:
-    return next(network.parameters()).device if device is None else torch.device(device)
+def _gradients(
+    parameters: Sequence[Tensor], batch_loss: BatchLoss, *, record: bool
+) -> Callable[[Tensor], None]:
+    """Fills the parameters' gradients for a batch; recorded on a GPU, once for each size of it.
+
+    A step of a small network is some hundred kernels of microseconds; launching them one by one from Python
+    takes far longer than they run. The loss must not ask the GPU for a number on its way.
+    """
+    records: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
+    if record:
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+
+    def fill(batch: Tensor) -> None:
+        for parameter in parameters:
+            if record and parameter.grad is not None:
+                parameter.grad.zero_()
+            else:
+                parameter.grad = None
+        batch_loss(batch).backward()
+
+    def replay(batch: Tensor) -> None:
+        if batch.shape not in records:
+            records[batch.shape] = _record(fill, batch.clone())
+        held, graph = records[batch.shape]
+        held.copy_(batch)
+        graph.replay()
+
+    return replay if record else fill
+
+
+def _record(fill: Callable[[Tensor], None], batch: Tensor) -> tuple[Tensor, torch.cuda.CUDAGraph]:
+    """A graph, and the tensor from which it reads its rows."""
+    here = torch.cuda.current_stream(batch.device)
+    aside = torch.cuda.Stream(batch.device)
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):  # libraries set themselves up on the first calls, outside the record
+        for _ in range(3):
+            fill(batch)
+    here.wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fill(batch)
+    return batch, graph

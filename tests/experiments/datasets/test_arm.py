@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trustgp_experiments.datasets import arm, chain
-from trustgp_experiments.datasets.motion import STYLES, random_motion, states
+from trustgp_experiments.datasets.arm import STYLES, random_motion, states
 
 try:
     import pinocchio as pin
@@ -82,7 +82,7 @@ def test_torques_obey_lagranges_equations():
 
 def test_power_balance_holds_along_a_trajectory():
     generator = torch.Generator().manual_seed(1)
-    motion = random_motion("fast", trajectories=1, limits=LIMITS, generator=generator)
+    motion = random_motion("fast", 1, generator)
     step = 1e-4
     times = torch.tensor([0.7 - step, 0.7, 0.7 + step], dtype=torch.float64)
     q, dq, ddq = (part[0] for part in states(motion, times))
@@ -93,6 +93,18 @@ def test_power_balance_holds_along_a_trajectory():
 
 
 # --- pinocchio ------------------------------------------------------------------------------
+
+
+def arm_model():
+    """Our arm as pinocchio has it."""
+    model, parent = pin.Model(), 0
+    for number, link in enumerate(arm.LINKS, start=1):
+        placement = pin.SE3(np.eye(3), np.array([0.0, 0.0, link.offset]))
+        kind = getattr(pin, f"JointModelR{link.axis.upper()}")
+        parent = model.addJoint(parent, kind(), placement, f"joint{number}")
+        body = pin.Inertia(link.mass, np.array(link.centre), np.diag(link.inertia_diagonal()))
+        model.appendBodyToJoint(parent, body, pin.SE3.Identity())
+    return model
 
 
 def rnea(model, q, dq, ddq):
@@ -115,16 +127,16 @@ def random_model(seed):
 
 
 @needs_pinocchio
-@pytest.mark.parametrize("make", [arm.arm_model, lambda: random_model(0), lambda: random_model(1)])
+@pytest.mark.parametrize("make", [arm_model, lambda: random_model(0), lambda: random_model(1)])
 def test_torques_equal_pinocchios_for_random_states(make):
     model, states = make(), random_states(200)
-    found = chain.newton_euler(chain.read_chain(model), *states)
+    found = chain.inverse_dynamics(model, *states)
     torch.testing.assert_close(found, rnea(model, *states), rtol=1e-9, atol=1e-9)
 
 
 @needs_pinocchio
 def test_the_arm_of_plain_numbers_is_that_of_pinocchio():
-    plain, read = vars(arm.arm_chain()), vars(chain.read_chain(arm.arm_model()))
+    plain, read = vars(arm.arm_chain()), vars(chain.read_chain(arm_model()))
     assert plain.keys() == read.keys()
     for name in plain:
         assert torch.equal(plain[name], read[name])
@@ -236,7 +248,7 @@ def test_torques_of_the_kuka_model_equal_a_hand_written_newton_euler(kuka):
 @needs_pinocchio
 def test_our_arm_is_of_the_class_of_the_kuka(kuka):
     model, chain = kuka
-    ours = arm.arm_model()
+    ours = arm_model()
     assert ours.nv == model.nv == len(chain) == 7
     mass = sum(link.mass for link in arm.LINKS) / sum(link["mass"] for link in chain)
     reach = sum(link.offset for link in arm.LINKS) / sum(np.linalg.norm(link["offset"]) for link in chain)
@@ -249,7 +261,7 @@ def test_our_arm_is_of_the_class_of_the_kuka(kuka):
     ratio = (mean_weight[0] / mean_weight[1])[1:4]
     assert (ratio > 1 / 3).all()
     assert (ratio < 3).all()
-    limits = np.abs(ours.upperPositionLimit / model.upperPositionLimit)
+    limits = np.abs(LIMITS.numpy() / model.upperPositionLimit)
     assert (limits > 1 / 2).all()
     assert (limits < 2).all()
 
@@ -260,7 +272,7 @@ def test_our_arm_is_of_the_class_of_the_kuka(kuka):
 @pytest.mark.parametrize("style", STYLES)
 def test_velocities_and_accelerations_are_derivatives(style):
     generator = torch.Generator().manual_seed(0)
-    motion = random_motion(style, trajectories=3, limits=LIMITS, generator=generator)
+    motion = random_motion(style, 3, generator)
     step = 1e-5
     times = torch.linspace(0, 5, 50, dtype=torch.float64)
     _, dq, ddq = states(motion, times)
@@ -377,7 +389,7 @@ def test_blocks_of_other_seeds_share_no_trajectory():
 def test_every_recording_has_pinocchios_torques(blocks):
     recording = arm.simulate(rows=300, noise=0.0, style="fast", blocks=blocks)
     q, dq, ddq = recording.inputs.double().split(7, dim=1)
-    expected = rnea(arm.arm_model(), q, dq, ddq) + arm.friction_torque(dq)
+    expected = rnea(arm_model(), q, dq, ddq) + arm.friction_torque(dq)
     # The stored states are rounded to float32.
     torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
 
@@ -391,8 +403,6 @@ def test_wrong_options_are_refused_with_the_allowed_ones():
         arm.inverse_dynamics(arm.arm_chain(), *[torch.zeros(2, 6)] * 3)
 
 
-def test_the_rows_need_no_pinocchio_and_its_model_names_the_extra(monkeypatch):
+def test_the_rows_need_no_pinocchio(monkeypatch):
     monkeypatch.setitem(sys.modules, "pinocchio", None)
     assert len(arm.simulate(rows=10).inputs) == 10
-    with pytest.raises(ImportError, match=r"trustgp\[sim\]"):
-        arm.arm_model()

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets import recordings
-from trustgp_experiments.datasets.recordings import load, merge_in_time, verify
-from trustgp_experiments.datasets.standardise import standardise
+from trustgp_experiments.datasets import load, recordings
+from trustgp_experiments.datasets.files import verify
+from trustgp_experiments.datasets.recordings import merge_in_time
+from trustgp_experiments.datasets.splits import standardise
 
 needs_data = pytest.mark.skipif(
     "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no real recordings here"

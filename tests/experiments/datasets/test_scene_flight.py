@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets.scene_flight import AWAY, KNOTS, PATH, PLACES, _camera, flight, path
-from trustgp_experiments.datasets.scenes import CLASSES, NAMES
+from trustgp_experiments.datasets.scenes import (
+    AWAY,
+    CLASSES,
+    KNOTS,
+    NAMES,
+    PATH,
+    PLACES,
+    flight,
+    flight_camera,
+    path,
+)
 
 
 def test_the_same_numbers_give_the_same_frames():
@@ -41,7 +50,7 @@ def test_boxes_lie_around_the_things_that_stand_there():
     frames, places = flight(5, side=side), PLACES | {"tracked rover": AWAY}
     for where, boxes, labels in zip(path(np.linspace(0, 1, 5)), frames.boxes, frames.labels, strict=True):
         for box, label in zip(boxes.numpy(), labels.tolist(), strict=True):
-            pixel, _ = _camera(where, side).seen(np.array([[*places[NAMES[label]], 0.9]]))
+            pixel, _ = flight_camera(where, side).seen(np.array([[*places[NAMES[label]], 0.9]]))
             inside = np.clip(pixel[0], 0, side)
             assert (box[:2] <= inside + 1).all()
             assert (box[2:] >= inside - 1).all()

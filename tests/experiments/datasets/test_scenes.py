@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from trustgp_experiments.datasets.scene_objects import KNOWN, NOVEL, block
-from trustgp_experiments.datasets.scene_picture import LEAST
-from trustgp_experiments.datasets.scene_view import Camera, faces, shadows, shares, texture
+from trustgp_experiments.datasets.scene_picture import LEAST, Camera, faces, shadows, shares, texture
 from trustgp_experiments.datasets.scenes import CLASSES, NAMES, STYLES, scenes
 
 SUN = np.array([0.0, 0.6, 0.8])

@@ -9,12 +9,11 @@ from trustgp_experiments.datasets.splits import (
     recorded_split,
     split_blocks,
     split_groups,
-    split_new_motion,
     split_random,
     split_repeats,
     split_unseen,
+    standardise,
 )
-from trustgp_experiments.datasets.standardise import standardise
 
 
 def parts_of(split):
@@ -99,22 +98,19 @@ def test_a_split_by_groups_uses_every_row_once_and_keeps_groups_whole(labels, se
     assert (len(tested), len(held)) == (max(1, round(0.2 * count)), max(1, round(0.12 * count)))
 
 
-def test_the_groups_that_test_may_be_named():
+def test_the_seed_chooses_the_groups_that_test_and_those_that_validate():
     groups = torch.tensor([1, 1, 2, 3, 4, 5]).repeat(3)
-    first, other = (split_groups(groups, test=[3, 5], seed=seed) for seed in (0, 3))
-    assert labels_of(first, groups)[2] == labels_of(other, groups)[2] == {3, 5}
-    assert labels_of(first, groups)[1] != labels_of(other, groups)[1]
-    assert labels_of(first, groups)[1] <= {1, 2, 4}
+    first, again, other = (labels_of(split_groups(groups, seed=seed), groups) for seed in (0, 0, 3))
+    assert first == again
+    assert first[1:] != other[1:]
 
 
 def test_impossible_splits_by_groups_are_refused():
     groups = torch.tensor([1, 2, 3])
+    with pytest.raises(ValueError, match="3 groups, 2 of them to test and 1 to validate, leave none"):
+        split_groups(groups, test_share=0.6)
     with pytest.raises(ValueError, match="leave none to train on"):
-        split_groups(groups, test=[1, 2])
-    with pytest.raises(ValueError, match=r"test=\[7\]; choose from the groups \[1, 2, 3\]"):
-        split_groups(groups, test=[7])
-    with pytest.raises(ValueError, match=r"test=\[\]"):
-        split_groups(groups, test=[])
+        split_groups(groups, test_share=-0.1)
 
 
 def repeated(name="made up"):
@@ -135,26 +131,6 @@ def test_all_repeats_of_a_place_fall_on_one_side(seed):
     assert not train & tested
     assert not held & tested
     assert [len(side) for side in (train, held, tested)] == pytest.approx([100, 20, 30], abs=3)
-
-
-def test_a_new_motion_is_tested_alone_and_the_same_blocks_of_all_repeats_validate():
-    recording = repeated()
-    split = split_new_motion(recording, test=[3])
-    assert split.test.tolist() == list(range(600, 900))
-    train, held, _ = labels_of(split, recording.places)
-    assert not train & held
-    assert parts_of(split).sort().values.tolist() == list(range(900))
-    # six rounds of each validation place
-    assert len(split.validation) == 6 * len(held)
-    assert len(held) == pytest.approx(100 * 4 / 30, abs=4)
-
-
-def test_new_motions_need_motions_that_are_known():
-    rows = torch.zeros(100, 21)
-    with pytest.raises(ValueError, match="no motions that repeat"):
-        split_new_motion(Recording(rows, rows[:, :7], name="made up"), test=[3])
-    with pytest.raises(ValueError, match=r"test=\[1, 3\].*leave none"):
-        split_new_motion(repeated(), test=[1, 3])
 
 
 def test_the_unseen_split_is_by_what_is_known_of_the_recording():
@@ -206,12 +182,11 @@ def test_a_constant_column_becomes_zero_and_stays_finite_elsewhere():
     assert scaler.inputs(x + 1).isfinite().all()
 
 
-def test_means_and_variances_come_back_in_the_units_of_the_data():
+def test_means_come_back_in_the_units_of_the_data():
     x, y = made_up_rows()
     scaler = standardise(x, y)
     torch.testing.assert_close(scaler.restore_targets(scaler.targets(y)), y)
-    variance = scaler.restore_variances(torch.ones(1, 2))
-    torch.testing.assert_close(variance[0], y.var(0, correction=0))
+    torch.testing.assert_close(scaler.target_scale.square().float(), y.var(0, correction=0))
 
 
 def test_the_rows_are_not_modified():

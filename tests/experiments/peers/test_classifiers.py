@@ -18,7 +18,7 @@ from trustgp_experiments.peers import (
     cnn,
     train,
 )
-from trustgp_experiments.peers.softmax import likeliest_temperature
+from trustgp_experiments.peers.tuning import likeliest_temperature
 
 laplace = pytest.mark.skipif(find_spec("laplace") is None, reason="laplace-torch is not installed")
 
@@ -204,9 +204,9 @@ def test_laplace_says_what_laplace_torch_says(last_layer):
     pixels, labels = images()
     network = trained_cnn((pixels, labels))
     peer = LaplaceClassifier.fit(network, (pixels[:40], labels[:40]), last_layer=last_layer)
-    assert peer.prior == peer.evidence
+    assert peer.prior == peer.posterior.prior
     found = peer.predict(pixels[40:])
-    expected = peer.laplace(pixels[40:], pred_type="glm", link_approx="probit")
+    expected = peer.posterior.laplace(pixels[40:], pred_type="glm", link_approx="probit")
     torch.testing.assert_close(found.probabilities, expected, rtol=1e-9, atol=0)
 
 
@@ -216,9 +216,9 @@ def test_laplace_variance_of_convolutions_is_that_of_dense_jacobians():
 
     pixels, labels = images(30)
     peer = LaplaceClassifier.fit(trained_cnn((pixels, labels)), (pixels, labels))
-    jacobian = dense_jacobian(peer.network, pixels[:3], list(peer.names))
+    jacobian = dense_jacobian(peer.posterior.network, pixels[:3], list(peer.posterior.names))
     for place, prior in enumerate((0.3, 7.0)):
-        precision = (peer.laplace.H + torch.tensor([prior], dtype=torch.float64)).to_matrix()
+        precision = (peer.posterior.laplace.H + torch.tensor([prior], dtype=torch.float64)).to_matrix()
         expected = torch.einsum("ncp,pq,ncq->nc", jacobian, torch.linalg.inv(precision), jacobian)
         found = peer.variances(pixels[:3], [0.3, 7.0])[..., place]
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
@@ -290,7 +290,7 @@ class Shared(nn.Module):
 def test_a_layer_called_twice_has_one_gradient_and_with_two_sizes_is_refused():
     pixels, labels = images(20)
     peer = LaplaceClassifier.fit(Shared(1).double().eval(), (pixels, labels % 2))
-    expected = peer.laplace(pixels, pred_type="glm", link_approx="probit")
+    expected = peer.posterior.laplace(pixels, pred_type="glm", link_approx="probit")
     torch.testing.assert_close(peer.predict(pixels).probabilities, expected, rtol=1e-9, atol=0)
     with pytest.raises(ValueError, match="do not match their Kronecker factors"):
         LaplaceClassifier.fit(Shared(2).double().eval(), (pixels, labels % 2))

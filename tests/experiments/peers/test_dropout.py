@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trustgp_experiments.peers import MCDropout, PropagatedDropout, mlp
-from trustgp_experiments.peers.dropout import with_dropout_on
+from trustgp_experiments.peers.members import with_dropout_on
 from trustgp_experiments.peers.propagation import propagated_variance
 from trustgp_experiments.training.inference import own_randomness
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from trustgp_experiments.peers.input_gp import InputGP
+from trustgp_experiments.peers.trusted import InputGP
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from reference import dense_jacobian
 from torch import nn
 
 from trustgp_experiments.peers import KronPosterior, LaplaceGLM, LaplaceSampled, mlp
-from trustgp_experiments.peers.kron_variance import KronVariance
 from trustgp_experiments.peers.tuning import held_out_nll
 
 if find_spec("laplace") is None:
@@ -59,7 +58,7 @@ def test_glm_variance_of_a_linear_network_is_that_of_bayesian_linear_regression(
     network, train, validation = linear()
     posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
     prior, noise, new = 0.7, 0.3, numbers(5, 4, seed=3)
-    found = posterior.variance(new, posterior.precision(prior, noise))
+    found = posterior.variances(new, posterior.precision(prior, noise))[..., 0]
     precision = train[0].T @ train[0] / noise + prior * torch.eye(4).double()
     expected = (new * torch.linalg.solve(precision, new.T).T).sum(dim=1)
     torch.testing.assert_close(found, expected[:, None].expand(5, 2), rtol=1e-10, atol=0)
@@ -70,12 +69,12 @@ def test_glm_variance_of_a_linear_network_is_that_of_bayesian_linear_regression(
 def test_glm_variance_is_that_of_dense_jacobians(network, last_layer):
     network, train, validation = problem(network)
     posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
-    assert posterior.kron.gradients is not None
+    assert posterior.gradients is not None
     precision = posterior.precision(0.7, 0.3)
     new = numbers(5, 4, seed=3)
     jacobian = dense_jacobian(network, new, list(posterior.names))
     expected = torch.einsum("ncp,pq,ncq->nc", jacobian, torch.linalg.inv(precision.to_matrix()), jacobian)
-    torch.testing.assert_close(posterior.variance(new, precision), expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(posterior.variances(new, precision)[..., 0], expected, rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("last_layer", [False, True])
@@ -83,9 +82,9 @@ def test_factored_variance_is_the_librarys_own(last_layer):
     network, train, validation = problem()
     posterior = KronPosterior.fit(network, train, validation, last_layer=last_layer)
     precision, new = posterior.precision(0.7, 0.3), numbers(5, 4, seed=3)
-    assert posterior.kron.gradients is not None
-    factored = posterior.variance(new, precision)
-    library = replace(posterior.kron, gradients=None)(new, precision)[..., 0]
+    assert posterior.gradients is not None
+    factored = posterior.variances(new, precision)[..., 0]
+    library = replace(posterior, gradients=None).variances(new, precision)[..., 0]
     torch.testing.assert_close(factored, library, rtol=1e-10, atol=0)
     _, covariance = posterior.laplace(new)  # laplace-torch's public call, at the same prior and noise
     torch.testing.assert_close(factored, covariance.diagonal(dim1=1, dim2=2), rtol=1e-10, atol=0)
@@ -95,18 +94,18 @@ def test_jacobians_in_chunks_give_the_same(monkeypatch):
     network, train, validation = problem()
     posterior = KronPosterior.fit(network, train, validation)
     precision, new = posterior.precision(0.7, 0.3), numbers(9, 4, seed=3)
-    library = replace(posterior.kron, gradients=None)
-    whole = library(new, precision)
-    monkeypatch.setattr(KronVariance, "_jacobian_rows", lambda self: 2)
-    torch.testing.assert_close(library(new, precision), whole, rtol=1e-12, atol=0)
+    library = replace(posterior, gradients=None)
+    whole = library.variances(new, precision)
+    monkeypatch.setattr(KronPosterior, "_jacobian_rows", lambda self: 2)
+    torch.testing.assert_close(library.variances(new, precision), whole, rtol=1e-12, atol=0)
 
 
 def test_a_factor_on_the_variance_is_a_choice_of_prior_and_noise():
     network, train, validation = problem()
     posterior = KronPosterior.fit(network, train, validation)
     new, factor = numbers(5, 4, seed=3), 3.7
-    plain = posterior.variance(new, posterior.precision(0.7, 0.3))
-    moved = posterior.variance(new, posterior.precision(0.7 / factor, 0.3 * factor))
+    plain = posterior.variances(new, posterior.precision(0.7, 0.3))[..., 0]
+    moved = posterior.variances(new, posterior.precision(0.7 / factor, 0.3 * factor))[..., 0]
     torch.testing.assert_close(moved, factor * plain, rtol=1e-10, atol=0)
 
 
@@ -136,7 +135,7 @@ def test_without_tuning_prior_and_noise_are_those_of_the_posterior():
     network, train, validation = problem()
     posterior = KronPosterior.fit(network, train, validation)
     new = numbers(5, 4, seed=3)
-    expected = posterior.variance(new, posterior.precision(posterior.prior, posterior.noise))
+    expected = posterior.variances(new, posterior.precision(posterior.prior, posterior.noise))[..., 0]
     found = LaplaceGLM.fit(posterior, validation, tune=False).predict(new)
     torch.testing.assert_close(found.epistemic, expected, rtol=1e-12, atol=0)
     assert torch.equal(found.mean, network(new))
@@ -146,9 +145,9 @@ def test_draws_spread_as_the_posterior_says():
     network, train, validation = linear()
     posterior = KronPosterior.fit(network, train, validation)
     new = numbers(5, 4, seed=3)
-    expected = posterior.variance(new, posterior.precision(0.7, 0.3))
+    expected = posterior.variances(new, posterior.precision(0.7, 0.3))[..., 0]
     weights = posterior.laplace.mean + posterior.deviations(0.7, 0.3, 20_000, seed=1)
-    drawn = LaplaceSampled(posterior.network, posterior.names, weights, torch.zeros(2).double())
+    drawn = LaplaceSampled(posterior.network, posterior.names, weights, noise=torch.zeros(2).double())
     found = drawn.predict(new)
     torch.testing.assert_close(found.epistemic, expected, rtol=0.05, atol=0)  # five standard errors
     error = (found.mean - network(new).detach()).abs() / (expected / 20_000).sqrt()

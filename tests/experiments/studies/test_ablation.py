@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import trustgp
+from trustgp.experts.witness import Witness
 from trustgp_experiments.core.result import Setting, read_result
 from trustgp_experiments.core.statistics import mean_spread
 from trustgp_experiments.studies import run_study
@@ -21,7 +22,6 @@ from trustgp_experiments.studies.ablation.axes import (
     paper_axes,
     trials_of,
 )
-from trustgp_experiments.studies.ablation.figure import draw_ablation
 from trustgp_experiments.studies.ablation.observations import (
     GAIN,
     LITTLE,
@@ -33,6 +33,7 @@ from trustgp_experiments.studies.ablation.observations import (
     judge,
     moderate_hardly_hurts,
 )
+from trustgp_experiments.studies.ablation.study import draw_ablation
 from trustgp_experiments.studies.ablation.trials import SHARE, Bench, scores_of, sizes_of
 
 # --- the rules, on made-up numbers -----------------------------------------------------------
@@ -144,7 +145,7 @@ def test_small_trials_share_a_random_part_of_the_rows(bench):
 
 def test_the_same_experts_with_the_witness_are_what_fit_gives(bench):
     alone = bench.fitted(DEFAULT)
-    heard = bench.heard(alone, DEFAULT)
+    heard = bench.fitted(DEFAULT, witness=Witness())
     expected = trustgp.fit(
         bench.network,
         bench.rows.train,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from trustgp.experts.gate import Division
-from trustgp.math.kernel_pca import mass_between
+from trustgp.math.low_rank import mass_between
 from trustgp_experiments.studies import run_study
-from trustgp_experiments.studies.bound import shares as bound_shares
-from trustgp_experiments.studies.bound.shares import between_share, centred, shares_of, squared_masses
+from trustgp_experiments.studies.bound import study as bound_shares
+from trustgp_experiments.studies.bound.study import between_share, centred, shares_of, squared_masses
 
 
 def kernel(n, generator, *, mean=0.0):

@@ -7,17 +7,17 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from torch import nn
 
 from trustgp.metrics import auroc, class_nll, entropy
-from trustgp_experiments.core.cases import IN_DOMAIN
+from trustgp_experiments.core.cases import IN_DOMAIN, read_tests
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.registry import run_study
-from trustgp_experiments.core.result import read_result
+from trustgp_experiments.core.result import Setting, read_result
 from trustgp_experiments.peers import ClassAnswer
 from trustgp_experiments.peers.registry import CLASS_METHODS, Fitted
 from trustgp_experiments.report.page import write_report
-from trustgp_experiments.studies.classification.findings import class_findings
-from trustgp_experiments.studies.classification.rows import (
+from trustgp_experiments.studies.classification.images import (
     QUICK_ROWS,
     UNIFORM,
     VALIDATION,
@@ -25,9 +25,14 @@ from trustgp_experiments.studies.classification.rows import (
     make_images,
     shifts_of,
 )
-from trustgp_experiments.studies.classification.scores import SCORES, score_method
-from trustgp_experiments.studies.classification.study import QUICK, rate_of, train_bundle
-from trustgp_experiments.studies.classification.tables import class_tables, collect
+from trustgp_experiments.studies.classification.scores import (
+    AXES,
+    SCORES,
+    class_findings,
+    class_tables,
+    score_method,
+)
+from trustgp_experiments.studies.classification.study import RATES, train_bundle
 
 NAMES = [method.name for method in CLASS_METHODS]
 COSTS = {name: {"fit_seconds": 2.0, "predict_seconds": 1e-4} for name in NAMES}
@@ -74,7 +79,7 @@ def said(*seeds: dict) -> list[str]:
 
 
 def collected(*seeds: dict) -> Grid:
-    return collect({("fashion_mnist",): [{"methods": seed} for seed in seeds]})
+    return Grid.of(AXES, {("fashion_mnist",): [{"methods": seed} for seed in seeds]}, read_tests)
 
 
 def test_a_variance_that_is_good_and_better_than_all_is_said_to_be():
@@ -206,18 +211,20 @@ def test_each_set_is_foreign_to_the_other():
     assert foreign_to("fashion_mnist") == "mnist"
 
 
-def test_the_same_seed_gives_the_same_networks_and_members_differ(monkeypatch):
+def test_the_same_seed_gives_the_same_networks_and_members_differ(tmp_path, monkeypatch):
     monkeypatch.delenv("TRUSTGP_DATA", raising=False)
     case = make_images("mnist", seed=0, quick=True)
-    first, again = (train_bundle(case, QUICK, seed=0, device="cpu", progress=False) for _ in range(2))
+    setting = Setting(tmp_path, quick=True)
+    (first, rate), (again, _) = (train_bundle(setting, case, 0) for _ in range(2))
     for one, other in ((first.network, again.network), (first.dropping, again.dropping)):
         for name, value in one.state_dict().items():
             assert torch.equal(value, other.state_dict()[name])
     weights = [network.state_dict()["0.weight"] for network in (first.network, *first.members)]
     assert len(weights) == 5
     assert not torch.equal(weights[0], weights[1])
-    assert rate_of(first.dropping) > 0
-    assert rate_of(None) == rate_of(first.network) == 0.0
+    assert rate in RATES
+    assert {one.p for one in first.dropping.modules() if isinstance(one, nn.Dropout)} == {rate}
+    assert not any(isinstance(one, nn.Dropout) for one in first.network.modules())
 
 
 # --- a small run --------------------------------------------------------------------------------------

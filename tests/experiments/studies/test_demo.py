@@ -87,7 +87,7 @@ def test_no_trajectory_is_in_two_sets():
     per = demo_arm.TRAJECTORY // demo_arm.STRIDE
     assert [len(part[0]) for part in (data.train, data.validation)] == [16 * per, 2 * per]
     assert {motion: len(rows[0]) for motion, rows in data.tests.items()} == dict.fromkeys(
-        demo_arm.MOTIONS, 2 * per
+        demo_arm.LABELS, 2 * per
     )
     sets = [data.train[0], data.validation[0], *(inputs for inputs, _ in data.tests.values())]
     every = torch.cat(sets)

@@ -63,10 +63,10 @@ def test_groups_are_told_from_known_things_by_both_scores():
     image, none = torch.zeros(1, 3, 8, 8), torch.zeros(2, dtype=torch.bool)
     seen = {"known": SeenPictures(image, [near], [every]), "novel": SeenPictures(image, [far], [every])}
     groups = summarise({**seen, "flight": SeenPictures(image, [far], [none])})
-    assert groups["novel"].auroc_novelty == 0.75
-    assert groups["novel"].auroc_confidence == 1.0
-    assert groups["flight"].detections == 0
-    assert groups["flight"].novelty is groups["flight"].auroc_novelty is None
+    assert groups["novel"]["auroc_novelty"] == 0.75
+    assert groups["novel"]["auroc_confidence"] == 1.0
+    assert groups["flight"]["detections"] == 0
+    assert groups["flight"]["novelty"] is groups["flight"]["auroc_novelty"] is None
 
 
 def test_all_missing_extras_are_named_at_once_with_code_1(tmp_path, monkeypatch, capsys):

@@ -19,7 +19,10 @@ from trustgp_experiments.studies.detection.pictures import (
     make_scenes,
 )
 from trustgp_experiments.studies.detection.scores import (
+    EAGER,
+    GRAPH,
     OURS,
+    PLAIN,
     Told,
     _calibration,
     _several,
@@ -31,7 +34,6 @@ from trustgp_experiments.studies.detection.scores import (
     told_by_all,
 )
 from trustgp_experiments.studies.detection.tables import findings, tables
-from trustgp_experiments.studies.detection.timing import EAGER, GRAPH, PLAIN
 from trustgp_experiments.training.detector_network import trained
 
 LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)

@@ -10,7 +10,7 @@ import pytest
 from trustgp.executors import Threads
 from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.distributed import study as distributed
-from trustgp_experiments.studies.distributed.timing import KINDS, Stopwatch, settings, started
+from trustgp_experiments.studies.distributed.study import KINDS, Stopwatch, settings, started
 
 
 def test_a_stopwatch_takes_the_time_of_the_last_run_with_a_task_for_each_expert():

@@ -8,9 +8,8 @@ import torch
 
 from trustgp_experiments.core.result import read_result
 from trustgp_experiments.studies import run_study
-from trustgp_experiments.studies.scale.rows import SCALING_ROWS, scale_rows
-from trustgp_experiments.studies.scale.study import QUICK, size_for
-from trustgp_experiments.studies.scale.tables import scale_findings, scale_grid, scale_tables
+from trustgp_experiments.studies.scale.fits import SCALING_ROWS, scale_rows
+from trustgp_experiments.studies.scale.study import QUICK, scale_findings, scale_grid, scale_tables, size_for
 
 # so few rows may well be no better than one constant noise, and `fit` then says so
 pytestmark = pytest.mark.filterwarnings("ignore:on the held-out rows this error bar is worse:UserWarning")
@@ -117,7 +116,7 @@ def test_the_result_is_whole_and_read_back(quick):
 
 def test_a_second_run_takes_what_is_there(quick, monkeypatch):
     monkeypatch.setattr(
-        "trustgp_experiments.studies.scale.study.measured_fit", lambda *_, **__: pytest.fail("fitted again")
+        "trustgp_experiments.studies.scale.fits.measured_fit", lambda *_, **__: pytest.fail("fitted again")
     )
     assert run_study("scale", quick[0], quick=True, seeds=1).numbers == quick[1].numbers
 

@@ -5,17 +5,26 @@ import json
 import pytest
 import torch
 
-from trustgp_experiments.core.cases import IN_DOMAIN
+from trustgp_experiments.core.cases import IN_DOMAIN, read_tests
+from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.registry import run_study
 from trustgp_experiments.core.result import read_result
 from trustgp_experiments.datasets import load, seams, split_unseen, standardise
 from trustgp_experiments.report.page import write_report
-from trustgp_experiments.studies.sequence.networks import QUICK, TorqueGRU
-from trustgp_experiments.studies.sequence.rows import LENGTH, MADE, arms, make_case
-from trustgp_experiments.studies.sequence.study import METHODS
-from trustgp_experiments.studies.sequence.tables import SPLIT, claims, sequence_tables
-from trustgp_experiments.studies.transfer.rows import QUICK_ROWS
-from trustgp_experiments.studies.transfer.scores import collect
+from trustgp_experiments.studies.sequence.study import (
+    LENGTH,
+    MADE,
+    METHODS,
+    QUICK,
+    SPLIT,
+    TorqueGRU,
+    arms,
+    claims,
+    make_case,
+    sequence_tables,
+)
+from trustgp_experiments.studies.transfer.scores import AXES
+from trustgp_experiments.studies.transfer.study import QUICK_ROWS
 
 
 def made_up(*, nll=None, mse=None, coverage=0.95, far=None) -> dict:
@@ -43,7 +52,7 @@ def said(**options) -> list[str]:
 
 
 def collected(*seeds: dict):
-    return collect({("sarcos", SPLIT): [{"methods": seed} for seed in seeds]})
+    return Grid.of(AXES, {("sarcos", SPLIT): [{"methods": seed} for seed in seeds]}, read_tests)
 
 
 def test_a_tie_is_no_win():

@@ -7,9 +7,8 @@ import pytest
 
 import trustgp
 from trustgp.executors.progress import LOGGER, reporting
-from trustgp_experiments.core import memory
-from trustgp_experiments.core.memory import Peak, status_bytes
-from trustgp_experiments.core.stage_timer import Ledger, _Clock, stages
+from trustgp_experiments.core import stage_timer as memory
+from trustgp_experiments.core.stage_timer import Ledger, Peak, _Clock, stages, status_bytes
 
 
 def test_every_second_of_a_fit_belongs_to_a_stage(case):

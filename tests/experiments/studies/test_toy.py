@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from trustgp_experiments.core.statistics import change, mean_spread, words
+from trustgp_experiments.core.toy import NUM_EXPERTS, toy_data
 from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.toy import study as toy
 
@@ -40,7 +41,7 @@ def test_every_variant_has_the_borders_of_the_one_division(quick):
     for seed in quick[1].numbers["seeds"]:
         counts = {numbers["borders"] for numbers in seed.values()}
         assert len(counts) == 1
-        assert counts.pop() >= toy.NUM_EXPERTS - 1
+        assert counts.pop() >= NUM_EXPERTS - 1
         assert all(len(numbers["jumps"]) == numbers["borders"] for numbers in seed.values())
 
 
@@ -77,7 +78,7 @@ def test_without_matplotlib_nothing_runs_and_the_extra_is_named(tmp_path, monkey
 
 def test_snelsons_rows_lose_those_in_the_gap(data_root, monkeypatch):
     monkeypatch.setenv("TRUSTGP_DATA", str(data_root))
-    data = toy.toy_data()
+    data = toy_data()
     assert data.source == "snelson"
     assert len(data.inputs) == len(data.targets) == 148
     low, high = data.gap

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from trustgp.likelihoods.prediction import Prediction
-from trustgp_experiments.core.cases import IN_DOMAIN
+from trustgp_experiments.core.cases import IN_DOMAIN, read_tests
+from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.registry import run_study
 from trustgp_experiments.core.result import Setting, read_result
 from trustgp_experiments.peers.registry import METHODS, Fitted
 from trustgp_experiments.studies.transfer import study as transfer
-from trustgp_experiments.studies.transfer.findings import claims
-from trustgp_experiments.studies.transfer.rows import QUICK_ROWS, TESTED, foreign, make_case
-from trustgp_experiments.studies.transfer.scores import collect, score_method, tables
+from trustgp_experiments.studies.transfer.scores import AXES, claims, score_method, tables
+from trustgp_experiments.studies.transfer.study import QUICK_ROWS, TESTED, foreign, make_case
 
 NAMES = [method.name for method in METHODS]
 
@@ -43,7 +43,7 @@ def made_up(nll: dict[str, float], *, mse=0.01, coverage=0.95, foreign_nll=None)
 
 
 def collected(*seeds: dict, split: str = "random"):
-    return collect({("sarcos", split): [{"methods": seed} for seed in seeds]})
+    return Grid.of(AXES, {("sarcos", split): [{"methods": seed} for seed in seeds]}, read_tests)
 
 
 def findings(*seeds: dict, **options) -> list[str]:
@@ -170,7 +170,7 @@ def test_quick_takes_rows_from_the_whole_recording(data_root):
 
 def test_the_same_seed_gives_the_same_networks(data_root, tmp_path):
     case = make_case("sarcos", "random", seed=0, quick=True)
-    first, again = (transfer._bundle(Setting(tmp_path, quick=True), case, 0.1, 0) for _ in range(2))
+    first, again = (transfer.train_bundle(Setting(tmp_path, quick=True), case, 0.1, 0) for _ in range(2))
     for one, other in ((first.network, again.network), (first.dropout_network, again.dropout_network)):
         for name, value in one.state_dict().items():
             assert torch.equal(value, other.state_dict()[name])

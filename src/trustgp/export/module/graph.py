@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,37 +10,18 @@ from torch import Tensor, nn
 from ...data.trees import Inputs, leaves
 from ...experts.mixture import LatentPrediction, Mixture
 from ...experts.posteriors import GramPosterior, RootPosterior, SpanPosterior
-from ...likelihoods.class_prediction import ClassPrediction
-from ...likelihoods.prediction import Prediction
+from ...likelihoods.prediction import ClassPrediction, Prediction
 from ...model import UncertaintyModel
 from ...tangents.network import as_matrix, call
-from ..errors import refuse_half, refuse_recurrent
+from ..errors import refuse_network
+from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 from .features import feature_maker
-from .gate import StackedGate, StackedWitness
-from .row_experts import FactorExperts
-from .span_experts import span_experts
-
-OUTPUTS = (
-    "mean",
-    "variance",
-    "corrected",
-    "corrected_variance",
-    "novelty",
-    "expert",
-    "valid",
-    "score",
-    "is_novel",
-    "probabilities",
-)
-"""The names of all answers there may be, in their order."""
 
 UNKNOWN = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}  # of rows about which nothing is known
-
-
-EXPERTS: dict[type, Callable[..., nn.Module]] = {
+EXPERTS: dict[type, type[nn.Module]] = {
     GramPosterior: FactorExperts,
     RootPosterior: FactorExperts,
-    SpanPosterior: span_experts,
+    SpanPosterior: SpanExperts,
 }
 """What becomes of a mixture's experts, by the kind of their posteriors."""
 
@@ -49,25 +29,21 @@ EXPERTS: dict[type, Callable[..., nn.Module]] = {
 class GraphMixture(nn.Module):
     """One kernel's gate and experts; see `mixture.Mixture`."""
 
-    numbers: Tensor  # scale, noise and log kappa [M, 3, B]
-
     def __init__(self, mixture: Mixture, example: Inputs, *, plain: bool) -> None:
         super().__init__()
         self.features = feature_maker(mixture.tangents, example)
-        self.gate = StackedGate(mixture.gate)
-        solved = next(expert.posterior for expert in mixture.experts if not expert.failed)
-        self.experts = EXPERTS[type(solved)](mixture, plain=plain)
-        names = ("scale", "noise")
-        columns = [torch.stack([getattr(expert, name) for expert in mixture.experts]) for name in names]
-        self.register_buffer("numbers", torch.stack([*columns, mixture.log_kappa], dim=1))  # [M, 3, B]
+        self.gate = GraphGate(mixture.gate)
+        self.experts = EXPERTS[type(first_solved(mixture))](mixture, plain=plain)
+        columns = [torch.stack([getattr(e, name) for e in mixture.experts]) for name in ("scale", "noise")]
+        self.numbers = torch.stack([*columns, mixture.log_kappa], dim=1)  # [M, 3, B]
 
     def forward(self, inputs: Inputs) -> LatentPrediction:
         """What the experts that the gate chooses say."""
         features = self.features(inputs)
         labels = self.gate(features)
         answer, amplitudes = self.experts(features, labels)
-        unit = answer.unit
-        unit = torch.where(torch.isfinite(unit), unit.clamp_min(0.0), torch.nan)  # an overflow is no answer
+        # an overflow is no answer
+        unit = torch.where(torch.isfinite(answer.unit), answer.unit.clamp_min(0.0), torch.nan)
         known = answer.prior > 0
         novelty = torch.where(known, unit / torch.where(known, answer.prior, 1.0), 1.0)
         scale, noise, log_kappa = self.numbers[labels].unbind(dim=1)
@@ -87,46 +63,45 @@ class GraphMixture(nn.Module):
 class Graph(nn.Module):
     """What `model.predict` computes, as plain tensor operations without a loop over rows or experts.
 
-    Rows whose input, output or answer is not finite
-    come out with an infinite variance, a novelty of 1, the expert -1 and `valid` False.
+    Rows whose input, output or answer is not finite come out with an infinite variance, a novelty of 1, the
+    expert -1 and `valid` False.
 
     Args:
         model: The fitted model; it is not changed.
         example: A few rows, as the network takes them.
         plain: Whether experts are padded to one size, so that one is an index away; else each stands by
-            itself, behind the operation `trustgp::choose` (see `choosing`).
+            itself, behind the operation `trustgp::choose`.
     """
 
     def __init__(self, model: UncertaintyModel, example: Inputs, *, plain: bool = True) -> None:
         super().__init__()
-        refuse_recurrent(model.network)
-        refuse_half(model.network)
+        refuse_network(model.network)
         self.network = model.network
         self.mixtures = nn.ModuleList(
             [GraphMixture(mixture, example, plain=plain) for mixture in model.mixtures]
         )
-        self.witness = None if model.witness is None else StackedWitness(model.witness, plain=plain)
+        self.witness = None if model.witness is None else GraphWitness(model.witness, plain=plain)
         self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
         self.threshold = None if model.alarm is None else float(model.alarm.threshold)
 
     @torch.no_grad()
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The answers for these rows, by name; see `OUTPUTS`."""
+        """The answers for these rows, by name; see `answers_of`."""
         outputs = call(self.network, inputs)
-        raw = LatentPrediction.join([mixture(inputs) for mixture in self.mixtures])
+        raw = LatentPrediction.cat([mixture(inputs) for mixture in self.mixtures], dim=1)
         if self.witness is not None:
             second = self.witness(inputs)
             mean = second.mean - as_matrix(outputs).double()
-            raw = _with(raw, {"witness_mean": mean, "witness_precision": second.precision})
+            raw = replace(raw, witness_mean=mean, witness_precision=second.precision)
         valid = _finite(inputs, outputs, raw.epistemic, raw.residual_mean, raw.witness_mean)
         raw = _masked(raw, valid)
         found = self.likelihood.prediction(outputs, raw, self.calibrations)
-        found = _with(found, {"valid": valid, "_threshold": self.threshold})
+        found = replace(found, valid=valid, _threshold=self.threshold)
         return answers_of(found, self.threshold is not None)
 
 
 def answers_of(found: Prediction, alarm: bool) -> dict[str, Tensor]:
-    """A prediction as a dict, in the order of `OUTPUTS`."""
+    """A prediction as a dict of all answers there are, in their order."""
     answers = {
         "mean": found.mean,
         "variance": found.variance,
@@ -144,12 +119,6 @@ def answers_of(found: Prediction, alarm: bool) -> dict[str, Tensor]:
     return answers
 
 
-def _with(whole, changes: dict):
-    """`dataclasses.replace`, for any of ours."""
-    kept = {field.name: getattr(whole, field.name) for field in fields(whole)}
-    return type(whole)(**(kept | changes))
-
-
 def _finite(*values: Inputs) -> Tensor:
     """Which rows hold no NaN and no infinity in any of these, shape [n]: nothing else times 0 is not 0."""
     tensors = [leaf for value in values for leaf in leaves(value) if leaf.is_floating_point()]
@@ -159,7 +128,5 @@ def _finite(*values: Inputs) -> Tensor:
 
 def _masked(raw: LatentPrediction, valid: Tensor) -> LatentPrediction:
     """As `LatentPrediction.spread`: where a row is not valid nothing is known of it."""
-    table = {field.name: getattr(raw, field.name) for field in fields(raw)}
-    return LatentPrediction(
-        **{k: torch.where(valid[:, None], v, UNKNOWN.get(k, 0.0)) for k, v in table.items()}
-    )
+    rows, values = valid[:, None], vars(raw)
+    return replace(raw, **{k: torch.where(rows, v, UNKNOWN.get(k, 0.0)) for k, v in values.items()})

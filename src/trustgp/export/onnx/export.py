@@ -1,28 +1,31 @@
-"""A fitted model as one ONNX file."""
+"""A fitted model as one ONNX file, and such a file opened: none else."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ...data.tensor_file import temporary_beside
-from ...data.trees import Inputs, as_inputs
+import numpy as np
+
+from ...data.tensor_file import ArtifactError, temporary_beside
+from ...data.trees import Inputs, as_inputs, leaves
 from ...executors.progress import LOGGER
 from ..errors import ExportError, needs, where_called
-from ..metadata import describe, sealed
+from ..metadata import DIGEST, FORMAT, PREFIX, describe, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
 from ..trace.trace import traced
 from ..verify import require_equal
-from .runner import opened
 from .translate import OPSETS, UntranslatedError, to_onnx
 
 if TYPE_CHECKING:
     from ...model import UncertaintyModel
 
+EXTERNAL = 1  # where a tensor's numbers are, in onnx.TensorProto.DataLocation
 SLOW = 2.0  # seconds after which it says what it has done
 
 
@@ -98,10 +101,129 @@ def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
     onnx.checker.check_model(content, full_check=True)
     try:
         runner = opened(content, "the file")
-    except ExportError:
-        raise
     except Exception as error:  # of onnxruntime, which has no common class for them
         if type(error).__module__.startswith("onnxruntime"):
             raise ExportError(f"onnxruntime cannot run this graph, no file was written: {error}") from error
         raise
     require_equal(model, runner, inputs, what="exported graph")
+
+
+class OnnxRunner:
+    """A file in onnxruntime: called with inputs it gives a dict of arrays.
+
+    Args:
+        session: Of onnxruntime.
+        metadata: What the file says about itself.
+    """
+
+    def __init__(self, session: Any, metadata: Mapping[str, str]) -> None:
+        self.session = session
+        self.metadata = MappingProxyType(dict(metadata))
+        self.input_names = tuple(given.name for given in session.get_inputs())
+        self.output_names = tuple(found.name for found in session.get_outputs())
+        self._types = tuple(_numpy_type(given.type) for given in session.get_inputs())
+
+    def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
+        """The answers for these rows, by name; arrays or tensors, nested as the network takes them."""
+        tensors = leaves(rows_like(inputs, self.metadata["structure"]))
+        arrays = {}
+        for name, kind, leaf in zip(self.input_names, self._types, tensors, strict=True):
+            array = leaf.numpy(force=True)
+            if array.dtype != kind:
+                raise TypeError(f"'{name}' is {array.dtype}; the network takes {kind}.")
+            arrays[name] = array
+        return dict(zip(self.output_names, self.session.run(None, arrays), strict=True))
+
+
+def _numpy_type(name: str) -> np.dtype:
+    """Of a type as onnxruntime writes it, such as tensor(int64); it has names of its own for two."""
+    inner = name.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))
+
+
+def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner:
+    """A file that `export_onnx` wrote, ready to run in onnxruntime.
+
+    The file must be whole (a SHA-256 over all of it finds damage, not attackers), stand by itself, and hold
+    standard operations only.
+
+    Args:
+        path: The file; a link is refused.
+        threads: Of onnxruntime.
+
+    Raises:
+        ArtifactError: A ValueError that says what is wrong with the file.
+    """
+    needs("onnx", "onnxruntime")
+    path = Path(path)
+    if path.is_symlink():
+        raise ArtifactError(f"{path} is a symbolic link; pass the file itself.")
+    return opened(path.read_bytes(), str(path), threads=threads)
+
+
+def opened(content: bytes, where: str, *, threads: int = 1) -> OnnxRunner:
+    """The same for the bytes of a file; `where` is its name in messages."""
+    import onnxruntime
+
+    metadata = _checked(content, where)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    # on the CPU, and from bytes, so that nothing else is read
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return OnnxRunner(session, metadata)
+
+
+def _checked(content: bytes, where: str) -> dict[str, str]:
+    """The metadata of a file that may be run; the prefix of the names is left out."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.load_model_from_string(content)
+    except (DecodeError, ValueError) as error:
+        raise ArtifactError(f"{where} is no ONNX file, or damaged: {error}") from error
+    graphs = list(_graphs(model.graph))
+    for tensor in (tensor for graph in graphs for tensor in _tensors(graph)):
+        if tensor.data_location == EXTERNAL or tensor.external_data:
+            places = {entry.key: entry.value for entry in tensor.external_data}
+            raise ArtifactError(
+                f"{where}: tensor '{tensor.name}' lies in another file ({places.get('location', '?')}); "
+                "only files that stand by themselves are opened."
+            )
+    nodes = [node for graph in graphs for node in graph.node]
+    domains = {part.domain for part in (*model.opset_import, *nodes)}
+    foreign = sorted(domains - {"", "ai.onnx"})
+    if foreign or model.functions:
+        raise ArtifactError(f"{where} holds operators of {foreign or 'its own'}; only standard ones are run.")
+    table = {entry.key: entry.value for entry in model.metadata_props}
+    if DIGEST not in table:
+        raise ArtifactError(f"{where} was not written by trustgp.export_onnx; export the model again.")
+    if not is_whole(content):
+        raise ArtifactError(f"{where} is damaged: its SHA-256 is not the one it was written with.")
+    metadata = {name.removeprefix(PREFIX): value for name, value in table.items() if name != DIGEST}
+    if metadata.get("format") != str(FORMAT):
+        raise ArtifactError(
+            f"{where} has format {metadata.get('format')}; this trustgp reads {FORMAT}. Update it, or "
+            "export the model again."
+        )
+    return metadata
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """The graph, and those inside its operations."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """The constants of one graph, those in operations included."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)

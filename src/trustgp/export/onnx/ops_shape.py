@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ..trace.dynamic_batch import ENDLESS
+from ..trace.trace import ENDLESS
 from .writer import Translation, Writer, arguments, dtype_of, shape_of
 
 aten = torch.ops.aten
@@ -47,18 +46,10 @@ def _stays(n: Any) -> bool:
     return True
 
 
-def _unsqueeze(w: Writer, n: Any) -> str:
-    return w.op("Unsqueeze", w.tensor(n.args[0]), w.integers([n.args[1] % len(shape_of(n))]))
-
-
 def _squeeze(w: Writer, n: Any) -> str:
     before, asked = shape_of(n.args[0]), n.args[1] if len(n.args) > 1 else None
     axes = [axis for axis in _axes(n, asked) if before[axis] == 1]
     return w.op("Squeeze", w.tensor(n.args[0]), w.integers(axes)) if axes else w.tensor(n.args[0])
-
-
-def _permute(w: Writer, n: Any) -> str:
-    return w.op("Transpose", w.tensor(n.args[0]), perm=_axes(n, n.args[1]))
 
 
 def _cat(w: Writer, n: Any) -> str:
@@ -92,11 +83,6 @@ def _split(w: Writer, n: Any) -> tuple[str, ...]:
     return (found,) if len(sizes) == 1 else tuple(found)
 
 
-def _select(w: Writer, n: Any) -> str:
-    x, axis, place = n.args
-    return w.op("Gather", w.tensor(x), w.constant(place, torch.int64), axis=axis % len(shape_of(x)))
-
-
 def _index(w: Writer, n: Any) -> str:
     """By one index tensor of whole numbers, at any place."""
     given = [(axis, i) for axis, i in enumerate(n.args[1]) if i is not None]
@@ -104,14 +90,6 @@ def _index(w: Writer, n: Any) -> str:
         raise NotImplementedError
     axis, index = given[0]
     return w.op("Gather", w.tensor(n.args[0]), w.tensor(index), axis=axis)
-
-
-def _gather(kind: str) -> Translation:
-    return lambda w, n: w.op(kind, w.tensor(n.args[0]), w.tensor(n.args[2]), axis=n.args[1])
-
-
-def _embedding(w: Writer, n: Any) -> str:
-    return w.op("Gather", w.tensor(n.args[0]), w.tensor(n.args[1]), axis=0)
 
 
 def _pad(w: Writer, n: Any) -> str:
@@ -122,24 +100,14 @@ def _pad(w: Writer, n: Any) -> str:
     return w.op("Pad", w.tensor(x), w.integers(pads), w.constant(value, dtype_of(n)))
 
 
-def _full(w: Writer, n: Any) -> str:
-    return w.op("Expand", w.constant(n.args[1], dtype_of(n)), w.shape(n.args[0]))
+def _reduced(kind: str, through: torch.dtype | None = None) -> Translation:
+    """Over some dimensions, or all; truths as numbers of the type `through`."""
 
-
-def _reduced(kind: str) -> Translation:
     def translate(w: Writer, n: Any) -> str:
         given = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
-        axes = w.integers(_axes(n, given.get("dim")))
-        return w.op(kind, w.tensor(n.args[0], dtype_of(n)), axes, keepdims=int(given.get("keepdim", False)))
-
-    return translate
-
-
-def _every(kind: str) -> Translation:
-    def translate(w: Writer, n: Any) -> str:
-        x, axis, keep = arguments(n)
-        truths = w.cast(w.tensor(x), torch.int32)
-        return w.cast(w.op(kind, truths, w.integers(_axes(n, axis)), keepdims=int(keep)), torch.bool)
+        axes, keep = w.integers(_axes(n, given.get("dim"))), int(given.get("keepdim", False))
+        found = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
+        return found if through is None else w.cast(found, torch.bool)
 
     return translate
 
@@ -152,10 +120,6 @@ def _best(kind: str) -> Translation:
         return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
 
     return translate
-
-
-def _cumsum(w: Writer, n: Any) -> str:
-    return w.op("CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1], torch.int64))
 
 
 def _repeat(w: Writer, n: Any) -> str:
@@ -171,41 +135,50 @@ def _arange(w: Writer, n: Any) -> str:
     return w.constant(n.target(*n.args, dtype=dtype_of(n)))
 
 
-def _sym_size(w: Writer, n: Any) -> str:
-    return w.op("Shape", w.tensor(n.args[0]), start=n.args[1], end=n.args[1] + 1)
+def _gather(kind: str, index: int, axis: int | None) -> Translation:
+    """Places in the first argument; index and dimension are the arguments of these numbers, or 0."""
+
+    def translate(w: Writer, n: Any) -> str:
+        place = w.tensor(n.args[index], None if isinstance(n.args[index], Node) else torch.int64)
+        along = 0 if axis is None else n.args[axis] % len(shape_of(n.args[0]))
+        return w.op(kind, w.tensor(n.args[0]), place, axis=along)
+
+    return translate
 
 
-SHAPING: dict[Any, Translation] = {
-    **dict.fromkeys((aten.reshape.default, aten.view.default), _reshape),
-    **dict.fromkeys((aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default), _squeeze),
-    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _reduced("ReduceSum")),
-    **dict.fromkeys((aten.arange.default, aten.arange.start_step), _arange),
-    aten.expand.default: _expand,
-    aten.unsqueeze.default: _unsqueeze,
-    aten.permute.default: _permute,
-    aten.cat.default: _cat,
-    aten.slice.Tensor: _slice,
-    aten.flip.default: _flip,
-    aten.unbind.int: _unbind,
-    aten.split_with_sizes.default: _split,
-    operator.getitem: lambda w, n: w.values[n.args[0]][n.args[1]],
-    operator.mul: lambda w, n: w.op("Mul", w.values[n.args[0]], w.integers([n.args[1]])),
-    aten.select.int: _select,
-    aten.index.Tensor: _index,
-    aten.index_select.default: _gather("Gather"),
-    aten.gather.default: _gather("GatherElements"),
-    aten.embedding.default: _embedding,
-    aten.constant_pad_nd.default: _pad,
-    aten.full.default: _full,
-    aten.scalar_tensor.default: lambda w, n: w.constant(n.args[0], dtype_of(n)),
-    aten.mean.dim: _reduced("ReduceMean"),
-    aten.amax.default: _reduced("ReduceMax"),
-    aten.amin.default: _reduced("ReduceMin"),
-    aten.all.dim: _every("ReduceMin"),
-    aten.any.dim: _every("ReduceMax"),
-    aten.argmin.default: _best("ArgMin"),
-    aten.argmax.default: _best("ArgMax"),
-    aten.cumsum.default: _cumsum,
-    aten.repeat.default: _repeat,
-    aten.sym_size.int: _sym_size,
+SHAPING: dict[str, Translation] = {
+    "reshape view": _reshape,
+    "squeeze.dim squeeze.dims squeeze": _squeeze,
+    "sum.dim_IntList sum": _reduced("ReduceSum"),
+    "arange arange.start_step": _arange,
+    "expand": _expand,
+    "unsqueeze": lambda w, n: w.op(
+        "Unsqueeze", w.tensor(n.args[0]), w.integers([n.args[1] % len(shape_of(n))])
+    ),
+    "permute": lambda w, n: w.op("Transpose", w.tensor(n.args[0]), perm=_axes(n, n.args[1])),
+    "cat": _cat,
+    "slice.Tensor": _slice,
+    "flip": _flip,
+    "unbind.int": _unbind,
+    "split_with_sizes": _split,
+    "select.int": _gather("Gather", 2, 1),
+    "index.Tensor": _index,
+    "index_select": _gather("Gather", 2, 1),
+    "gather": _gather("GatherElements", 2, 1),
+    "embedding": _gather("Gather", 1, None),
+    "constant_pad_nd": _pad,
+    "full": lambda w, n: w.op("Expand", w.constant(n.args[1], dtype_of(n)), w.shape(n.args[0])),
+    "scalar_tensor": lambda w, n: w.constant(n.args[0], dtype_of(n)),
+    "mean.dim": _reduced("ReduceMean"),
+    "amax": _reduced("ReduceMax"),
+    "amin": _reduced("ReduceMin"),
+    "all.dim": _reduced("ReduceMin", torch.int32),
+    "any.dim": _reduced("ReduceMax", torch.int32),
+    "argmin": _best("ArgMin"),
+    "argmax": _best("ArgMax"),
+    "cumsum": lambda w, n: w.op(
+        "CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1], torch.int64)
+    ),
+    "repeat": _repeat,
+    "sym_size.int": lambda w, n: w.op("Shape", w.tensor(n.args[0]), start=n.args[1], end=n.args[1] + 1),
 }

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.func import functional_call
 from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from ..errors import ExportError
-from .ops_choose import branches
-from .ops_elementwise import ELEMENTWISE
-from .ops_layers import LAYERS
+from ..module.experts import CHOICES, Chosen
+from ..trace.decompositions import table
+from ..trace.trace import simplify
+from .ops_arithmetic import ARITHMETIC
 from .ops_shape import SHAPING
-from .writer import TYPES, Writer
+from .writer import TYPES, Translation, Writer, dtype_of, shape_of
 
-TABLE = {**ELEMENTWISE, **SHAPING, **LAYERS}
 OPSETS = range(20, 23)  # 20 is the first with Gelu
 IR_VERSION = 10
 MOST_BYTES = 2**31 - 2**20  # of one file: the format has no place for more
+TABLE: dict[Any, Translation] = {
+    operator.attrgetter(name if "." in name else f"{name}.default")(torch.ops.aten): translate
+    for names, translate in {**ARITHMETIC, **SHAPING}.items()
+    for name in names.split()
+} | {
+    torch.ops.prims.convert_element_type.default: lambda w, n: w.tensor(n.args[0], n.args[1]),
+    operator.getitem: lambda w, n: w.values[n.args[0]][n.args[1]],
+    operator.mul: lambda w, n: w.op("Mul", w.values[n.args[0]], w.integers([n.args[1]])),
+}
 
 
 class UntranslatedError(ExportError):
-    """An operation that has no place in the file.
-
-    Args:
-        target: The aten operation.
-        reason: What is special about it here.
-    """
+    """An operation `target` of aten that has no place in the file, for a `reason` that is special here."""
 
     def __init__(self, target: Any, reason: str = "") -> None:
         super().__init__(f"{target} cannot be translated to ONNX{reason}")
@@ -36,19 +44,13 @@ class UntranslatedError(ExportError):
 
 
 def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]) -> Any:
-    """The ONNX model of a traced graph, operations of the standard set only.
-
-    Args:
-        module: As `traced` gives it.
-        names: Of the inputs.
-        opset: Version of the standard operations.
-    """
+    """The ONNX model of a graph as `traced` gives it, its inputs by name; standard operations only."""
     from onnx import helper, numpy_helper
 
     writer, rows = Writer(), module.meta["rows"]
     places = module.graph.find_nodes(op="placeholder")
     writer.values |= zip(places, names, strict=True)
-    answers = fill(writer, module)
+    answers = _fill(writer, module)
     found = next(iter(module.graph.find_nodes(op="output"))).args[0]
     for name, value in answers.items():
         writer.nodes.append(helper.make_node("Identity", [value], [name]))
@@ -65,7 +67,7 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
 
-def fill(writer: Writer, module: GraphModule) -> Any:
+def _fill(writer: Writer, module: GraphModule) -> Any:
     """Write the operations of a module whose inputs are already named; the names of its answers."""
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -78,7 +80,7 @@ def fill(writer: Writer, module: GraphModule) -> Any:
 
 def _translated(writer: Writer, node: Any) -> Any:
     if node.target is torch.ops.trustgp.choose.default:
-        return branches(writer, node, fill)
+        return _branches(writer, node)
     translate = TABLE.get(node.target)
     if translate is None:
         raise UntranslatedError(node.target)
@@ -101,3 +103,81 @@ def _described(name: str, node: Any, rows: int) -> Any:
         )
     shape = ["n" if size == rows else size for size in value.shape]
     return helper.make_tensor_value_info(name, TYPES[value.dtype], shape)
+
+
+def _branches(w: Writer, n: Any) -> tuple[str, ...]:
+    """`trustgp::choose`: a Scan over the rows, and in it a tree of branches down to one expert."""
+    from onnx import helper
+
+    labels, vectors, key = n.args
+    prefix = f"{w.prefix}choice{key}_"
+    names = [f"{prefix}vector_{i}" for i in range(len(vectors))]
+    tree = _Tree(w, CHOICES[key], _traced(CHOICES[key]), prefix, f"{prefix}label", names)
+    inputs = [helper.make_tensor_value_info(tree.label, TYPES[torch.int64], [])]
+    for name, vector in zip(names, vectors, strict=True):
+        inputs.append(helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
+    body, found = tree.graph(f"{prefix}body", inputs, 0, len(tree.choice.experts))
+    given = [w.tensor(labels), *(w.tensor(vector) for vector in vectors)]
+    answers = w.op("Scan", *given, outputs=len(found), body=body, num_scan_inputs=len(given))
+    return (answers,) if len(found) == 1 else tuple(answers)
+
+
+def _traced(choice: Chosen) -> GraphModule:
+    """The first expert's operations; its buffers keep their names, and others' can be put in their place."""
+    expert = choice.experts[0]
+
+    def run(tables: dict[str, torch.Tensor], vectors: list[torch.Tensor]) -> Any:
+        return functional_call(expert, tables, tuple(vectors))
+
+    tables = dict(expert.named_buffers())
+    return simplify(make_fx(run, table(), tracing_mode="fake")(tables, choice.example))
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """Branches down to single experts; their numbers stand in the outer graph: graphs are copied whole."""
+
+    outer: Writer
+    choice: Chosen
+    module: GraphModule
+    prefix: str
+    label: str
+    vectors: list[str]
+
+    def graph(self, name: str, inputs: list[Any], first: int, last: int) -> tuple[Any, list[str]]:
+        """A graph that serves the experts first .. last - 1, and the names of its answers."""
+        from onnx import helper
+
+        nodes, found, constants = self._leaf(first) if last - first == 1 else self._fork(first, last)
+        outputs = [
+            helper.make_tensor_value_info(answer, TYPES[dtype], list(shape))
+            for answer, (shape, dtype) in zip(found, self.choice.kinds, strict=True)
+        ]
+        return helper.make_graph(nodes, name, inputs, outputs, constants), found
+
+    def _fork(self, first: int, last: int) -> tuple[list[Any], list[str], list[Any]]:
+        """Nodes, names of the answers and constants, with a branch for either half."""
+        from onnx import helper, numpy_helper
+
+        middle, mark = (first + last) // 2, f"{self.prefix}{first}_{last}_"
+        limit = numpy_helper.from_array(torch.tensor(middle).numpy(), f"{mark}limit")
+        halves = {"then_branch": (first, middle), "else_branch": (middle, last)}
+        sides = {side: self.graph(f"{mark}{side}", [], *half)[0] for side, half in halves.items()}
+        below = helper.make_node("Less", [self.label, f"{mark}limit"], [f"{mark}below"])
+        found = [f"{mark}answer_{i}" for i in range(len(self.choice.kinds))]
+        return [below, helper.make_node("If", [f"{mark}below"], found, **sides)], found, [limit]
+
+    def _leaf(self, number: int) -> tuple[list[Any], list[str], list[Any]]:
+        """The same for one expert."""
+        from onnx import helper
+
+        writer, expert = Writer(f"{self.prefix}{number}_"), self.choice.experts[number]
+        names = dict(self.choice.experts[0].named_buffers())  # in the order of the traced inputs
+        given = [*(writer.constant(expert.get_buffer(name)) for name in names), *self.vectors]
+        writer.values |= zip(self.module.graph.find_nodes(op="placeholder"), given, strict=True)
+        answers = _fill(writer, self.module)
+        # a name of the graph's own for each answer: it may be an outer value, or the same twice
+        found = [f"{writer.prefix}answer_{i}" for i in range(len(answers))]
+        writer.nodes += [helper.make_node("Identity", [a], [b]) for a, b in zip(answers, found, strict=True)]
+        self.outer.constants |= writer.constants
+        return writer.nodes, found, []

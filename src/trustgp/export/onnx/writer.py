@@ -28,8 +28,7 @@ SHARED = 64  # numbers up to which equal constants are looked for
 class Writer:
     """Collects nodes and constants, and knows by what name each value of the traced graph goes.
 
-    Args:
-        prefix: Of all names, which must not be those of an outer graph.
+    All names have a prefix: they must not be those of an outer graph.
     """
 
     def __init__(self, prefix: str = "") -> None:

@@ -9,22 +9,20 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-aten = torch.ops.aten
+aten = torch.ops.aten  # whose schemas name and order the arguments of what stands here
 
-# torch knows how these are made of others
-GRADIENTS = """
+# torch knows how these are made of others; `full` is left
+KNOWN = """
     gelu_backward silu_backward tanh_backward sigmoid_backward threshold_backward hardtanh_backward
     leaky_relu_backward elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward
     log_sigmoid_backward native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
     _softmax_backward_data _log_softmax_backward_data _prelu_kernel_backward select_backward slice_backward
     unfold_backward
-"""
-FUNCTIONS = """
     hardtanh hardsigmoid leaky_relu log_sigmoid_forward _prelu_kernel masked_fill rsub linalg_vector_norm
     logsumexp var
+    t transpose stack split upsample_nearest2d
+    zeros ones zeros_like ones_like new_zeros new_ones new_full
 """
-SHAPES = "t transpose stack split upsample_nearest2d"
-FILLED = "zeros ones zeros_like ones_like new_zeros new_ones new_full"  # `full` is left
 
 
 def full_like(inputs: Tensor, value: float, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
@@ -41,15 +39,8 @@ def layer_norm(
 
 
 def group_norm(
-    inputs: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    rows: int,
-    channels: int,
-    size: int,
-    groups: int,
-    epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    inputs: Tensor, weight, bias, rows: int, channels: int, size: int, groups: int, epsilon: float
+):
     """The same for groups of channels, means and spreads of shape [n, groups]."""
     lots = inputs.reshape(rows, groups, channels // groups * size)
     found, mean, inverse = _standardised(lots, [-1], epsilon)
@@ -80,20 +71,10 @@ def _with_gain(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def convolution_backward(
-    grad: Tensor,
-    inputs: Tensor,
-    weight: Tensor,
-    bias_sizes: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
+    grad: Tensor, inputs: Tensor, weight: Tensor, _, stride, padding, dilation, transposed, __, groups, wanted
 ) -> Any:
     """What comes back to the input: the adjoint of a convolution is the transposed one, and the reverse."""
-    if output_mask[1] or output_mask[2]:
+    if wanted[1] or wanted[2]:
         return NotImplemented
     dims = weight.ndim - 2
     if transposed:
@@ -119,52 +100,45 @@ def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
 
 
 def average_pool_backward(
-    grad: Tensor,
-    inputs: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
+    grad: Tensor, inputs: Tensor, kernel, stride, padding, ceil_mode, count_include_pad, divisor
 ) -> Tensor:
     """An average pool is a product with a constant matrix along each side; back with these transposed."""
     if divisor is not None or (any(padding) and count_include_pad and ceil_mode):
         return NotImplemented
-    found = grad
-    stride = stride or kernel
+    matrices = []
     for i in range(2):
-        sizes = inputs.shape[-2 + i], grad.shape[-2 + i]
-        matrix = _averages(*sizes, kernel[i], stride[i], padding[i], count_include_pad).to(grad)
-        found = torch.matmul(matrix.T, found) if i == 0 else torch.matmul(found, matrix)
-    return found
+        start = torch.arange(grad.shape[-2 + i])[:, None] * (stride or kernel)[i] - padding[i]
+        count = kernel[i] if count_include_pad else None
+        matrices.append(_averages(start, start + kernel[i], inputs.shape[-2 + i], count).to(grad))
+    return torch.matmul(torch.matmul(matrices[0].T, grad), matrices[1])
 
 
-def _averages(size: int, found: int, kernel: int, stride: int, padding: int, count_padding: bool) -> Tensor:
-    """What each of `found` windows takes from each of `size` places, shape [found, size]."""
-    start = torch.arange(found)[:, None] * stride - padding
+def _averages(start: Tensor, end: Tensor, size: int, count: int | None = None) -> Tensor:
+    """What each of m windows takes from each of `size` places, shape [m, size], from their ends [m, 1]."""
     place = torch.arange(size)
-    inside = ((place >= start) & (place < start + kernel)).double()
-    return inside / (kernel if count_padding else inside.sum(dim=1, keepdim=True))
-
-
-def _adaptive(size: int, found: int) -> Tensor:
-    """The windows of an adaptive average, shape [found, size]."""
-    place, number = torch.arange(size), torch.arange(found)[:, None]
-    start, end = number * size // found, ((number + 1) * size + found - 1) // found
     inside = ((place >= start) & (place < end)).double()
-    return inside / inside.sum(dim=1, keepdim=True)
+    return inside / (count or inside.sum(dim=1, keepdim=True))
+
+
+def _adaptive(inputs: Tensor, found: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The windows of an adaptive average along the last two sides, shape [found, size] each."""
+    sides = []
+    for size, windows in zip(inputs.shape[-2:], found, strict=True):
+        number = torch.arange(windows)[:, None]
+        start, end = number * size // windows, ((number + 1) * size + windows - 1) // windows
+        sides.append(_averages(start, end, size).to(inputs))
+    return sides[0], sides[1]
 
 
 def adaptive_average(inputs: Tensor, sizes: Sequence[int]) -> Tensor:
     """A X B^T with the averages of each side."""
-    high, wide = (_adaptive(inputs.shape[-2 + i], sizes[i]).to(inputs) for i in range(2))
+    high, wide = _adaptive(inputs, sizes)
     return torch.matmul(torch.matmul(high, inputs), wide.T)
 
 
 def adaptive_average_backward(grad: Tensor, inputs: Tensor) -> Tensor:
     """A^T G B."""
-    high, wide = (_adaptive(inputs.shape[-2 + i], grad.shape[-2 + i]).to(grad) for i in range(2))
+    high, wide = _adaptive(inputs, grad.shape[-2:])
     return torch.matmul(torch.matmul(high.T, grad), wide)
 
 
@@ -187,8 +161,7 @@ def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
 
 def table() -> dict[Any, Callable]:
     """What is taken apart while a graph is traced."""
-    known = f"{GRADIENTS} {FUNCTIONS} {SHAPES} {FILLED}".split()
-    return get_decompositions([getattr(aten, name) for name in known]) | {
+    return get_decompositions([getattr(aten, name) for name in KNOWN.split()]) | {
         aten.full_like.default: full_like,
         aten.native_layer_norm.default: layer_norm,
         aten.native_group_norm.default: group_norm,

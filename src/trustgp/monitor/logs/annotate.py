@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ...data.tensor_file import PART
-from .bags import BagReader, BagWriter
-from .joints import FIELDS, ROS_TYPE, JointSelector, JointState, LogError
-from .mcaps import McapReader, McapWriter
+from .formats import BagReader, BagWriter, McapReader, McapWriter
+from .joints import FIELDS, ROS_TYPE, TEXT_TYPE, JointState, LogError
 
 TOPIC = "/joint_states"
 VERDICTS = "/trustgp/verdict"
@@ -37,11 +35,9 @@ def joint_states(
         needs: The fields that must not be empty.
     """
     with _reader(Path(path), topic) as reader:
-        pick = JointSelector(joints, needs, f"{path}, topic {topic}")
-        for channel, time, data in reader.messages():
-            if channel.topic == topic and (state := pick(reader.state(channel, time, data))) is not None:
+        for _, state in _messages(reader, topic, joints, needs):
+            if state is not None:
                 yield state
-        pick.finish()
 
 
 def annotate(
@@ -67,18 +63,17 @@ def annotate(
         verdicts: The new topic.
     """
     with _reader(Path(path), topic) as reader, _writer(Path(out), reader.storage) as writer:
-        if verdicts in reader.topics:
+        if any(channel.topic == verdicts for channel in reader.channels):
             raise LogError(f"{path} has a topic {verdicts} already; name another one.")
-        pick = JointSelector(joints, needs, f"{path}, topic {topic}")
         places = {channel.id: writer.copy(channel) for channel in reader.channels}
-        new = writer.text_topic(verdicts)
-        for channel, time, data in reader.messages():
+        new, found = writer.add_topic(verdicts, TEXT_TYPE), 0
+        for (channel, time, data), state in _messages(reader, topic, joints, needs):
             writer.write(places[channel.id], time, data)
-            if channel.topic == topic and (state := pick(reader.state(channel, time, data))) is not None:
+            if state is not None:
                 writer.write_text(new, time, json.dumps(judge(state), allow_nan=False))
+                found += 1
         writer.keep(reader)
-        pick.finish()
-        return pick.found
+        return found
 
 
 def record(
@@ -93,9 +88,35 @@ def record(
         topic: Of the joint states.
     """
     with _writer(Path(path), storage) as writer:
-        channel = writer.state_topic(topic)
+        channel = writer.add_topic(topic, ROS_TYPE)
         for state in states:
             writer.write_state(channel, state)
+
+
+def _messages(
+    reader: Any, topic: str, joints: Sequence[str] | None, needs: Sequence[str]
+) -> Iterator[tuple[tuple[Any, int, Any], JointState | None]]:
+    """Every message (channel, time, data), and its wanted joints in the wanted order.
+
+    A message of the topic with none of them is somebody else's, such as a gripper's: it is passed over.
+    """
+    unknown = sorted(set(needs) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
+    where, others, found = f"{reader.path}, topic {topic}", set(), False
+    for channel, time, data in reader.messages():
+        state = None
+        if channel.topic == topic:
+            said = reader.state(channel, time, data)
+            joints = said.names if joints is None else joints
+            state = said.pick(joints, needs, where=where)
+            found |= state is not None
+            others.update(said.names)
+        yield (channel, time, data), state
+    if not found:
+        there = f"the joints there are {', '.join(sorted(others))}" if others else "it is empty"
+        wanted = "" if joints is None else f" with the joints {', '.join(joints)}"
+        raise LogError(f"{where}: no message{wanted}; {there}.")
 
 
 @contextmanager
@@ -103,8 +124,8 @@ def _reader(path: Path, topic: str) -> Iterator[Any]:
     """An open log that has the topic."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such log.")
-    with BagReader(path) if path.is_dir() else McapReader(path) as reader:
-        kinds = reader.topics
+    with closing(BagReader(path) if path.is_dir() else McapReader(path)) as reader:
+        kinds = {channel.topic: channel.msgtype for channel in reader.channels}
         if topic not in kinds:
             there = ", ".join(sorted(kinds)) or "none"
             raise LogError(f"{path}: no topic {topic}; there are: {there}.")
@@ -120,13 +141,9 @@ def _writer(out: Path, storage: str) -> Iterator[Any]:
         raise ValueError(f"storage={storage!r}; it must be one of {', '.join(STORAGES)}.")
     if out.exists():
         raise FileExistsError(f"{out} is there already; name another log, or remove it.")
-    folder = out.parent / f".{out.name}.{secrets.token_hex(8)}{PART}"
-    folder.mkdir()
-    try:
-        inner = folder / out.name  # a bag's files are called after their folder
-        writer = McapWriter(inner) if storage == "json" else BagWriter(inner, storage)
-        with writer.opened():
+    name = {"prefix": f".{out.name}.", "suffix": PART, "dir": out.parent}
+    with tempfile.TemporaryDirectory(**name, ignore_cleanup_errors=True) as folder:
+        inner = Path(folder) / out.name  # a bag's files are called after their folder
+        with McapWriter.opened(inner) if storage == "json" else BagWriter.opened(inner, storage) as writer:
             yield writer
         os.replace(inner, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

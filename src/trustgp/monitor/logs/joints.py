@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-ROS_TYPE = "sensor_msgs/msg/JointState"
+from ...data.user_warnings import optional_package
+
+ROS_TYPE, TEXT_TYPE = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 FIELDS = ("position", "velocity", "effort")
 
 
@@ -54,6 +55,26 @@ class JointState:
                 )
         return cls(time, names, **numbers)
 
+    def pick(self, joints: Sequence[str], needs: Sequence[str], *, where: str) -> JointState | None:
+        """These joints in this order, with the fields that are needed; None: the message has none of them."""
+        place = {name: at for at, name in enumerate(self.names)}
+        missing = [name for name in joints if name not in place]
+        if len(missing) == len(joints):
+            return None
+        if missing:
+            raise LogError(
+                f"{where}: the message at {self.time} ns lacks the joints {', '.join(missing)}; "
+                f"it has {', '.join(self.names)}."
+            )
+        for field in needs:
+            if not len(getattr(self, field)):
+                raise LogError(
+                    f"{where}: {field} is empty at {self.time} ns; record it, or leave it out of needs=."
+                )
+        order = [place[name] for name in joints]
+        numbers = {f: values[order] if len(values := getattr(self, f)) else values for f in FIELDS}
+        return JointState(self.time, tuple(joints), **numbers)
+
     def plain(self) -> dict[str, Any]:
         """As a message in JSON; NaN becomes null."""
         stamp = {"sec": self.time // 10**9, "nanosec": self.time % 10**9}
@@ -61,67 +82,7 @@ class JointState:
         return {"header": {"stamp": stamp, "frame_id": ""}, "name": list(self.names), **numbers}
 
 
-class JointSelector:
-    """Takes the wanted joints out of messages, by name.
-
-    A message with none of them is somebody else's on the same topic, such as a gripper's: it is passed over.
-
-    Args:
-        joints: Their names, in the order of the network's inputs; None: those of the first message.
-        needs: The fields that must be there.
-        where: What to call the log in errors.
-    """
-
-    def __init__(self, joints: Sequence[str] | None, needs: Sequence[str], where: str) -> None:
-        unknown = sorted(set(needs) - set(FIELDS))
-        if unknown:
-            raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
-        self.joints = None if joints is None else tuple(joints)
-        self._needs = tuple(needs)
-        self._where = where
-        self._others: set[str] = set()
-        self.found = 0
-
-    def __call__(self, state: JointState) -> JointState | None:
-        """The wanted joints in the wanted order; None: the message has none of them."""
-        if self.joints is None:
-            self.joints = state.names
-        place = {name: at for at, name in enumerate(state.names)}
-        missing = [name for name in self.joints if name not in place]
-        if len(missing) == len(self.joints):
-            self._others.update(state.names)
-            return None
-        if missing:
-            raise LogError(
-                f"{self._where}: the message at {state.time} ns lacks the joints {', '.join(missing)}; "
-                f"it has {', '.join(state.names)}."
-            )
-        for field in self._needs:
-            if not len(getattr(state, field)):
-                raise LogError(
-                    f"{self._where}: {field} is empty at {state.time} ns; record it, or leave it out of "
-                    "needs=."
-                )
-        self.found += 1
-        order = [place[name] for name in self.joints]
-        numbers = {f: values[order] if len(values := getattr(state, f)) else values for f in FIELDS}
-        return JointState(state.time, self.joints, **numbers)
-
-    def finish(self) -> None:
-        """Raise if no message had the joints."""
-        if not self.found:
-            there = (
-                f"the joints there are {', '.join(sorted(self._others))}" if self._others else "it is empty"
-            )
-            wanted = "" if self.joints is None else f" with the joints {', '.join(self.joints)}"
-            raise LogError(f"{self._where}: no message{wanted}; {there}.")
-
-
 def needed(package: str) -> Any:
     """An optional package, or an error that names the extra."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f'logs need {package}, which is not installed: pip install "trustgp[logs]"'
-        ) from error
+    missing = f'logs need {package}, which is not installed: pip install "trustgp[logs]"'
+    return optional_package(package, missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -25,15 +26,12 @@ class Collector(Protocol):
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i] (one K may be 1) for a [g * o, i]."""
-        ...
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         """sum_t of value_t [n, K, t, d] in line index_t [n, t] of a [v, d]."""
-        ...
 
     def plain(self, name: str, value: Tensor) -> None:
         """The gradient itself, [n, K, ...]."""
-        ...
 
 
 class RowCollector(Collector, Protocol):
@@ -56,27 +54,24 @@ class _Place:
 class DenseAccumulator:
     """Collects gradients of shape [n, K, d]: all parameters one after another, or those that are kept.
 
-    Args:
-        network: The network and its chosen parameters.
-        n, mixed: How many rows, and mixed outputs.
-        kept: Places in the vector of all chosen parameters, ascending; None keeps all.
+    These are places in the vector of all chosen parameters, ascending; None keeps all.
     """
 
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
-        self._places: dict[str, _Place] = {}
+        self.places: dict[str, _Place] = {}
         start = filled = 0
         for name, value in network.parameters.items():
             stop, inside, taken = start + value.numel(), None, value.numel()
             if kept is not None:
                 inside = kept[(kept >= start) & (kept < stop)] - start
                 taken = len(inside)
-            self._places[name] = _Place(value.shape, slice(filled, filled + taken), inside)
+            self.places[name] = _Place(value.shape, slice(filled, filled + taken), inside)
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
     def part(self, rows: slice, mixed: slice) -> DenseAccumulator:
-        part = object.__new__(DenseAccumulator)
-        part._places, part.values = self._places, self.values[rows, mixed]
+        part = copy.copy(self)
+        part.values = self.values[rows, mixed]
         return part
 
     def room(self, size: int) -> int:
@@ -86,11 +81,11 @@ class DenseAccumulator:
         self.plain(name, products(left, right))
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        table = value.new_zeros(*value.shape[:2], *self._places[name].shape)
+        table = value.new_zeros(*value.shape[:2], *self.places[name].shape)
         self.plain(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
 
     def plain(self, name: str, value: Tensor) -> None:
-        place, value = self._places[name], value.reshape(*value.shape[:2], -1)
+        place, value = self.places[name], value.reshape(*value.shape[:2], -1)
         self.values[:, :, place.columns] += value if place.inside is None else value[:, :, place.inside]
 
     def rows(self) -> Tensor:
@@ -102,7 +97,7 @@ class DenseAccumulator:
         # loose: parts of a network may compute in less than its precision; what is wrong is wrong by far
         tolerance, floor = (1e-5, 1e-9) if self.values.dtype == torch.float64 else (1e-2, 1e-4)
         least, same = floor * _size(self.values), []
-        for name, place in self._places.items():  # in the network's order
+        for name, place in self.places.items():  # in the network's order
             mine, theirs = self.values[:, :, place.columns], other.values[:, :, place.columns]
             if name in names and _size(mine - theirs) <= tolerance * _size(mine) + least:
                 same.append(name)

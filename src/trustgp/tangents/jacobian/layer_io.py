@@ -13,21 +13,15 @@ from ...data.trees import Inputs, count
 from ..decompose import SEEN, Unfused
 from ..modules import tensors_in
 from ..network import TangentNetwork
-from .layer_calls import LayerCall, LayerKind
-from .layer_gradients import LAYERS
+from .layer_gradients import LAYERS, LayerCall, LayerKind
 
 
 class LayerIORecorder(TorchFunctionMode):
     """Notes every call of a chosen layer in this thread, and adds a zero probe to its output.
 
     Nothing is attached to the network. The probe makes the output a new tensor, so that an activation
-    that works in place cannot change what was noted.
-
-    Args:
-        network: The network and its chosen parameters.
-        rows: How many rows go through it.
-        rowless: Layers whose output has no rows, since all share it (a position's embedding): theirs is
-            repeated for each row, so that a probe can tell the rows apart.
+    that works in place cannot change what was noted. The output of a `rowless` layer has no rows, since all
+    share it (a position's embedding): it is repeated for each, so that a probe can tell them apart.
     """
 
     def __init__(self, network: TangentNetwork, rows: int = 0, rowless: Sequence[Any] = ()) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +13,13 @@ from torch import Tensor, nn
 from ...data.trees import Inputs, count, take
 from ..network import TangentNetwork
 from .accumulators import Collector, DenseAccumulator
-from .layer_calls import LayerCall
+from .layer_gradients import LayerCall, Layout, LayoutError, layout_of
 from .layer_io import record
-from .layout import Layout, LayoutError, layout_of
 from .strategies import MIXED, GradientPlan, layerwise, looped, mixed_at_once, vmapped
 
-NOTHING = GradientPlan({}, frozenset())
 Layouts = dict[tuple, Layout | None]
 _PROBLEMS = (LayoutError, RuntimeError, ValueError, TypeError, IndexError)
+_PLANNING = threading.Lock()  # for all: one of its own would not travel to another process
 MANY = 2**22  # parameters above which two rows, not three, are compared with plain gradients
 
 
@@ -32,21 +30,13 @@ class Gradients:
         self.network = network
         self.mix = mix
         self._plan: GradientPlan | None = None
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # a lock does not travel to another process
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
 
     def plan(self, sample: Inputs) -> GradientPlan:
         """How it is done; `sample` is looked at the first time only."""
-        with self._lock:
-            if self._plan is None:
-                self._plan = find_plan(self.network, sample, len(self.mix))
-            return self._plan
+        if self._plan is None:
+            with _PLANNING:
+                self._plan = self._plan or find_plan(self.network, sample, len(self.mix))
+        return self._plan
 
     @property
     def slow_reason(self) -> str:
@@ -65,8 +55,7 @@ class Gradients:
     def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
         """All gradients of these rows, which together must fit in memory: see `GradientPlan.row_bytes`.
 
-        Returns:
-            The outputs [n, C], where one forward pass served all rows.
+        The outputs [n, C] come back, where one forward pass served all rows.
         """
         plan, network = self.plan(inputs), self.network
         mix = self.mix.to(device=network.device, dtype=network.dtype)
@@ -85,10 +74,7 @@ class Gradients:
 def find_plan(network: TangentNetwork, sample: Inputs, num_mixed: int) -> GradientPlan:
     """The fastest way for each parameter whose gradients on a few rows are those of a plain loop.
 
-    Args:
-        network: The network and its chosen parameters.
-        sample: Some rows; a few of them are looked at.
-        num_mixed: K, for what a row will take.
+    `num_mixed` is K, for what a row will take.
     """
     few = take(sample, torch.arange(3 if network.num_parameters <= MANY else 2) % count(sample))
     outputs = network.matrix(few).shape[1]
@@ -135,21 +121,13 @@ def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> DenseAccumulato
 
 @dataclass(frozen=True)
 class _Probe:
-    """A few rows whose gradients are known: what else gives the same?
-
-    Args:
-        network: The network and its chosen parameters.
-        few: The rows.
-        mix: One mixed output, [1, C].
-        exact: Its gradients by a plain loop.
-        num_mixed: K in earnest.
-    """
+    """A few rows whose gradients are known: what else gives the same?"""
 
     network: TangentNetwork
-    few: Inputs
-    mix: Tensor
-    exact: DenseAccumulator
-    num_mixed: int
+    few: Inputs  # the rows
+    mix: Tensor  # one mixed output, [1, C]
+    exact: DenseAccumulator  # its gradients by a plain loop
+    num_mixed: int  # K in earnest
 
     def check_forward_mode(self) -> None:
         """J theta forward must be J theta from the gradients; else it is made from gradients."""
@@ -162,17 +140,13 @@ class _Probe:
 
     def layerwise_plan(self) -> GradientPlan:
         """The layers whose gradients follow from what goes in and comes back."""
-        try:
+        with suppress(*_PROBLEMS):
             layouts, unhandled, row_bytes = self._layouts()
-        except _PROBLEMS:
-            return NOTHING
-        with_rows: Layouts = {key: layout for key, layout in layouts.items() if layout is not None}
-        for some in (layouts, with_rows):  # not every network bears what all rows share once for each row
-            try:
-                return replace(self._checked(some, unhandled), row_bytes=row_bytes)
-            except _PROBLEMS:
-                continue
-        return NOTHING
+            with_rows: Layouts = {key: layout for key, layout in layouts.items() if layout is not None}
+            for some in (layouts, with_rows):  # not every network bears what all rows share once for each row
+                with suppress(*_PROBLEMS):
+                    return replace(self._checked(some, unhandled), row_bytes=row_bytes)
+        return GradientPlan({}, frozenset())
 
     def with_the_rest(self, plan: GradientPlan) -> GradientPlan:
         """The other parameters: by torch.func if that is right, else one row after another."""
@@ -180,24 +154,20 @@ class _Probe:
         rest = tuple(name for name in network.names if name not in plan.layerwise)
         if not rest:
             return plan
-        found, right = self._empty(), ()
+        found, right = DenseAccumulator(network, count(self.few), 1), ()
         try:
             vmapped(network, rest, self.mix, self.few, found)
             right = tuple(self.exact.agreeing(found, rest))
             reason = "torch.func differentiates this network wrongly for many rows at a time"
         except Exception as error:  # of any kind: it may come from anywhere in the user's network
-            reason = (
-                f"torch.func cannot differentiate this network for many rows at a time ({_first_line(error)})"
-            )
+            why = _first_line(error)
+            reason = f"torch.func cannot differentiate this network for many rows at a time ({why})"
         left = tuple(name for name in rest if name not in right)
         numbers = sum(value.numel() for name, value in network.parameters.items() if name in right)
         size = numbers * network.dtype.itemsize * min(self.num_mixed, mixed_at_once(network, right))
         row_bytes = plan.row_bytes + 2 * size  # the gradients twice: as they come, and stacked
         reason = reason if left else ""
         return replace(plan, vmapped=right, looped=left, row_bytes=row_bytes, reason=reason)
-
-    def _empty(self) -> DenseAccumulator:
-        return DenseAccumulator(self.network, count(self.few), 1)
 
     def _layouts(self) -> tuple[Layouts, frozenset[str], int]:
         """Where the rows are in each layer's calls, which parameters act elsewhere, and a row's bytes."""
@@ -215,10 +185,8 @@ class _Probe:
         layouts: Layouts = {}
         for key, shapes in seen[0].items():
             if len(shapes) == len(seen[1].get(key, ())):
-                try:
+                with suppress(LayoutError):
                     layouts[key] = layout_of(shapes, seen[1][key])
-                except LayoutError:
-                    continue
         return layouts, frozenset(unhandled), size
 
     def _checked(self, layouts: Layouts, unhandled: frozenset[str]) -> GradientPlan:
@@ -229,7 +197,7 @@ class _Probe:
         for inner in (False, True):
             wrong = [key for key in tried if not right >= (names & set(key[1:]))]
             tried |= {key: Layout(old.axis, inner) for key, old in tried.items() if key in wrong and old}
-            found = self._empty()
+            found = DenseAccumulator(self.network, count(self.few), 1)
             layerwise(self.network, GradientPlan(tried, names), self.mix, self.few, found)
             right = frozenset(self.exact.agreeing(found, names))
             if right == names:

@@ -15,9 +15,8 @@ from ...data.trees import Inputs, copied, count, map_tensors, take
 from ..decompose import PLAIN, Unfused
 from ..network import TangentNetwork, as_matrix, call_with, gradients_of
 from .accumulators import Collector
-from .layer_calls import Signals, gather
+from .layer_gradients import LayerCall, Layout, LayoutError, Signals
 from .layer_io import LayerIORecorder, record
-from .layout import Layout, LayoutError
 
 MIXED = 16  # mixed outputs whose signals stand side by side
 WORKSPACE = 64 * 2**20  # bytes for the windows, products or spectra of some rows of one layer
@@ -25,36 +24,24 @@ WORKSPACE = 64 * 2**20  # bytes for the windows, products or spectra of some row
 
 @dataclass(frozen=True)
 class GradientPlan:
-    """How each parameter's gradient is made.
+    """How each parameter's gradient is made."""
 
-    Args:
-        layouts: Of the layers whose gradient follows from what goes in and what comes back.
-        layerwise: Their parameters.
-        vmapped: Parameters that torch.func differentiates row by row.
-        looped: The others: one ordinary backward pass for each row.
-        row_bytes: What a row takes while this is done.
-        reason: Why there are looped ones.
-    """
-
-    layouts: dict[tuple, Layout | None]
-    layerwise: frozenset[str]
-    vmapped: tuple[str, ...] = ()
-    looped: tuple[str, ...] = ()
-    row_bytes: int = 1
-    reason: str = ""
+    layouts: dict[tuple, Layout | None]  # of layers whose gradient follows from what goes in and comes back
+    layerwise: frozenset[str]  # their parameters
+    vmapped: tuple[str, ...] = ()  # parameters that torch.func differentiates row by row
+    looped: tuple[str, ...] = ()  # the others: one ordinary backward pass for each row
+    row_bytes: int = 1  # what a row takes while this is done
+    reason: str = ""  # why there are looped ones
 
     @property
     def rowless(self) -> list[tuple]:
         """The layers whose output has no rows."""
         return [key for key, layout in self.layouts.items() if layout is None]
 
-    def signals(
-        self, recorder: LayerIORecorder, places: Sequence[int], backs: dict[int, Tensor], n: int
-    ) -> Signals:
+    def signals(self, calls: Sequence[LayerCall], backs: dict[LayerCall, Tensor], n: int) -> Signals:
         """What went into the calls of one layer and what came back, without parameters of other ways."""
-        calls = [recorder.calls[place] for place in places]
         layout = self.layouts[calls[0].key] or Layout()
-        found = gather(calls, [backs.pop(place) for place in places], layout, n)
+        found = Signals.gather(calls, [backs.pop(call) for call in calls], layout, n)
         names = (found.call.weight_name, found.call.bias_name)
         weight, bias = (name if name in self.layerwise else None for name in names)
         return replace(found, call=replace(found.call, weight_name=weight, bias_name=bias))
@@ -65,9 +52,8 @@ def layerwise(
 ) -> Tensor:
     """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C].
 
-    Raises:
-        LayoutError: Before anything is handed on, when the network treats these rows in another way than
-            those it was probed with.
+    A `LayoutError` comes before anything is handed on, when the network treats these rows in another way than
+    those it was probed with.
     """
     n = count(inputs)
     try:
@@ -78,34 +64,38 @@ def layerwise(
     except RuntimeError as error:
         raise LayoutError("what all rows share cannot be repeated here") from error
     layers = calls_by_layer(recorder, plan, n)
-    chosen = [place for places in layers for place in places]
+    chosen = [call for calls in layers for call in calls]
     if not outputs.requires_grad or not chosen:
         return outputs.detach()  # nothing depends on these parameters
-    probes = [recorder.calls[place].probe for place in chosen]
+    probes = [call.probe for call in chosen]
 
-    def hand_on(backs: dict[int, Tensor], group: slice, *, reduces: bool) -> None:
-        for places in layers:
-            if recorder.calls[places[0]].reduces == reduces:
-                _hand_on(plan.signals(recorder, places, backs, n), into, group)
+    def hand_on(backs: dict[LayerCall, Tensor], group: slice, *, reduces: bool) -> None:
+        for calls in layers:
+            if calls[0].reduces == reduces:
+                _hand_on(plan.signals(calls, backs, n), into, group)
 
     for start in range(0, len(mix), MIXED):
-        width, held = min(MIXED, len(mix) - start), {}
+        width, held = min(MIXED, len(mix) - start), {}  # signals beside each other, [width, *output]
         for k in range(start, start + width):
             weights = mix[k].to(outputs).expand_as(outputs)
             found = gradients_of(outputs, probes, weights, keep=k < len(mix) - 1)
-            backs = {place: back[None] for place, back in zip(chosen, found, strict=True)}
+            backs = {call: back[None] for call, back in zip(chosen, found, strict=True)}
             hand_on(backs, slice(k, k + 1), reduces=True)
-            _hold(held, backs, k - start, width)
+            for call, back in backs.items():
+                if width == 1:
+                    held[call] = back
+                else:
+                    held.setdefault(call, back.new_empty(width, *back.shape[1:]))[k - start] = back[0]
         hand_on(held, slice(start, start + width), reduces=False)
     return outputs.detach()
 
 
-def calls_by_layer(recorder: LayerIORecorder, plan: GradientPlan, n: int) -> list[list[int]]:
-    """The places of the calls that count, those of one layer and shape together."""
-    layers: dict[tuple, list[int]] = defaultdict(list)
+def calls_by_layer(recorder: LayerIORecorder, plan: GradientPlan, n: int) -> list[list[LayerCall]]:
+    """The calls that count, those of one layer and shape together."""
+    layers: dict[tuple, list[LayerCall]] = defaultdict(list)
     if not plan.layerwise.isdisjoint(recorder.unhandled):
         raise LayoutError("a parameter is used outside its layer")
-    for place, one in enumerate(recorder.calls):
+    for one in recorder.calls:
         if plan.layerwise.isdisjoint((one.weight_name, one.bias_name)):
             continue
         if one.key not in plan.layouts:
@@ -113,17 +103,8 @@ def calls_by_layer(recorder: LayerIORecorder, plan: GradientPlan, n: int) -> lis
         axis = (plan.layouts[one.key] or Layout()).axis
         if any(x.ndim <= axis or x.shape[axis] % n for x in (one.input, one.probe)):
             raise LayoutError(f"layer '{one.layer}' is called with other rows")
-        layers[(one.key, one.input.shape, one.probe.shape)].append(place)
+        layers[(one.key, one.input.shape, one.probe.shape)].append(one)
     return list(layers.values())
-
-
-def _hold(held: dict[int, Tensor], backs: dict[int, Tensor], k: int, width: int) -> None:
-    """Put the signals of one mixed output beside those of the others, [width, *output]."""
-    if width == 1:
-        held.update(backs)
-        return
-    for place, back in backs.items():
-        held.setdefault(place, back.new_empty(width, *back.shape[1:]))[k] = back[0]
 
 
 def _hand_on(found: Signals, into: Collector, group: slice) -> None:
@@ -133,7 +114,8 @@ def _hand_on(found: Signals, into: Collector, group: slice) -> None:
     step = max(1, at_once(WORKSPACE, found.back.device) // max(1, room))
     for start in range(0, len(found.inputs), step):
         block = slice(start, start + step)
-        found.block(block).hand_on(into.part(block, group))
+        some = replace(found, inputs=found.inputs[block], back=found.back[block])
+        some.hand_on(into.part(block, group))
 
 
 def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:

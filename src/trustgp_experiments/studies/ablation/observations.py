@@ -16,19 +16,12 @@ GAIN = 0.01  # nats per torque, on average and with the same sign in every seed,
 
 @dataclass(frozen=True)
 class Curve:
-    """One kind of prediction along an axis whose settings grow.
-
-    Args:
-        kind: Of prediction.
-        labels: Of the settings.
-        nll: For each setting, one number a seed.
-        work: For each setting, the work of the factorisations, one number a seed.
-    """
+    """One kind of prediction along an axis whose settings grow; for each setting one number a seed."""
 
     kind: str
-    labels: Sequence[str]
+    labels: Sequence[str]  # of the settings
     nll: Sequence[Sequence[float]]
-    work: Sequence[Sequence[float]]
+    work: Sequence[Sequence[float]]  # of the factorisations
 
     @property
     def means(self) -> list[float]:
@@ -38,19 +31,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the paper saw.
-
-    Args:
-        claim: In words.
-        axes: Names of the axes on which it is judged.
-        rule: When it holds on one of them.
-        rule_words: The rule in words, for the protocol.
-    """
+    """What the paper saw."""
 
     claim: str
-    axes: Sequence[str]
-    rule: Callable[[Curve], Check]
-    rule_words: str
+    axes: Sequence[str]  # on which it is judged
+    rule: Callable[[Curve], Check]  # when it holds on one of them
+    rule_words: str  # for the protocol
 
 
 def costs_little(curve: Curve) -> Check:
@@ -127,27 +113,18 @@ OBSERVATIONS = (
 def judge(
     observation: Observation, curves: Mapping[str, Sequence[Curve]], titles: Mapping[str, str]
 ) -> tuple[str, str]:
-    """The verdict, and a sentence with the numbers behind it.
+    """The verdict, and a sentence with the numbers behind it; curves and titles by axis.
 
-    Args:
-        observation: To be judged.
-        curves: By axis, of each kind of prediction.
-        titles: Of the axes.
-
-    Returns:
-        "confirmed" where the rule holds on each of its axes for every kind of prediction, "contradicted"
-        where it never does, else "confirmed in part"; and the sentence.
+    "confirmed" where the rule holds on each of its axes for every kind of prediction, "contradicted" where it
+    never does, else "confirmed in part".
     """
     found = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
     claim = Claim(observation.claim, [check for checks in found.values() for check in checks])
-    count = f" ({claim.held} of {claim.count})" if claim.verdict == "confirmed in part" else ""
-
-    def details(axis: str) -> str:
-        lines = (f"{c.where} {'holds' if c.holds else 'fails'} ({c.because})" for c in found[axis])
-        return f"{titles[axis].capitalize()}: {'; '.join(lines)}."
-
-    numbers = " ".join(map(details, observation.axes))
-    sentence = f"That {claim.statement}, as the paper observed, is {claim.verdict}{count}. {numbers}"
+    count = f" ({claim.held} of {len(claim.checks)})" if claim.verdict == "confirmed in part" else ""
+    sentence = f"That {claim.statement}, as the paper observed, is {claim.verdict}{count}."
+    for axis, checks in found.items():
+        lines = (f"{c.where} {'holds' if c.holds else 'fails'} ({c.because})" for c in checks)
+        sentence += f" {titles[axis].capitalize()}: {'; '.join(lines)}."
     return claim.verdict, sentence
 
 

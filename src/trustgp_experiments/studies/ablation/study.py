@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import fmean
+from pathlib import Path
 from typing import Any
 
+from trustgp import plots
 from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
-from ...core.grid import Grid, Place
-from ...core.parallel import work_ahead
-from ...core.pivot import Measure, Pivot
+from ...core.grid import Grid, Place, work_ahead
+from ...core.pivot import Measure, Pivot, flat_measure
 from ...core.result import Column, Figure, Result, Setting, Table, provenance
-from .axes import HEARD, KINDS, Axis, our_axes, paper_axes, trials_of
-from .figure import draw_ablation
-from .observations import OBSERVATIONS, Curve, judge
-from .text import CAPTION, NOTE, on_our_axes, protocol
-from .trials import Bench
+from ...core.statistics import change, words
+from .axes import HEARD, KINDS, NUM_EXPERTS, QUICK_EXPERTS, Axis, our_axes, paper_axes, trials_of
+from .observations import GAIN, LITTLE, OBSERVATIONS, Curve, judge
+from .trials import SHARE, Bench
 
 FITTED = "fitted"  # stands for a kind of prediction where sizes and times are, which all kinds share
 SIZES = (
-    Measure("experts", Column("experts", digits=0), statistic=fmean),
-    Measure("held_rows", Column("rows of one", digits=0), statistic=fmean),
-    Measure("bytes", Column("MiB", digits=0), factor=2**-20, statistic=fmean),
-    Measure("fit_seconds", Column("fit", digits=1, unit="s"), statistic=fmean),
+    flat_measure("experts", "experts", 0),
+    flat_measure("held_rows", "rows of one", 0),
+    flat_measure("bytes", "MiB", 0, factor=2**-20),
+    flat_measure("fit_seconds", "fit", 1, unit="s"),
 )
 PAPER, OURS = tuple(KINDS), (*KINDS, *HEARD)  # kinds of prediction that are shown
 
+STYLES = {
+    "own": (plots.BLUE, "network's own prediction"),
+    "corrected": (plots.GREEN, "corrected"),
+    "plain": (plots.GREY, "plain: the paper's variance"),
+    "heard_own": (plots.BLUE, "own, with the witness"),
+    "heard_corrected": (plots.GREEN, "corrected, with the witness"),
+}
+"""Colour and label by kind of prediction."""
+COLUMNS = 4
+LEAST_SPAN = 0.2  # nats: differences smaller than the eye should see stay small
+
+Cells = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Run = dict[str, dict[str, Any]]  # what was measured on one network, by trial
 
 
@@ -46,15 +57,13 @@ def run(setting: Setting) -> Result:
     return Result(
         study="ablation",
         title="What does each setting of the method bring?",
-        protocol=protocol(setting, about[0]),
+        protocol=_protocol(setting, about[0]),
         tables=tables(paper, ours, grid),
         figures=[Figure("ablation.png", "NLL against each setting", CAPTION)],
-        findings=[*(sentence for _, sentence in verdicts), *on_our_axes(ours, grid)],
+        findings=[*(sentence for _, sentence in verdicts.values()), *on_our_axes(ours, grid)],
         numbers={
             "axes": cells,
-            "observations": {
-                one.claim: verdict for one, (verdict, _) in zip(OBSERVATIONS, verdicts, strict=True)
-            },
+            "observations": {claim: verdict for claim, (verdict, _) in verdicts.items()},
             "seeds": runs,
         },
         provenance=provenance(
@@ -118,8 +127,8 @@ def tables(paper: Sequence[Axis], ours: Sequence[Axis], grid: Grid) -> list[Tabl
     ]
 
 
-def verdicts_of(paper: Sequence[Axis], grid: Grid) -> list[tuple[str, str]]:
-    """Of each observation of the paper, a verdict and its sentence."""
+def verdicts_of(paper: Sequence[Axis], grid: Grid) -> dict[str, tuple[str, str]]:
+    """By observation of the paper, a verdict and its sentence."""
 
     def curve(axis: Axis, kind: str) -> Curve:
         labels = [point.label for point in axis.points]
@@ -129,7 +138,7 @@ def verdicts_of(paper: Sequence[Axis], grid: Grid) -> list[tuple[str, str]]:
 
     curves = {axis.name: [curve(axis, kind) for kind in KINDS] for axis in paper}
     titles = {axis.name: axis.title for axis in paper}
-    return [judge(one, curves, titles) for one in OBSERVATIONS]
+    return {one.claim: judge(one, curves, titles) for one in OBSERVATIONS}
 
 
 def _cells(grid: Grid, axis: str) -> dict[str, dict[str, list[float]]]:
@@ -139,3 +148,125 @@ def _cells(grid: Grid, axis: str) -> dict[str, dict[str, list[float]]]:
         if kind != FITTED:
             found.setdefault(label, {})[kind] = grid.spread((axis, label, kind), "nll")
     return found
+
+
+def on_our_axes(axes: Sequence[Axis], grid: Grid) -> list[str]:
+    """What the default of each of our axes costs against its best setting, and what the witness brings."""
+    found = [_on_axis(axis, grid) for axis in axes if axis.name != "witness"]
+
+    def heard(kind: str) -> str:
+        places = ("witness", "off", kind), ("witness", "on", f"heard_{kind}")
+        without, with_ = (grid.values(place, "nll") or () for place in places)
+        return change(without, with_, digits=3)
+
+    found.append(
+        f"Witness: beside the default experts, the NLL of the network's own prediction {heard('own')}; that "
+        f"of the corrected one {heard('corrected')}."
+    )
+    return found
+
+
+def _on_axis(axis: Axis, grid: Grid) -> str:
+    def reached(kind: str) -> str:
+        labels = grid.along("setting", axis=axis.name, kind=kind)
+        known = {label: grid.spread((axis.name, label, kind), "nll") for label in labels}
+        default = known[axis.default]
+        label = min(known, key=lambda label: known[label][0])
+        rank = "the lowest" if label == axis.default else f"{default[0] - known[label][0]:.3f} above {label}"
+        return f"{words(default, 3)} ({rank})"
+
+    return (
+        f"{axis.title.capitalize()}: the default, {axis.default}, brings the network's own prediction to an "
+        f"NLL of {reached('own')} without the witness, and of {reached('heard_own')} with it."
+    )
+
+
+def draw_ablation(axes: Sequence[Axis], cells: Cells, shown: Mapping[str, Sequence[str]], path: Path) -> None:
+    """NLL against every setting, mean over seeds with its spread; a shaded strip is the default.
+
+    Cells are mean and spread of the NLL, by axis, setting and kind of prediction; `shown` kinds are by axis.
+    """
+    count = -(-len(axes) // COLUMNS)
+    with plots.figure(path, width=12.0, height=2.7 * count + 0.5, dpi=100) as figure:
+        panels = figure.subplots(count, COLUMNS, squeeze=False).flatten()
+        for panel, axis in zip(panels, axes, strict=False):
+            _draw_axis(panel, axis, cells[axis.name], shown[axis.name])
+        for panel in panels[len(axes) :]:
+            panel.set_axis_off()
+        for panel in panels[::COLUMNS]:
+            panel.set_ylabel("NLL per torque")
+        legends = [zip(*panel.get_legend_handles_labels(), strict=True) for panel in panels]
+        lines = {label: line for legend in legends for line, label in legend}
+        figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(STYLES))
+
+
+def _draw_axis(
+    panel: Any, axis: Axis, cells: Mapping[str, Mapping[str, Sequence[float]]], shown: Sequence[str]
+) -> None:
+    labels = [point.label for point in axis.points]
+    default = labels.index(axis.default)
+    panel.axvspan(default - 0.3, default + 0.3, color=plots.ORANGE, alpha=0.15, linewidth=0)
+    for kind in shown:
+        values = {place: cells[label][kind] for place, label in enumerate(labels) if kind in cells[label]}
+        if values:
+            _draw_kind(panel, kind, values, ordered=axis.ordered)
+    # names in lines, so that neighbours do not touch
+    ticks = labels if axis.ordered else [label.replace(" ", "\n") for label in labels]
+    panel.set_xticks(range(len(labels)), ticks, fontsize=8)
+    panel.set_xlim(-0.5, len(labels) - 0.5)
+    low, high = panel.get_ylim()
+    missing = max(0.0, LEAST_SPAN - (high - low))
+    panel.set_ylim(low - missing / 2, high + missing / 2)
+    panel.set_title(axis.title, fontsize=9)
+
+
+def _draw_kind(panel: Any, kind: str, values: Mapping[int, Sequence[float]], *, ordered: bool) -> None:
+    """Values are mean and spread by place."""
+    places, (mean, spread) = list(values), zip(*values.values(), strict=True)
+    (colour, label), heard = STYLES[kind], kind in HEARD
+    style = {"marker": "o", "markersize": 4, "markerfacecolor": "white" if heard else colour, "label": label}
+    if not ordered:
+        panel.errorbar(places, mean, yerr=spread, color=colour, capsize=2, linestyle="none", **style)
+        return
+    line = (0, (3, 2)) if heard else "-"
+    panel.plot(places, mean, color=colour, linestyle=line, linewidth=1.3, **style)
+    lower, upper = ([m + sign * s for m, s in values.values()] for sign in (-1, 1))
+    panel.fill_between(places, lower, upper, color=colour, alpha=0.15, linewidth=0)
+
+
+def _protocol(setting: Setting, about: Mapping[str, Any]) -> list[str]:
+    """How it was measured on these rows, a paragraph each."""
+    experts = QUICK_EXPERTS if setting.quick else NUM_EXPERTS
+    rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
+    return [
+        f"Data: {about['about']} Every test row is scored.",
+        f"Network: {arm_recipe(setting.quick).words()}, trained once a seed and shared by all settings. One "
+        f"setting is turned at a time; all others stay at the library's defaults, with {experts} experts.",
+        "On the paper's axes (experts, subset, both stages of pruning, active rows) the experts speak "
+        "alone, without the witness, so that they are what is measured. Three predictions are scored: the "
+        "network's own, the corrected one, and the plain variance, which is the paper's: evidence only. On "
+        "our axes the same experts are scored a second time with the witness beside them.",
+        "Gradient rows are costly, so pruning and the kinds of gradients are measured on a random part, one "
+        f"row in {SHARE} ({about['rows']['small']} rows), with one random mix of the torques as the kernel "
+        "(outputs='pseudo'). Stage (i) keeps the parameters of largest size for all experts, stage (ii) "
+        "those columns of them whose sum over an expert's rows is largest. Rows that keep every parameter "
+        "have the very kernel of the factors, which stand for them.",
+        "Active rows are chosen by their variance given the rows already chosen: from each neighbour, as a "
+        "share of an average expert's rows, and of an expert's own, as many as the model's budget holds.",
+        f"When an observation of the paper counts as confirmed, for each of the three predictions: "
+        f"{rules}. To help means that the mean NLL falls by {GAIN} or more and that it falls in every "
+        f"seed; costs up to {LITTLE} count as little. It is confirmed in part where the rule holds for some "
+        "of the predictions and axes only, contradicted where it holds for none.",
+        f"Seeds: {setting.seeds}, of split, network, division and the random part.",
+    ]
+
+
+NOTE = (
+    "NLL per torque in units of its standard deviation, lower is better; mean ± standard deviation over "
+    "seeds. Own: about the network's output. Corrected: about the corrected mean. Plain: the paper's "
+    "variance. Rows of one: that an expert holds, on average. MiB and time to fit: without the witness."
+)
+CAPTION = (
+    "Mean over seeds, and the spread as a band or a bar; the shaded strip is the default. Filled: the "
+    "experts alone; hollow: with the witness. Every panel has its own scale."
+)

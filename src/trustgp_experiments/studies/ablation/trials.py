@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,12 +13,7 @@ from torch import Tensor, nn
 
 from trustgp import metrics
 from trustgp.api import fit
-from trustgp.data.rows import read_rows
-from trustgp.executors import FitContext, Threads
-from trustgp.executors.progress import reporting
-from trustgp.experts.witness import Witness, WitnessState
-from trustgp.experts.witness_fit import find_witness
-from trustgp.fitting.calibrate import calibrate
+from trustgp.experts.witness import Witness
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.model import UncertaintyModel
 from trustgp.tangents import JacobianRows
@@ -27,6 +21,7 @@ from trustgp.tangents import JacobianRows
 from ...core.arm import ArmRows, arm_recipe, arm_rows
 from ...core.recipes import Pair
 from ...core.result import Setting
+from ..scale.fits import held_rows
 from .axes import NUM_EXPERTS, QUICK_EXPERTS, AblationTrial
 
 SHARE = 3  # small trials see one row in so many
@@ -34,17 +29,10 @@ WARM_ROWS = 64
 
 
 class Bench:
-    """Rows, network and witness of one seed, made when they are first needed: a finished part needs none.
-
-    Args:
-        seed: Of split, network and division.
-        setting: Of the study.
-    """
+    """Rows and network of one seed, made when they are first needed: a finished part needs none."""
 
     def __init__(self, seed: int, setting: Setting) -> None:
-        self.seed = seed
-        self.setting = setting
-        self._witnesses: dict[bool, WitnessState] = {}
+        self.seed, self.setting = seed, setting
 
     @cached_property
     def rows(self) -> ArmRows:
@@ -54,9 +42,8 @@ class Bench:
     @cached_property
     def network(self) -> nn.Module:
         """The one that all trials share, and a machine that has done each kind of fit before it is timed."""
-        setting = self.setting
-        recipe = arm_recipe(setting.quick)
-        network = recipe.train(self.rows.train, seed=self.seed, device=setting.device)
+        recipe = arm_recipe(self.setting.quick)
+        network = recipe.train(self.rows.train, seed=self.seed, device=self.setting.device)
         few: Any = tuple(part[:WARM_ROWS] for part in self.rows.train)
         for tangents in (None, JacobianRows(keep=WARM_ROWS)):
             fit(network, few, validation=few, tangents=tangents, num_experts=2, progress=False)
@@ -64,12 +51,8 @@ class Bench:
 
     def describe(self) -> dict[str, Any]:
         """What the rows are, as JSON."""
-        small = len(self.train(small=True)[0])
-        return {
-            "source": self.rows.source,
-            "about": self.rows.about,
-            "rows": {**self.rows.sizes, "small": small},
-        }
+        sizes = {**self.rows.sizes, "small": len(self.train(small=True)[0])}
+        return {"source": self.rows.source, "about": self.rows.about, "rows": sizes}
 
     def train(self, *, small: bool) -> Pair:
         """Training rows: all, or a random part that is the same in every small trial."""
@@ -81,43 +64,23 @@ class Bench:
         inputs, targets = self.rows.train
         return inputs[chosen], targets[chosen]
 
-    def fitted(self, trial: AblationTrial) -> UncertaintyModel:
-        """The experts alone."""
+    def fitted(self, trial: AblationTrial, *, witness: Witness | None = None) -> UncertaintyModel:
+        """The experts alone, or the same ones with the witness."""
         options: dict[str, Any] = {
             "num_experts": QUICK_EXPERTS if self.setting.quick else NUM_EXPERTS,
             "outputs": "pseudo" if trial.small else "shared",
             "validation": self.rows.validation if trial.validated else None,
             **trial.options,
         }
+        options |= {"device": self.setting.device, "seed": self.seed}
         with warnings.catch_warnings():
             if not trial.validated:  # that leave-one-out is optimistic is what is measured
                 warnings.filterwarnings("ignore", message="the rows look like a time series")
-            return fit(
-                self.network,
-                self.train(small=trial.small),
-                witness=None,
-                device=self.setting.device,
-                seed=self.seed,
-                progress=False,
-                **options,
-            )
-
-    def heard(self, model: UncertaintyModel, trial: AblationTrial) -> UncertaintyModel:
-        """The same experts with the witness that `fit` would find, calibrated together."""
-        if trial.small not in self._witnesses:
-            self._witnesses[trial.small] = self._find_witness(small=trial.small)
-        provenance = replace(model.origin, witness=Witness())
-        state = replace(model.state, provenance=provenance, witness=self._witnesses[trial.small])
-        with reporting(enabled=False) as quiet:
-            return UncertaintyModel(calibrate(state, quiet))
+            rows = self.train(small=trial.small)
+            return fit(self.network, rows, witness=witness, progress=False, **options)
 
     def measure(self, trial: AblationTrial, *, heard: bool) -> dict[str, Any]:
-        """Sizes, scores on all test rows and times, as JSON.
-
-        Args:
-            trial: To be done.
-            heard: Whether to score it with the witness as well.
-        """
+        """Sizes, scores on all test rows and times, as JSON; `heard`: with the witness as well."""
         inputs, targets = self.rows.test
         _ = self.network  # trained before the clock starts
         start = time.perf_counter()
@@ -127,7 +90,7 @@ class Bench:
         found = {"own": alone, "corrected": alone.corrected, "plain": alone.plain}
         predicted = time.perf_counter()
         if heard:
-            both = self.heard(model, trial).predict(inputs)
+            both = self.fitted(trial, witness=Witness()).predict(inputs)
             found |= {"heard_own": both, "heard_corrected": both.corrected}
         return {
             **sizes_of(model),
@@ -136,19 +99,10 @@ class Bench:
             "predict_seconds": predicted - fitted,
         }
 
-    def _find_witness(self, *, small: bool) -> WitnessState:
-        rows = read_rows(self.train(small=small), name="train")
-        with reporting(enabled=False) as quiet:
-            device = torch.device(self.setting.device)
-            context = FitContext(device, self.seed, Threads(1 if device.type == "cuda" else None), quiet)
-            witness = find_witness(rows, Witness(), context, None)
-        assert witness is not None, "an arm's rows are few numbers each"
-        return witness
-
 
 def sizes_of(model: UncertaintyModel) -> dict[str, Any]:
     """How much a model holds, and the work of its factorisations: the sum over experts of rows cubed."""
-    rows = [len(expert.rows) for mixture in model.mixtures for expert in mixture.experts]
+    rows = held_rows(model)
     return {
         "experts": model.num_experts,
         "failed": len(model.failed),
@@ -159,20 +113,11 @@ def sizes_of(model: UncertaintyModel) -> dict[str, Any]:
 
 
 def scores_of(predictions: Mapping[str, Prediction], targets: Tensor) -> dict[str, dict[str, float]]:
-    """Scores over all rows and torques, by prediction.
-
-    Args:
-        predictions: By name, each of n rows.
-        targets: Shape [n, C].
-    """
-
-    def score(found: Prediction) -> dict[str, float]:
-        known = targets.to(found.mean.device)
-        return {
-            "nll": float(metrics.gaussian_nll(found.mean, found.variance, known).mean()),
-            "mse": float(metrics.mse(found.mean, known)),
-            "coverage": float(metrics.coverage(found, known)),
-        }
-
-    scores = {name: score(found) for name, found in predictions.items()}
-    return {key: {name: one[key] for name, one in scores.items()} for key in ("nll", "mse", "coverage")}
+    """Scores over all rows and torques, by score and prediction; targets [n, C]."""
+    found: dict[str, dict[str, float]] = {"nll": {}, "mse": {}, "coverage": {}}
+    for name, said in predictions.items():
+        known = targets.to(said.mean.device)
+        found["nll"][name] = float(metrics.gaussian_nll(said.mean, said.variance, known).mean())
+        found["mse"][name] = float(metrics.mse(said.mean, known))
+        found["coverage"][name] = float(metrics.coverage(said, known))
+    return found

@@ -7,30 +7,44 @@ squared kernel that is dropped; a good division is far below a random one of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trustgp import plots
+from trustgp.data.rows import read_rows
+from trustgp.executors import FitContext, Threads
+from trustgp.executors.progress import reporting
+from trustgp.experts.features import features_at
+from trustgp.experts.gate import Division
+from trustgp.experts.neighbours import Patchwork
+from trustgp.fitting.divide import divide
+from trustgp.fitting.options import FitOptions
+from trustgp.fitting.prepare import prepare_network
+from trustgp.fitting.solve import NO_COLUMNS
 
 from ...core.arm import arm_recipe, arm_rows
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Figure, Result, Setting, provenance
-from ...core.toy import EPOCHS, QUICK_EPOCHS, WIDTH, toy_data, train_toy
-from .figure import draw_bound
-from .shares import EXACT, shares_of
+from ...core.toy import NETWORKS, WIDTH, toy_data
 
-EXPERTS = {"toy": (2, 4, 8, 16, 32), "arm": (2, 4, 8, 16, 32, 64)}
-QUICK_EXPERTS = {"toy": (2, 8, 32), "arm": (2, 8, 32)}
-COMPONENTS = {"toy": (4,), "arm": (2, 8, 32)}
-QUICK_COMPONENTS = {"toy": (4,), "arm": (8,)}
+EXPERTS = {"toy": ((2, 4, 8, 16, 32), (2, 8, 32)), "arm": ((2, 4, 8, 16, 32, 64), (2, 8, 32))}
+COMPONENTS = {"toy": ((4,), (4,)), "arm": ((2, 8, 32), (8,))}  # of a full run, and of a quick one
+EXACT = 4096  # rows up to which every pair is counted; of more rows, a random subset of so many
 SHOWN = {"toy": 4, "arm": 8}  # components q of the figure and of the findings
 DATA = {"toy": "toy (1-D)", "arm": "arm (21-D)"}
+KINDS = {"ours": ("ours", plots.BLUE), "random": ("random, same sizes", plots.GREY)}
+SHARES = (("ours", "ours", ""), ("random", "random", ""), ("kept", "ours keeps", "x"))
 MEASURES = (
     Measure("experts", Column("experts", digits=0)),
-    Measure("ours", Column("ours", digits=3)),
-    Measure("random", Column("random", digits=3)),
-    Measure("kept", Column("ours keeps", digits=2, unit="x")),
-    Measure("centred_ours", Column("centred: ours", digits=3)),
-    Measure("centred_random", Column("centred: random", digits=3)),
-    Measure("centred_kept", Column("centred: ours keeps", digits=2, unit="x")),
+    *(
+        Measure(prefix + key, Column(before + name, digits=2 if unit else 3, unit=unit))
+        for prefix, before in (("", ""), ("centred_", "centred: "))
+        for key, name, unit in SHARES
+    ),
     Measure("reported", Column("fit reports", digits=3)),
 )
 AXES = ("data", "components", "asked")
@@ -46,8 +60,7 @@ def run(setting: Setting) -> Result:
     cases = [(data,) for data in DATA]
     grid = Grid.run(setting, one_seed, cases, axes=AXES, read=_read, ahead=cases[::-1])
     runs = {data: grid.parts[data,] for data in DATA}
-    curves = {title: _curve(grid, data) for data, title in DATA.items()}
-    draw_bound(curves, setting.out / "bound.png")
+    draw_bound(grid, setting.out / "bound.png")
     return Result(
         study="bound",
         title="How much of the kernel falls between the experts?",
@@ -68,44 +81,126 @@ def run(setting: Setting) -> Result:
 
 def one_seed(setting: Setting, data: str, seed: int) -> dict[str, Any]:
     """What is dropped on one network, as JSON."""
-    experts = (QUICK_EXPERTS if setting.quick else EXPERTS)[data]
-    components = (QUICK_COMPONENTS if setting.quick else COMPONENTS)[data]
-    if data == "toy":
-        toy = toy_data()
-        rows, source = (toy.scaled, toy.targets), toy.source
-        epochs = QUICK_EPOCHS if setting.quick else EPOCHS
-        network = train_toy(*rows, seed=seed, epochs=epochs, **setting.place)
-    else:
-        arm = arm_rows(seed=seed, quick=setting.quick)
-        rows, source = arm.train, arm.source
-        network = arm_recipe(setting.quick).train(rows, seed=seed, **setting.place)
-    found = shares_of(network, rows, experts, components, seed=seed, progress=setting.place["progress"])
-    return {"source": source, "rows": len(rows[0]), "shares": found}
+    experts, components = EXPERTS[data][setting.quick], COMPONENTS[data][setting.quick]
+    made, recipe = toy_data(), setting.sized(*NETWORKS)
+    if data == "arm":
+        made, recipe = arm_rows(seed=seed, quick=setting.quick), arm_recipe(setting.quick)
+    network = recipe.train(made.train, seed=seed, **setting.place)
+    progress = setting.place["progress"]
+    found = shares_of(network, made.train, experts, components, seed=seed, progress=progress)
+    return {"source": made.source, "rows": len(made.train[0]), "shares": found}
+
+
+def shares_of(
+    network: nn.Module,
+    rows: tuple[Tensor, Tensor],
+    experts: Sequence[int],
+    components: Sequence[int],
+    *,
+    seed: int,
+    progress: bool,
+) -> list[dict[str, Any]]:
+    """What each division leaves between experts, beside a random one with experts of the same sizes.
+
+    For each number q of kernel principal components and each number of experts that is asked for: both; how
+    many experts there are; the bound that `fit` would report; and by kernel ("kernel", "centred") the shares
+    "ours" and "random".
+    """
+    read = read_rows(rows, name="train")
+    ready = prepare_network(network, read, FitOptions.parse(seed=seed))
+    tangents = ready.maps[0][0]
+    generator = torch.Generator().manual_seed(seed)
+    sample = torch.randperm(len(read), generator=generator)[:EXACT].sort().values
+    with torch.no_grad():
+        features = features_at(tangents, read, sample, NO_COLUMNS, None)
+        gram = features.gram(features)
+    kernels = {"kernel": gram, "centred": centred(gram)}
+    wanted = [(q, count) for q in components for count in experts]
+    found = []
+    with reporting(enabled=progress) as bars, reporting(enabled=False) as quiet:
+        for q, count in bars.track(wanted, stage="dividing", total=len(wanted)):
+            options = {"division": Division(components=q), "patchwork": Patchwork(neighbours=0)}
+            context = FitContext(tangents.network.device, seed, Threads(1), quiet)
+            partition, bound = divide(tangents, read, count, context, **options)
+            ours = partition.nearest
+            random = ours[torch.randperm(len(ours), generator=generator)]
+            labels = {"ours": ours[sample], "random": random[sample]}
+            entry: dict[str, Any] = {"components": q, "asked": count, "experts": partition.gate.num_experts}
+            for name, kernel in kernels.items():
+                entry[name] = {
+                    kind: between_share(kernel, label, len(read)) for kind, label in labels.items()
+                }
+            found.append({**entry, "reported": float(bound)})
+    return found
+
+
+def between_share(gram: Tensor, labels: Tensor, n: int) -> float:
+    """Share of the squared kernel of n rows between experts, from some of the rows: see `squared_masses`."""
+    between, total = squared_masses(gram, labels, n)
+    return float(between / total)
+
+
+def squared_masses(gram: Tensor, labels: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    r"""Squared kernel of n rows between experts, and of all pairs, each estimated without bias from m rows.
+
+    .. math:: w B, \quad w O + D n / m, \quad w = \frac{n (n - 1)}{m (m - 1)}
+
+    with B the squared kernel between experts, O that of all pairs of two rows, D that of the diagonal: a
+    pair is drawn less often than a row. With m = n both are exact, and their ratio is
+    `trustgp.math.low_rank.mass_between`. The gram is [m, m], of rows drawn at random, the labels are the
+    expert of each, [m].
+    """
+    m, labels = len(gram), labels.to(gram.device)
+    squared = gram.square()
+    diagonal = squared.diagonal().sum()
+    between = squared[labels[:, None] != labels[None, :]].sum()
+    weight = n * (n - 1) / (m * (m - 1)) if m > 1 else 0.0
+    return weight * between, weight * (squared.sum() - diagonal) + diagonal * n / m
+
+
+def centred(gram: Tensor) -> Tensor:
+    """The kernel of features less their mean, shape [m, m]."""
+    mean = gram.mean(dim=0)
+    return gram - mean - mean[:, None] + gram.mean()
 
 
 def _read(part: Mapping[str, Any]) -> dict[Place, dict[str, float]]:
-    return {(entry["components"], entry["asked"]): _numbers(entry) for entry in part["shares"]}
+    """By q and number asked for; "kept" is what stays within experts, over what it is with random ones."""
+    found = {}
+    for entry in part["shares"]:
+        numbers = found[entry["components"], entry["asked"]] = {"experts": entry["experts"]}
+        for name, prefix in (("kernel", ""), ("centred", "centred_")):
+            ours, random = entry[name]["ours"], entry[name]["random"]
+            shares = {"ours": ours, "random": random, "kept": (1 - ours) / (1 - random)}
+            numbers |= {prefix + key: share for key, share in shares.items()}
+        numbers["reported"] = entry["reported"]
+    return found
 
 
-def _numbers(entry: dict[str, Any]) -> dict[str, float]:
-    """The columns of one seed; "kept" is what stays within experts, over what it is with random ones."""
-    kernel, centred = entry["kernel"], entry["centred"]
-    return {
-        "experts": entry["experts"],
-        "ours": kernel["ours"],
-        "random": kernel["random"],
-        "kept": (1 - kernel["ours"]) / (1 - kernel["random"]),
-        "centred_ours": centred["ours"],
-        "centred_random": centred["random"],
-        "centred_kept": (1 - centred["ours"]) / (1 - centred["random"]),
-        "reported": entry["reported"],
-    }
+def draw_bound(grid: Grid, path: Path) -> None:
+    """Shares against the number of experts, one panel for each data set."""
+    with plots.figure(path, width=9.0, height=3.8, dpi=110) as figure:
+        panels = figure.subplots(1, len(DATA), sharey=True, squeeze=False)[0]
+        for axes, data in zip(panels, DATA, strict=True):
+            _draw_curves(axes, grid, [(data, SHOWN[data], count) for count in _counts(grid, data)])
+            axes.set_title(DATA[data])
+            axes.set_xlabel("experts")
+        panels[0].set_ylabel("share of squared kernel between experts")
+        panels[0].set_ylim(0, 1)
+        panels[-1].legend(loc="lower right", fontsize=8)
 
 
-def _curve(grid: Grid, data: str) -> dict[str, list[list[float]]]:
-    """By measure, mean and spread for each number of experts."""
-    places = [(data, SHOWN[data], count) for count in _counts(grid, data)]
-    return {m.key: [grid.spread(place, m.key) for place in places] for m in MEASURES}
+def _draw_curves(axes: Any, grid: Grid, places: Sequence[Place]) -> None:
+    experts = [grid.mean(place, "experts") for place in places]
+    style: dict[str, Any] = {"marker": "o", "markersize": 3.5, "linewidth": 1.4, "capsize": 2}
+    for kind, (label, colour) in KINDS.items():
+        for prefix, line, suffix in (("", "-", ""), ("centred_", "--", ", centred")):
+            mean, spread = zip(*(grid.spread(place, prefix + kind) for place in places), strict=True)
+            style |= {"color": colour, "linestyle": line, "label": label + suffix}
+            axes.errorbar(experts, mean, yerr=spread, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(experts, [f"{count:.0f}" for count in experts])
+    axes.minorticks_off()
 
 
 def _counts(grid: Grid, data: str) -> list[int]:

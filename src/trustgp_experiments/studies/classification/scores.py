@@ -1,4 +1,4 @@
-"""One method on every set of test images: what the classification study writes down."""
+"""One method on every set of test images: what the classification study writes down, its tables and words."""
 
 from __future__ import annotations
 
@@ -8,35 +8,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trustgp.metrics import (
-    accuracy,
-    auroc,
-    brier,
-    class_nll,
-    entropy,
-    expected_calibration_error,
-    fpr95,
-    reliability_curve,
-    selective_risk,
-)
+from trustgp import metrics
 
-from ...core.cases import IN_DOMAIN, Test, number, score_tests
+from ...core import cases
+from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, Test, number
+from ...core.claim import Claim, at_most
+from ...core.grid import Grid
+from ...core.pivot import Measure, Pivot
+from ...core.result import Column, Table
+from ...core.statistics import words
 from ...peers.registry import Fitted
+from .images import NAMES, UNIFORM, foreign_to, shifts_of
 
 BARS = 40  # of a histogram
 KEPT = 101  # points of a risk-coverage curve
-SCORES = ("entropy", "variance", "information")
+SCORES = {"entropy": "entropy", "variance": "logit variance", "information": "mutual information"}
 """By what foreign images may be told: of the probabilities, of the logits, of members about the class."""
+AXES = ("trained", "tested", "method")
+NLL = Measure("nll", Column("NLL", digits=4, better="low"))
+RIGHT = (
+    NLL,
+    Measure("ece", Column("ECE", digits=2, better="low", unit="%"), factor=100.0),
+    Measure("accuracy", Column("accuracy", digits=2, better="high", unit="%"), factor=100.0),
+    Measure("brier", Column("Brier", digits=4, better="low")),
+    Measure("aurc", Column("AURC", digits=4, better="low")),
+)
+APART = tuple(
+    Measure(f"{key}_{score}", Column(f"{name} by {told}", digits=4, better=better))
+    for key, name, better in (("auroc", "AUROC", "high"), ("fpr95", "FPR95", "low"))
+    for score, told in SCORES.items()
+)
+TEMPERATURE, SOFTMAX = "temperature scaling", "softmax"
+WANTED = 0.99  # AUROC of the latent variance
 
 
 def score_method(fitted: Fitted, tests: Mapping[str, Test], foreign: str, device: str) -> dict[str, Any]:
-    """Scores of a fitted method by test set, what it costs, and curves to draw.
+    """Scores by test set and what the method costs, see `score_tests`, and curves to draw.
 
-    Args:
-        fitted: The method.
-        tests: By name; `IN_DOMAIN` is what the others are told apart from.
-        foreign: Name of the test set that is drawn beside it.
-        device: Where the images are put before the clock starts.
+    `foreign` is the test set that is drawn beside the familiar one.
     """
     curves: dict[str, Any] = {}
     familiar_labels = tests[IN_DOMAIN][1]
@@ -46,53 +55,40 @@ def score_method(fitted: Fitted, tests: Mapping[str, Test], foreign: str, device
         scores: dict[str, Any] = {}
         if labels is not None:
             scores = _right(said.probabilities, labels)
-            curves[name] = {"reliability": _reliability(said.probabilities, labels)}
+            # rows, mean confidence and share of right ones of each bin that is not empty
+            bins = metrics.reliability_curve(said.probabilities, labels)
+            curves[name] = {"reliability": [values[bins[0] > 0].tolist() for values in bins]}
         if name != IN_DOMAIN:
             familiar, strange = novelty_scores(known), novelty_scores(said)
-            scores |= _told_apart(familiar, strange)
+            for one in SCORES:
+                pair = (familiar[one], strange[one]) if one in familiar else None
+                scores[f"auroc_{one}"] = number(metrics.auroc(*pair)) if pair else None
+                scores[f"fpr95_{one}"] = number(metrics.fpr95(*pair)) if pair else None
             if name == foreign:
                 wrong = (known.classes != familiar_labels.to(device)).double()
                 curves[name] = _pair_curves(familiar, strange, wrong)
         return scores
 
-    return {**score_tests(fitted, tests, device, score), "curves": curves}
+    return {**cases.score_tests(fitted, tests, device, score), "curves": curves}
 
 
 def novelty_scores(said: Any) -> dict[str, Tensor]:
     """What a prediction says about how foreign a row is, by `SCORES`, each [n]; only those it has."""
-    found = {
-        "entropy": entropy(said.probabilities),
-        "variance": said.score,
-        "information": getattr(said, "mutual_information", None),
-    }
-    return {name: value.double() for name, value in found.items() if value is not None}
+    entropy, information = metrics.entropy(said.probabilities), getattr(said, "mutual_information", None)
+    found = zip(SCORES, (entropy, said.score, information), strict=True)
+    return {name: value.double() for name, value in found if value is not None}
 
 
 def _right(probabilities: Tensor, labels: Tensor) -> dict[str, Any]:
     wrong = (probabilities.argmax(dim=1) != labels).double()
-    return {
-        "nll": number(class_nll(probabilities, labels).mean()),
-        "ece": number(expected_calibration_error(probabilities, labels)),
-        "accuracy": number(accuracy(probabilities, labels)),
-        "brier": number(brier(probabilities, labels).mean()),
-        "aurc": number(selective_risk(1 - probabilities.amax(dim=1), wrong).mean()),
+    found = {
+        "nll": metrics.class_nll(probabilities, labels).mean(),
+        "ece": metrics.expected_calibration_error(probabilities, labels),
+        "accuracy": metrics.accuracy(probabilities, labels),
+        "brier": metrics.brier(probabilities, labels).mean(),
+        "aurc": metrics.selective_risk(1 - probabilities.amax(dim=1), wrong).mean(),
     }
-
-
-def _told_apart(familiar: dict[str, Tensor], strange: dict[str, Tensor]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in SCORES:
-        has = name in familiar
-        found[f"auroc_{name}"] = number(auroc(familiar[name], strange[name])) if has else None
-        found[f"fpr95_{name}"] = number(fpr95(familiar[name], strange[name])) if has else None
-    return found
-
-
-def _reliability(probabilities: Tensor, labels: Tensor) -> list[list[float]]:
-    """Rows, mean confidence and share of right ones of each bin that is not empty."""
-    rows, confidence, share = reliability_curve(probabilities, labels)
-    filled = rows > 0
-    return [values[filled].tolist() for values in (rows, confidence, share)]
+    return {name: number(value) for name, value in found.items()}
 
 
 def _pair_curves(
@@ -102,9 +98,9 @@ def _pair_curves(
     losses = torch.cat([wrong, torch.ones_like(strange["entropy"])])
     curves = {}
     for name, here in familiar.items():
-        risk = selective_risk(torch.cat([here, strange[name]]), losses)
+        risk = metrics.selective_risk(torch.cat([here, strange[name]]), losses)
         places = torch.linspace(0, len(risk) - 1, KEPT).round().long().to(risk.device)
-        edges = _edges(here, strange[name], even=name == "entropy")
+        edges = _edges(torch.cat([here, strange[name]]), even=name == "entropy")
         curves[name] = {
             "edges": edges.tolist(),
             "in": _shares(here, edges),
@@ -115,9 +111,8 @@ def _pair_curves(
     return curves
 
 
-def _edges(here: Tensor, there: Tensor, *, even: bool) -> Tensor:
-    """Of the bars, from the smallest to the largest number of both: evenly, or by equal factors."""
-    both = torch.cat([here, there])
+def _edges(both: Tensor, *, even: bool) -> Tensor:
+    """Of the bars, from the smallest to the largest number of both kinds: evenly, or by equal factors."""
     both = both[torch.isfinite(both)]
     if even:
         return torch.linspace(0.0, max(float(both.max()), 1e-12), BARS + 1, dtype=torch.float64)
@@ -129,3 +124,88 @@ def _shares(values: Tensor, edges: Tensor) -> list[float]:
     """Share of the values in each bar; those beyond an end are counted in the last bar there."""
     place = torch.bucketize(values.cpu(), edges[1:-1])
     return (torch.bincount(place, minlength=BARS).double() / len(values)).tolist()
+
+
+def class_tables(grid: Grid, *more: Table) -> list[Table]:
+    """In domain, foreign images, distorted images, what is given more, then everything."""
+    shifts = {name: shifts_of(grid.along("tested", trained=name)) for name in grid.along("trained")}
+    near, foreign, distorted, every = [], [], [], []
+    for name, tests in shifts.items():
+        at, named, other = {"trained": name}, NAMES[name], foreign_to(name)
+        title = f"{named}: test images like those that trained"
+        near.append(Pivot(title, METHOD, [cases.NETWORKS, *RIGHT], {**at, "tested": IN_DOMAIN}))
+        title = f"Trained on {named}: is {NAMES[other]} told from it?"
+        note = "A gap: the method has no such score. The variance of trustgp is its latent variance."
+        foreign.append(Pivot(title, METHOD, APART, {**at, "tested": other}, note=note))
+        if not tests:
+            continue
+        measures = [NLL.at(test, digits=3, tested=test) for test in tests]
+        note = "Rotated by so many degrees; with Gaussian noise of so much std in every pixel from 0 to 1."
+        distorted.append(Pivot(f"NLL on distorted {named}", METHOD, measures, at, note=note))
+        whole = {
+            "Probabilities on every labelled set of images": RIGHT,
+            "Every set of images told from familiar ones": APART,
+        }
+        for title, measures in whole.items():
+            title = f"{title}, trained on {named}"
+            every.append(Pivot(title, cases.TESTED, measures, at, NAMES, block="tested on"))
+    headline = [pivot.table(grid) for pivot in (*near, *foreign, *distorted)]
+    return [*headline, *more, *(pivot.table(grid) for pivot in every)]
+
+
+def class_findings(grid: Grid, costs: Grid) -> list[str]:
+    """What the study shows, a sentence each; costs are the seconds of each method alone on the machine."""
+    tests = {name: grid.along("tested", trained=name) for name in grid.along("trained")}
+    found = [_told(grid, name, foreign_to(name)) for name in tests]
+    found += [_told(grid, name, UNIFORM) for name in tests if UNIFORM in tests[name]]
+    found += [claim.sentence for claim in claims(grid)]
+    places = grid.along("trained", "tested")
+    pairs = [[grid.values((*at, method), "accuracy") for method in (OURS, SOFTMAX)] for at in places]
+    same = [ours == own for ours, own in pairs if ours is not None]
+    each = {name: 1000 * costs.mean((name,), cases.PREDICT.key) for name in costs.along("method")}
+    slowest = max((name for name in each if name != OURS), key=each.__getitem__)
+    return [
+        *found,
+        f"trustgp has exactly the network's accuracy, in {sum(same)} of {len(same)} sets of labelled images.",
+        f"trustgp took {costs.mean((OURS,), 'fit_seconds'):.1f} s to fit and {each[OURS]:.3f} ms an image; "
+        f"the network alone {each[SOFTMAX]:.4f} ms, the slowest peer ({slowest}) {each[slowest]:.3f} ms.",
+    ]
+
+
+def claims(grid: Grid) -> list[Claim]:
+    """Beside temperature scaling on familiar images, beside it and the ensemble on distorted ones."""
+    near = {(name, IN_DOMAIN): NAMES[name] for name in grid.along("trained")}
+    tests = {name: shifts_of(grid.along("tested", trained=name)) for name in grid.along("trained")}
+    far = {(name, test): test for name, shifts in tests.items() for test in shifts}
+
+    def claim(statement: str, places: Mapping[tuple, str], rival: str, key: str, form: str) -> Claim:
+        pairs = {at: [grid.mean((*at, method), key) for method in (OURS, rival)] for at in places}
+        return Claim(statement, [at_most(places[at], *pair, form=form) for at, pair in pairs.items()])
+
+    like = "On images like those that trained, trustgp has no higher {} than temperature scaling"
+    lower = "On distorted images trustgp has a lower NLL than {}"
+    return [
+        *(claim(like.format(key.upper()), near, TEMPERATURE, key, ".4f") for key in ("nll", "ece")),
+        *(claim(lower.format(rival), far, rival, "nll", ".3f") for rival in (TEMPERATURE, ENSEMBLE)),
+    ]
+
+
+def _told(grid: Grid, trained: str, test: str) -> str:
+    """Is the latent variance as good as wanted, and better than every score of every peer?"""
+    at = (trained, test, OURS)
+    value, own = (grid.mean(at, f"auroc_{score}") for score in ("variance", "entropy"))
+    rivals = {
+        (method, score): grid.mean((trained, test, method), f"auroc_{score}")
+        for method in grid.along("method")
+        for score in SCORES
+        if method != OURS and grid.values((trained, test, method), f"auroc_{score}")
+    }
+    (method, score), best = max(rivals.items(), key=lambda entry: entry[1])
+    bar = "at least" if value >= WANTED else "below"
+    rank = "above" if value > best else "not above"
+    return (
+        f"Trained on {NAMES[trained]}, against {NAMES.get(test, test)}: the latent variance of trustgp has "
+        f"an AUROC of {words(grid.spread(at, 'auroc_variance'), 4)}, {bar} {WANTED}, and {rank} every peer "
+        f"(best: {method} by {SCORES[score]}, {best:.4f}). By the entropy of its probabilities it has "
+        f"{own:.4f}."
+    )

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
 from torch.nn.functional import cross_entropy
 
+from trustgp import plots
 from trustgp.metrics import class_nll
 
-from ...core.cases import COSTS, IN_DOMAIN, Case, costs_table, read_tests
+from ...core.cases import IN_DOMAIN, OURS, Case, costs_table, read_tests
 from ...core.grid import Grid
 from ...core.recipes import MEMBERS, NetworkRecipe
 from ...core.result import Figure, Result, Setting, provenance
-from ...peers import DropoutClassifier, cnn
-from ...peers.bundle import Bundle
-from ...peers.registry import CLASS_METHODS, fit_methods
-from .figure import draw_histograms, draw_reliability, draw_risk, drawn_tests
-from .findings import class_findings
-from .rows import DEGREES, NAMES, NOISES, TRAINED, VALIDATION, foreign_to, make_images
-from .scores import score_method
-from .tables import AXES, class_tables
+from ...peers import CLASS_METHODS, Bundle, DropoutClassifier, cnn, fit_methods
+from .images import DEGREES, NAMES, NOISES, TRAINED, VALIDATION, foreign_to, make_images
+from .scores import AXES, class_findings, class_tables, score_method
 
 Runs = Mapping[str, Sequence[dict[str, Any]]]  # by what trained, the part of each seed
+Curves = Mapping[str, Mapping[str, Any]]  # of one seed, by method: what was kept to draw, by test set
 RATES = (0.1, 0.3)  # of dropout; the better on the validation images is taken
 TITLE = "Are the probabilities of a classifier right, and does it notice images of another kind?"
-SHOWN = ("rotated 45", "noisy 0.2")  # whose reliability is drawn beside that of familiar images
+SHOWN = (IN_DOMAIN, "rotated 45", "noisy 0.2")  # whose reliability is drawn
 
 
 def cnn_recipe(channels: tuple[int, ...], hidden: int, epochs: int, **options: Any) -> NetworkRecipe:
-    """Of a convolutional network.
-
-    Args:
-        channels, hidden: See `trustgp_experiments.peers.cnn`.
-        epochs, options: See `NetworkRecipe`.
-    """
+    """Of a convolutional network, see `trustgp_experiments.peers.cnn`."""
     make = partial(cnn, channels=channels, hidden=hidden)
     size = sum(parameter.numel() for parameter in make(seed=0).parameters())
     shape = (
@@ -55,77 +48,45 @@ def run(setting: Setting) -> Result:
     """Train, fit every method and score it on every set of images, for each training set and seed."""
     grid = Grid.run(setting, one_training, [(name,) for name in TRAINED], axes=AXES, read=read_tests)
     runs = {trained: found for (trained,), found in grid.parts.items()}
-
-    def again() -> dict[str, Any]:
-        case = make_images(TRAINED[0], seed=0, quick=setting.quick)
-        bundle = train_bundle(case, _recipe(setting), seed=0, **setting.place)
-        return _scores(setting, bundle, {IN_DOMAIN: case.tests[IN_DOMAIN]}, TRAINED[0])
-
-    names = dict(zip(COSTS, ("fit s", "ms/image"), strict=True))
-    table, costs = costs_table(setting, runs[TRAINED[0]][0]["methods"], again, COSTS_NOTE, **names)
+    table, costs = costs_table(setting, grid, one_training, TRAINED[:1], COSTS_NOTE, "ms/image")
+    network = setting.sized(FULL, QUICK).words()
+    rows = {trained: found[0]["sizes"] for trained, found in runs.items()}
     return Result(
         study="classification",
         title=TITLE,
-        protocol=_protocol(setting, runs),
+        protocol=_protocol(setting, runs, network),
         tables=class_tables(grid, table),
         figures=_figures(setting, runs),
         findings=class_findings(grid, costs),
-        numbers={"runs": [{"trained": trained, "seeds": found} for trained, found in runs.items()]},
-        provenance=provenance(
-            setting,
-            "classification",
-            network=_recipe(setting).words(),
-            rows={trained: found[0]["sizes"] for trained, found in runs.items()},
-        ),
+        numbers={"runs": grid.runs()},
+        provenance=provenance(setting, "classification", network=network, rows=rows),
     )
 
 
-def one_training(setting: Setting, trained: str, seed: int) -> dict[str, Any]:
-    """Every method on one training set: sizes, scores, curves and costs.
-
-    Args:
-        setting: Of the study.
-        trained, seed: Which images train.
-    """
+def one_training(setting: Setting, trained: str, seed: int, only: str | None = None) -> dict[str, Any]:
+    """Every method on one training set, on all test images or those of one name: scores, curves and costs."""
     case = make_images(trained, seed=seed, quick=setting.quick)
-    bundle = train_bundle(case, _recipe(setting), seed=seed, **setting.place)
-    return {
-        "sizes": case.sizes,
-        "made": case.made,
-        "dropout": rate_of(bundle.dropout_network),
-        "methods": _scores(setting, bundle, case.tests, trained),
-    }
-
-
-def train_bundle(case: Case, recipe: NetworkRecipe, *, seed: int, device: str, progress: bool) -> Bundle:
-    """All networks of one training set; its images go to the device once.
-
-    Args:
-        case: The images.
-        recipe, seed, device, progress: See `NetworkRecipe.bundle`.
-    """
-    rows, held = ((inputs.to(device), labels.to(device)) for inputs, labels in (case.train, case.validation))
-    place: dict[str, Any] = {"device": device, "progress": progress}
-    dropping = [recipe.train(rows, seed=100 * seed, dropout=rate, **place) for rate in RATES]
-
-    def loss(network: nn.Module) -> float:
-        said = DropoutClassifier.fit(network, samples=20, seed=seed).predict(held[0])
-        return float(class_nll(said.probabilities, held[1]).mean())
-
-    return recipe.bundle(rows, held, seed=seed, dropout_network=min(dropping, key=loss), **place)
-
-
-def rate_of(network: nn.Module | None) -> float:
-    """The share of units that a dropout network drops."""
-    layers = [] if network is None else [one for one in network.modules() if isinstance(one, nn.Dropout)]
-    return layers[0].p if layers else 0.0
-
-
-def _scores(setting: Setting, bundle: Bundle, tests: Any, trained: str) -> dict[str, Any]:
-    return {
+    bundle, rate = train_bundle(setting, case, seed)
+    tests = case.tests if only is None else {only: case.tests[only]}
+    methods = {
         fitted.name: score_method(fitted, tests, foreign_to(trained), setting.device)
         for fitted in fit_methods(bundle, methods=CLASS_METHODS)
     }
+    return {"sizes": case.sizes, "made": case.made, "dropout": rate, "methods": methods}
+
+
+def train_bundle(setting: Setting, case: Case, seed: int) -> tuple[Bundle, float]:
+    """All networks of one training set, whose images go to the device once, and the rate of dropout."""
+    recipe, device, place = setting.sized(FULL, QUICK), setting.device, setting.place
+    rows, held = ((inputs.to(device), labels.to(device)) for inputs, labels in (case.train, case.validation))
+    dropping = {rate: recipe.train(rows, seed=100 * seed, dropout=rate, **place) for rate in RATES}
+
+    def loss(rate: float) -> float:
+        said = DropoutClassifier.fit(dropping[rate], samples=20, seed=seed).predict(held[0])
+        return float(class_nll(said.probabilities, held[1]).mean())
+
+    best = min(RATES, key=loss)
+    return recipe.bundle(rows, held, seed=seed, dropout_network=dropping[best], **place), best
 
 
 def _figures(setting: Setting, runs: Runs) -> list[Figure]:
@@ -134,12 +95,12 @@ def _figures(setting: Setting, runs: Runs) -> list[Figure]:
         trained: {method: scores["curves"] for method, scores in found[0]["methods"].items()}
         for trained, found in runs.items()
     }
-    pairs = {trained: (foreign_to(trained), found) for trained, found in curves.items()}
     first, out = curves[TRAINED[0]], setting.out
-    draw_reliability(first, drawn_tests(first, SHOWN), out / "reliability.png")
-    draw_histograms(pairs, "entropy", "entropy, nats", out / "entropy.png")
-    draw_histograms(pairs, "variance", "variance of the logits", out / "variance.png")
-    draw_risk(pairs, out / "risk_coverage.png")
+    known = next(iter(first.values()))
+    draw_reliability(first, [test for test in SHOWN if test in known], out / "reliability.png")
+    draw_histograms(curves, "entropy", "entropy, nats", out / "entropy.png")
+    draw_histograms(curves, "variance", "variance of the logits", out / "variance.png")
+    draw_risk(curves, out / "risk_coverage.png")
     return [
         Figure("entropy.png", "Entropy of familiar and foreign images", ENTROPY_CAPTION),
         Figure("variance.png", "Variance of the logits on the same images", VARIANCE_CAPTION),
@@ -148,11 +109,73 @@ def _figures(setting: Setting, runs: Runs) -> list[Figure]:
     ]
 
 
-def _recipe(setting: Setting) -> NetworkRecipe:
-    return QUICK if setting.quick else FULL
+def draw_reliability(curves: Curves, tests: Sequence[str], path: Path) -> None:
+    """Share of right ones against confidence, a panel for each of these sets of labelled test images."""
+    with plots.figure(path, width=3.6 * len(tests) + 0.6, height=3.6) as figure:
+        panels = figure.subplots(1, len(tests), squeeze=False, sharey=True)[0]
+        for axes, test in zip(panels, tests, strict=True):
+            axes.plot([0, 1], [0, 1], color=plots.INK, linewidth=1, linestyle="--")
+            for method, style in _styles(curves):
+                _, confidence, share = curves[method][test]["reliability"]
+                axes.plot(confidence, share, "o-", markersize=3, label=method, **style)
+            axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", title=test)
+        panels[0].set_ylabel("share of right ones")
+        panels[-1].legend(fontsize=7)
 
 
-def _protocol(setting: Setting, runs: Runs) -> list[str]:
+def draw_histograms(trainings: Mapping[str, Curves], score: str, label: str, path: Path) -> None:
+    """Histograms of a score on familiar and on foreign images, a panel for each method that has it.
+
+    By what trained; the score is "entropy", "variance" or "information", the label that of its axis.
+    """
+    trained, first = next(iter(trainings.items()))
+    methods = [method for method in first if score in first[method][foreign_to(trained)]]
+    with plots.figure(path, width=2.1 * len(methods) + 0.8, height=2.1 * len(trainings) + 0.5) as figure:
+        grid = figure.subplots(len(trainings), len(methods), squeeze=False, sharey="row")
+        for row, (trained, curves) in zip(grid, trainings.items(), strict=True):
+            sides = {"in": (trained, plots.BLUE), "out": (foreign_to(trained), plots.ORANGE)}
+            for axes, method in zip(row, methods, strict=True):
+                bars = curves[method][foreign_to(trained)][score]
+                for side, (name, colour) in sides.items():
+                    style = {"fill": True, "alpha": 0.6, "color": colour, "label": NAMES[name]}
+                    axes.stairs(bars[side], bars["edges"], **style)
+                if score != "entropy":
+                    axes.set_xscale("log")
+                    axes.tick_params(axis="x", which="minor", labelbottom=False)
+                axes.set_title(method, fontsize=8)
+            row[0].set_ylabel(f"trained on {NAMES[trained]}\nshare of images")
+            row[-1].legend(fontsize=7)
+        for axes in grid[-1]:
+            axes.set_xlabel(label)
+
+
+def draw_risk(trainings: Mapping[str, Curves], path: Path) -> None:
+    """Share of wrong ones among the images kept, familiar and foreign together; by what trained."""
+    with plots.figure(path, width=4.4 * len(trainings) + 0.6, height=3.6) as figure:
+        panels = figure.subplots(1, len(trainings), squeeze=False)[0]
+        for axes, (trained, curves) in zip(panels, trainings.items(), strict=True):
+            foreign = foreign_to(trained)
+            for method, style in _styles(curves):
+                score, best = min(curves[method][foreign].items(), key=lambda entry: entry[1]["area"])
+                kept = np.linspace(0, 1, len(best["risk"]))
+                axes.plot(kept, best["risk"], label=f"{method}, {score}", **style)
+            axes.set(xlim=(0, 1), xlabel="share of images kept, the most familiar first")
+            axes.set_title(f"{NAMES[trained]} and {NAMES[foreign]} mixed")
+            axes.legend(fontsize=6.5)
+        panels[0].set_ylabel("share of them wrong or foreign")
+
+
+def _styles(curves: Curves) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Methods and how their curve is drawn; ours last, on top."""
+    others = [method for method in curves if method != OURS]
+    colours = [colour for colour in plots.PALETTE if colour != plots.BLUE]
+    for method, colour in zip(others, colours, strict=False):
+        yield method, {"color": colour, "linewidth": 1.1}
+    if OURS in curves:
+        yield OURS, {"color": plots.BLUE, "linewidth": 2.2}
+
+
+def _protocol(setting: Setting, runs: Runs, network: str) -> list[str]:
     made = any(run["made"] for found in runs.values() for run in found)
     chosen = {NAMES[trained]: [run["dropout"] for run in found] for trained, found in runs.items()}
     rates = ", ".join(f"{name} {' '.join(f'{rate:g}' for rate in each)}" for name, each in chosen.items())
@@ -166,7 +189,7 @@ def _protocol(setting: Setting, runs: Runs) -> list[str]:
         f"{', '.join(map(str, DEGREES))} degrees about their centre, and with Gaussian noise of "
         f"{', '.join(map(str, NOISES))} on pixels from 0 to 1; on MNIST; and on images of uniform noise. "
         "Trained on MNIST, tested on its test images and on Fashion-MNIST.",
-        f"Network: {_recipe(setting).words()}. One such network serves every method but the ensemble "
+        f"Network: {network}. One such network serves every method but the ensemble "
         f"({MEMBERS} of them, from other starts) and MC-dropout (one with dropout after every activation; of "
         f"the rates {' and '.join(map(str, RATES))} the one of lower validation NLL, seed by seed: {rates}).",
         "Temperature scaling fits one temperature to the validation images. The two Laplace methods are "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 
 from trustgp.executors.progress import reporting
 from trustgp.experts.gate import nearest_two
-from trustgp.likelihoods.prediction import Prediction
 from trustgp.model import UncertaintyModel
 
 from ...core.borders import Borders, both_sides, find_borders, jump_factors
@@ -22,47 +22,28 @@ QUANTILES = 200  # of the jumps, kept for the figure
 
 
 def line_ends(points: Tensor, lines: int, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Both ends of random lines between rows, each row used at most once, shape [lines, d] each.
-
-    Args:
-        points: Rows to draw from, shape [n, d].
-        lines: At most; half as many as there are rows otherwise.
-        seed: Of the choice.
-    """
+    """Both ends of at most so many random lines between points [n, d], each used at most once."""
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     count = min(lines, len(points) // 2)
     return points[order[:count]], points[order[count : 2 * count]]
 
 
 def borders_on_lines(model: UncertaintyModel, starts: Tensor, ends: Tensor, *, progress: bool) -> Borders:
-    """Borders between experts on all lines, a few lines at a time.
-
-    Args:
-        model: Whose experts.
-        starts, ends: Of the lines, shape [l, d].
-        progress: Whether to show a bar in a terminal.
-    """
+    """Borders between experts on all lines [l, d], a few lines at a time."""
     parts = list(torch.arange(len(starts)).split(LINES_AT_ONCE))
     found = []
     with reporting(enabled=progress) as report:
         for part in report.track(parts, stage="looking for borders", total=len(parts)):
             one = find_borders(lambda x: model.predict(x).expert, starts[part], ends[part], cells=GRID)
             found.append(Borders(part[one.line], one.place, one.left, one.right))
-    line, place, left, right = (
-        torch.cat([getattr(one, name) for one in found]) for name in ("line", "place", "left", "right")
-    )
-    if len(line) == 0:
+    whole = Borders(*(torch.cat([getattr(one, field.name) for one in found]) for field in fields(Borders)))
+    if len(whole) == 0:
         raise ValueError("no line crosses a border between experts; take more lines or more experts.")
-    return Borders(line, place, left, right)
+    return whole
 
 
 def cell_borders(model: UncertaintyModel, starts: Tensor, ends: Tensor) -> Borders | None:
-    """Borders between the cells of the witness; None where there is none to cross.
-
-    Args:
-        model: Whose witness.
-        starts, ends: Of the lines, shape [l, d].
-    """
+    """Borders between the cells of the witness on the lines [l, d]; None where there is none to cross."""
     witness = model.witness
     if witness is None:
         return None
@@ -75,13 +56,7 @@ def cell_borders(model: UncertaintyModel, starts: Tensor, ends: Tensor) -> Borde
 
 
 def random_places(starts: Tensor, ends: Tensor, count: int, *, seed: int) -> Borders:
-    """Places anywhere on the lines, as a control: what the measure finds where there is no border.
-
-    Args:
-        starts, ends: Of the lines, shape [l, d].
-        count: How many.
-        seed: Of the choice.
-    """
+    """Places anywhere on the lines, as a control: what the measure finds where there is no border."""
     generator = torch.Generator().manual_seed(seed)
     line = torch.randint(len(starts), (count,), generator=generator)
     place = torch.rand(count, generator=generator, dtype=torch.float64)
@@ -100,12 +75,8 @@ def jumps_of(model: UncertaintyModel, borders: Borders) -> dict[str, Tensor]:
 def summary(jumps: Tensor) -> dict[str, float]:
     """Mean, median, 95th percentile and largest of some jumps."""
     flat = jumps.flatten()
-    return {
-        "mean": float(flat.mean()),
-        "median": float(flat.median()),
-        "upper": float(flat.quantile(0.95)),
-        "largest": float(flat.max()),
-    }
+    found = flat.mean(), flat.median(), flat.quantile(0.95), flat.max()
+    return dict(zip(("mean", "median", "upper", "largest"), map(float, found), strict=True))
 
 
 def quantiles(jumps: Tensor) -> list[float]:
@@ -117,13 +88,9 @@ def quantiles(jumps: Tensor) -> list[float]:
 def example_lines(
     models: Mapping[str, UncertaintyModel], starts: Tensor, ends: Tensor, borders: Borders, count: int
 ) -> list[dict[str, Any]]:
-    """The first lines with two borders or more (those with most, where they are too few), for the figure.
+    """The std of the first torque, for the figure, on the first lines [l, d] with two borders or more.
 
-    Args:
-        models: By variant.
-        starts, ends: Of the lines, shape [l, d].
-        borders: On these lines.
-        count: How many lines.
+    Those with most, where they are too few.
     """
     crossed = torch.bincount(borders.line, minlength=len(starts))
     chosen = crossed.clamp(max=2).argsort(descending=True, stable=True)[:count]
@@ -131,11 +98,8 @@ def example_lines(
     found = []
     for line in chosen.tolist():
         points = starts[line] + place * (ends[line] - starts[line])
-        deviations = {name: _first_torque(model.predict(points)) for name, model in models.items()}
+        said = {name: model.predict(points).std[:, 0].double().cpu() for name, model in models.items()}
         own = borders.place[borders.line == line].tolist()
-        found.append({"place": place.flatten().tolist(), "std": deviations, "borders": own})
+        std = {name: values.tolist() for name, values in said.items()}
+        found.append({"place": place.flatten().tolist(), "std": std, "borders": own})
     return found
-
-
-def _first_torque(prediction: Prediction) -> list[float]:
-    return prediction.std[:, 0].double().cpu().tolist()

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from trustgp import plots
 from trustgp.api import fit
 from trustgp.experts.neighbours import Patchwork
 
 from ...core.arm import arm_recipe, arm_rows
-from ...core.borders import APART, jump_sentences
+from ...core.borders import APART, draw_borders, jump_sentences
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Figure, Result, Setting, provenance
 from ...core.statistics import mean_spread, words
-from .figure import draw_continuity
-from .jumps import (
-    GRID,
-    borders_on_lines,
-    cell_borders,
-    example_lines,
-    jumps_of,
-    line_ends,
-    quantiles,
-    random_places,
-    summary,
-)
+from . import jumps
 
 CELLS = "cells"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -42,6 +35,7 @@ NAMES = {
     "default": "4 neighbours x 10 %, witness (default)",
     CELLS: "the same, at the witness's borders",
 }
+COLOURS = dict(zip(VARIANTS, (plots.ORANGE, plots.BLUE, plots.GREEN, plots.RED), strict=True))
 DRAWN = ("independent", "patchwork", "default")  # along the lines
 QUANTITIES = {"std": "std", "epistemic": "epistemic std"}
 NUM_EXPERTS, QUICK_EXPERTS = 16, 4
@@ -67,8 +61,8 @@ def run(setting: Setting) -> Result:
     """Fit with and without patchwork, and measure every border on lines between test rows, for each seed."""
     grid = Grid.run(setting, one_seed, [()], axes=("quantity", "variant"), read=_read)
     runs = grid.parts[()]
-    shares = {name: [run["quantiles"][name] for run in runs] for name in VARIANTS}
-    draw_continuity(runs[0]["lines"], shares, NAMES, setting.out / "continuity.png")
+    first, network = runs[0], arm_recipe(setting.quick).words()
+    draw_continuity(runs, setting.out / "continuity.png")
     cells = {
         quantity: {
             name: {m.key: grid.spread((quantity, name), m.key) for m in MEASURES}
@@ -77,59 +71,59 @@ def run(setting: Setting) -> Result:
         for quantity in QUANTITIES
     }
     kept = ("borders", "experts", "rows", "jumps", "control", "training_seconds", "fit_seconds")
+    rows, experts = ([run[key] for run in runs] for key in ("rows", "experts"))
+    origin = {"data": first["source"], "split": first["about"], "rows": rows, "network": network}
+    origin |= {"experts": experts, "lines": first["num_lines"]}
     return Result(
         study="continuity",
         title="How far does the variance jump where one expert hands over to the next?",
-        protocol=_protocol(setting, runs),
+        protocol=[
+            f"Data: {first['about']}",
+            f"Network: {network}. {first['experts']} experts for the first seed, calibrated on the "
+            "validation rows. Only the patchwork differs, the division does not; the experts speak alone "
+            "except in the library's default, whose witness (a second opinion, from the inputs) divides the "
+            "inputs in a way of its own.",
+            f"{first['num_lines']} straight lines join random pairs of test rows. The expert is looked up on "
+            f"{jumps.GRID + 1} points of each; where it changes, the border is pinned down by bisection, and "
+            f"the error bar compared on its two sides, {APART:g} of the line's length apart: what is "
+            "measured is the jump, not the slope.",
+            f"Seeds: {setting.seeds}, of split, network, division and lines.",
+        ],
         tables=[TABLE.table(grid)],
         figures=[Figure("continuity.png", "Error bars along three lines, and all jumps", CAPTION)],
         findings=_findings(grid, runs),
         numbers={"jumps": cells, "seeds": [{key: run[key] for key in kept} for run in runs]},
-        provenance=provenance(
-            setting,
-            "continuity",
-            data=runs[0]["source"],
-            split=runs[0]["about"],
-            rows=[run["rows"] for run in runs],
-            network=arm_recipe(setting.quick).words(),
-            experts=[run["experts"] for run in runs],
-            lines=runs[0]["num_lines"],
-        ),
+        provenance=provenance(setting, "continuity", **origin),
     )
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
     """All variants on one network; the borders are those of the division, which all variants share."""
-    rows, shown = arm_rows(seed=seed, quick=setting.quick), not setting.console.quiet
+    rows, place = arm_rows(seed=seed, quick=setting.quick), {"seed": seed, **setting.place}
     start = time.perf_counter()
-    network = arm_recipe(setting.quick).train(rows.train, seed=seed, **setting.place)
+    network = arm_recipe(setting.quick).train(rows.train, **place)
     trained = time.perf_counter()
-    common: dict[str, Any] = {
-        "validation": rows.validation,
-        "num_experts": QUICK_EXPERTS if setting.quick else NUM_EXPERTS,
-        "seed": seed,
-        **setting.place,
-    }
-    models = {name: fit(network, rows.train, **options, **common) for name, options in VARIANTS.items()}
+    place |= {"validation": rows.validation, "num_experts": setting.sized(NUM_EXPERTS, QUICK_EXPERTS)}
+    models = {name: fit(network, rows.train, **options, **place) for name, options in VARIANTS.items()}
     fitted = time.perf_counter()
-    starts, ends = line_ends(rows.test[0], QUICK_LINES if setting.quick else LINES, seed=seed)
-    borders = borders_on_lines(models["independent"], starts, ends, progress=shown)
-    jumps = {name: jumps_of(model, borders) for name, model in models.items()}
-    if (others := cell_borders(models["default"], starts, ends)) is not None:
-        jumps[CELLS] = jumps_of(models["default"], others)
-    control = random_places(starts, ends, len(borders), seed=seed)
-    drawn = {name: models[name] for name in DRAWN}
+    lines = jumps.line_ends(rows.test[0], setting.sized(LINES, QUICK_LINES), seed=seed)
+    borders = jumps.borders_on_lines(models["independent"], *lines, progress=not setting.console.quiet)
+    found = {name: jumps.jumps_of(model, borders) for name, model in models.items()}
+    if (others := jumps.cell_borders(models["default"], *lines)) is not None:
+        found[CELLS] = jumps.jumps_of(models["default"], others)
+    control = jumps.random_places(*lines, len(borders), seed=seed)
+    summaries = {name: {kind: jumps.summary(one[kind]) for kind in QUANTITIES} for name, one in found.items()}
     return {
         "source": rows.source,
         "about": rows.about,
         "rows": rows.sizes,
         "experts": models["independent"].num_experts,
-        "num_lines": len(starts),
+        "num_lines": len(lines[0]),
         "borders": len(borders),
-        "jumps": {name: {kind: summary(found[kind]) for kind in QUANTITIES} for name, found in jumps.items()},
-        "control": summary(jumps_of(models["independent"], control)["std"]),
-        "quantiles": {name: quantiles(found["std"]) for name, found in jumps.items()},
-        "lines": example_lines(drawn, starts, ends, borders, EXAMPLES),
+        "jumps": summaries,
+        "control": jumps.summary(jumps.jumps_of(models["independent"], control)["std"]),
+        "quantiles": {name: jumps.quantiles(one["std"]) for name, one in found.items()},
+        "lines": jumps.example_lines({name: models[name] for name in DRAWN}, *lines, borders, EXAMPLES),
         "training_seconds": trained - start,
         "fit_seconds": fitted - trained,
     }
@@ -160,20 +154,38 @@ def _findings(grid: Grid, runs: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _protocol(setting: Setting, runs: Sequence[dict[str, Any]]) -> list[str]:
-    first = runs[0]
-    return [
-        f"Data: {first['about']}",
-        f"Network: {arm_recipe(setting.quick).words()}. {first['experts']} experts for the first seed, "
-        "calibrated on the validation rows. Only the patchwork differs, the division does not; the experts "
-        "speak alone except in the library's default, whose witness (a second opinion, from the inputs) "
-        "divides the inputs in a way of its own.",
-        f"{first['num_lines']} straight lines join random pairs of test rows. The expert is looked up on "
-        f"{GRID + 1} points of each; where it changes, the border is pinned down by bisection, and the "
-        f"error bar compared on its two sides, {APART:g} of the line's length apart: what is measured is the "
-        "jump, not the slope.",
-        f"Seeds: {setting.seeds}, of split, network, division and lines.",
-    ]
+def draw_continuity(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Lines of the first seed through the experts, and how large all jumps are."""
+    lines = runs[0]["lines"]
+    with plots.figure(path, width=9.0, height=5.6, dpi=110) as figure:
+        left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
+        panels = left.subplots(len(lines), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, line in zip(panels, lines, strict=True):
+            draw_borders(axes, line["borders"])
+            for name, deviations in line["std"].items():
+                axes.plot(line["place"], deviations, color=COLOURS[name], linewidth=1.3)
+            axes.set_ylim(bottom=0)
+            axes.set(xlim=(0, 1), ylabel="std")
+        panels[0].set_title("Std of the first torque along a line")
+        panels[-1].set_xlabel("from one test row (0) to another (1)")
+        _draw_shares(right.subplots(), {name: [run["quantiles"][name] for run in runs] for name in VARIANTS})
+
+
+def _draw_shares(axes: Any, shares: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """By variant, for each seed, the jumps at evenly spaced ranks."""
+    for name, seeds in shares.items():
+        for number, ranked in enumerate(seeds):
+            rank, label = 100 * np.linspace(0, 1, len(ranked)), NAMES[name] if number == 0 else None
+            axes.plot(ranked, rank, color=COLOURS[name], linewidth=1.2, alpha=0.85, label=label)
+    top = max(ranked[-1] for seeds in shares.values() for ranked in seeds)
+    ticks = [tick for tick in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50) if tick <= max(top, 1.5)]
+    axes.set_xscale("log")
+    axes.set_xlim(left=1)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(ylim=(0, 100), title="All borders, all torques", xlabel="jump of the std, as a factor")
+    axes.set_ylabel("share of jumps no larger, %")
+    axes.legend(loc="lower right", fontsize=8)
 
 
 CAPTION = (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trustgp.detection.query_rows import kept, probabilities
-from trustgp.detection.settings import Detection
+from trustgp.detection.query_rows import Detection, kept, probabilities
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...peers import LaplaceClassifier
@@ -23,25 +23,15 @@ SAME = 0.5  # overlap from which a member has found the same thing
 
 @dataclass(frozen=True)
 class Found:
-    """Detections of some pictures, all methods' the same ones: those of the one detector.
-
-    Args:
-        pictures: In which they are.
-        image: Of each, [m].
-        boxes: In pixels, [m, 4].
-        logits: Of the classes and, last, of no object, [m, C + 1].
-        hidden: What the head was given, [m, d].
-        passes: Probabilities and boxes of each pass with dropout, [P, m, C + 1] and [P, m, 4].
-        members: The same of each member of an ensemble, the detector itself first.
-    """
+    """Detections of some pictures, all methods' the same ones: those of the one detector."""
 
     pictures: PictureSet
-    image: Tensor
-    boxes: Tensor
-    logits: Tensor
-    hidden: Tensor
-    passes: tuple[Tensor, Tensor]
-    members: tuple[Tensor, Tensor]
+    image: Tensor  # of each, [m]
+    boxes: Tensor  # in pixels, [m, 4]
+    logits: Tensor  # of the classes and, last, of no object, [m, C + 1]
+    hidden: Tensor  # what the head was given, [m, d]
+    passes: tuple[Tensor, Tensor]  # probabilities and boxes with dropout, [P, m, C + 1] and [P, m, 4]
+    members: tuple[Tensor, Tensor]  # the same of each member of an ensemble, the detector itself first
 
 
 def find(
@@ -49,51 +39,36 @@ def find(
 ) -> Found:
     """All that peers need, in one sweep; `others` are further members of the ensemble."""
     parts = []
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)  # of the masks
         for start in range(0, len(pictures), BATCH):
-            part = _batch(network, others, pictures[start : start + BATCH], settings, passes)
-            parts.append(replace(part, image=part.image + start))
-
-    def joined(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])
-
-    def pair(name: str) -> tuple[Tensor, Tensor]:
-        told, places = (torch.cat([getattr(part, name)[k] for part in parts], dim=1) for k in (0, 1))
-        return told, places
-
-    plain = (joined(name) for name in ("image", "boxes", "logits", "hidden"))
-    return Found(pictures, *plain, passes=pair("passes"), members=pair("members"))
+            images = pictures.images[start : start + BATCH]
+            image, *rest = _batch(network, others, images, settings, passes)
+            parts.append((image + start, *rest))
+    # detections are the first dimension, and the second of what several passes or members say
+    joined = [torch.cat(part, dim=part[0].ndim // 3) for part in zip(*parts, strict=True)]
+    image, boxes, logits, hidden, *several = joined
+    return Found(pictures, image, boxes, logits, hidden, (several[0], several[1]), (several[2], several[3]))
 
 
-@torch.no_grad()
 def _batch(
-    network: Any, others: Sequence[Any], pictures: PictureSet, settings: Detection, passes: int
-) -> Found:
-    labels, images = network.config.num_labels, pictures.images
+    network: Any, others: Sequence[Any], images: Tensor, settings: Detection, passes: int
+) -> tuple[Tensor, ...]:
+    """Image, boxes, logits and hidden, probabilities and boxes of passes, and of members: see `Found`."""
+    labels = network.config.num_labels
     size = torch.tensor([images.shape[3], images.shape[2]] * 2, dtype=images.dtype)
     watched = Decoder(network)
     found = watched(images)
     image, query = kept(probabilities(found.logits, labels), settings)
     boxes = (corners(found.pred_boxes) * size)[image, query]
     logits = with_background(found.logits, labels)[image, query]
-    told, places = [logits.softmax(dim=1)], [boxes]
-    for other in others:
-        said = other(images)
+    members = [(logits.softmax(dim=1), boxes)]
+    for said in (other(images) for other in others):
         chances = with_background(said.logits, labels).softmax(dim=2)
-        p, b = _same(chances, corners(said.pred_boxes) * size, image, boxes)
-        told.append(p)
-        places.append(b)
+        members.append(_same(chances, corners(said.pred_boxes) * size, image, boxes))
     again = [watched.again(image, query, size) for _ in range(passes)]
-    return Found(
-        pictures,
-        image,
-        boxes,
-        logits,
-        watched.hidden[image, query],
-        (torch.stack([p for p, _ in again]), torch.stack([b for _, b in again])),
-        (torch.stack(told), torch.stack(places)),
-    )
+    several = (torch.stack(side) for pairs in (again, members) for side in zip(*pairs, strict=True))
+    return image, boxes, logits, found.last_hidden_state[image, query], *several
 
 
 def with_background(logits: Tensor, labels: int) -> Tensor:
@@ -101,54 +76,44 @@ def with_background(logits: Tensor, labels: int) -> Tensor:
     return nn.functional.pad(logits, (0, 1)) if logits.shape[-1] == labels else logits
 
 
-class Decoder:
-    """A detector whose decoder can be run again with dropout: what comes before has none.
+@contextmanager
+def dropping_decoder(network: Any) -> Iterator[Any]:
+    """The decoder, which drops units inside."""
+    try:
+        yield network.model.decoder.train()
+    finally:
+        network.model.decoder.eval()
 
-    Args:
-        network: Of the DETR family.
-    """
+
+class Decoder:
+    """A detector of the DETR family whose decoder can run again with dropout: what comes before has none."""
 
     def __init__(self, network: Any) -> None:
-        self.network = network
-        self.hidden = torch.zeros(0)
+        self.network, self.given = network, ((), {})
 
     def __call__(self, images: Tensor) -> Any:
         """The detector's own answer; remembers what went into the decoder."""
-        caught: dict[str, Any] = {}
 
         def entered(module: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
-            caught["given"] = (arguments, named)
+            self.given = (arguments, named)
 
-        def headed(module: nn.Module, arguments: tuple) -> None:
-            caught["hidden"] = arguments[0]
-
-        hooks = [
-            self.network.model.decoder.register_forward_pre_hook(entered, with_kwargs=True),
-            self.network.class_labels_classifier.register_forward_pre_hook(headed),
-        ]
+        hook = self.network.model.decoder.register_forward_pre_hook(entered, with_kwargs=True)
         try:
             found = self.network(images)
         finally:
-            for hook in hooks:
-                hook.remove()
-        self.given, self.hidden = caught["given"], caught["hidden"]
+            hook.remove()
         # what is added to the box head's numbers: reference points, where there are any
-        head = self.network.bbox_predictor(self.hidden)
+        head = self.network.bbox_predictor(found.last_hidden_state)
         self.offset = torch.special.logit(found.pred_boxes.double()) - head.double()
         return found
 
     def again(self, image: Tensor, query: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities [m, C + 1] and boxes in pixels [m, 4] of one pass with dropout.
 
-        Args:
-            image, query: Which detections, [m] each.
-            size: Width and height twice, [4].
+        Of the detections image, query, [m] each; the size is width and height twice, [4].
         """
-        decoder = self.network.model.decoder.train()
-        try:
+        with dropping_decoder(self.network) as decoder:
             hidden = decoder(*self.given[0], **self.given[1]).last_hidden_state[image, query]
-        finally:
-            decoder.eval()
         logits = with_background(self.network.class_labels_classifier(hidden), self.network.config.num_labels)
         boxes = (self.network.bbox_predictor(hidden) + self.offset[image, query]).sigmoid()
         return logits.softmax(dim=1), corners(boxes).to(size) * size
@@ -168,12 +133,9 @@ def _same(chances: Tensor, boxes: Tensor, image: Tensor, mine: Tensor) -> tuple[
 
 
 def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:
-    """laplace-torch's Kronecker posterior of the class head alone, on what it is given.
+    """laplace-torch's Kronecker posterior of the detector's class head alone, on what that is given.
 
-    Args:
-        network: The detector.
-        train, held: Detections of training and of validation pictures.
-        labels, held_labels: What they have found; the last class: nothing.
+    The labels of training and held-out detections are what they have found; the last class: nothing.
     """
     head, linear = network.class_labels_classifier, nn.Linear(train.hidden.shape[1], train.logits.shape[1])
     for own, given in ((linear.weight, head.weight), (linear.bias, head.bias)):

@@ -30,26 +30,16 @@ class PictureSet:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, rows: slice) -> PictureSet:
-        return PictureSet(self.images[rows], self.things[rows], self.known)
-
 
 @dataclass(frozen=True)
 class World:
-    """What one detector is studied on.
+    """What one detector is studied on."""
 
-    Args:
-        detector: Names of the weights: its own, and those of the other members of an ensemble.
-        classes: Names of what it finds.
-        fit, validation: PictureSet it was trained on, and others.
-        tests: By name; `FAMILIAR` is what the others are told apart from.
-    """
-
-    detector: tuple[str, ...]
-    classes: tuple[str, ...]
-    fit: PictureSet
+    detector: tuple[str, ...]  # names of the weights: its own, and of the other members of an ensemble
+    classes: tuple[str, ...]  # names of what it finds
+    fit: PictureSet  # it was trained on these
     validation: PictureSet
-    tests: dict[str, PictureSet]
+    tests: dict[str, PictureSet]  # `FAMILIAR` is what the others are told apart from
 
 
 def make_scenes(*, seed: int, many: int, some: int) -> World:
@@ -58,16 +48,13 @@ def make_scenes(*, seed: int, many: int, some: int) -> World:
     def drawn(n: int, style: str, **options: int) -> PictureSet:
         return _labelled(scenes(n, style, **options), len(CLASSES))
 
-    held, test = SEEDS["validation"] + seed, SEEDS["test"] + seed
+    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "novel"}
     return World(
         detector=("scenes", "scenes-1", "scenes-2"),
         classes=CLASSES,
         fit=drawn(many, "carry", seed=0, first=seed * many),
-        validation=drawn(some, "carry", seed=held),
-        tests={
-            name: drawn(some, style, seed=test)
-            for name, style in ((FAMILIAR, "carry"), ("flight", "flight"), (NOVEL, "novel"))
-        },
+        validation=drawn(some, "carry", seed=SEEDS["validation"] + seed),
+        tests={name: drawn(some, style, seed=SEEDS["test"] + seed) for name, style in styles.items()},
     )
 
 

@@ -1,7 +1,8 @@
-"""One detector, every method: what is told apart, how right probabilities and edges are."""
+"""One detector, every method: what is told apart, how right probabilities and edges are, what it costs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 from trustgp.detection import DetectionModel
-from trustgp.detection.edge_noise import Edges
-from trustgp.detection.matching import Things
+from trustgp.detection.state import Edges
 from trustgp.metrics import auroc, class_nll, entropy, fpr95, gaussian_nll
 from trustgp.metrics.boxes import nearest, overlaps
 
 from ...core.cases import number
-from .peers import Found
+from ..runtime.timing import Interleaved, call_peak, threads
+from .peers import PASSES, Found, dropping_decoder
 from .pictures import FAMILIAR, NOVEL
 
 OVERLAP = 0.5  # from which a detection has found a thing
@@ -26,23 +27,18 @@ LEVELS = (0.5, 0.8, 0.95)
 OURS = "trustgp"
 LATENT = "latent variance"
 BARS = 30  # of a histogram
+PLAIN, SERIAL, BATCHED = "detector", "20 passes, one after another", "20 passes in one batch"
+EAGER, GRAPH = "trustgp, predict", "trustgp, traced().predict"
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a method says of detections.
+    """What a method says of detections; the entropy is a score that every method has."""
 
-    Args:
-        probabilities: Of the classes and, last, of no object, [m, C + 1].
-        unknown: What the deviation of edges is made of, [m] or [m, 4].
-        boxes: Its own, in pixels, [m, 4].
-        own_scores: How foreign they are, by name, [m] each, beside the entropy, which every method has.
-    """
-
-    probabilities: Tensor
-    unknown: Tensor
-    boxes: Tensor
-    own_scores: dict[str, Tensor] = field(default_factory=dict)
+    probabilities: Tensor  # of the classes and, last, of no object, [m, C + 1]
+    unknown: Tensor  # what the deviation of edges is made of, [m] or [m, 4]
+    boxes: Tensor  # its own, in pixels, [m, 4]
+    own_scores: dict[str, Tensor] = field(default_factory=dict)  # how foreign they are, [m] each
 
     @property
     def scores(self) -> dict[str, Tensor]:
@@ -54,27 +50,24 @@ def told_by_all(
     found: Found, temperature: float, laplace: Any, model: DetectionModel | None
 ) -> dict[str, Told]:
     """Every method's answer about the detections, by name; None: that one is not there."""
-    plain, cooled = found.logits.softmax(dim=1), (found.logits / temperature).softmax(dim=1)
+    boxes, logits = found.boxes, found.logits
+    plain, cooled = logits.softmax(dim=1), (logits / temperature).softmax(dim=1)
     answers = {
-        "softmax": Told(plain, torch.zeros(len(plain)), found.boxes),
-        "temperature scaling": Told(cooled, entropy(cooled), found.boxes),
+        "softmax": Told(plain, torch.zeros(len(plain)), boxes),
+        "temperature scaling": Told(cooled, entropy(cooled), boxes),
         "MC-dropout 20": _several(*found.passes),
     }
     if laplace is not None:
         said = laplace.predict(found.hidden)
-        answers["Laplace last layer"] = Told(
-            said.probabilities, said.score, found.boxes, {LATENT: said.score}
-        )
+        answers["Laplace last layer"] = Told(said.probabilities, said.score, boxes, {LATENT: said.score})
     if len(found.members[0]) > 1:
         answers[f"ensemble of {len(found.members[0])}"] = _several(*found.members)
     if model is not None:
-        lots = model.predict(found.pictures.images)
-        chances, novelty, boxes = (
-            torch.cat([getattr(one, name) for one in lots]) for name in ("probabilities", "novelty", "boxes")
-        )
-        if not torch.allclose(boxes, found.boxes, rtol=1e-3, atol=1e-2):
+        lots, names = model.predict(found.pictures.images), ("probabilities", "novelty", "boxes")
+        chances, novelty, again = (torch.cat([getattr(one, name) for one in lots]) for name in names)
+        if not torch.allclose(again, boxes, rtol=1e-3, atol=1e-2):
             raise RuntimeError("the detector's boxes have changed; rows cannot be compared.")
-        answers[OURS] = Told(chances, novelty, found.boxes, {LATENT: novelty})
+        answers[OURS] = Told(chances, novelty, boxes, {LATENT: novelty})
     return answers
 
 
@@ -94,17 +87,15 @@ def hits(found: Found) -> tuple[Tensor, Tensor]:
     """
     pictures, thing = found.pictures, torch.full((len(found.image),), -1)
     label = torch.full((len(found.image),), found.logits.shape[1] - 1)
-    taken: dict[int, set[int]] = {}
+    free = [torch.ones(len(things.labels), dtype=torch.bool) for things in pictures.things]
     for row, i in enumerate(found.image.tolist()):  # the surest of a picture first
-        true: Things = pictures.things[i]
-        if not len(true.labels) or not pictures.known:
+        if not pictures.known or not bool(free[i].any()):
             continue
-        shared = overlaps(found.boxes[row][None], true.boxes)[0]
-        free = [k for k in range(len(true.labels)) if k not in taken.setdefault(i, set())]
-        best = max(free, key=lambda k: float(shared[k]), default=None)
-        if best is not None and float(shared[best]) >= OVERLAP and int(true.labels[best]) < pictures.known:
-            thing[row], label[row] = best, int(true.labels[best])
-            taken[i].add(best)
+        true = pictures.things[i]
+        shared = torch.where(free[i], overlaps(found.boxes[row][None], true.boxes)[0], -1.0)
+        best = int(shared.argmax())
+        if float(shared[best]) >= OVERLAP and int(true.labels[best]) < pictures.known:
+            thing[row], label[row], free[i][best] = best, true.labels[best], False
     return thing, label
 
 
@@ -125,9 +116,7 @@ def strange(found: Found) -> Tensor:
 def told_apart(answers: Mapping[str, Mapping[str, Told]], found: Mapping[str, Found]) -> dict[str, Any]:
     """AUROC and FPR95 of each score, by method and test set: by detection, and by the worst of a picture.
 
-    Args:
-        answers: By test set and method.
-        found: By test set.
+    Answers are by test set and method, what was found by test set.
     """
     out: dict[str, Any] = {}
     for method, familiar in answers[FAMILIAR].items():
@@ -167,12 +156,7 @@ def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:
 def right(
     answers: Mapping[str, Told], held: Mapping[str, Told], found: Found, before: Found
 ) -> dict[str, Any]:
-    """Probabilities and edges of a labelled test set, by method.
-
-    Args:
-        answers, held: Of test and of validation pictures, by method.
-        found, before: Their detections.
-    """
+    """Probabilities and edges of a labelled test set, by method; of validation pictures: `held`, `before`."""
     (thing, label), (known, _) = hits(found), hits(before)
     out = {}
     for method, told in answers.items():
@@ -211,3 +195,45 @@ def _calibration(confidence: Tensor, correct: Tensor) -> Tensor:
     place = (confidence.double() * BINS).long().clamp(0, BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).scatter_add(0, place, confidence.double() - correct)
     return gaps.abs().sum() / max(1, len(confidence))
+
+
+def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quick: bool) -> dict[str, Any]:
+    """Seconds, ratios within rounds, and bytes at the peak of one call, by name.
+
+    Each round takes the next of the images [n, 3, h, w]; `others` are further members of an ensemble.
+    """
+    network, graph = model.network, model.traced()
+    shown = [0]
+
+    def picture() -> Tensor:
+        return images[shown[0] % len(images)][None]
+
+    def next_picture() -> None:
+        shown[0] += 1
+
+    def noisy(pictures: Tensor) -> Any:
+        with dropping_decoder(network):
+            return network(pictures)
+
+    calls = {
+        PLAIN: lambda: network(picture()),
+        SERIAL: lambda: [noisy(picture()) for _ in range(PASSES)],
+        BATCHED: lambda: noisy(picture().expand(PASSES, -1, -1, -1)),
+        EAGER: lambda: model.predict(picture()),
+        GRAPH: lambda: graph.predict(picture()),
+    }
+    if others:
+        calls[f"ensemble of {1 + len(others)}"] = lambda: [one(picture()) for one in (network, *others)]
+    rounds = 3 if quick else 200
+    timing = Interleaved(rounds=rounds, warm_up=2, patience=60.0, least=3, busy=time.thread_time)
+    with threads(1), torch.no_grad():
+        found = timing.run({**calls, "": next_picture})
+        return {
+            name: {
+                "over": found[name].over(found[PLAIN]),
+                "under": found[SERIAL].over(found[name]),
+                **found[name].summary(),
+                "peak": call_peak(call, "cpu"),
+            }
+            for name, call in calls.items()
+        }

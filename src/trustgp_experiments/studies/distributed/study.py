@@ -6,23 +6,30 @@ The paper's figure: time against workers, beside the ideal of twice as fast with
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from torch import nn
-
+from trustgp import plots
 from trustgp.api import fit
-from trustgp.data.rows import Rows
-from trustgp.model import UncertaintyModel
+from trustgp.executors import Executor, Processes, Ray, Threads, nearby
 
+from ...core.arm import scaled_rows
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
 from ...core.result import Column, Figure, Result, Setting, provenance
 from ...core.statistics import words
 from ...datasets import simulate, standardise
-from .figure import draw_times
-from .timing import Stopwatch, settings, started
 
+KINDS: dict[str, Callable[[int], Executor]] = {
+    "threads": Threads,
+    "processes": Processes,
+    "ray": lambda workers: Ray(workers=workers),
+}
+STREAMS = (1, 2, 4)  # threads on a GPU, each with a stream
 # rows, experts, widths of the network, repeats
 CPU = (16_000, 16, [21, 200, 200, 7], 3)
 CUDA = (100_000, 64, [21, *[200] * 5, 7], 3)
@@ -47,79 +54,93 @@ CAPTION = (
 )
 
 
+class Stopwatch:
+    """An executor that takes the time of each run of the one that does the work."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.workers, self.nearby = executor, executor.workers, nearby(executor)
+        self.runs: list[tuple[int, float]] = []  # tasks, and seconds
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """As of the executor."""
+        began = time.perf_counter()
+        yield from self.executor.run(function, tasks)
+        self.runs.append((len(tasks), time.perf_counter() - began))
+
+    def experts_seconds(self, num_experts: int) -> float:
+        """Of the last run that had a task for each expert: the experts are solved last."""
+        return [seconds for tasks, seconds in self.runs if tasks == num_experts][-1]
+
+
+def settings(device: str, most: int) -> list[tuple[str, int]]:
+    """Which executors with how many workers: 1, 2, 4, ... up to `most`, two at least; streams on a GPU."""
+    if device.startswith("cuda"):
+        return [("threads", streams) for streams in STREAMS]
+    counts = [2**power for power in range(16) if 2**power <= max(2, most)]
+    kinds = [kind for kind in KINDS if kind != "ray" or find_spec("ray")]
+    return [(kind, workers) for kind in kinds for workers in counts]
+
+
+def started(kind: str, workers: int) -> tuple[Executor, float]:
+    """An executor whose workers are up, and how many seconds that took."""
+    executor, began = KINDS[kind](workers), time.perf_counter()
+    for _ in executor.run(time.sleep, [0.02] * 2 * workers):  # so long that no worker does the work of all
+        pass
+    return executor, time.perf_counter() - began
+
+
 def run(setting: Setting) -> Result:
     """Fit the same model on every executor in turn, and take the time of the experts."""
-    runs = [one_seed(setting, seed) for seed in range(setting.seeds)]
-    grid = times_grid(runs)
+    seeds = range(setting.seeds)
+    runs = [setting.once(f"seed-{seed}", lambda seed=seed: _measure(setting, seed)) for seed in seeds]
+    first, grid = runs[0], times_grid(runs)
     draw_times(grid, setting.out / "distributed.png")
+    origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}
     return Result(
         study="distributed",
         title="How much sooner are the experts solved with more workers?",
-        protocol=_protocol(setting, runs[0]),
+        protocol=_protocol(setting, first),
         tables=[TABLE.table(grid)],
         figures=[Figure("distributed.png", "Time against workers", CAPTION)],
         findings=findings(grid, runs),
         numbers={"seeds": runs},
-        provenance=provenance(
-            setting, "distributed", data="arm_slow", rows=runs[0]["rows"], cores=runs[0]["cores"]
-        ),
+        provenance=provenance(setting, "distributed", **origin),
     )
-
-
-def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
-    """The times on one network, as JSON."""
-    return setting.once(f"seed-{seed}", lambda: _measure(setting, seed))
 
 
 def _measure(setting: Setting, seed: int) -> dict[str, Any]:
     """Every executor once in each repeat, so that what else the machine does falls on all of them."""
-    n, experts, widths, repeats = _size(setting)
-    rows, network = _problem(n, widths, setting.device, seed)
+    n, num_experts, widths, repeats = _size(setting)
+    arm = simulate(rows=n, seed=seed)
+    rows = scaled_rows(standardise(arm.inputs, arm.targets), arm, slice(None))
+    network = mlp_recipe(widths, epochs=EPOCHS).train(rows, seed=seed, device=setting.device)
+    few = rows[0][:LOOKED_AT], rows[1][:LOOKED_AT]
+    options: dict[str, Any] = {"witness": None, "seed": seed, "progress": False}
+    options["validation"] = few  # calibration is not what is timed
     cores = len(os.sched_getaffinity(0))
-    executors = {where: started(*where) for where in reversed(settings(setting.device, cores))}
-    times: dict[tuple[str, int], list[float]] = {where: [] for where in settings(setting.device, cores)}
+    chosen = settings(setting.device, cores)
+    executors = {where: started(*where) for where in reversed(chosen)}
+    times: dict[tuple[str, int], list[float]] = {where: [] for where in chosen}
     reference, differences, found = None, [0.0], 0
     for repeat in range(-1, repeats):  # the first is for whatever is done once, and does not count
         for where, seconds in times.items():
             watch = Stopwatch(executors[where][0])
-            model = _fitted(network, rows, experts, watch, seed)
-            found = model.num_experts
-            variance = model.predict(rows.inputs[:LOOKED_AT]).variance
+            model = fit(network, rows, num_experts=num_experts, executor=watch, **options)
+            found, variance = model.num_experts, model.predict(few[0]).variance
             reference = variance if reference is None else reference
             differences.append(float(((variance - reference).abs() / reference).max()))
             if repeat >= 0:
                 seconds.append(watch.experts_seconds(found))
-    return {
-        "rows": n,
-        "experts": found,
-        "widths": widths,
-        "cores": cores,
-        "difference": max(differences),
-        "times": [
-            {"executor": kind, "workers": workers, "seconds": seconds, "start": executors[kind, workers][1]}
-            for (kind, workers), seconds in times.items()
-        ],
-    }
+    about = {"rows": n, "experts": found, "widths": widths, "cores": cores, "difference": max(differences)}
+    entries = [
+        {"executor": kind, "workers": workers, "seconds": seconds, "start": executors[kind, workers][1]}
+        for (kind, workers), seconds in times.items()
+    ]
+    return {**about, "times": entries}
 
 
 def _size(setting: Setting) -> tuple[int, int, list[int], int]:
-    if setting.quick:
-        return QUICK
-    return CUDA if setting.device.startswith("cuda") else CPU
-
-
-def _problem(n: int, widths: list[int], device: str, seed: int) -> tuple[Rows, nn.Module]:
-    arm = simulate(rows=n, seed=seed)
-    scaling = standardise(arm.inputs, arm.targets)
-    rows = Rows(scaling.inputs(arm.inputs).float(), scaling.targets(arm.targets).float())
-    recipe = mlp_recipe(widths, epochs=EPOCHS)
-    return rows, recipe.train((rows.inputs, rows.targets), seed=seed, device=device)
-
-
-def _fitted(network: nn.Module, rows: Rows, experts: int, executor: Stopwatch, seed: int) -> UncertaintyModel:
-    few = Rows(rows.inputs[:LOOKED_AT], rows.targets[:LOOKED_AT])  # calibration is not what is timed
-    options: dict[str, Any] = {"validation": few, "witness": None, "seed": seed, "progress": False}
-    return fit(network, rows, num_experts=experts, executor=executor, **options)
+    return setting.sized(CUDA if setting.device.startswith("cuda") else CPU, QUICK)
 
 
 def times_grid(runs: list[dict[str, Any]]) -> Grid:
@@ -135,8 +156,7 @@ def times_grid(runs: list[dict[str, Any]]) -> Grid:
 def _repeat(entry: dict[str, Any], first: dict[str, Any], k: int) -> dict[str, float]:
     """The k-th, beside the first executor in the same one."""
     seconds, speed = entry["seconds"][k], first["seconds"][k] / entry["seconds"][k]
-    share = speed / entry["workers"]
-    return {"seconds": seconds, "speed": speed, "share": share, "start": entry["start"]}
+    return {"seconds": seconds, "speed": speed, "share": speed / entry["workers"], "start": entry["start"]}
 
 
 def findings(grid: Grid, runs: list[dict[str, Any]]) -> list[str]:
@@ -157,18 +177,39 @@ def findings(grid: Grid, runs: list[dict[str, Any]]) -> list[str]:
 
 
 def _protocol(setting: Setting, run: dict[str, Any]) -> list[str]:
-    repeats = _size(setting)[3]
-    kinds = {entry["executor"] for entry in run["times"]}
-    shape = "-".join(map(str, run["widths"]))
     lines = [
-        f"Simulated arm, {run['rows']} rows, {run['experts']} experts; a {shape} ReLU network, trained for "
-        f"{EPOCHS} epochs: how good it is does not matter here. {run['cores']} cores.",
-        f"The same fit on every executor in turn, {repeats} times, for each of {setting.seeds} seeds, after "
-        "one round that does not count. Timed is the stage that solves the experts, with what it takes to "
-        "send the data and to bring the results back.",
+        f"Simulated arm, {run['rows']} rows, {run['experts']} experts; a {'-'.join(map(str, run['widths']))} "
+        f"ReLU network, trained for {EPOCHS} epochs: how good it is does not matter here. {run['cores']} "
+        "cores.",
+        f"The same fit on every executor in turn, {_size(setting)[3]} times, for each of {setting.seeds} "
+        "seeds, after one round that does not count. Timed is the stage that solves the experts, with what "
+        "it takes to send the data and to bring the results back.",
     ]
     if setting.device.startswith("cuda"):
         lines.append("On a GPU, each of several threads has a CUDA stream of its own.")
-    elif "ray" not in kinds:
+    elif "ray" not in {entry["executor"] for entry in run["times"]}:
         lines.append("Without Ray, which is not installed here.")
     return lines
+
+
+def draw_times(grid: Grid, path: Path) -> None:
+    """Seconds of the experts against workers, by executor; the ideal halves with twice as many."""
+    kinds = grid.along("executor")
+    counts = sorted(grid.along("workers", executor=kinds[0]))
+    with plots.figure(path, width=5.6, height=4.0, dpi=110) as figure:
+        axes = figure.subplots()
+        for kind, colour in zip(kinds, plots.PALETTE, strict=False):
+            workers = sorted(grid.along("workers", executor=kind))
+            mean, spread = zip(*(grid.spread((kind, count), "seconds") for count in workers), strict=True)
+            style = {"color": colour, "marker": "o", "markersize": 4, "capsize": 2}
+            axes.errorbar(workers, mean, yerr=spread, label=kind, **style)
+        first = grid.mean((kinds[0], counts[0]), "seconds") * counts[0]
+        ideal = [first / count for count in counts]
+        axes.plot(counts, ideal, color=plots.GREY, linestyle="--", label="ideal, from the first")
+        axes.loglog(base=2)
+        axes.set_xticks(counts)
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:g}")
+        axes.set(xlabel="workers", ylabel="seconds to solve the experts")
+        axes.legend(fontsize=8)

@@ -1,8 +1,11 @@
-"""The calls whose time is taken: every method in every runtime, on one batch of inputs."""
+"""Every method in every runtime as a call on one batch of inputs, and what such calls take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,141 +18,154 @@ from trustgp.export.trace.trace import traced
 from trustgp.model import UncertaintyModel
 from trustgp.tangents.sketch import Sketch
 
-from .fixtures import MEMBERS, UNBOUNDED, FittedCase
-from .quality import BATCHED, ENSEMBLE, LAPLACE, PLAIN, SAMPLES, SERIAL, ours
-from .timing import reason_of
+from ...training.inference import moments
+from . import fixtures
+from .fixtures import BATCHED, ENSEMBLE, MEMBERS, PLAIN, SAMPLES, SERIAL, FittedCase, ours
+from .timing import Interleaved, Times, call_peak, noting, reason_of, threads
 
 EAGER, GRAPH, COMPILED, ONNX = "torch eager", "torch graph", "torch compiled", "onnxruntime"
 HEAVY = 2**29  # bytes of gradients that an exported sketch may hold; it holds several copies of them
 MIDDLE = "medium"  # the only budget that is compiled: it takes minutes
 RUNTIMES = (EAGER, GRAPH, COMPILED, ONNX)
 
-Call = Callable[[], object]
 Cell = tuple[str, str]
 """A method, and a runtime."""
 
 
-class Calls:
-    """Calls by method and runtime, and why some are not there.
+@dataclass(frozen=True)
+class Workload:
+    """Where calls are measured: rows of a call, threads of one operation, and in which runtimes."""
 
-    Args:
-        case: The network and its error bars.
-        batch: Rows of a call; of more than one, passes and members are called in torch eager only.
-        threads: Of onnxruntime; torch's are set by who makes the calls.
-        folder: For files that onnxruntime reads.
+    batch: int
+    threads: int
+    runtimes: Sequence[str]
+
+
+def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[str, Any]]:
+    """An entry for each method and runtime: seconds, ratios within rounds, bytes, reasons why not."""
+    peaks = {}
+    with threads(load.threads):
+        calls = Calls(case, load)
+        alone = load.threads == 1 and case.device == "cpu"
+        timing = replace(timing, device=case.device, busy=time.thread_time if alone else None)
+        times = timing.run(calls.made)
+        for cell, found in times.items():
+            if found.seconds and cell[1] != ONNX:  # which keeps what it once took
+                with noting(found):
+                    peaks[cell] = call_peak(calls.made[cell], case.device)
+    times |= {cell: Times(reason=why) for cell, why in calls.reasons.items()}
+
+    def of(method: str, runtime: str) -> Times:
+        return times.get((method, runtime), Times())
+
+    return [
+        {
+            "method": method,
+            "runtime": runtime,
+            **own.summary(),
+            "over_network": own.over(of(PLAIN, runtime)),
+            "passes_over_this": of(SERIAL, runtime).over(own),
+            "over_eager_ensemble": own.over(of(ENSEMBLE, EAGER)),
+            "reason": own.reason,
+            "peak": peaks.get((method, runtime)),
+            "file_bytes": calls.bytes.get((method, runtime)),
+            "batch": load.batch,
+            "threads": load.threads,
+        }
+        for (method, runtime), own in times.items()
+    ]
+
+
+class Calls:
+    """Calls by method and runtime, and why some are not there: see `measure`.
+
+    Of more than one row, passes and members are called in torch eager only. The threads of onnxruntime are
+    those of the workload; torch's are set by who makes the calls.
     """
 
-    def __init__(self, case: FittedCase, *, batch: int, threads: int, folder: Path) -> None:
-        self.case, self.batch, self.threads, self.folder = case, batch, threads, folder
-        self.made: dict[Cell, Call] = {}
+    def __init__(self, case: FittedCase, load: Workload) -> None:
+        self.case, self.load = case, load
+        self.made: dict[Cell, Callable[[], object]] = {}
         self.reasons: dict[Cell, str] = {}
         self.bytes: dict[Cell, int] = {}
-        self.inputs = case.inputs(batch)
+        self.inputs = case.inputs(load.batch)
+        for runtime in load.runtimes:
+            self._add(runtime)
 
-    def add(self, runtime: str) -> None:
+    def _add(self, runtime: str) -> None:
         """Everything that there is in a runtime."""
-        if runtime == EAGER:
-            self._add_eager()
-            return
-        maker = _Exported(self) if runtime == ONNX else _Traced(self, compiled=runtime == COMPILED)
+        if runtime == COMPILED:
+            torch.compiler.reset()  # what was compiled for other shapes or threads
+        given = self.inputs.cpu().numpy() if runtime == ONNX else self.inputs
         try:
-            plain = maker.network()
-            plain(maker.given)
+            plain = self._ready(PLAIN, runtime)
+            with torch.no_grad():
+                plain(given)
         except Exception as error:
             for name in (PLAIN, SERIAL, BATCHED, ENSEMBLE):
                 self.reasons[name, runtime] = reason_of(error)
         else:
-            self._add_network(runtime, plain, maker.given)
-        bounded = [budget for budget in self.case.budgets if budget != UNBOUNDED]
-        for budget in [MIDDLE] if runtime == COMPILED else bounded:
-            self._try((ours(budget), runtime), lambda budget=budget: maker.model(budget))
-
-    def _add_eager(self) -> None:
-        case, inputs = self.case, self.inputs
-        plain, noisy = no_grad(case.network), no_grad(case.noisy)
-
-        def predicting(method: Any) -> Call:
-            return lambda: method.predict(inputs)
-
-        @torch.no_grad()
-        def ensemble() -> tuple[Tensor, Tensor]:
-            return spread([network(inputs) for network in case.members])
-
-        self.made[PLAIN, EAGER] = lambda: plain(inputs)
-        self.made[SERIAL, EAGER] = lambda: spread([noisy(inputs) for _ in range(SAMPLES)])
-        self.made[BATCHED, EAGER] = lambda: _apart(noisy(_many(inputs)))
-        self.made[ENSEMBLE, EAGER] = ensemble
-        for name, last in LAPLACE.items():
-            self._try((name, EAGER), lambda last=last: predicting(case.laplace(last_layer=last)))
-        for budget in case.budgets:
-            self._try((ours(budget), EAGER), lambda budget=budget: predicting(case.model(budget)))
+            self._add_network(runtime, plain, given)
+        budgets = list(self.case.budgets)
+        chosen = {EAGER: [fixtures.LAST, fixtures.KFAC, *budgets], COMPILED: [ours(MIDDLE)]}
+        for name in chosen.get(runtime, [name for name in budgets if name != ours(fixtures.UNBOUNDED)]):
+            try:
+                call = partial(self._ready(name, runtime), given)
+                self.made[name, runtime] = call if runtime == EAGER else torch.no_grad()(call)
+            except Exception as error:  # of any kind: what cannot be had is told in the table
+                self.reasons[name, runtime] = reason_of(error)
 
     def _add_network(self, runtime: str, plain: Callable[[Any], Tensor], given: Any) -> None:
-        """The network, and as many calls of it as passes and members would be."""
-        self.made[PLAIN, runtime] = lambda: plain(given)
-        if self.batch == 1:
-            self.made[SERIAL, runtime] = lambda: spread([plain(given) for _ in range(SAMPLES)])
-            self.made[ENSEMBLE, runtime] = lambda: spread([plain(given) for _ in range(MEMBERS)])
-            if runtime == ONNX:  # a trace is of one batch size
-                many = _many(self.inputs.cpu()).numpy()
-                self.made[BATCHED, runtime] = lambda: _apart(plain(many))
+        """The network, passes and members; outside torch eager as many calls of the network as these are."""
+        eager = runtime == EAGER
+        noisy, members = (self.case.noisy, self.case.members) if eager else (plain, [plain] * MEMBERS)
 
-    def _try(self, cell: Cell, make: Callable[[], Call]) -> None:
-        try:
-            self.made[cell] = make()
-        except Exception as error:  # of any kind: what cannot be had is told in the table
-            self.reasons[cell] = reason_of(error)
+        def add(name: str, call: Callable[[], object]) -> None:
+            self.made[name, runtime] = torch.no_grad()(call)
 
+        def many() -> Tensor:
+            return self.inputs.repeat(SAMPLES, *[1] * (self.inputs.ndim - 1))
 
-class _Traced:
-    """Operations of torch one after another, without the network's own Python code."""
+        add(PLAIN, lambda: plain(given))
+        if not eager and self.load.batch > 1:
+            return
+        add(SERIAL, lambda: moments(torch.stack([noisy(given) for _ in range(SAMPLES)])))
+        if eager or runtime == ONNX:  # a trace is of one batch size
+            ready = None if eager else many().cpu().numpy()
+            add(BATCHED, lambda: moments(noisy(many() if eager else ready).unflatten(0, (SAMPLES, -1))))
+        add(ENSEMBLE, lambda: moments(torch.stack([member(given) for member in members])))
 
-    def __init__(self, calls: Calls, *, compiled: bool) -> None:
-        self.case, self.given, self.compiled = calls.case, calls.inputs, compiled
-        if compiled:
-            torch.compiler.reset()  # what was compiled for other shapes or threads
+    def _ready(self, name: str, runtime: str) -> Callable[[Any], Any]:
+        """The network or a method as a function of the inputs: its own Python code, operations of torch one
+        after another without that code, or a file."""
+        case, inputs = self.case, self.inputs
+        if runtime == EAGER:
+            return case.network if name == PLAIN else case.method(name).predict
+        if runtime == ONNX:
+            return self._exported(name)
+        if name == PLAIN:
+            with torch.no_grad():  # fake tensors, so that a network cannot look at what it is given
+                graph = make_fx(case.network, tracing_mode="fake", _allow_non_fake_inputs=True)(inputs)
+        else:
+            graph = traced(case.method(name), inputs)
+        return torch.compile(graph, dynamic=False) if runtime == COMPILED else graph
 
-    def network(self) -> Callable[[Any], Tensor]:
-        with torch.no_grad():
-            # fake tensors, so that a network cannot look at what it is given
-            make = make_fx(self.case.network, tracing_mode="fake", _allow_non_fake_inputs=True)
-            return self._ready(make(self.given))
-
-    def model(self, budget: str) -> Call:
-        function = self._ready(traced(self.case.model(budget), self.given))
-        return lambda: function(self.given)
-
-    def _ready(self, graph: Callable) -> Callable:
-        return no_grad(torch.compile(graph, dynamic=False) if self.compiled else graph)
-
-
-class _Exported:
-    """Called by onnxruntime, from files."""
-
-    def __init__(self, calls: Calls) -> None:
-        self.calls, self.given = calls, calls.inputs.cpu().numpy()
-
-    def network(self) -> Callable[[Any], Tensor]:
-        network, inputs = self.calls.case.network, self.calls.inputs
-        session, name = self._session(PLAIN, "network", lambda file: export_network(network, file, inputs))
-        return lambda rows: torch.from_numpy(session.run(None, {name: rows})[0])
-
-    def model(self, budget: str) -> Call:
-        model, inputs = self.calls.case.model(budget), self.calls.inputs
-        _refuse_heavy(model, self.calls.batch)
-        session, name = self._session(ours(budget), budget, lambda file: export_onnx(model, file, inputs))
-        feed = {name: self.given}
-        return lambda: session.run(None, feed)
-
-    def _session(self, method: str, stem: str, export: Callable[[Path], object]) -> tuple[Any, str]:
-        """And the name of its input."""
-        file = self.calls.folder / f"{stem}.onnx"
+    def _exported(self, name: str) -> Callable[[Any], Any]:
+        """Called by onnxruntime, from a file."""
+        network = name == PLAIN
+        found: Any = self.case.network if network else self.case.method(name)
+        if not network:
+            _refuse_heavy(found, self.load.batch)
+        file = self.case.model_file(name).with_suffix(".onnx")
         if not file.exists():
-            self.calls.folder.mkdir(parents=True, exist_ok=True)
-            export(file)
-        self.calls.bytes[method, ONNX] = file.stat().st_size
-        session = onnx_session(file, self.calls.threads)
-        return session, session.get_inputs()[0].name
+            self.case.folder.mkdir(parents=True, exist_ok=True)
+            (export_network if network else export_onnx)(found, file, self.inputs)
+        self.bytes[name, ONNX] = file.stat().st_size
+        session = onnx_session(file, self.load.threads)
+        entry = session.get_inputs()[0].name
+        if network:
+            return lambda rows: torch.from_numpy(session.run(None, {entry: rows})[0])
+        return lambda rows: session.run(None, {entry: rows})
 
 
 def _refuse_heavy(model: UncertaintyModel, batch: int) -> None:
@@ -161,17 +177,6 @@ def _refuse_heavy(model: UncertaintyModel, batch: int) -> None:
             f"{batch} rows at once have {needed / 2**30:.1f} GiB of gradients in the exported graph; "
             "a few rows a call"
         )
-
-
-def spread(outputs: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and variance over passes or members."""
-    stacked = torch.stack(outputs)
-    return stacked.mean(dim=0), stacked.var(dim=0, correction=0)
-
-
-def no_grad(function: Callable) -> Callable:
-    """The same without a record for gradients."""
-    return torch.no_grad()(lambda inputs: function(inputs))
 
 
 def onnx_session(file: Path, threads: int) -> Any:
@@ -194,11 +199,3 @@ def export_network(network: nn.Module, file: Path, inputs: Tensor) -> None:
     )
     assert program is not None
     program.save(str(file))
-
-
-def _many(inputs: Tensor) -> Tensor:
-    return inputs.repeat(SAMPLES, *[1] * (inputs.ndim - 1))
-
-
-def _apart(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    return spread(list(outputs.unflatten(0, (SAMPLES, -1))))

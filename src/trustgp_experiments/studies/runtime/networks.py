@@ -1,8 +1,11 @@
-"""The larger networks of the runtime study: one of ResNet-18's shape, and a small DETR."""
+"""The networks of the runtime study, what trains them, and at which budgets trustgp is fitted to them."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from ...training.inference import own_randomness
+from trustgp.tangents import Sketch
 
-MISSING = "it needs transformers, which is not installed: pip install 'trustgp[hf]'"
+from ...core.cases import Case
+from ...core.registry import require_extras
+from ...peers import cnn, mlp
+from ...training.inference import own_randomness
+from .rows import TEXTURES, CaseSize, arm, rectangles, small_images
+
+DROPOUT = 0.1
+SIDE, QUERIES = 160, 16  # of the DETR's pictures, and its queries
+ALONE = {"outputs": "pseudo", "witness": None}  # options of `trustgp.fit` for one backward pass, and no more
+Budgets = dict[str, dict[str, Any]]
+
+
+def _convolution(inward: int, outward: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
+    """With batch normalisation."""
+    layer = nn.Conv2d(inward, outward, size, stride, size // 2, bias=False)
+    return [layer, nn.BatchNorm2d(outward)]
 
 
 class ResidualBlock(nn.Module):
@@ -21,18 +39,10 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inward: int, outward: int, stride: int, dropout: float) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inward, outward, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outward),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Conv2d(outward, outward, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outward),
-        )
-        self.short = nn.Sequential()
-        if stride > 1 or inward != outward:
-            self.short.append(nn.Conv2d(inward, outward, 1, stride, bias=False))
-            self.short.append(nn.BatchNorm2d(outward))
+        first = [*_convolution(inward, outward, stride=stride), nn.ReLU(), nn.Dropout(dropout)]
+        self.body = nn.Sequential(*first, *_convolution(outward, outward))
+        same = stride == 1 and inward == outward
+        self.short = nn.Sequential(*([] if same else _convolution(inward, outward, 1, stride)))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.body(x) + self.short(x))
@@ -41,92 +51,69 @@ class ResidualBlock(nn.Module):
 class ResNet18(nn.Module):
     """Four stages of two blocks each (He et al., 2016), with the stem for small images and dropout inside.
 
-    Args:
-        outputs: C.
-        width: Channels of the first stage; 64 makes 11 million parameters.
-        dropout: Share of channels' pixels that each block drops.
+    The width is that of the first stage; 64 makes 11 million parameters.
     """
 
-    def __init__(self, outputs: int, *, width: int = 64, dropout: float = 0.1) -> None:
+    def __init__(self, outputs: int, *, width: int = 64, dropout: float = 0.1, seed: int = 0) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         widths = [width, width, 2 * width, 4 * width, 8 * width]
-        self.stages = nn.Sequential(
-            *(
-                nn.Sequential(
-                    ResidualBlock(i, o, 1 if k == 0 else 2, dropout), ResidualBlock(o, o, 1, dropout)
-                )
-                for k, (i, o) in enumerate(pairwise(widths))
-            )
-        )
-        self.last = nn.Linear(widths[-1], outputs)
+        with own_randomness(seed, torch.device("cpu")):
+            self.stem = nn.Sequential(*_convolution(3, width), nn.ReLU())
+            self.stages = nn.Sequential()
+            for stage, (i, o) in enumerate(pairwise(widths)):
+                first = ResidualBlock(i, o, 2 if stage else 1, dropout)
+                self.stages.append(nn.Sequential(first, ResidualBlock(o, o, 1, dropout)))
+            self.last = nn.Linear(widths[-1], outputs)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n, C] of images [n, 3, height, width]."""
         return self.last(self.stages(self.stem(images)).mean(dim=(2, 3)))
 
 
-def resnet18(outputs: int, *, width: int = 64, dropout: float = 0.1, seed: int = 0) -> nn.Module:
-    """`ResNet18` with seeded weights."""
-    with own_randomness(seed, torch.device("cpu")):
-        return ResNet18(outputs, width=width, dropout=dropout)
-
-
 class FlatDetr(nn.Module):
-    """A DETR of transformers from images to one row of numbers each: each query's class scores and box."""
+    """A small DETR (Carion et al., 2020) from images to one row of numbers each: queries' classes and boxes.
 
-    def __init__(self, detr: Any) -> None:
+    Made by transformers from a configuration, with random weights: nothing is downloaded. The backbone is of
+    ResNet-18's shape, its first stage `width` wide; `classes` are beside "nothing".
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: int,
+        queries: int,
+        width: int = 64,
+        hidden: int = 256,
+        layers: int = 3,
+        heads: int = 8,
+        seed: int,
+    ) -> None:
+        require_extras("The DETR", ["hf"])
+        from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+
         super().__init__()
-        self.detr = detr
+        shape: dict[str, Any] = {"embedding_size": width, "hidden_sizes": [width * 2**k for k in range(4)]}
+        shape |= {"depths": [2] * 4, "layer_type": "basic", "out_features": ["stage4"]}
+        options: dict[str, Any] = {
+            "use_timm_backbone": False,
+            "use_pretrained_backbone": False,
+            "backbone": None,
+            "backbone_config": ResNetConfig(**shape),
+            "num_queries": queries,
+            "num_labels": classes,
+            "d_model": hidden,
+            "dropout": 0.1,
+        }
+        for part in ("encoder", "decoder"):
+            sized = {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * hidden}
+            options |= {f"{part}_{name}": value for name, value in sized.items()}
+        with own_randomness(seed, torch.device("cpu")):
+            self.detr: Any = DetrForObjectDetection(DetrConfig(**options))
 
     def forward(self, images: Tensor) -> Tensor:
         """[n, queries * (classes + 1 + 4)] of images [n, 3, height, width]."""
         found = self.detr(pixel_values=images)
         return torch.cat([found.logits, found.pred_boxes], dim=-1).flatten(1)
-
-
-def small_detr(
-    *,
-    classes: int,
-    queries: int = 16,
-    width: int = 64,
-    hidden: int = 256,
-    layers: int = 3,
-    heads: int = 8,
-    dropout: float = 0.1,
-    seed: int = 0,
-) -> nn.Module:
-    """A small DETR (Carion et al., 2020) from a configuration, random weights: nothing is downloaded.
-
-    Args:
-        classes: Beside "nothing".
-        queries: Objects that an image may have at most.
-        width: Channels of the first stage of the backbone, which is of ResNet-18's shape.
-        hidden: Width of the transformer.
-        layers, heads: Of its encoder, and of its decoder.
-        dropout: In its layers.
-        seed: Of the weights.
-    """
-    try:
-        from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
-    except ImportError as error:
-        raise ImportError(MISSING) from error
-    sizes, depths = [width, 2 * width, 4 * width, 8 * width], [2, 2, 2, 2]
-    names: dict[str, Any] = {"layer_type": "basic", "out_features": ["stage4"]}
-    options: dict[str, Any] = {
-        "use_timm_backbone": False,
-        "use_pretrained_backbone": False,
-        "backbone": None,
-        "backbone_config": ResNetConfig(embedding_size=width, hidden_sizes=sizes, depths=depths, **names),
-        "num_queries": queries,
-        "num_labels": classes,
-        "d_model": hidden,
-        "dropout": dropout,
-    }
-    for part in ("encoder", "decoder"):
-        options |= {f"{part}_layers": layers, f"{part}_attention_heads": heads, f"{part}_ffn_dim": 4 * hidden}
-    with own_randomness(seed, torch.device("cpu")):
-        return FlatDetr(DetrForObjectDetection(DetrConfig(**options)))
 
 
 def named(network: nn.Module, *starts: str) -> list[str]:
@@ -144,3 +131,124 @@ def dropping(network: nn.Module) -> nn.Module:
         if isinstance(module, _NormBase):
             module.eval()
     return noisy
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A network of the study, before it is trained.
+
+    Budgets are options of `trustgp.fit` by name, from quality to small; "compress" among them: those of
+    `trustgp.compress`, where the fitted model is made smaller.
+    """
+
+    name: str
+    shape: str  # in words
+    rows: Callable[[CaseSize, int], Case]  # of a size, from a seed; new ones are a test set
+    network: Callable[[int], nn.Module]  # with fresh weights, from a seed
+    size: CaseSize
+    longer: CaseSize  # where a GPU does the work
+    budgets: Callable[[nn.Module], Budgets]  # given a network
+    tiny: dict[str, Any]  # what is different in a quick run
+    classes: bool = False  # whether its targets are classes; else it is a regression
+    members: bool = False  # whether an ensemble of it is trained, not only timed
+    unbounded: dict[str, Any] = field(default_factory=dict)  # options of `trustgp.fit`, without a budget
+
+
+def _mlp_budgets(_: nn.Module) -> Budgets:
+    return {
+        "large": {"compress": {"rows": 128, "gate": 64, "witness": 256}},
+        "medium": {**ALONE, "compress": {"rows": 128, "gate": 64}},
+        "small": {**ALONE, "compress": {"rows": 64, "gate": 32}},
+    }
+
+
+def _cnn_budgets(network: nn.Module) -> Budgets:
+    last = [name for name, _ in network.named_parameters()][-4:]  # of the two Linear layers
+    return _sketches(Sketch(1024), Sketch(1024, parameters=last), Sketch(256, parameters="last"))
+
+
+def _resnet_budgets(network: nn.Module) -> Budgets:
+    return _sketches(
+        Sketch(2048, parameters=named(network, "stages.3", "last")),
+        Sketch(1024, parameters=named(network, "stages.3.1", "last")),
+        Sketch(512, parameters="last"),
+    )
+
+
+def _detr_budgets(network: nn.Module) -> Budgets:
+    layers = {name.split(".")[4] for name in named(network, "detr.model.decoder.layers")}
+    heads = named(network, "detr.class_labels_classifier", "detr.bbox_predictor")
+    top = named(network, f"detr.model.decoder.layers.{max(layers, key=int)}") + heads
+    sketches = (Sketch(1024, parameters=top), Sketch(512, parameters=top), Sketch(256, parameters=heads))
+    return _sketches(*sketches, **ALONE)
+
+
+def _sketches(*sketches: Sketch, **more: Any) -> Budgets:
+    named = zip(("large", "medium", "small"), sketches, strict=True)
+    return {name: {**more, "tangents": sketch} for name, sketch in named}
+
+
+KINDS = (
+    Kind(
+        name="MLP",
+        shape="21-5x200-7 with ReLU, 166,607 parameters",
+        rows=arm,
+        network=lambda seed: mlp([21, *[200] * 5, 7], dropout=DROPOUT, seed=seed),
+        size=CaseSize(6_000, 6_000, 800, 1_000, 256, 3e-3),
+        longer=CaseSize(8_000, 8_000, 1_000, 2_000, 256, 3e-3),
+        budgets=_mlp_budgets,
+        tiny={"network": lambda seed: mlp([21, 12, 12, 7], dropout=DROPOUT, seed=seed)},
+        members=True,
+    ),
+    Kind(
+        name="ConvNet",
+        shape="two 5 x 5 convolutions of stride 2 with 32 and 64 channels, a hidden layer of 128, "
+        "ten classes",
+        rows=partial(small_images, colour=False),
+        network=lambda seed: cnn(dropout=DROPOUT, seed=seed),
+        size=CaseSize(4_000, 1_000, 400, 250, 128, 2e-3),
+        longer=CaseSize(10_000, 2_000, 500, 600, 128, 2e-3),
+        budgets=_cnn_budgets,
+        tiny={"network": lambda seed: cnn(channels=(3, 4), hidden=8, dropout=DROPOUT, seed=seed)},
+        classes=True,
+        members=True,
+    ),
+    Kind(
+        name="ResNet-18",
+        shape="ResNet-18's shape with a stem for 3 x 32 x 32 images, 11 million parameters, ten classes",
+        rows=partial(small_images, colour=True),
+        network=lambda seed: ResNet18(10, dropout=DROPOUT, seed=seed),
+        size=CaseSize(1_536, 256, 128, 48, 32, 2e-3),
+        longer=CaseSize(10_000, 512, 256, 300, 128, 2e-3),
+        budgets=_resnet_budgets,
+        tiny={"network": lambda seed: ResNet18(10, width=2, dropout=DROPOUT, seed=seed)},
+        classes=True,
+    ),
+    Kind(
+        name="DETR",
+        shape=f"a backbone of ResNet-18's shape, three layers of 256 in encoder and decoder, {QUERIES} "
+        f"queries, 3 x {SIDE} x {SIDE} pictures, 17 million parameters",
+        rows=partial(rectangles, side=SIDE, queries=QUERIES),
+        network=lambda seed: FlatDetr(classes=len(TEXTURES), queries=QUERIES, seed=seed),
+        size=CaseSize(768, 256, 128, 48, 16, 3e-4),
+        longer=CaseSize(2_048, 512, 256, 200, 64, 3e-4),
+        budgets=_detr_budgets,
+        tiny={
+            "rows": partial(rectangles, side=64, queries=5),
+            "network": lambda seed: FlatDetr(
+                classes=len(TEXTURES), queries=5, width=4, hidden=16, layers=2, heads=2, seed=seed
+            ),
+        },
+        unbounded={**ALONE, "tangents": Sketch(4096)},
+    ),
+)
+
+
+def kinds(*, quick: bool, device: str) -> dict[str, Kind]:
+    """The networks by name; `quick`: tiny ones of the same build."""
+    if quick:
+        tiny = CaseSize(160, 120, 40)
+        found = [replace(k, size=tiny, shape=f"tiny, in place of {k.shape}", **k.tiny) for k in KINDS]
+    else:
+        found = [replace(k, size=k.longer if device.startswith("cuda") else k.size) for k in KINDS]
+    return {kind.name: kind for kind in found}

@@ -3,107 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
-from ...datasets import load_images, simulate, standardise
+from ...core.arm import scaled_rows
+from ...core.cases import IN_DOMAIN, Case, Pair
+from ...datasets import Recording, load_images, simulate, standardise
 
 STRIDE = 20  # of the arm's rows, since neighbours in time hardly differ
 OBJECTS = 4  # in a picture, at most
 TEXTURES = ("plain", "lines", "columns")  # that the detector learns
 NEW_TEXTURES = ("checks", "diagonals", "rings")
-
-Pair = tuple[Tensor, Tensor]
+NEW = "new"  # the test rows of another kind
 
 
 @dataclass(frozen=True)
 class CaseSize:
-    """How many rows there are, and how long the network is trained: AdamW, one cycle.
+    """How many rows there are, and how long the network is trained: AdamW, one cycle."""
 
-    Args:
-        train: Rows that train the network.
-        fitted: Of these, the first, that error bars are fitted on.
-        held: Rows that validate; as many test, and as many are new.
-        steps: Of the training, of `batch` rows each.
-        rate: The highest learning rate.
-    """
-
-    train: int
-    fitted: int
-    held: int
-    steps: int = 6
+    train: int  # rows that train the network
+    fitted: int  # of these, the first, that error bars are fitted on
+    held: int  # rows that validate; as many test, and as many are new
+    steps: int = 6  # of the training, of `batch` rows each
     batch: int = 32
-    rate: float = 1e-3
+    rate: float = 1e-3  # the highest learning rate
 
 
-@dataclass(frozen=True)
-class CaseRows:
-    """What a network is trained and judged on, float32.
-
-    Args:
-        train, validation, test: Inputs and targets.
-        novel: Inputs of another kind.
-        fitted: Training rows that error bars are fitted on: so many, the first.
-        about: In words.
-    """
-
-    train: Pair
-    validation: Pair
-    test: Pair
-    novel: Tensor
-    fitted: int
-    about: str
-
-    @property
-    def known(self) -> Pair:
-        """The training rows that error bars are fitted on."""
-        return self.train[0][: self.fitted], self.train[1][: self.fitted]
-
-
-def arm(size: CaseSize, seed: int) -> CaseRows:
+def arm(size: CaseSize, seed: int) -> Case:
     """Slow motions of the simulated arm; new ones are fast. Inputs [n, 21], targets [n, 7]."""
 
-    def motions(rows: int, number: int, style: str = "slow") -> Pair:
-        found = simulate(rows=rows * STRIDE, seed=10 * seed + number, style=style, blocks=True)
-        return found.inputs[::STRIDE], found.targets[::STRIDE]
+    def motions(rows: int, number: int, style: str = "slow") -> Recording:
+        return simulate(rows=rows * STRIDE, seed=10 * seed + number, style=style, blocks=True)
 
-    train, held = motions(size.train, 0), motions(2 * size.held, 1)
-    order = torch.randperm(size.train, generator=torch.Generator().manual_seed(seed))
-    train = train[0][order], train[1][order]
-    scaling = standardise(*train)
-
-    def scaled(pair: Pair, part: slice = slice(None)) -> Pair:
-        return scaling.inputs(pair[0][part]).float(), scaling.targets(pair[1][part]).float()
-
-    return CaseRows(
-        scaled(train),
-        scaled(held, slice(0, size.held)),
-        scaled(held, slice(size.held, None)),
-        scaled(motions(size.held, 2, "fast"))[0],
-        size.fitted,
-        f"slow motions of the simulated arm, every {STRIDE}th row, tested on others; new: fast motions",
+    train, held, fast = motions(size.train, 0), motions(2 * size.held, 1), motions(size.held, 2, "fast")
+    order = STRIDE * torch.randperm(size.train, generator=torch.Generator().manual_seed(seed))
+    scaled = partial(scaled_rows, standardise(train.inputs[order], train.targets[order]))
+    half = size.held * STRIDE
+    first, second = (slice(at, at + half, STRIDE) for at in (0, half))
+    new = scaled(fast, slice(0, half, STRIDE))[0]
+    return Case(
+        scaled(train, order), scaled(held, first), {IN_DOMAIN: scaled(held, second), NEW: (new, None)}
     )
 
 
-def small_images(size: CaseSize, seed: int, *, colour: bool) -> CaseRows:
+def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
     """Fashion-MNIST, new images from MNIST; or made-up patterns where these are not to be had.
 
-    Args:
-        size: How many.
-        seed: Of the choice.
-        colour: Whether images are [3, 32, 32], the grey ones padded and three times over, or [1, 28, 28].
+    Images are [1, 28, 28], or in `colour` [3, 32, 32], the grey ones padded and three times over.
     """
     total = size.train + size.held
     try:
         sets = [load_images("fashion_mnist", "train"), load_images("fashion_mnist", "test")]
         sets.append(load_images("mnist", "test"))
-        found = [(one.pixels[:, None].float() / 255, one.labels) for one in sets]
-        about = "Fashion-MNIST; new: MNIST"
+        found, made = [(one.pixels[:, None].float() / 255, one.labels) for one in sets], False
     except FileNotFoundError:
-        found = [_patterns(n, kind, seed) for n, kind in ((total, 0), (size.held, 0), (size.held, 1))]
-        about = "ten blurred patterns with noise, since Fashion-MNIST is not there; new: other patterns"
+        parts, made = ((total, 0), (size.held, 0), (size.held, 1)), True
+        found = [patterns(n, kind, seed=1000 * seed + n + kind) for n, kind in parts]
     (pixels, labels), (test, test_labels), (novel, _) = found
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:total]
     centre, spread = pixels[order].mean(), pixels[order].std()
@@ -114,26 +72,24 @@ def small_images(size: CaseSize, seed: int, *, colour: bool) -> CaseRows:
         return (images - centre) / spread
 
     held, kept = order[: size.held], order[size.held :]
-    return CaseRows(
-        (ready(pixels[kept]), labels[kept]),
-        (ready(pixels[held]), labels[held]),
-        (ready(test[: size.held]), test_labels[: size.held]),
-        ready(novel[: size.held]),
-        size.fitted,
-        about,
-    )
+    tests = {
+        IN_DOMAIN: (ready(test[: size.held]), test_labels[: size.held]),
+        NEW: (ready(novel[: size.held]), None),
+    }
+    return Case((ready(pixels[kept]), labels[kept]), (ready(pixels[held]), labels[held]), tests, made)
 
 
-def _patterns(n: int, kind: int, seed: int) -> Pair:
+def patterns(n: int, kind: int, *, seed: int) -> Pair:
+    """Ten blurred patterns, others for each kind, and noise: pixels in [0, 1], [n, 1, 28, 28], and labels."""
     coarse = torch.rand(10, 1, 5, 5, generator=torch.Generator().manual_seed(kind)) ** (1 + 2 * kind)
-    generator = torch.Generator().manual_seed(1000 * seed + n + kind)
+    generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 10, (n,), generator=generator)
     smooth = interpolate(coarse, size=(28, 28), mode="bilinear")[labels]
     return (smooth + 0.1 * torch.randn(n, 1, 28, 28, generator=generator)).clamp(0, 1), labels
 
 
-def rectangles(size: CaseSize, seed: int, *, side: int, queries: int) -> CaseRows:
-    """Pictures [3, side, side] of textured rectangles, and what the queries should answer.
+def rectangles(size: CaseSize, seed: int, *, side: int, queries: int) -> Case:
+    """Pictures [3, side, side] of textured rectangles, new ones of other textures, and what queries answer.
 
     Query k answers for the k-th rectangle from the left: scores of the classes and of "nothing", 1 or 0, then
     its box (centre, width and height as shares of the side). So all outputs are a regression.
@@ -141,11 +97,7 @@ def rectangles(size: CaseSize, seed: int, *, side: int, queries: int) -> CaseRow
     total, held = size.train, size.held
     parts = [(total, TEXTURES), (held, TEXTURES), (held, TEXTURES), (held, NEW_TEXTURES)]
     made = [_pictures(n, kinds, 10 * seed + k, side, queries) for k, (n, kinds) in enumerate(parts)]
-    about = (
-        f"pictures of up to {OBJECTS} rectangles, {', '.join(TEXTURES)}, as a regression of class scores and "
-        f"boxes; new: rectangles of other textures ({', '.join(NEW_TEXTURES)})"
-    )
-    return CaseRows(made[0], made[1], made[2], made[3][0], size.fitted, about)
+    return Case(made[0], made[1], {IN_DOMAIN: made[2], NEW: (made[3][0], None)})
 
 
 def _pictures(n: int, kinds: tuple[str, ...], seed: int, side: int, queries: int) -> Pair:
@@ -165,10 +117,8 @@ def _pictures(n: int, kinds: tuple[str, ...], seed: int, side: int, queries: int
     grid = (torch.arange(side) + 0.5) / side
     x, y = grid[None, None, :], grid[None, :, None]
     for k in range(OBJECTS):
-        half = size[:, k] / 2
-        inside = (x - centre[:, k, 0, None, None]).abs() < half[:, 0, None, None]
-        inside = inside & ((y - centre[:, k, 1, None, None]).abs() < half[:, 1, None, None])
-        inside = inside & (k < number)[:, None, None]
+        (across, down), (wide, high) = (part[:, k, :, None, None].unbind(1) for part in (centre, size / 2))
+        inside = ((x - across).abs() < wide) & ((y - down).abs() < high) & (k < number)[:, None, None]
         texture = torch.stack([_texture(name, x[0], y[0]) for name in kinds])[kind[:, k]]  # [n, side, side]
         painted = texture[:, None] * colour[:, k, :, None, None]
         images = torch.where(inside[:, None], painted, images)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ...core.provenance import source_digest, versions
-from ...core.result import Figure, Result, Setting, Table, provenance
-from .calls import COMPILED, EAGER, GRAPH, ONNX
-from .cases import Kind, kinds
-from .figure import draw_bars, draw_frontier
-from .fixtures import MEMBERS, FittedCase
-from .measure import Workload, measure
-from .quality import SAMPLES, quality
-from .requirements import Entries, Quality, requirement_findings, requirement_table
-from .tables import merged_quality, merged_times, quality_table, time_table
+from ...core.result import Figure, Result, Setting, provenance
+from .calls import COMPILED, EAGER, GRAPH, ONNX, Workload, measure
+from .fixtures import MEMBERS, SAMPLES, FittedCase, quality
+from .networks import Kind, kinds
+from .tables import HEADLINE, draw_bars, draw_frontier, findings, headline, merged_networks, tables
 from .timing import ENOUGH, Interleaved, reason_of
 
 TITLE = "What does an error bar cost at run time?"
@@ -27,7 +19,6 @@ FULL = Interleaved(rounds=200, warm_up=3, patience=6.0, least=5)
 LARGE = Interleaved(rounds=200, warm_up=2, patience=2.0, least=1)  # of many rows
 QUICK = Interleaved(rounds=3, warm_up=1, patience=1.0, least=1)
 BATCHES, QUICK_BATCHES = (1, 64), (1, 4)
-HEADLINE = (1, 1)  # one row, one thread
 FIRST = "MLP"
 
 
@@ -35,7 +26,7 @@ def run(setting: Setting) -> Result:
     """Train, fit and time one network after another."""
     found, skipped = _measured(setting)
     entries, qualities = merged_networks(found)
-    first = _headline(entries)
+    first = headline(entries)
     draw_bars(first, setting.out / "bars.png")
     draw_frontier(first, qualities, setting.out / "frontier.png")
     return Result(
@@ -53,68 +44,34 @@ def run(setting: Setting) -> Result:
     )
 
 
-def merged_networks(found: dict[str, list[dict[str, Any]]]) -> tuple[Entries, Mapping[str, Quality]]:
-    """By network, its entries and its quality, of all seeds together."""
-    entries = {name: merged_times([seed["entries"] for seed in seeds]) for name, seeds in found.items()}
-    qualities = {name: merged_quality([seed["quality"] for seed in seeds]) for name, seeds in found.items()}
-    return entries, qualities
-
-
-def tables(entries: Entries, qualities: Mapping[str, Quality], device: str) -> list[Table]:
-    """What is required, how good and how large, and the times of each network."""
-    first, absolute = _headline(entries), device.startswith("cuda")
-    times = [time_table(name, some, absolute=absolute) for name, some in entries.items()]
-    return [requirement_table(first, qualities), quality_table(qualities, first), *times]
-
-
-def findings(entries: Entries, qualities: Mapping[str, Quality], skipped: dict[str, str]) -> list[str]:
-    """What is met, and what was skipped."""
-    told = requirement_findings(_headline(entries), qualities)
-    return told + [f"{name} skipped: {why}." for name, why in skipped.items()]
-
-
-def _headline(entries: Entries) -> Entries:
-    return {
-        name: [entry for entry in some if (entry["batch"], entry["threads"]) == HEADLINE]
-        for name, some in entries.items()
-    }
-
-
 def _measured(setting: Setting) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """By network, for each seed its quality and entries; and why networks are not among them."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    skipped: dict[str, str] = {}
+    found, skipped = {}, {}
     for name, kind in kinds(quick=setting.quick, device=setting.device).items():
         try:
-            seeds = [_one(setting, kind, seed) for seed in range(setting.seeds)]
+            found[name] = [_one(setting, kind, seed) for seed in range(setting.seeds)]
         except Exception as error:  # an extra that is not there, a full GPU: the other networks need it not
             skipped[name] = reason_of(error)
-        else:
-            found[name] = seeds
     return found, skipped
 
 
 def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
     """One network: a part for its quality, and one for each batch size and number of threads."""
     name = f"{kind.name.lower()}-{seed}"
-    stamp = json.dumps([name, setting.quick, setting.device, versions(), source_digest()])
-    folder = setting.out / "parts" / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}"
-    case = FittedCase(kind, seed=seed, device=setting.device, folder=folder)
+    case = FittedCase(kind, seed=seed, device=setting.device, folder=setting.part(name))
     good = setting.once(f"{name}-quality", lambda: quality(case))
     entries = []
     for load in workloads(setting, kind):
         timing = _timing(setting, load.batch)
         key = f"{name}-{load.batch}-{load.threads}{'-compiled' if COMPILED in load.runtimes else ''}"
-        entries += setting.once(key, lambda load=load, timing=timing: measure(case, load, timing, folder))
+        entries += setting.once(key, lambda load=load, timing=timing: measure(case, load, timing))
     return {"quality": good, "entries": entries}
 
 
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
     """Batch sizes, threads and runtimes; what is compiled stands by itself, and is one row on one thread.
 
-    Args:
-        setting: As the study was asked; `quick`: exported and traced is the first network only.
-        kind: The network.
+    In a quick run the first network only is exported and traced.
     """
     cuda = setting.device.startswith("cuda")
     counts = [1] if cuda or setting.quick else sorted({1, _cores()})
@@ -148,7 +105,13 @@ def _protocol(setting: Setting, skipped: dict[str, str]) -> list[str]:
     cuda = setting.device.startswith("cuda")
     slow = f"{one.patience:g} s ({many.patience:g} s for larger batches)"
     return [
-        *(kind.words() for name, kind in chosen.items() if name not in skipped),
+        *(
+            f"{name}: {kind.shape}; trained for about {kind.size.steps} steps of {kind.size.batch} on "
+            f"{kind.size.train} rows, error bars fitted on {kind.size.fitted} of them, {kind.size.held} each "
+            "to validate, to test, and new."
+            for name, kind in chosen.items()
+            if name not in skipped
+        ),
         f"Methods: the network; {SAMPLES} passes with dropout, one after another and as one batch; an "
         f"ensemble of {MEMBERS}; Laplace's GLM predictive of the last layer and of all (KFAC; curvature by "
         "laplace-torch); trustgp without a budget and at three. The same network, trained with dropout, "

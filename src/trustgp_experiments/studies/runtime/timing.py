@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeVar
 
+import numpy as np
 import torch
 
-from ...core.memory import Peak
+from ...core.stage_timer import Peak
 
 ENOUGH = 100  # calls below which a 99th percentile means nothing
 QUICK = 0.02  # seconds below which a call is made twice
@@ -22,18 +22,11 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass
 class Times:
-    """Of one call.
-
-    Args:
-        seconds: Of each time it was made, by the number of the round.
-        busy: Those that the calling thread was at work, where they were asked for; they know nothing of
-            other work on the machine.
-        reason: Why it was not, or no longer, made; empty: it was.
-    """
+    """Of one call, by the number of the round."""
 
     seconds: dict[int, float] = field(default_factory=dict)
-    busy: dict[int, float] = field(default_factory=dict)
-    reason: str = ""
+    busy: dict[int, float] = field(default_factory=dict)  # that the thread was at work, where asked for
+    reason: str = ""  # why it was not, or no longer, made
 
     @property
     def median(self) -> float | None:
@@ -42,8 +35,14 @@ class Times:
 
     @property
     def p99(self) -> float | None:
-        """Seconds; None: it was not made often enough to tell."""
-        return quantile(list(self.seconds.values()), 0.99) if len(self.seconds) >= ENOUGH else None
+        """Seconds of the call that 99 % do not exceed; None: it was not made often enough to tell."""
+        if len(self.seconds) < ENOUGH:
+            return None
+        return float(np.quantile([*self.seconds.values()], 0.99, method="inverted_cdf"))
+
+    def summary(self) -> dict[str, float | None]:
+        """How often it was made, and how long it took, as JSON."""
+        return {"calls": len(self.seconds), "median": self.median, "p99": self.p99}
 
     def over(self, other: Times) -> float | None:
         """Median of the ratio to another call of the same round; None: they have no round in common.
@@ -53,13 +52,6 @@ class Times:
         own, others = (self.busy, other.busy) if self.busy and other.busy else (self.seconds, other.seconds)
         shared = own.keys() & others.keys()
         return median(own[r] / others[r] for r in shared) if shared else None
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed."""
-    if not values or not 0.0 < share <= 1.0:
-        raise ValueError(f"{len(values)} values, share={share}; some are needed, and a share in (0, 1].")
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 @dataclass(frozen=True)
@@ -100,16 +92,25 @@ class Interleaved:
         slowness: dict[Name, float] = {}
         for name, call in calls.items():
             with noting(found[name]):
-                slowness[name] = self._warmed(call)
-        rounds = {name: self.chosen(seconds) for name, seconds in slowness.items()}
-        names = list(rounds)
-        with _no_collection():
+                for _ in range(self.warm_up):
+                    slowness[name], _ = self._timed(call)
+                    if slowness[name] > self.patience:
+                        break
+        names = [name for name, times in found.items() if not times.reason]
+        rounds = {name: self.chosen(slowness[name]) for name in names}
+        collects = gc.isenabled()
+        gc.collect()
+        gc.disable()  # as `timeit` does: a collection of garbage is nobody's time
+        try:
             for number in range(self.rounds):
                 shift = number % max(1, len(names))
                 for name in names[shift:] + names[:shift]:
                     if number in rounds[name] and not found[name].reason:
                         with noting(found[name]):
                             self._take(number, calls[name], found[name], twice=slowness[name] < QUICK)
+        finally:
+            if collects:
+                gc.enable()
         return found
 
     def chosen(self, seconds: float) -> frozenset[int]:
@@ -118,30 +119,23 @@ class Interleaved:
         count = min(self.rounds, max(min(self.least, self.rounds), affordable))
         return frozenset(number * self.rounds // count for number in range(count))
 
-    def _warmed(self, call: Callable[[], object]) -> float:
-        """Seconds of the last call of the warm-up."""
-        seconds = 0.0
-        for _ in range(self.warm_up):
-            seconds = self._timed(call)
-            if seconds > self.patience:
-                break
-        return seconds
-
     def _take(self, number: int, call: Callable[[], object], into: Times, *, twice: bool) -> None:
         if twice:
             call()
-        before = 0.0 if self.busy is None else self.busy()
-        seconds = self._timed(call)
-        if self.busy is not None:
-            into.busy[number] = self.busy() - before
+        seconds, busy = self._timed(call)
         into.seconds[number] = seconds
+        if self.busy is not None:
+            into.busy[number] = busy
 
-    def _timed(self, call: Callable[[], object]) -> float:
+    def _timed(self, call: Callable[[], object]) -> tuple[float, float]:
+        """Seconds, and those that this thread was at work, 0 where nobody asks."""
+        busy = self.busy or float
+        before = busy()
         self._wait()
         began = self.clock()
         call()
         self._wait()
-        return self.clock() - began
+        return self.clock() - began, busy() - before
 
     def _wait(self) -> None:
         if self.device.startswith("cuda"):
@@ -179,16 +173,3 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """As `timeit` does: a collection of garbage is nobody's time."""
-    before = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()

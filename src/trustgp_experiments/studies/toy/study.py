@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trustgp import plots
 from trustgp.experts.neighbours import Patchwork
 from trustgp.experts.witness import Witness
 from trustgp.model import UncertaintyModel
 
-from ...core.borders import find_borders, jump_factors, jump_sentences
+from ...core import toy
+from ...core.borders import draw_borders, find_borders, jump_factors, jump_sentences
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Figure, Result, Setting, provenance
-from ...core.toy import (
-    EPOCHS,
-    INDEPENDENT,
-    NUM_EXPERTS,
-    PATCHWORK,
-    QUICK_EPOCHS,
-    WIDTH,
-    ToyData,
-    fit_toy,
-    toy_data,
-    train_toy,
-)
 from ...datasets import standardise
-from .figure import draw_toy
 
 LOWER, UPPER = -2.0, 8.0  # where bands are drawn: the rows lie between 0 and 6
 POINTS = 1001
 MEAN, LARGEST = "mean_jump", "largest_jump"
 VARIANTS: dict[str, dict[str, Any]] = {
-    "independent": {"patchwork": INDEPENDENT},
-    "patchwork": {"patchwork": PATCHWORK},
+    "independent": {"patchwork": toy.INDEPENDENT},
+    "patchwork": {"patchwork": toy.PATCHWORK},
     "default": {"patchwork": Patchwork()},
     "witness": {"patchwork": Patchwork(), "witness": Witness()},
 }
@@ -58,90 +49,94 @@ NOTE = (
     "its median at the rows, its largest value in the gap, and both ends of the figure. Mean ± standard "
     "deviation over seeds."
 )
+BANDS = {
+    "independent": "Independent experts: the band steps at their borders",
+    "patchwork": "Patchwork: neighbours lend each other their rows",
+}
+COLOURS = {  # of the curves, by what they are called
+    "independent": plots.ORANGE,
+    "patchwork": plots.BLUE,
+    "4 x 10 %": plots.GREEN,
+    "4 x 10 %, witness": plots.RED,
+}
+TICKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the std
 
 
 def run(setting: Setting) -> Result:
     """Train, fit with and without patchwork, and measure every border, for each seed."""
-    data, epochs = toy_data(), _epochs(setting)
+    data, epochs = toy.toy_data(), setting.sized(*toy.NETWORKS).epochs
     grid = Grid.run(setting, one_seed, [()], axes=("variant",), read=_read)
     runs = grid.parts[()]
     draw_toy(runs[0]["drawn"], data.gap, setting.out / "toy.png")
-    cells = {name: {m.key: grid.spread((name,), m.key) for m in MEASURES} for name in VARIANTS}
     borders = min(grid.values(("independent",), "borders") or ())
     title = f"Toy: jumps of the std at {borders} borders or more, and the std itself"
     table = Pivot(title, {"variant": Column.text("experts")}, MEASURES, names=NAMES, note=NOTE).table(grid)
+    caption = (
+        f"Seed 0. No row lies between {data.gap[0]:g} and {data.gap[1]:g}, nor outside 0 to 6. "
+        "The colours at the bottom are the experts; dotted lines are their borders."
+    )
+    cells = {name: {m.key: grid.spread((name,), m.key) for m in MEASURES} for name in VARIANTS}
+    about = {"data": data.source, "rows": len(data.inputs), "gap": list(data.gap)}
+    about |= {"network": f"1-{toy.WIDTH}-1 tanh, {epochs} epochs", "experts": toy.NUM_EXPERTS}
     return Result(
         study="toy",
         title="Does the error bar step where one expert hands over to the next?",
-        protocol=_protocol(data, setting, epochs),
+        protocol=[
+            f"Data: {data.about}; {len(data.inputs)} rows train, none is held out.",
+            f"Network: one hidden layer of {toy.WIDTH} tanh units, {epochs} epochs of all rows at once. "
+            f"{toy.NUM_EXPERTS} experts in 4 kernel principal components. They speak alone, as in the paper, "
+            "except where a witness is named; besides that only the patchwork differs.",
+            f"Borders are looked for from x = {LOWER:g} to {UPPER:g} and pinned down by bisection; the jump "
+            "is the larger std over the smaller one on their two sides.",
+            f"Seeds: {setting.seeds}, of the network's weights and of the division; the rows stay the same.",
+        ],
         tables=[table],
-        figures=[Figure("toy.png", "Bands of one, two and three sigma", _caption(data))],
+        figures=[Figure("toy.png", "Bands of one, two and three sigma", caption)],
         findings=[*jump_sentences(grid, NAMES, MEAN, LARGEST), _on_the_gap(grid)],
         numbers={"variants": cells, "seeds": [run["variants"] for run in runs]},
-        provenance=provenance(
-            setting,
-            "toy",
-            data=data.source,
-            rows=len(data.inputs),
-            gap=list(data.gap),
-            network=f"1-{WIDTH}-1 tanh, {epochs} epochs",
-            experts=NUM_EXPERTS,
-        ),
+        provenance=provenance(setting, "toy", **about),
     )
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
     """All variants on one network; what the figure needs is in "drawn"."""
-    data = toy_data()
-    scaling = standardise(data.inputs, data.targets)
-    rows = data.scaled, data.targets
-    network = train_toy(*rows, seed=seed, epochs=_epochs(setting), **setting.place)
-    models = {
-        name: fit_toy(network, rows, seed=seed, **options, **setting.place)
-        for name, options in VARIANTS.items()
-    }
+    data = toy.toy_data()
+    scaling, rows = standardise(data.inputs, data.targets), data.train
+    network = setting.sized(*toy.NETWORKS).train(rows, seed=seed, **setting.place)
     grid = torch.linspace(LOWER, UPPER, POINTS)[:, None]
-    found, bands = {}, {}
-    for name, model in models.items():
+    inside = ((grid > data.gap[0]) & (grid < data.gap[1])).flatten()
+    found, bands, borders = {}, {}, {}
+    for name, options in VARIANTS.items():
+        model = toy.fit_toy(network, rows, seed=seed, **options, **setting.place)
         prediction = model.predict(scaling.inputs(grid))
         std = prediction.std.cpu().flatten()
-        inside = (grid > data.gap[0]) & (grid < data.gap[1])
+        borders[name], jumps = _jumps(model, scaling.inputs(grid[:1]), scaling.inputs(grid[-1:]))
         found[name] = {
-            **_jumps(model, scaling.inputs(grid[:1]), scaling.inputs(grid[-1:])),
+            **jumps,
             "rows_std": float(model.predict(rows[0]).std.median()),
-            "gap_std": float(std[inside.flatten()].max()),
+            "gap_std": float(std[inside].max()),
             "left_std": float(std[0]),
             "right_std": float(std[-1]),
         }
         bands[name] = {"mean": prediction.mean.cpu().flatten().tolist(), "std": std.tolist()}
-    drawn = {"grid": grid.flatten().tolist(), "bands": bands}
-    drawn |= {"x": data.inputs.flatten().tolist(), "y": data.targets.flatten().tolist()}
-    drawn["borders"] = [LOWER + place * (UPPER - LOWER) for place in found["independent"].pop("places")]
-    for name in found.keys() - {"independent"}:
-        del found[name]["places"]  # the division does not depend on the patchwork
-    return {"variants": found, "drawn": drawn}
+    drawn = {"grid": grid, "x": data.inputs, "y": data.targets}
+    # the division does not depend on the patchwork
+    edges = [LOWER + place * (UPPER - LOWER) for place in borders["independent"]]
+    lists = {name: value.flatten().tolist() for name, value in drawn.items()}
+    return {"variants": found, "drawn": {**lists, "bands": bands, "borders": edges}}
 
 
-def _jumps(model: UncertaintyModel, start: Tensor, end: Tensor) -> dict[str, Any]:
-    """Factors by which the error bar jumps along the line from start to end, each of shape [1, 1]."""
+def _jumps(model: UncertaintyModel, start: Tensor, end: Tensor) -> tuple[list[float], dict[str, Any]]:
+    """Borders on the line from start to end, [1, 1] each, and by what factors the error bar jumps there."""
     borders = find_borders(lambda x: model.predict(x).expert, start, end, cells=POINTS - 1)
     left, right = (model.predict(side).std.cpu().flatten() for side in (borders.left, borders.right))
     jumps = jump_factors(left, right)
-    return {
-        "borders": len(borders),
-        "places": borders.place.tolist(),
-        "jumps": jumps.tolist(),
-        MEAN: float(jumps.mean()),
-        LARGEST: float(jumps.max()),
-    }
+    numbers = {"jumps": jumps.tolist(), MEAN: float(jumps.mean()), LARGEST: float(jumps.max())}
+    return borders.place.tolist(), {"borders": len(borders), **numbers}
 
 
 def _read(part: dict[str, Any]) -> dict[tuple, dict[str, Any]]:
     return {(name,): numbers for name, numbers in part["variants"].items()}
-
-
-def _epochs(setting: Setting) -> int:
-    return QUICK_EPOCHS if setting.quick else EPOCHS
 
 
 def _on_the_gap(grid: Grid) -> str:
@@ -153,20 +148,35 @@ def _on_the_gap(grid: Grid) -> str:
     )
 
 
-def _protocol(data: ToyData, setting: Setting, epochs: int) -> list[str]:
-    return [
-        f"Data: {data.about}; {len(data.inputs)} rows train, none is held out.",
-        f"Network: one hidden layer of {WIDTH} tanh units, {epochs} epochs of all rows at once. "
-        f"{NUM_EXPERTS} experts in 4 kernel principal components. They speak alone, as in the paper, except "
-        "where a witness is named; besides that only the patchwork differs.",
-        f"Borders are looked for from x = {LOWER:g} to {UPPER:g} and pinned down by bisection; the jump is "
-        "the larger std over the smaller one on their two sides.",
-        f"Seeds: {setting.seeds}, of the network's weights and of the division; the rows stay the same.",
-    ]
+def draw_toy(drawn: dict[str, Any], gap: tuple[float, float], path: Path) -> None:
+    """Two bands with the experts below them, one above the other, and the deviations of all variants.
+
+    `drawn` holds grid, bands (mean and std by variant), borders, x and y, as plain lists.
+    """
+    with plots.figure(path, width=8.0, height=8.4, dpi=110) as figure:
+        *upper, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+        for axes, (name, title) in zip(upper, BANDS.items(), strict=True):
+            _draw_band(axes, drawn, drawn["bands"][name])
+            axes.set(title=title, ylabel="y", ylim=(-4.6, 4.6))
+        upper[0].legend(loc="upper right", fontsize=8)
+        deviations = (band["std"] for band in drawn["bands"].values())
+        curves = dict(zip(COLOURS, zip(deviations, COLOURS.values(), strict=True), strict=True))
+        toy.draw_deviations(lower, drawn["grid"], curves, gap, TICKS)
+        across = {"ha": "center", "transform": lower.get_xaxis_transform()}
+        lower.text(sum(gap) / 2, 0.03, "no rows", color=plots.GREY, **across)
+        lower.set_title("Standard deviation")
+        lower.legend(loc="upper center", ncols=4, fontsize=8)
 
 
-def _caption(data: ToyData) -> str:
-    return (
-        f"Seed 0. No row lies between {data.gap[0]:g} and {data.gap[1]:g}, nor outside 0 to 6. "
-        "The colours at the bottom are the experts; dotted lines are their borders."
-    )
+def _draw_band(axes: Any, drawn: dict[str, Any], band: dict[str, list[float]]) -> None:
+    """The rows in a band; at its bottom a strip of colours, and lines where experts hand over."""
+    grid, mean, std = (torch.tensor(values) for values in (drawn["grid"], band["mean"], band["std"]))
+    for sigma in (3, 2, 1):
+        labels = {"label": "one, two, three sigma", "line": "network"} if sigma == 3 else {}
+        plots.draw_band(axes, grid, mean, sigma * std, **labels)
+    axes.scatter(drawn["x"], drawn["y"], s=9, color=plots.INK, linewidths=0, zorder=3, label="rows")
+    edges = [drawn["grid"][0], *drawn["borders"], drawn["grid"][-1]]
+    for number, (start, stop) in enumerate(pairwise(edges)):
+        colour = plots.PALETTE[number % len(plots.PALETTE)]
+        axes.axvspan(start, stop, ymax=0.035, color=colour, alpha=0.9, linewidth=0)
+    draw_borders(axes, drawn["borders"])

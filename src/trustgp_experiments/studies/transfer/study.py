@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from trustgp import plots
 from trustgp.metrics import gaussian_nll
 
-from ...core.cases import IN_DOMAIN, Case, costs_table, read_tests
-from ...core.grid import Grid
-from ...core.parallel import work_ahead
-from ...core.recipes import NetworkRecipe, mlp_recipe
+from ...core.arm import evenly, scaled_rows
+from ...core.cases import IN_DOMAIN, OURS, PREDICT, Case, costs_table, read_tests
+from ...core.grid import Grid, Place, is_infinite, work_ahead
+from ...core.recipes import Pair, mlp_recipe
 from ...core.result import Figure, Result, Setting, provenance
-from ...peers import MCDropout
-from ...peers.bundle import Bundle
-from ...peers.registry import fit_methods
-from .figure import draw_in_domain, draw_zero_shot
-from .findings import claims
-from .rows import make_case, trainings
-from .scores import AXES, score_method, tables
+from ...core.statistics import mean_spread
+from ...datasets import Recording, Split, load, split_random, split_unseen, standardise
+from ...peers import Bundle, MCDropout, fit_methods
+from .scores import AXES, claims, others, score_method, tables
 
+TRAINED = ("sarcos", "barrett", "kuka", "kuka_sim")
+TESTED = (*TRAINED, "sarcos_sim", "barrett_sim")
+SPLITS: dict[str, Callable[[Recording, int], Split]] = {
+    "random": lambda recording, seed: split_random(len(recording.inputs), seed=seed),
+    "unseen": lambda recording, seed: split_unseen(recording, seed=seed),
+}
+QUICK_ROWS = {"train": 400, "validation": 120, "test": 150}
 FULL = mlp_recipe([21, *[200] * 5, 7], epochs=100, together=True)
 QUICK = mlp_recipe([21, 32, 32, 7], epochs=3, together=True)
 RATES = (0.02, 0.1)  # of dropout; the better on the validation rows of seed 0 is taken
 COSTED = ("sarcos", "random")  # whose times are taken with the machine to ourselves
-COSTS_NOTE = "{}, seed 0: fit on all training rows, predict the test rows in one call."
+OFFSET = 3.0  # added to NLL before its logarithm is drawn
+FAR = 10.0  # times from the best to the median, beyond it: so far out, a number takes the place of the dot
 TITLE = "Whose error bar is right, on the arm it was trained on and on every other?"
 
 
@@ -36,46 +48,65 @@ def run(setting: Setting) -> Result:
     draw_in_domain(grid, setting.out / "in_domain.png")
     draw_zero_shot(grid, setting.out / "zero_shot.png")
     costed = COSTED if COSTED in cases else cases[0]
-
-    def again() -> dict[str, Any]:
-        case = make_case(*costed, seed=0, quick=setting.quick)
-        bundle = _bundle(setting, case, dropout_rate(setting, *costed), 0)
-        return _scores(setting, bundle, {IN_DOMAIN: case.tests[IN_DOMAIN]})
-
-    note = COSTS_NOTE.format(f"{costed[0].upper()}, {costed[1]} split")
-    costs, _ = costs_table(setting, grid.parts[costed][0]["methods"], again, note)
+    note = f"{costed[0].upper()}, {costed[1]} split, seed 0: fit on all training rows, predict the test rows "
+    note += "in one call."
+    costs, _ = costs_table(setting, grid, one_training, costed, note, PREDICT.column.name)
+    network = setting.sized(FULL, QUICK).words()
+    rows = {" ".join(case): [run["sizes"] for run in found] for case, found in grid.parts.items()}
     return Result(
         study="transfer",
         title=TITLE,
-        protocol=_protocol(setting, grid),
+        protocol=_protocol(setting, grid, network),
         tables=[*tables(grid), costs],
         figures=[
             Figure("in_domain.png", "Likelihood on the arm that trained, both splits", IN_DOMAIN_CAPTION),
             Figure("zero_shot.png", "Likelihood on the other arms, zero shot", ZERO_SHOT_CAPTION),
         ],
         findings=[claim.sentence for claim in claims(grid)],
-        numbers={
-            "runs": [{"trained": t, "split": s, "seeds": found} for (t, s), found in grid.parts.items()]
-        },
-        provenance=provenance(
-            setting,
-            "transfer",
-            network=recipe_of(setting).words(),
-            rows={f"{t} {s}": [run["sizes"] for run in found] for (t, s), found in grid.parts.items()},
-        ),
+        numbers={"runs": grid.runs()},
+        provenance=provenance(setting, "transfer", network=network, rows=rows),
     )
 
 
-def one_training(setting: Setting, trained: str, split: str, seed: int) -> dict[str, Any]:
-    """Every method on one training set: sizes, scores and costs.
+def trainings(quick: bool) -> list[tuple[str, str]]:
+    """The recordings that train, and how they are split."""
+    return [(trained, split) for trained in (TRAINED[:2] if quick else TRAINED) for split in SPLITS]
 
-    Args:
-        setting: Of the study.
-        trained, split, seed: Which rows train.
+
+def foreign(trained: str, quick: bool) -> list[str]:
+    """The recordings that one trained on `trained` is tested on, zero shot."""
+    return [name for name in (TRAINED[:2] if quick else TESTED) if name != trained]
+
+
+def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
+    """Load, split by the seed and scale, everything in the training rows' units.
+
+    Where it must be quick, some hundred rows of each part, and the real arms only.
     """
+    recording = load(trained)
+    parts = SPLITS[split](recording, seed)
+    scaling = standardise(recording.inputs[parts.train], recording.targets[parts.train])
+
+    def rows(source: Recording, chosen: Tensor, part: str) -> Pair:
+        kept = chosen[evenly(len(chosen), QUICK_ROWS[part])] if quick else chosen
+        return scaled_rows(scaling, source, kept)
+
+    tests = {IN_DOMAIN: rows(recording, parts.test, "test")}
+    for name in foreign(trained, quick):
+        other = load(name)
+        tests[name] = rows(other, torch.arange(len(other.inputs)), "test")
+    return Case(rows(recording, parts.train, "train"), rows(recording, parts.validation, "validation"), tests)
+
+
+def one_training(
+    setting: Setting, trained: str, split: str, seed: int, only: str | None = None
+) -> dict[str, Any]:
+    """Every method on one training set, tested on everything or on one set only: sizes, scores and costs."""
     rate = dropout_rate(setting, trained, split)
     case = make_case(trained, split, seed=seed, quick=setting.quick)
-    methods = _scores(setting, _bundle(setting, case, rate, seed), case.tests)
+    tests = case.tests if only is None else {only: case.tests[only]}
+    fitted = fit_methods(train_bundle(setting, case, rate, seed))
+    methods = {method.name: score_method(method, tests, setting.device) for method in fitted}
     return {"sizes": case.sizes, "dropout": rate, "methods": methods}
 
 
@@ -84,36 +115,87 @@ def dropout_rate(setting: Setting, trained: str, split: str) -> float:
 
     def rates() -> dict[str, float]:
         case = make_case(trained, split, seed=0, quick=setting.quick)
-        return {str(rate): _dropout_nll(setting, case, rate) for rate in RATES}
+        inputs, targets = case.validation
+        found = {}
+        for rate in RATES:
+            network = setting.sized(FULL, QUICK).train(case.train, seed=0, dropout=rate, **setting.place)
+            said = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(inputs)
+            nll = gaussian_nll(said.mean, said.variance, targets.to(said.mean.device))
+            found[str(rate)] = float(nll.mean())
+        return found
 
     found = setting.once(f"{trained}-{split}-dropout", rates)
     return float(min(found, key=found.__getitem__))
 
 
-def recipe_of(setting: Setting) -> NetworkRecipe:
-    """How every network of this run is trained."""
-    return QUICK if setting.quick else FULL
-
-
-def _dropout_nll(setting: Setting, case: Case, rate: float) -> float:
-    inputs, targets = case.validation
-    network = recipe_of(setting).train(case.train, seed=0, dropout=rate, **setting.place)
-    said = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(inputs)
-    return float(gaussian_nll(said.mean, said.variance, targets.to(said.mean.device)).mean())
-
-
-def _bundle(setting: Setting, case: Case, rate: float, seed: int) -> Bundle:
-    recipe, place = recipe_of(setting), setting.place
+def train_bundle(setting: Setting, case: Case, rate: float, seed: int) -> Bundle:
+    """All networks of one training set."""
+    recipe, place = setting.sized(FULL, QUICK), setting.place
     dropping = recipe.train(case.train, seed=100 * seed, dropout=rate, **place)
     return recipe.bundle(case.train, case.validation, seed=seed, dropout_network=dropping, **place)
 
 
-def _scores(setting: Setting, bundle: Bundle, tests: Any) -> dict[str, Any]:
-    return {fitted.name: score_method(fitted, tests, setting.device) for fitted in fit_methods(bundle)}
+def draw_in_domain(grid: Grid, path: Path) -> None:
+    """NLL on the arm that trained, by method."""
+    arms, splits, methods = (grid.along(axis) for axis in ("trained", "split", "method"))
+    width, height = 2.9 * len(arms) + 1.4, 0.26 * len(methods) * len(splits) + 1.0
+    with plots.figure(path, width=width, height=height) as figure:
+        panels = figure.subplots(len(splits), len(arms), squeeze=False, sharey=True)
+        for row, split in zip(panels, splits, strict=True):
+            for axes, arm in zip(row, arms, strict=True):
+                _dots(axes, grid, (arm, split, IN_DOMAIN))
+                axes.set_title(f"{arm}, {split}")
+        for axes in panels[-1]:
+            axes.set_xlabel("NLL per torque")
 
 
-def _protocol(setting: Setting, grid: Grid) -> list[str]:
-    rates = {f"{t} {s}": found[0]["dropout"] for (t, s), found in grid.parts.items()}
+def draw_zero_shot(grid: Grid, path: Path) -> None:
+    """NLL on the other arms, by method, of the networks trained with the random split."""
+    arms, methods = grid.along("trained", split="random"), grid.along("method")
+    width, height = 2.9 * len(arms) + 1.4, 0.3 * len(methods) + 1.2
+    with plots.figure(path, width=width, height=height) as figure:
+        panels = figure.subplots(1, len(arms), squeeze=False, sharey=True)[0]
+        for axes, arm in zip(panels, arms, strict=True):
+            for test, colour in zip(others(grid, arm, "random"), plots.PALETTE, strict=False):
+                values = [grid.mean((arm, "random", test, method), "nll") + OFFSET for method in methods]
+                axes.scatter(values, range(len(methods)), s=20, color=colour, label=test, zorder=3)
+            axes.set(xscale="log", title=f"trained on {arm}", xlabel=f"NLL per torque + {OFFSET:g}")
+            name_rows(axes, methods)
+            axes.legend(fontsize=7, loc="lower right")
+
+
+def known_nll(grid: Grid, at: Place) -> dict[str, list[float]]:
+    """By method, mean and spread of its NLL; those that cost infinitely much are left to the table."""
+    found = {method: grid.values((*at, method), "nll") for method in grid.along("method")}
+    return {m: mean_spread(values) for m, values in found.items() if values and not is_infinite(values)}
+
+
+def _dots(axes: Any, grid: Grid, at: Place) -> None:
+    methods, known = grid.along("method"), known_nll(grid, at)
+    middle = median(mean for mean, _ in known.values())
+    farthest = middle + FAR * (middle - min(mean for mean, _ in known.values()))
+    for method, (value, spread) in known.items():
+        place = methods.index(method)
+        if value > farthest:
+            where = axes.get_yaxis_transform()  # across in parts of the panel, down in methods
+            axes.text(0.99, place, f"{value:.3g} →", transform=where, ha="right", va="center", fontsize=8)
+            continue
+        colour = plots.BLUE if method.startswith(OURS) else plots.GREY
+        filled = grid.cells[*at, method]["training_free"][0]
+        style = {"color": colour, "markerfacecolor": colour if filled else "white"}
+        axes.errorbar(value, place, xerr=spread, fmt="o", markersize=5, zorder=3, **style)
+    axes.axvline(known[OURS][0], color=plots.BLUE, linewidth=0.7, alpha=0.6)
+    name_rows(axes, methods)
+
+
+def name_rows(axes: Any, methods: list[str]) -> None:
+    """Names the methods on the vertical axis, the first above."""
+    axes.set_yticks(range(len(methods)), methods, color=plots.INK)
+    axes.set_ylim(len(methods) - 0.5, -0.5)
+
+
+def _protocol(setting: Setting, grid: Grid, network: str) -> list[str]:
+    rates = {" ".join(case): found[0]["dropout"] for case, found in grid.parts.items()}
     return [
         "Inverse dynamics of 7-joint arms: positions, velocities and accelerations to torques, 21 -> 7. "
         "sarcos, barrett and kuka (LWR4+) are real recordings; kuka_sim has computed rigid-body torques, "
@@ -126,7 +208,7 @@ def _protocol(setting: Setting, grid: Grid) -> list[str]:
         "of the motion that no training row comes near: blocks of time (sarcos, barrett: 30 blocks, every "
         "fifth tests, four others validate), blocks of a periodic motion in all its repeats (kuka), whole "
         "motions (kuka_sim).",
-        f"Network: {recipe_of(setting).words()}. One such network serves every method but the ensemble "
+        f"Network: {network}. One such network serves every method but the ensemble "
         "(five of them, from other starts) and dropout (one with dropout after every activation; the rate is "
         f"the better of {' and '.join(map(str, RATES))} by validation NLL with seed 0: "
         f"{', '.join(f'{name} {rate:g}' for name, rate in rates.items())}).",

@@ -1,0 +1,302 @@
+"""Gate, experts and witness in the form of a graph: distances written out, the nearest answers for a row.
+
+A posterior answers about one row, or about n rows with an expert each: [...] is then none, or n. A row of
+zeros without weight, or a direction of zeros, adds nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...data.trees import Inputs
+from ...experts.features import amplitudes
+from ...experts.gate import Gate
+from ...experts.mixture import Mixture
+from ...experts.posteriors import LatentMoments, RootPosterior
+from ...experts.witness import WitnessPrediction, WitnessState, vectors_of
+from ...tangents.factors import FactorFeatures
+from ...tangents.rows import RowFeatures
+
+_KEYS = itertools.count()
+CHOICES: weakref.WeakValueDictionary[int, Chosen] = weakref.WeakValueDictionary()  # of `choose`, by key
+
+
+def one_of(experts: Sequence[nn.Module], example: Sequence[Tensor], *, plain: bool) -> nn.Module:
+    """A module of labels [n] and tensors of the rows, [n, ...] each: what expert `labels[i]` says of row i.
+
+    An expert takes tensors of one row, as in `example`, and gives a tuple of numbers [] or vectors. They
+    differ in their buffers only, whose sizes do not show in what they give. Where these and the tensors have
+    a first dimension more, for each row an expert of its own, so has what they give.
+
+    Behind the operation `trustgp::choose`, which stays whole in a traced graph, each stands by itself: where
+    a file format can branch, only the chosen expert's numbers are touched, and they are stored as they are,
+    neither padded nor copied together. What it costs does not depend on the number of experts. In `plain`
+    operations they stand side by side, padded with zeros to one size, and an expert is an index away.
+    """
+    return Stacked(experts) if plain else Chosen(experts, example)
+
+
+class Stacked(nn.Module):
+    """Modules side by side; what is padded with zeros adds nothing to an answer."""
+
+    def __init__(self, experts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.expert = experts[0]
+        for name, _ in self.expert.named_buffers():
+            self.register_buffer(name, padded([one.get_buffer(name) for one in experts]))
+
+    def forward(self, labels: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
+        """What the experts `labels` [n] say of the rows."""
+        tables = {name: self.get_buffer(name)[labels] for name, _ in self.expert.named_buffers()}
+        return functional_call(self.expert, tables, vectors)
+
+
+def padded(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors filled up with zeros to the largest size along each dimension, [M, ...]."""
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    table = tensors[0].new_zeros(len(tensors), *shape)
+    for place, tensor in zip(table, tensors, strict=True):
+        place[tuple(slice(size) for size in tensor.shape)] = tensor
+    return table
+
+
+class Chosen(nn.Module):
+    """Modules of one kind, each by itself."""
+
+    def __init__(self, experts: Sequence[nn.Module], example: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(experts)
+        self.example = [vector.clone() for vector in example]
+        self.kinds = [(tuple(value.shape), value.dtype) for value in self.experts[0](*self.example)]
+        self.key = next(_KEYS)
+        CHOICES[self.key] = self
+
+    def forward(self, labels: Tensor, *vectors: Tensor) -> list[Tensor]:
+        """What the experts `labels` [n] say of the rows."""
+        return choose(labels, list(vectors), self.key)
+
+
+@torch.library.custom_op("trustgp::choose", mutates_args=())
+def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
+    """The answers of `Chosen` number `key`."""
+    choice = CHOICES[key]
+    rows = [
+        choice.experts[label](*(vector[i] for vector in vectors)) for i, label in enumerate(labels.tolist())
+    ]
+    return [torch.stack(lot) for lot in zip(*rows, strict=True)]
+
+
+@choose.register_fake
+def _(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
+    n = labels.shape[0]
+    return [vectors[0].new_empty(n, *shape, dtype=dtype) for shape, dtype in CHOICES[key].kinds]
+
+
+class RowExpert(nn.Module):
+    """A posterior that holds rows; see `posteriors.GramPosterior` and `RootPosterior`."""
+
+    whitening: Tensor  # L^-1 [..., m, m], or R^T [..., r, m]
+    weights: Tensor  # [..., B, m]
+
+    def __init__(self, posterior: Any) -> None:
+        super().__init__()
+        held = posterior.features.tensors()
+        self.pairs = sum(name.startswith("activations") for name in held)
+        self.names = [f"features_{i}" for i in range(len(held))]
+        for name, value in zip(self.names, held.values(), strict=True):
+            self.register_buffer(name, value.contiguous())
+        self.register_buffer("whitening", posterior.whitening())
+        self.register_buffer("weights", posterior.weights.T.contiguous())
+
+    def forward(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """What the rows take from the prior, :math:`|W k(x)|^2` [...], and the mean [..., B]."""
+        cross = self.kernel([getattr(self, name) for name in self.names], vectors)
+        white = self.whitening @ cross
+        return (white * white).sum(dim=(-2, -1)), (self.weights @ cross).squeeze(-1)
+
+    def kernel(self, held: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
+        """k(x, rows) / s of layer factors, from columns [..., d, 1]: shape [..., m, 1], float64."""
+        shares = [rows.double() @ vector for rows, vector in zip(held, vectors, strict=True)]
+        layers = zip(shares[: self.pairs], shares[self.pairs : 2 * self.pairs], strict=True)
+        return reduce(add, [*(a * g for a, g in layers), *shares[2 * self.pairs :]])
+
+
+class PointExpert(RowExpert):
+    """The same of a witness's cell, whose kernel is one of points; see `witness.PointFeatures`."""
+
+    def __init__(self, posterior: Any) -> None:
+        super().__init__(posterior)
+        self.length = float(posterior.features.length)
+
+    def kernel(self, held: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
+        """From points [..., 1, d]."""
+        apart = ((vectors[0] - held[0]) / self.length).square().sum(dim=-1, keepdim=True)
+        return torch.exp(-0.5 * apart)
+
+
+class SpanExpert(nn.Module):
+    """A posterior that keeps a basis of its rows' span; see `posteriors.SpanPosterior`."""
+
+    basis: Tensor  # V [..., d, r]
+    shrinkage: Tensor  # [..., r]
+    weights: Tensor  # [..., d, B]
+
+    def __init__(self, posterior: Any) -> None:
+        super().__init__()
+        self.register_buffer("basis", _whole(posterior.basis).contiguous())
+        self.register_buffer("shrinkage", posterior.shrinkage)
+        self.register_buffer("weights", posterior.weights)
+
+    def forward(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Unit variance [...], prior [...] and m(x) [..., B] of a gradient [..., 1, d].
+
+        The variance is the sum of squares :math:`|\phi - V V^\top \phi|^2 + \sum_i c_i (v_i^\top \phi)^2`,
+        in the precision of the basis: nothing that is large cancels, but in the part outside, as in it.
+        """
+        inside, wide = phi @ self.basis, phi.double()
+        outside = (phi.transpose(-2, -1) - self.basis @ inside.transpose(-2, -1)).double()
+        unit = (outside * outside).sum(dim=(-2, -1))
+        unit = unit + (self.shrinkage * inside.squeeze(-2).double().square()).sum(dim=-1)
+        return unit, (wide * wide).sum(dim=(-2, -1)), (wide @ self.weights).squeeze(-2)
+
+
+class FactorExperts(nn.Module):
+    """The experts of a mixture with layer factors; one that could not be solved leaves the prior."""
+
+    def __init__(self, mixture: Mixture, *, plain: bool) -> None:
+        super().__init__()
+        self.mixture, solved = mixture, first_solved(mixture)
+        nothing = FactorFeatures.from_tensors(
+            {name: torch.zeros_like(value[:1]) for name, value in solved.features.tensors().items()}
+        )
+        none = RootPosterior(nothing, solved.weights.new_zeros(1, 1), torch.zeros_like(solved.weights[:1]))
+        experts = [RowExpert(none if e.failed else e.posterior) for e in mixture.experts]
+        self.experts = one_of(experts, [column[0] for column in _columns(nothing)], plain=plain)
+
+    def forward(self, features: FactorFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
+        r"""What the experts `labels` [n] say, and the amplitudes of the outputs, [n, B] or [n, 1].
+
+        The variance is the difference :math:`k(x, x) - |L^{-1} k(x)|^2`, in float64.
+        """
+        reduction, mean = self.experts(labels, *_columns(features))
+        prior = features.diag()
+        return LatentMoments(prior - reduction, prior, mean), _amplitudes(self.mixture, features)
+
+
+class SpanExperts(nn.Module):
+    """The experts of a mixture with explicit features; one that could not be solved is all padding."""
+
+    def __init__(self, mixture: Mixture, *, plain: bool) -> None:
+        super().__init__()
+        self.mixture, first = mixture, first_solved(mixture)
+        none = replace(
+            first,
+            columns=torch.zeros_like(first.columns),
+            basis=torch.zeros_like(first.basis[:, :1]),
+            shrinkage=torch.zeros_like(first.shrinkage[:1]),
+            weights=torch.zeros_like(first.weights),
+        )
+        posteriors: list[Any] = [none if e.failed else e.posterior for e in mixture.experts]
+        example = _whole(first.basis)[:, 0][None].contiguous()
+        self.precision = example.dtype
+        self.experts = one_of([SpanExpert(one) for one in posteriors], [example], plain=plain)
+        self.columns = torch.stack([one.columns for one in posteriors]).to(example.device)  # [M, d]; 0: all
+        failed = torch.tensor([e.failed for e in mixture.experts], device=example.device)
+        self.failed = failed if self.columns.numel() and bool(failed.any()) else None
+
+    def forward(self, features: RowFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
+        """What the experts `labels` [n] say, and the amplitudes of the outputs, [n, B] or [n, 1]."""
+        kept = features
+        if self.columns.numel():
+            kept = RowFeatures(features.rows.gather(1, self.columns[labels]))
+        unit, prior, mean = self.experts(labels, kept.rows[:, None].to(self.precision))
+        sizes = _amplitudes(self.mixture, kept)
+        if self.failed is not None:  # what an expert without an answer leaves is all of the gradient
+            none, whole = self.failed[labels], features.diag()
+            unit, prior = torch.where(none, whole, unit), torch.where(none, whole, prior)
+            sizes = torch.where(none[:, None], _amplitudes(self.mixture, features), sizes)
+        return LatentMoments(unit, prior, mean), sizes
+
+
+def distances(points: Tensor, centroids: Tensor) -> Tensor:
+    """Squared, shape [n, M]; of equal ones the first is the nearest."""
+    return (points[:, None] - centroids).square().sum(dim=2)
+
+
+class GraphGate(nn.Module):
+    """Sends a row to the expert with the nearest centroid; see `gate.Gate`."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.gate = gate
+        held = None if gate.projection is None else gate.projection.features
+        self.subset = None if held is None else FactorFeatures.from_tensors(held.tensors())
+
+    def forward(self, features: FactorFeatures | RowFeatures) -> Tensor:
+        """Which expert answers, shape [n]."""
+        projection, centroids = self.gate.projection, self.gate.centroids
+        if projection is None or len(centroids) == 1:
+            return torch.zeros(len(features), dtype=torch.int64, device=centroids.device)
+        known = features.rows.double() if isinstance(features, RowFeatures) else self._kernel(features)
+        return distances(known @ projection.directions - projection.offset, centroids).argmin(dim=1)
+
+    def _kernel(self, features: FactorFeatures) -> Tensor:
+        """k(x, S) / s, float64, shape [n, m]: products in the network's precision, their sum in float64."""
+        assert self.subset is not None
+        lots = zip(features.groups(), self.subset.groups(), strict=True)
+        a, g, p = ([(x @ y.T).double() for x, y in zip(*pair, strict=True)] for pair in lots)
+        shares = [*(x * y for x, y in zip(a, g, strict=True)), *p]
+        return torch.stack(shares).sum(dim=0) if len(shares) > 1 else shares[0]
+
+
+class GraphWitness(nn.Module):
+    """The cells of a witness; see `witness.WitnessState`."""
+
+    def __init__(self, state: WitnessState, *, plain: bool) -> None:
+        super().__init__()
+        self.state, cells = state, state.cells
+        example = [cells[0].posterior.features.points[:1]]
+        self.cells = one_of([PointExpert(cell.posterior) for cell in cells], example, plain=plain)
+        self.centre = torch.stack([cell.centre for cell in cells])  # [M, C]
+        self.scale = state.kappa * torch.stack([cell.scale for cell in cells])  # [M, C]
+        self.tau = torch.stack([cell.tau for cell in cells])  # [M]
+
+    def forward(self, inputs: Inputs) -> WitnessPrediction:
+        """What it says of these rows."""
+        points = self.state.scaled(vectors_of(inputs))
+        labels = distances(points, self.state.centroids).argmin(dim=1)
+        reduction, mean = self.cells(labels, points[:, None])
+        unit, mean = (1.0 - reduction).clamp(0.0, 1.0), self.centre[labels] + mean
+        variance = self.scale[labels] * (unit + self.tau[labels])[:, None]
+        return WitnessPrediction(mean, torch.maximum(variance, self.state.floor), unit, self.state.reach)
+
+
+def first_solved(mixture: Mixture) -> Any:
+    """The posterior of the first expert that has one."""
+    return next(expert.posterior for expert in mixture.experts if not expert.failed)
+
+
+def _columns(features: FactorFeatures) -> list[Tensor]:
+    """The factors of n rows in float64, [n, d, 1] each."""
+    # as columns: onnxruntime's product of a matrix with a plain vector is fourteen times slower
+    return [value.double()[:, :, None] for value in features.tensors().values()]
+
+
+def _amplitudes(mixture: Mixture, features: FactorFeatures | RowFeatures) -> Tensor:
+    blended = len(mixture.experts[0].scale) < len(mixture.outputs)
+    return amplitudes(mixture.tangents, features, blended=blended)
+
+
+def _whole(values: Tensor) -> Tensor:
+    """Numbers to work with: float16 is how a compressed model keeps them."""
+    return values.float() if values.dtype == torch.float16 else values

@@ -1,0 +1,233 @@
+"""How logs are read and written: ROS 2 bags by rosbags, MCAP files by mcap.
+
+Bags are folders with SQLite or MCAP storage. In MCAP files joint states are in JSON, or as ROS 2 writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .joints import FIELDS, ROS_TYPE, TEXT_TYPE, JointState, LogError, needed
+
+FORMAT = 8  # of a bag; ROS 2 Jazzy and later read it
+JSON = "json"
+TITLES = {TEXT_TYPE: "trustgp.Verdict", ROS_TYPE: "sensor_msgs.JointState"}  # of JSON in place of ROS's types
+SCHEMAS = {TEXT_TYPE: {"status": {"type": "string"}}, ROS_TYPE: {"name": {"type": "array"}}}
+
+
+@cache
+def typestore() -> Any:
+    """The message types of ROS 2."""
+    types = needed("rosbags.typesys")
+    return types.get_typestore(types.Stores.LATEST)
+
+
+def read_cdr(data: bytes, time: int, *, where: str) -> JointState:
+    """The sensor_msgs/msg/JointState in a message as ROS 2 writes it."""
+    try:
+        message = typestore().deserialize_cdr(data, ROS_TYPE)
+    except Exception as error:
+        raise LogError(f"{where}: the message at {time} ns is damaged: {error}") from error
+    said = {name: getattr(message, name) for name in ("name", *FIELDS)}
+    return JointState.read(time, said, where=where)
+
+
+class BagReader:
+    """The messages of a bag, a folder, in their order; `channels` are as `BagWriter.copy` takes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, rosbags = path, needed("rosbags.rosbag2")
+        try:
+            self._reader = rosbags.Reader(path)
+            self._reader.open()
+        except Exception as error:
+            raise LogError(f"{path}: cannot be read as a ROS 2 bag: {error}") from error
+        self.channels = list(self._reader.connections)
+        self.storage = "mcap" if any(path.glob("*.mcap*")) else "sqlite3"
+        self.close = self._reader.close
+
+    def messages(self) -> Iterator[tuple[Any, int, bytes]]:
+        """(channel, time in nanoseconds, bytes); fewer than the bag announces are an error."""
+        read, wanted = 0, self._reader.message_count
+        try:
+            for connection, time, data in self._reader.messages():
+                read += 1
+                yield connection, time, data
+        except Exception as error:
+            raise LogError(f"{self.path}: damaged after {read} of {wanted} messages: {error}") from error
+        if read < wanted:
+            raise LogError(f"{self.path}: cut short, it holds {read} of {wanted} messages.")
+
+    def state(self, channel: Any, time: int, data: bytes) -> JointState:
+        """The joint state in a message."""
+        return read_cdr(data, time, where=str(self.path))
+
+
+class BagWriter:
+    """A new bag, of rosbags' writer; see `BagReader` for what is copied."""
+
+    def __init__(self, writer: Any) -> None:
+        self._types, self._writer = typestore(), writer
+        self.write = writer.write  # a message as it was: channel, time, bytes
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, storage: str) -> Iterator[BagWriter]:
+        """In a folder, which must not be there; the storage is "sqlite3" or "mcap"."""
+        bags = needed("rosbags.rosbag2")
+        with bags.Writer(path, version=FORMAT, storage_plugin=bags.StoragePlugin[storage.upper()]) as writer:
+            yield cls(writer)
+
+    def copy(self, channel: Any) -> Any:
+        """The same topic, here."""
+        kept = {
+            "serialization_format": channel.ext.serialization_format,
+            "offered_qos_profiles": channel.ext.offered_qos_profiles,
+        }
+        if channel.msgdef.data and channel.digest:
+            kept |= {"msgdef": channel.msgdef.data, "rihs01": channel.digest}
+        elif channel.msgtype in self._types.fielddefs:
+            kept |= {"typestore": self._types}
+        else:  # an old bag that does not describe its own types
+            kept |= {"msgdef": "", "rihs01": "RIHS01_" + 64 * "0"}
+        return self._writer.add_connection(channel.topic, channel.msgtype, **kept)
+
+    def keep(self, reader: BagReader) -> None:
+        """What else is in the log: nothing."""
+
+    def add_topic(self, topic: str, kind: str) -> Any:
+        """A topic of messages of a type."""
+        return self._writer.add_connection(topic, kind, typestore=self._types)
+
+    def write_text(self, channel: Any, time: int, text: str) -> None:
+        """One text."""
+        self.write(channel, time, self._cdr(self._types.types[TEXT_TYPE](data=text), TEXT_TYPE))
+
+    def write_state(self, channel: Any, state: JointState) -> None:
+        """One joint state."""
+        kinds = self._types.types
+        stamp = kinds["builtin_interfaces/msg/Time"](sec=state.time // 10**9, nanosec=state.time % 10**9)
+        header = kinds["std_msgs/msg/Header"](stamp=stamp, frame_id="")
+        numbers = (np.asarray(v, dtype=np.float64) for v in (state.position, state.velocity, state.effort))
+        message = kinds[ROS_TYPE](header, list(state.names), *numbers)
+        self.write(channel, state.time, self._cdr(message, ROS_TYPE))
+
+    def _cdr(self, message: Any, kind: str) -> bytes:
+        return bytes(self._types.serialize_cdr(message, kind))
+
+
+class McapReader:
+    """The messages of a file, in their order; every checksum in it is compared."""
+
+    storage = JSON
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.channels = list(self._channels().values())
+
+    def close(self) -> None:
+        """Nothing is left open between two looks at the file."""
+
+    def messages(self) -> Iterator[tuple[Any, int, Any]]:
+        """(channel, time in nanoseconds, the file's record)."""
+        channels = {channel.id: channel for channel in self.channels}
+        for record in self.records("Message"):
+            yield channels[record.channel_id], record.log_time, record
+
+    def state(self, channel: Any, time: int, data: Any) -> JointState:
+        """The joint state in a message, in JSON or CDR."""
+        if channel.message_encoding != JSON:
+            return read_cdr(data.data, time, where=str(self.path))
+        try:
+            said = json.loads(data.data)
+        except ValueError as error:  # neither text nor JSON
+            raise LogError(f"{self.path}: the message at {time} ns is damaged: {error}") from error
+        if not isinstance(said, dict):
+            raise LogError(f"{self.path}: the message at {time} ns is no table of fields.")
+        return JointState.read(time, said, where=str(self.path))
+
+    def _channels(self) -> dict[int, Any]:
+        """Of the whole file: a channel may be announced late."""
+        schemas, found = {0: None}, {}
+        for record in self.records("Schema", "Channel"):
+            if type(record).__name__ == "Schema":
+                schemas[record.id] = record
+            else:
+                schema = schemas.get(record.schema_id)
+                kind = "" if schema is None else schema.name
+                if record.message_encoding == JSON:  # may call its type as it likes
+                    kind = ROS_TYPE
+                found[record.id] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
+        return found
+
+    def records(self, *kinds: str) -> Iterator[Any]:
+        """Those of some kinds, as mcap has them, such as "Message"."""
+        stream = needed("mcap.stream_reader")
+        with open(self.path, "rb") as file:
+            try:
+                records = stream.StreamReader(file, validate_crcs=True).records
+                yield from (record for record in records if type(record).__name__ in kinds)
+            except Exception as error:
+                what = str(error) or type(error).__name__
+                raise LogError(f"{self.path}: no MCAP file, or cut short, or damaged: {what}") from error
+
+
+class McapWriter:
+    """A new file, of mcap's writer; see `McapReader` for what is copied."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path) -> Iterator[McapWriter]:
+        """What is there is written over."""
+        module = needed("mcap.writer")
+        with open(path, "wb") as file:
+            writer = module.Writer(file, compression=module.CompressionType.NONE)
+            writer.start(library="trustgp")
+            yield cls(writer)
+            writer.finish()
+
+    def copy(self, channel: Any) -> int:
+        """The same topic, here."""
+        schema, number, encoding = channel.schema, 0, channel.message_encoding
+        if schema is not None:
+            number = self._writer.register_schema(schema.name, schema.encoding, schema.data)
+        return self._writer.register_channel(channel.topic, encoding, number, channel.metadata)
+
+    def write(self, channel: int, time: int, data: Any) -> None:
+        """A message as it was."""
+        self._writer.add_message(channel, time, data.data, data.publish_time, data.sequence)
+
+    def keep(self, reader: McapReader) -> None:
+        """What else is in the log: attachments and metadata."""
+        for item in reader.records("Attachment", "Metadata"):
+            if type(item).__name__ == "Metadata":
+                self._writer.add_metadata(item.name, item.metadata)
+            else:
+                self._writer.add_attachment(
+                    item.create_time, item.log_time, item.name, item.media_type, item.data
+                )
+
+    def add_topic(self, topic: str, kind: str) -> int:
+        """A topic of messages in JSON."""
+        schema = {"type": "object", "title": TITLES[kind], "properties": SCHEMAS[kind]}
+        number = self._writer.register_schema(TITLES[kind], "jsonschema", json.dumps(schema).encode())
+        return self._writer.register_channel(topic, JSON, number)
+
+    def write_text(self, channel: int, time: int, text: str) -> None:
+        """One text."""
+        self._writer.add_message(channel, time, text.encode(), time)
+
+    def write_state(self, channel: int, state: JointState) -> None:
+        """One joint state."""
+        self.write_text(channel, state.time, json.dumps(state.plain()))

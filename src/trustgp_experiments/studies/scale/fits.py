@@ -1,0 +1,88 @@
+"""Rows of the simulated arm by the million, the network that serves them all, and one fit of so many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from trustgp import metrics
+from trustgp.api import fit
+from trustgp.model import UncertaintyModel
+
+from ...core.arm import ArmRows, scaled_rows
+from ...core.recipes import Pair, mlp_recipe
+from ...core.stage_timer import Ledger, stages
+from ...datasets import simulate, standardise
+from ...peers import ConstantNoise
+
+HELD_ROWS = 20_000  # that validate, and as many that test
+STRIDE = 10  # of these, since neighbours in time hardly differ
+SCALING_ROWS = 100_000  # the first training rows, whose mean and spread scale everything
+BATCH = 1024
+STEPS = {"cuda": 10_000, "cpu": 1_500}
+TRAINED_ROWS = 500_000  # at most, evenly spaced
+WARM_ROWS, WARM_EXPERTS = 2_000, 2
+
+
+def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
+    """Slow motions of the simulated arm: so many rows train, of other motions so many validate and test.
+
+    Those that train are as recorded, trajectory by trajectory; the first of them are the same however many
+    there are.
+    """
+    recording = simulate(rows=rows, seed=seed, blocks=True)
+    scaling = standardise(recording.inputs[:SCALING_ROWS], recording.targets[:SCALING_ROWS])
+    half = held * STRIDE
+    apart = simulate(rows=2 * half, seed=seed + 2**31, blocks=True)  # a seed nobody else asks for
+    validation, test = (scaled_rows(scaling, apart, slice(at, at + half, STRIDE)) for at in (0, half))
+    return ArmRows(scaled_rows(scaling, recording, slice(None)), validation, test)
+
+
+def scale_network(
+    rows: Pair, *, widths: tuple[int, ...] = (200,) * 5, steps: int | None = None, **place: Any
+) -> nn.Module:
+    """A ReLU network, 21-5x200-7, trained for a fixed number of steps on evenly spaced rows.
+
+    Steps are of batches of 1,024 rows; None: 10,000 on a GPU, 1,500 elsewhere. `place` are seed, device and
+    progress.
+    """
+    n = len(rows[0])
+    chosen = torch.arange(min(n, TRAINED_ROWS)) * n // min(n, TRAINED_ROWS)
+    steps = STEPS[torch.device(place["device"]).type] if steps is None else steps
+    recipe = mlp_recipe([21, *widths, 7], epochs=max(1, steps * BATCH // len(chosen)))
+    return replace(recipe, batch_size=BATCH).train((rows[0][chosen], rows[1][chosen]), **place)
+
+
+def warm_up(network: nn.Module, rows: ArmRows, *, device: str, n: int = WARM_ROWS, **options: Any) -> None:
+    """A small fit of n rows, so that libraries are loaded and workspaces taken before anything is timed."""
+    options = {**options, "num_experts": WARM_EXPERTS, "budget": None}
+    fit(network, rows.first(n), validation=rows.validation, device=device, progress=False, **options)
+
+
+def measured_fit(
+    network: nn.Module, rows: ArmRows, n: int, *, device: str, **options: Any
+) -> tuple[UncertaintyModel, Ledger]:
+    """A model of the first n rows, without a witness, and what its fit took; `options` are those of `fit`."""
+    train = rows.first(n)
+    with stages(device) as ledger:
+        model = fit(network, train, validation=rows.validation, witness=None, device=device, **options)
+    return model, ledger
+
+
+def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:
+    """Mean negative log likelihood per torque of the test rows: of trustgp, and of network + noise."""
+    peers: dict[str, Any] = {"trustgp": model, "network + noise": ConstantNoise.fit(network, rows.validation)}
+    inputs, targets = rows.test
+    said = {name: peer.predict(inputs) for name, peer in peers.items()}
+    return {
+        name: float(metrics.gaussian_nll(one.mean, one.variance, targets.to(one.mean.device)).mean())
+        for name, one in said.items()
+    }
+
+
+def held_rows(model: UncertaintyModel) -> list[int]:
+    """Training rows that each expert holds, kernel after kernel."""
+    return [len(expert.rows) for mixture in model.mixtures for expert in mixture.experts]

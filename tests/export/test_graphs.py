@@ -1,0 +1,143 @@
+"""Graphs on their way to a file: passes change no number, and onnxruntime computes what torch does."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from many import each
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import trustgp
+from trustgp.export.onnx.translate import to_onnx
+from trustgp.export.trace.decompositions import table
+from trustgp.export.trace.trace import _any_batch, simplify
+
+ROWS = 1009  # a prime that stands for the number of rows
+
+
+def graph_of(function: Callable, *inputs: Tensor):
+    """The function as a graph of aten operations, traced on inputs of as many rows."""
+    return make_fx(function, table(), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+
+
+def calls(graph) -> int:
+    return sum(node.op == "call_function" for node in graph.graph.nodes)
+
+
+def rows(n: int, *shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+WEIGHT = rows(3, 3, seed=1)
+
+
+def test_the_same_operation_on_the_same_arguments_is_done_once():
+    graph = simplify(graph_of(lambda x: (x @ WEIGHT).tanh() + (x @ WEIGHT).tanh(), rows(4, 3)))
+    assert calls(graph) == 3  # product, tanh, sum
+    torch.testing.assert_close(graph(rows(4, 3)), 2 * (rows(4, 3) @ WEIGHT).tanh())
+
+
+def test_arguments_that_only_look_alike_are_kept_apart():
+    def function(x: Tensor) -> Tensor:
+        return torch.stack([x.sum(0), x.sum(1), (x > 1).double().sum(0)])
+
+    graph = simplify(graph_of(function, rows(3, 3)))
+    torch.testing.assert_close(graph(rows(3, 3)), function(rows(3, 3)))
+
+
+def test_copies_zeros_and_whole_slices_go():
+    def idle(x: Tensor) -> Tensor:
+        probe = torch.zeros((), dtype=x.dtype).expand_as(x)
+        return (x.clone() + probe)[:].reshape(x.shape).detach() * 2.0
+
+    graph = simplify(graph_of(idle, rows(4, 3)))
+    assert calls(graph) == 1
+    torch.testing.assert_close(graph(rows(4, 3)), 2 * rows(4, 3))
+
+
+def test_a_sum_with_zeros_that_widens_stays():
+    graph = simplify(graph_of(lambda x: x[:, :1] + torch.zeros(4, 3, dtype=x.dtype), rows(4, 3)))
+    assert graph(rows(4, 3)).shape == (4, 3)
+
+
+def test_constants_are_folded_and_what_they_were_made_of_is_dropped():
+    graph = simplify(graph_of(lambda x: x @ (WEIGHT @ WEIGHT + 1.0), rows(4, 3)))
+    assert calls(graph) == 1
+    assert len([*graph.buffers()]) == 1
+    torch.testing.assert_close(graph(rows(4, 3)), rows(4, 3) @ (WEIGHT @ WEIGHT + 1.0))
+
+
+def test_constants_that_would_grow_are_not_folded():
+    graph = simplify(graph_of(lambda x: x + torch.ones(1, dtype=x.dtype).expand(300, 300).sum(), rows(2, 2)))
+    assert all(value.nbytes <= 2**16 for value in graph.buffers())
+    torch.testing.assert_close(graph(rows(2, 2)), rows(2, 2) + 90000)
+
+
+def test_what_was_made_from_the_number_of_rows_follows_any_number():
+    def function(x: Tensor) -> Tensor:
+        twice = x.reshape(2 * x.shape[0], -1).flip(1).reshape(x.shape)
+        return torch.cat([twice, torch.ones(x.shape[0], 1, dtype=x.dtype)], dim=1)
+
+    graph = graph_of(function, rows(ROWS, 4))
+    _any_batch(graph, ROWS)
+    simplify(graph)
+    for n in (1, 2, 17):
+        torch.testing.assert_close(graph(rows(n, 4)), function(rows(n, 4)))
+
+
+KERNEL = rows(4, 3, 3, seed=2).float()
+OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "add with a factor": (lambda x: torch.add(x, x.abs(), alpha=-0.5), (3,)),
+    "subtract from a number": (lambda x: torch.rsub(x, 2.0), (3,)),
+    "power of a number": (lambda x: torch.pow(2.0, x), (3,)),
+    "whole powers": (lambda x: x.pow(3) + x.square(), (3,)),
+    "clamp on one side": (lambda x: x.clamp(min=-0.3) - x.clamp(max=0.4), (3,)),
+    "comparisons": (lambda x: ((x > 0.1) & (x <= 1.0) | (x == 0)).float(), (3,)),
+    "where, NaN and infinity": (lambda x: torch.where(torch.isfinite(1 / x.relu()), x, 0.5), (3,)),
+    "smooth activations": (lambda x: F.elu(x) + F.gelu(x) + F.silu(x) + torch.erf(x), (3,)),
+    "softmax and its logarithm": (lambda x: F.softmax(x, 1) + F.log_softmax(x, 1), (5,)),
+    "sums, means and extremes": (lambda x: x.sum(1) + x.mean(1) + x.amax(1) + x.amin(1), (4,)),
+    "cumulative sums": (lambda x: x.cumsum(1), (4,)),
+    "places of extremes": (lambda x: (x.argmax(1) + x.argmin(1)).float(), (4,)),
+    "gather along a dimension": (lambda x: x.gather(1, x.argmax(1, keepdim=True)), (5,)),
+    "slices with steps": (lambda x: x[:, 1::2] + x[:, :-1:2], (6,)),
+    "flip, roll and repeat": (lambda x: x.flip(1).repeat(1, 2), (3,)),
+    "parts and stacks": (lambda x: torch.stack(x.split(2, dim=1), 1).flatten(1), (6,)),
+    "pads": (lambda x: F.pad(x, (1, 2), value=0.5), (3,)),
+    "products with a vector": (lambda x: x @ KERNEL[0, 0], (3,)),
+    "convolution with stride and dilation": (
+        lambda x: F.conv1d(x, KERNEL, stride=2, padding=2, dilation=2),
+        (3, 9),
+    ),
+    "pools": (lambda x: F.max_pool1d(x, 3, 2, 1)[..., :4] + F.avg_pool1d(x, 2)[..., :4], (2, 8)),
+}
+
+
+def written(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]):
+    """The function as an ONNX model of any number of rows."""
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    traced = graph_of(lambda x: {"found": function(x)}, rows(ROWS, *shape).float())
+    _any_batch(traced, ROWS)
+    traced.meta["rows"] = ROWS
+    return to_onnx(simplify(traced), ["x"])
+
+
+@each("name", OPERATIONS)
+def test_onnxruntime_computes_an_operation_as_torch_does(name):
+    runtime = pytest.importorskip("onnxruntime")
+    function, shape = OPERATIONS[name]
+    file = written(function, shape)
+    session = runtime.InferenceSession(file.SerializeToString(), providers=["CPUExecutionProvider"])
+    for n in (1, 3):
+        x = rows(n, *shape, seed=n).float()
+        (found,) = session.run(None, {"x": x.numpy()})
+        # float32, and other approximations of erf and exp
+        np.testing.assert_allclose(found, function(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_operation_without_a_translation_is_refused_by_name():
+    with pytest.raises(trustgp.ExportError, match=r"aten\.sort\.default"):
+        written(lambda x: x.sort(1).values, (4,))
