@@ -45,8 +45,11 @@ def begun(folder: Path) -> list[Begun]:
     return found
 
 
-def watched(function: Callable, folder: Path, seconds: float, deadly: int | None) -> Callable:
-    """The function, slowed down, with marks when a task begins and ends; one expert kills its worker."""
+def watched(function: Callable, folder: Path, seconds: float, deadly: int | None, stuck: str) -> Callable:
+    """The function, slowed down, with marks when a task begins and ends; one expert kills its worker.
+
+    Nothing that is begun on the node `stuck` ends by itself.
+    """
 
     def work(task):  # a closure travels whole: workers need not find this file
         ray = sys.modules.get("ray")
@@ -55,7 +58,7 @@ def watched(function: Callable, folder: Path, seconds: float, deadly: int | None
         mark.touch()
         if task.number == deadly:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(seconds)
+        time.sleep(600 if node == stuck else seconds)
         result = function(task)
         mark.with_name(mark.name + "_done").touch()
         return result
@@ -72,6 +75,7 @@ class Watched:
         after: How many results come before it happens.
         accident: What happens; it is given the tasks in flight, of which there is one at least.
         deadly: An expert that kills its worker, always.
+        stuck: A node whose tasks never end: they are in flight for sure when it is removed.
     """
 
     def __init__(
@@ -82,9 +86,10 @@ class Watched:
         after: int = 1,
         accident: Callable[[list[Begun]], None] | None = None,
         deadly: int | None = None,
+        stuck: str = "none",
     ) -> None:
         self.executor, self.folder, self.after = executor, folder, after
-        self.accident, self.deadly, self.happened = accident, deadly, False
+        self.accident, self.deadly, self.stuck, self.happened = accident, deadly, stuck, False
         self.nearby, self.workers = nearby(executor), executor.workers
 
     def run(self, function, tasks):
@@ -92,7 +97,8 @@ class Watched:
             yield from self.executor.run(function, tasks)
             return
         seconds = 0.3 if self.accident else 0.0
-        results = self.executor.run(watched(function, self.folder, seconds, self.deadly), tasks)
+        function = watched(function, self.folder, seconds, self.deadly, self.stuck)
+        results = self.executor.run(function, tasks)
         for number, pair in enumerate(results, start=1):
             if number == self.after and self.accident:
                 self.happened = True
@@ -176,7 +182,7 @@ def test_a_removed_node_changes_nothing(two_nodes, whole, marks, tmp_path):
         two_nodes.replace_second()
 
     list(Ray().run(lambda _: time.sleep(0.5), range(4)))  # both nodes have a worker now
-    assert saved(fit(Watched(Ray(), marks, accident=remove)), tmp_path) == whole
+    assert saved(fit(Watched(Ray(), marks, accident=remove, stuck=gone)), tmp_path) == whole
     assert {one.expert for one in lost} <= {one.expert for one in begun(marks) if one.node != gone}
     assert lost
 
