@@ -3,8 +3,7 @@
     python benchmarks/sketch.py [--seeds 20] [--rows 24]
 
 1. The error of the sketched kernel against the exact one, root mean square over pairs of rows and seeds and
-   relative to the geometric mean of the two diagonal entries: it should fall as 1 / sqrt(dim), so that
-   error * sqrt(dim) stays.
+   relative to the geometric mean of the two diagonal entries, beside that of a count sketch of all gradients.
 2. Seconds for each row: a sketch of 4,096, the gradient rows themselves, and the network alone.
 
 The network is a small convolutional one with two outputs, its weights random.
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from trustgp.tangents import JacobianRows, Sketch, output_mixes
 from trustgp.tangents.network import prepare
+from trustgp.tangents.projections import find_projections
 from trustgp.tangents.sketch import SketchMap
 
 DIMS = (64, 256, 1024, 4096)
@@ -74,12 +74,20 @@ def main() -> None:
     gram = exact.gram(exact)
     errors = {}
     for dim in DIMS:
-        squares = []
+        squares: dict[str, list[float]] = {}
         for seed in range(options.seeds):
-            made = SketchMap(first.gradients, Sketch(dim, seed=seed), first.working_bytes())(inputs)
-            squares.append(relative_error(made.gram(made), gram))
-        errors[dim] = math.sqrt(sum(squares) / len(squares))
-        print(f"dim {dim:5}: error {errors[dim]:.4f}, error * sqrt(dim) {errors[dim] * math.sqrt(dim):.2f}")
+            sketch = Sketch(dim, seed=seed)
+            # without projections it is the count sketch that models had before there were any
+            for name, by in (
+                ("projected", find_projections(first.gradients, inputs, sketch.width, sketch.seed)),
+                ("count", None),
+            ):
+                made = SketchMap(first.gradients, sketch, first.working_bytes(), by)(inputs)
+                squares.setdefault(name, []).append(relative_error(made.gram(made), gram))
+        errors[dim] = {name: math.sqrt(sum(lot) / len(lot)) for name, lot in squares.items()}
+        print(
+            f"dim {dim:5}: error {errors[dim]['projected']:.4f}, of a count sketch {errors[dim]['count']:.4f}"
+        )
     with torch.no_grad():
         times = {
             "sketch": seconds(lambda: first(inputs), options.rows),
@@ -91,7 +99,6 @@ def main() -> None:
         "parameters": network.num_parameters,
         "seeds": options.seeds,
         "error": errors,
-        "error_times_root_dim": {dim: error * math.sqrt(dim) for dim, error in errors.items()},
         "seconds_per_row": times,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

@@ -1,5 +1,6 @@
-"""What the benchmark of scale counts and claims; the benchmarks themselves are not run here."""
+"""What the benchmark of scale counts and claims, and that the one of large networks runs."""
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -14,14 +15,15 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 
 @pytest.fixture
 def scripts(monkeypatch):
-    """benchmarks/scale.py and benchmarks/floor.py as modules."""
+    """Some of the benchmarks as modules."""
     monkeypatch.syspath_prepend(str(FOLDER))
     import floor
+    import large
     import scale
 
-    yield Namespace(floor=floor, scale=scale)
-    for name in ("floor", "scale"):
-        sys.modules.pop(name)
+    yield Namespace(floor=floor, large=large, scale=scale)
+    for name in ("floor", "large", "networks", "resnet", "scale"):
+        sys.modules.pop(name, None)
 
 
 def test_the_floor_counts_products_of_feature_rows_and_factors_by_hand(scripts, case, fit_case):
@@ -76,3 +78,35 @@ def test_the_promise_is_judged_by_time_and_by_what_torch_keeps_on_the_gpu(
     assert scripts.scale.promised(options, ledger)["promise"]["met"] == met
     options.rows = 10_000
     assert scripts.scale.promised(options, ledger) == {"promise": None}
+
+
+def test_the_benchmark_of_large_networks_runs_every_part(scripts, monkeypatch, capsys):
+    pytest.importorskip("transformers", reason='not installed: pip install "trustgp[hf]"')
+    parts = ["networks", "cpu", "resnet18", "images", "million"]
+    monkeypatch.setattr(sys, "argv", ["large.py", "--small", "--network", "vit", "--part", *parts])
+    before = torch.get_num_threads()
+    with torch.random.fork_rng():
+        scripts.large.main()
+    assert torch.get_num_threads() == before
+    *lines, last = capsys.readouterr().out.splitlines()
+    result = json.loads(last)
+    assert result["errors"] == {}
+    figures = result["figures"]
+    resnets = {f"resnet18 {name}" for name in ("classes", "shared outputs")}
+    assert figures.keys() == {"vit", "cpu vit", "cpu convnet", *resnets, "images", "million"}
+    assert sum(map(len, figures.values())) == len(lines)
+    assert all(found["fit s"] > 0 for part, found in figures.items() if part != "million")
+    assert {"predict 64 over forward", "predict 1 over forward"} <= figures["cpu vit"].keys()
+    assert "million: shared s" in "\n".join(lines)
+
+
+def test_a_part_of_the_benchmark_that_fails_is_told_and_the_others_go_on(scripts, capsys):
+    def fails():
+        raise MemoryError("too small")
+
+    figures = scripts.large.Figures()
+    figures.attempt("one", fails)
+    figures.attempt("two", lambda: figures.say("two", fit_over_forward=3.0))
+    assert figures.errors == {"one": "MemoryError: too small"}
+    assert figures.found == {"two": {"fit over forward": 3.0}}
+    assert "one: failed: MemoryError: too small" in capsys.readouterr().out

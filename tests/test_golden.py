@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from golden_cases import CASES, FOLDER, answers, fitted, kept, network_of
+from golden_cases import CASES, FOLDER, REFITTED, answers, fitted, kept, network_of
 
 import trustgp
 
@@ -12,11 +12,11 @@ import trustgp
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}
 
 
-def assert_as_kept(case: str, model, table) -> None:
+def assert_as_kept(case: str, model, table, prefix: str = "answers") -> None:
     found = answers(case, model, table)
     for name, value in found.items():
         torch.testing.assert_close(
-            value, table[f"answers.{name}"], **CLOSE, msg=lambda text, n=name: f"{n}: {text}"
+            value, table[f"{prefix}.{name}"], **CLOSE, msg=lambda text, n=name: f"{n}: {text}"
         )
 
 
@@ -26,7 +26,7 @@ def test_a_fit_answers_as_it_did(case):
         pytest.importorskip("transformers", reason="detectors come from transformers")
     table = kept(case)
     _, model = fitted(case, table)
-    assert_as_kept(case, model, table)
+    assert_as_kept(case, model, table, "refit" if case in REFITTED else "answers")
 
 
 @pytest.mark.parametrize("case", CASES)

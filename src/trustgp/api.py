@@ -95,26 +95,8 @@ def fit(
     Returns:
         An `UncertaintyModel`; of a detector a `DetectionModel`.
     """
-    given: dict[str, Any] = {
-        "likelihood": likelihood,
-        "validation": validation,
-        "groups": groups,
-        "num_experts": num_experts,
-        "tangents": tangents,
-        "outputs": outputs,
-        "output": output,
-        "patchwork": patchwork,
-        "division": division,
-        "witness": witness,
-        "budget": budget,
-        "memory": memory,
-        "executor": executor,
-        "device": device,
-        "seed": seed,
-        "progress": progress,
-        "checkpoint": checkpoint,
-        "strict": strict,
-    }
+    given = dict(locals())  # all that was passed, by name
+    network, train = given.pop("network"), given.pop("train")
     for kind, fitter in FITTERS.items():
         if isinstance(likelihood, kind):
             return fitter(network, train, given.pop("likelihood"), **given)
@@ -128,16 +110,13 @@ def load(
     output: Output | None = None,
     device: str | torch.device | None = None,
 ) -> UncertaintyModel | Any:
-    """Read a model that was saved, for the network it was fitted to.
+    """Read an `UncertaintyModel` or `DetectionModel` that was saved, for the network it was fitted to.
 
     Args:
         path: The file.
         network: The same trained network; other weights are refused.
         output: What picks its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
-
-    Returns:
-        An `UncertaintyModel`; of a detector a `DetectionModel`.
     """
     kind = kind_of(Path(path))
     kind = kind if kind in FORMATS else KIND  # whose reader says what is wrong

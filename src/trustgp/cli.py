@@ -18,8 +18,7 @@ WIDE = 110  # columns where there is no terminal to ask
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 0 is success, 1 a missing optional package, 2 a mistake of the user.
 
-    Args:
-        arguments: Without the program's name; None: those of the process.
+    The arguments come without the program's name; None: those of the process.
     """
     parser = argparse.ArgumentParser(prog="trustgp", description="Honest error bars for trained networks.")
     parser.add_argument("--version", action="version", version=f"trustgp {__version__}")

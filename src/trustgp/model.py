@@ -15,20 +15,25 @@ from .experts.witness import WitnessState
 from .fitting.update import update_state
 from .likelihoods import Calibrations, Shape
 from .likelihoods.prediction import Prediction
+from .state import model_state
 from .state.conformal import ConformalIntervals, ConformalSets, conformal
 from .state.model_file import save_state
-from .state.model_state import FittedModel, ModelState, Provenance, Training, nbytes, predict, predict_latent
+from .state.model_state import FittedModel, ModelState, Provenance, Training, of_state
 from .tangents.base import Features
 
 
 class UncertaintyModel(FittedModel):
-    """A trained network with an honest error bar. Made by `trustgp.fit` or `trustgp.load`.
+    """A trained network with an honest error bar. Made by `trustgp.fit` or `trustgp.load`."""
 
-    Args:
-        state: All that is known; `threshold`, `update` and a move to another device replace it.
-    """
-
-    state: ModelState
+    state: ModelState  # all that is known; `threshold`, `update` and a move to another device replace it
+    mixtures: tuple[Mixture, ...] = of_state("mixtures", "One per kernel.")
+    witness: WitnessState | None = of_state("witness", "The second opinion; None: there is none.")
+    calibrations: Calibrations = of_state("calibrations", "What the likelihood learnt from held-out rows.")
+    origin: Provenance = of_state("provenance", "Where the model comes from: plain values, saved with it.")
+    memory: Training | None = of_state("training", "What `update` needs; None after loading.")
+    num_experts: int = of_state("num_experts", "Experts of all kernels together.")
+    shape: Shape = of_state("shape", "The sizes on which calibrations depend.")
+    device: torch.device = of_state("device", "Where it lies.")
 
     def __init__(self, state: ModelState) -> None:
         super().__init__()
@@ -37,39 +42,9 @@ class UncertaintyModel(FittedModel):
         self.training = state.network.training
 
     @property
-    def mixtures(self) -> tuple[Mixture, ...]:
-        """One per kernel."""
-        return self.state.mixtures
-
-    @property
-    def witness(self) -> WitnessState | None:
-        """The second opinion; None: there is none."""
-        return self.state.witness
-
-    @property
-    def calibrations(self) -> Calibrations:
-        """What the likelihood has learnt from held-out rows."""
-        return self.state.calibrations
-
-    @property
-    def origin(self) -> Provenance:
-        """Where the model comes from: plain values that are saved with it."""
-        return self.state.provenance
-
-    @property
-    def memory(self) -> Training | None:
-        """What `update` needs; None after loading."""
-        return self.state.training
-
-    @property
-    def num_experts(self) -> int:
-        """Experts of all kernels together."""
-        return self.state.num_experts
-
-    @property
     def nbytes(self) -> int:
         """What the error bar holds in memory, the network itself not counted."""
-        return nbytes(self.state)
+        return model_state.nbytes(self.state)
 
     @property
     def bound(self) -> Tensor:
@@ -82,15 +57,6 @@ class UncertaintyModel(FittedModel):
         pairs = [(k, e) for k, mixture in enumerate(self.mixtures) for e in range(len(mixture.experts))]
         return [(k, e) for k, e in pairs if self.mixtures[k].experts[e].failed]
 
-    @property
-    def shape(self) -> Shape:
-        """The sizes on which calibrations depend."""
-        return self.state.shape
-
-    @property
-    def device(self) -> torch.device:
-        return self.state.device
-
     def predict(self, inputs: Any) -> Prediction:
         """The network's own output, with its error bar.
 
@@ -98,11 +64,11 @@ class UncertaintyModel(FittedModel):
             inputs: A tensor, tuple or dict as the network takes them, or a Dataset or DataLoader of
                 inputs or of (inputs, targets).
         """
-        return predict(self.state, inputs)
+        return model_state.predict(self.state, inputs)
 
     def raw(self, inputs: Inputs, outputs: Tensor, features: Features | None = None) -> LatentPrediction:
         """What experts and witness say before calibration; see `trustgp.state.model_state.predict_latent`."""
-        return predict_latent(self.state, inputs, outputs, features)
+        return model_state.predict_latent(self.state, inputs, outputs, features)
 
     def novelty(self, inputs: Inputs) -> Tensor:
         """How far from the training rows, in [0, 1], shape [n]."""
@@ -125,22 +91,19 @@ class UncertaintyModel(FittedModel):
     def conformal(self, validation: Any, *, level: float = 0.9) -> ConformalIntervals | ConformalSets | Any:
         """Intervals, or sets of classes, that hold the target with probability `level` at least.
 
+        What is returned has `interval(inputs)` or `sets(inputs)`; see `trustgp.state.conformal`.
+
         Args:
             validation: Rows that neither the network nor the fit has seen: (inputs, targets), a Dataset or a
                 DataLoader. Not those that the model was calibrated on.
             level: In (0, 1).
-
-        Returns:
-            An object with `interval(inputs)` for regression, `sets(inputs)` for classification; see
-            `trustgp.state.conformal`.
         """
         return conformal(self, validation, level=level)
 
     def update(self, new_rows: Any, *, groups: Any = None, train: Any = None, **options: Any) -> list[int]:
         """Add rows; only the experts concerned are solved again. See `trustgp.fitting.update`.
 
-        Returns:
-            Which experts were solved again, counted through all kernels.
+        They are returned, counted through all kernels.
         """
         self.state, touched = update_state(self.state, new_rows, groups=groups, train=train, **options)
         return touched

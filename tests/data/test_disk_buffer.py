@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trustgp.data import rows as spooling
-from trustgp.data.rows import RowBuffer
+from trustgp.data.rows import RowBuffer, mapped_rows
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
 
@@ -121,3 +121,22 @@ def test_a_temporary_folder_that_cannot_be_written_is_named(monkeypatch):
     monkeypatch.setattr(spooling.tempfile, "TemporaryFile", refuse)
     with pytest.raises(PermissionError, match=tempfile.gettempdir()):
         collected([[torch.ones(3)]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_table_on_the_disk_is_written_and_read_like_any_other(temporary, dtype):
+    found, rows = mapped_rows(5, some(dtype, 2, 3)), some(dtype, 5, 3)
+    for place in (3, 0):
+        found[place : place + 3].copy_(rows[place : place + 3])
+    assert torch.equal(found, rows)
+    assert found.dtype == dtype
+    assert os.listdir(temporary) == []
+
+
+def test_a_table_for_which_the_disk_has_no_room_is_refused_before_it_is_written(monkeypatch):
+    def full(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        mapped_rows(5, torch.ones(2, 3))

@@ -114,7 +114,7 @@ def problem_and_tasks(request, case, report):
     residuals = residual_of(ready.network, trustgp.Regression(), rows, context, name="train")
     (problem,) = make_problems(ready.maps, rows, residuals, torch.arange(len(rows)) // 10, [])
     if problem.tangents.num_columns(expert=False) is not None:
-        problem = replace(problem, known=precompute_features(problem.tangents, rows, context))
+        problem = replace(problem, known=precompute_features(problem.tangents, rows, context, mapped=False))
     partition, _ = divide(
         problem.tangents,
         rows,

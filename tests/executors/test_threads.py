@@ -1,5 +1,7 @@
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -11,6 +13,17 @@ from trustgp.executors import Threads
 def test_every_task_is_run_once_and_carries_its_position(count):
     results = dict(Threads(count).run(lambda task: task**2, [3, 1, 4, 1, 5]))
     assert results == {0: 9, 1: 1, 2: 16, 3: 1, 4: 25}
+
+
+def test_a_result_that_was_handed_over_is_not_held_on_to():
+    results = Threads(1).run(lambda task: torch.ones(task), [1, 2, 3])
+    seen = []
+    for _, result in results:
+        assert all(reference() is None for reference in seen)
+        seen.append(weakref.ref(result))
+        del result, _
+        gc.collect()
+    assert len(seen) == 3
 
 
 def test_no_tasks_give_no_results():

@@ -36,15 +36,36 @@ def test_distances_in_small_lots_give_the_same_centroids(monkeypatch):
         assert torch.equal(some, all_at_once)
 
 
-@pytest.mark.parametrize("gone", range(5))
-def test_rows_move_to_new_halves_as_if_all_were_asked_again(gone):
-    points, before, halves = cloud(200, 3, 0), cloud(5, 3, 1), cloud(2, 3, 2)
-    labels, apart = gating._nearest(points, before)
-    after = torch.cat([before[:gone], before[gone + 1 :], halves])
-    orphans = (labels == gone).nonzero().flatten()
-    moved = gating._with_halves(points, labels, apart, gone, orphans, after)
-    for found, expected in zip(moved, gating._nearest(points, after), strict=True):
-        assert torch.equal(found, expected)
+def test_a_cell_that_is_too_large_gives_way_to_the_means_of_its_halves(monkeypatch):
+    points, centroids = cloud(200, 3, 0), cloud(5, 3, 1)
+    labels = nearest_two(points, centroids)[0]
+    cells = [(labels == number).nonzero().flatten() for number in range(5)]
+    *others, largest = sorted(range(5), key=lambda number: len(cells[number]))
+    monkeypatch.setattr(gating, "OVERSIZE", (len(cells[largest]) - 1) / 40)
+    after = gating._split(points, centroids, dict(enumerate(cells)), target=40, most=10, seed=0)
+    assert torch.equal(after[:4], centroids[sorted(others)])
+    mine = points[cells[largest]]
+    side = nearest_two(mine, after[4:])[0]
+    for number, half in enumerate(after[4:]):
+        torch.testing.assert_close(half, mine[side == number].mean(dim=0), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_expert_is_oversized_or_empty_after_many_splits(seed):
+    """k-means sees one corner of the rows: nearly every expert lies elsewhere and must be split off."""
+    points = torch.cat([cloud(4000, 3, seed), 0.1 * cloud(400, 3, seed + 9) + 6.0])
+    centroids = find_centroids(points[4000:], points, 40, seed=seed)
+    sizes = torch.bincount(nearest_two(points, centroids)[0], minlength=len(centroids))
+    assert int(sizes.min()) > 0
+    assert int(sizes.max()) <= OVERSIZE * 110
+    assert 40 <= len(centroids) <= 80
+
+
+def test_rows_in_one_place_do_not_keep_the_others_from_being_split():
+    points = torch.cat([torch.zeros(500, 2, dtype=torch.float64), cloud(400, 2, 0) + 9.0])
+    centroids = find_centroids(points[498:502], points, 10, seed=0)
+    sizes = torch.bincount(nearest_two(points, centroids)[0])
+    assert sorted(sizes.tolist())[-2] <= OVERSIZE * 90
 
 
 def test_ties_go_to_the_first_centroid():
@@ -128,15 +149,19 @@ def test_the_same_seed_gives_the_same_centroids():
 @pytest.mark.parametrize(
     ("n", "experts", "subset", "expected"),
     [
-        (10_000, 4, None, 512),
-        (10_000, 100, None, 800),
-        (100, 4, None, 100),
-        (100, 4, 20, 20),
-        (100, 40, 20, 40),
+        (10_000, 4, None, (512, 512)),
+        (10_000, 64, None, (512, 512)),
+        (10_000, 100, None, (512, 800)),  # the gate does not grow with the experts
+        (600, 100, None, (512, 600)),
+        (100, 4, None, (100, 100)),
+        (100, 4, 20, (20, 20)),
+        (100, 40, 20, (40, 40)),
+        (10_000, 100, 200, (200, 200)),
     ],
 )
-def test_subset_size(n, experts, subset, expected):
-    assert Division(subset=subset).subset_size(n, experts) == expected
+def test_rows_of_the_kernel_pca_and_of_the_k_means(n, experts, subset, expected):
+    division = Division(subset=subset)
+    assert (division.subset_size(n, experts), division.clustered_size(n, experts)) == expected
 
 
 @pytest.mark.parametrize("options", [{"components": 0}, {"subset": 1}])

@@ -1,3 +1,6 @@
+import logging
+import re
+
 import pytest
 import torch
 
@@ -5,6 +8,7 @@ from trustgp.data.quantities import parse_bytes, size_text
 from trustgp.executors import Threads
 from trustgp.experts.gate import Division
 from trustgp.experts.witness import Witness
+from trustgp.fitting import duration
 from trustgp.fitting.divide import (
     FEWEST_ROWS,
     OVERHEAD,
@@ -117,7 +121,8 @@ def test_a_budget_leaves_the_gate_a_quarter(case):
 def plan(case, n=160, num_experts=None, budget=None, **options):
     given = {"witness": Witness(), "num_experts": num_experts, "budget": budget, **options}
     options, sample, workers = FitOptions.parse(**given), case.inputs[:16], Threads(2).workers
-    return make_plan([bound_map(case)], sample, n, options, num_outputs=2, workers=workers)
+    bound = bound_map(case, options.tangents)
+    return make_plan([bound], sample, n, options, num_outputs=2, workers=workers)
 
 
 @pytest.mark.parametrize(("n", "experts"), [(160, 1), (1000, 1), (1001, 2), (64_000, 64)])
@@ -194,3 +199,68 @@ def test_kept_features_take_memory_and_save_time(case):
     assert kept.peak_bytes > rows
     # no worker makes features beside the expert that it solves
     assert kept.peak_bytes <= found.peak_bytes + rows
+
+
+def test_features_in_a_mapped_file_take_no_memory(case):
+    found = plan(case, 5000, 8)
+    kept, mapped = found.keeping(), found.keeping(mapped=True)
+    assert kept.peak_bytes - mapped.peak_bytes == 5000 * bound_map(case).row_bytes() == found.kept_bytes
+    assert (kept.mapped, mapped.mapped) == (False, True)
+    assert kept.keep_features
+    assert mapped.keep_features
+
+
+def test_one_expert_of_many_rows_needs_no_kernel_between_them(case):
+    options = {"tangents": JacobianRows(), "num_experts": 1, "witness": None}
+    few, many = (plan(case, n, **options).keeping(mapped=True).peak_bytes for n in (100_000, 200_000))
+    assert many < 2**30 < 8 * 200_000**2
+    assert many < 2.1 * few
+    rows = 200_000 * bound_map(case, JacobianRows()).row_bytes()
+    assert plan(case, 200_000, **options).keeping().peak_bytes == many + rows
+    assert plan(case, 200_000, **options).peak_bytes < 2**30 + 3 * rows
+
+
+def test_a_budget_below_the_columns_needs_the_kernel_between_them(case):
+    width = bound_map(case, JacobianRows()).num_columns(expert=True)
+    options = {"tangents": JacobianRows(), "num_experts": 1, "witness": None}
+    assert plan(case, 20_000, budget=8 * width * 200, **options).peak_bytes > 8 * 20_000**2
+    assert plan(case, 20_000, budget=2**30, **options).peak_bytes < 8 * 20_000**2
+
+
+def test_time_is_counted_from_the_pace_of_a_worker(case, monkeypatch):
+    def at(pace, n, experts, **options):
+        monkeypatch.setattr(duration, "_pace", lambda *given: pace)
+        found = plan(case, n, experts, **options)
+        return found.seconds, found.kept_seconds
+
+    row, linear, expert, cube = (1.0, 0, 0, 0, 0), (0, 1.0, 0, 0, 0), (0, 0, 0, 1.0, 0), (0, 0, 0, 0, 1.0)
+    alone = {"witness": None}
+    assert at(row, 160, 1, **alone) == (160, 80)  # solved by one of two workers; made by both
+    assert at(linear, 160, 4, **alone) == (80, 80)
+    assert at(expert, 160, 4, **alone) == (2, 2)
+    assert at(expert, 160, 1, **alone) == (1, 1)
+    assert at(cube, 160, 4, **alone) == (0, 0)
+    assert min(at(cube, 160, 4)) > 0
+    # the gate's rows, those of the bound, all rows by two workers, and each expert's with what it is offered
+    assert at(row, 160, 4, **alone)[0] == 160 + 160 + 80 + 2 * (40 + 3 * 4 + 3 * 8)
+
+
+def test_rows_to_calibrate_on_take_time(case, monkeypatch):
+    monkeypatch.setattr(duration, "_pace", lambda *given: (1.0, 0, 0, 0, 0))
+    options, sample = FitOptions.parse(witness=None, num_experts=4), case.inputs[:16]
+    sizes = {"num_outputs": 2, "workers": 2}
+    few, more = (
+        make_plan([bound_map(case)], sample, 160, options, answered=rows, **sizes) for rows in (0, 50)
+    )
+    assert more.seconds == few.seconds + 25
+
+
+def test_a_fit_says_how_long_it_took_beside_what_was_expected(fit_case, caplog):
+    state = torch.get_rng_state()
+    with caplog.at_level(logging.INFO, logger="trustgp"):
+        fit_case()
+    said = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(r"fitted in [\d.,]+ s, [\d.,]+ rows/s; [\d.,]+ s were expected\.", said[-1])
+    expected = re.search(r"([\d.,]+) s were", said[-1])[1]
+    assert any(line.endswith(f"and about {expected} s.") for line in said)
+    assert torch.equal(torch.get_rng_state(), state)

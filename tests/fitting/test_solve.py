@@ -4,6 +4,7 @@ from reference import dense_gram, dense_jacobian, mass_between_by_loops
 
 from trustgp.data.rows import Rows
 from trustgp.executors import FitContext, Threads
+from trustgp.experts import gate as gate_module
 from trustgp.experts.expert import Problem, Solved
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import CANDIDATES, Patchwork, RowQuota, lend_rows
@@ -82,6 +83,26 @@ def test_the_subset_of_the_division_is_used(case, report):
     assert len(partition.gate.projection.features) == 40
 
 
+@pytest.mark.parametrize(("experts", "clustered"), [(4, 32), (10, 80)])
+def test_of_many_experts_the_k_means_has_more_rows_than_the_gate_holds(
+    case, report, monkeypatch, experts, clustered
+):
+    monkeypatch.setattr(gate_module, "SUBSET", 32)
+    seen = []
+
+    def find_centroids(subset, points, *rest, **options):
+        seen.append((subset, points))
+        return gate_module.find_centroids(subset, points, *rest, **options)
+
+    monkeypatch.setattr(divide_module, "find_centroids", find_centroids)
+    partition, _ = divided(case, report, experts)
+    ((subset, points),) = seen
+    assert len(partition.gate.projection.features) == 32
+    assert len(subset) == clustered
+    rows = torch.randperm(160, generator=torch.Generator().manual_seed(0))[:clustered].sort().values
+    torch.testing.assert_close(subset, points[rows], rtol=1e-10, atol=1e-10)
+
+
 def test_the_bound_of_few_rows_is_exact(case, report):
     partition, bound = divided(case, report, 4)
     gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
@@ -103,6 +124,12 @@ def test_the_bound_of_many_rows_is_estimated_on_some(case, report, monkeypatch):
     _, estimate = divided(case, report, 4)
     assert 0 < float(estimate) < 1
     assert float(estimate) == pytest.approx(float(exact), rel=0.5)
+
+
+def test_a_task_travels_with_its_own_rows_only(case, report):
+    tasks = make_tasks(divided(case, report, 5)[0], RowQuota(10**6, 3))
+    for rows in (rows for task in tasks for rows in (task.own, task.candidates)):
+        assert rows.untyped_storage().nbytes() == 8 * len(rows)
 
 
 def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, report):

@@ -347,7 +347,7 @@ def test_jitter_is_recorded_for_each_expert(monkeypatch, tmp_path):
 
     def indefinite(gram, targets):
         level = float(gram.diagonal().mean())
-        if not damaged:  # the first expert only
+        if not damaged and len(gram) > 10:  # the first expert only; what is timed beforehand is smaller
             damaged.append(level)
             gram = gram - 2e-7 * level * torch.eye(len(gram), dtype=gram.dtype)
             targets = gram @ targets  # no noise: tau goes to its lower bound

@@ -175,9 +175,10 @@ def measure(network, n, targets, **options):
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = status("VmRSS")
     model = quiet_fit(network, (x, y), **options)
-    mean = -(-n // options["num_experts"])  # some expert sees as many rows: their features and their kernel
+    mean = -(-n // options["num_experts"])  # some expert sees as many rows
     tangents = model.mixtures[0].tangents
-    needed = model.nbytes + mean * (tangents.row_bytes() + 8 * mean) + tangents.working_bytes()
+    wide = min(mean, tangents.num_columns(expert=True) or mean)  # their kernel, or sums over them
+    needed = model.nbytes + mean * tangents.row_bytes() + 8 * wide**2 + tangents.working_bytes()
     return [plans[-1].peak_bytes, status("VmHWM") - before, plans[-1].state_bytes, model.nbytes, needed]
 
 wide, narrow = deep(21, 128, 128, 128, 7), deep(21, 64, 64, 7)
@@ -190,6 +191,8 @@ print(json.dumps({
     "columns": measure(
         narrow, 1200, 7, num_experts=3, tangents=trustgp.JacobianRows(keep=2000, keep_per_expert=200)
     ),
+    "sums": measure(narrow, 12000, 7, num_experts=1, tangents=trustgp.Sketch(512)),
+    "sums-apart": measure(narrow, 9000, 7, num_experts=3, tangents=trustgp.Sketch(512)),
 }))
 """
 
@@ -199,7 +202,16 @@ AT_ONCE = {"MIMALLOC_PURGE_DELAY": "0"}  # torch's allocator on AArch64, which e
 
 # The estimate over what is counted, half as much again: chunks on the way and two workers are in it, and they
 # count for more where an expert is small.
-MOST = {"shared": 8, "one-expert": 7, "budget": 26, "many-experts": 3, "rows": 27, "columns": 32}
+MOST = {
+    "shared": 8,
+    "one-expert": 7,
+    "budget": 26,
+    "many-experts": 3,
+    "rows": 27,
+    "columns": 32,
+    "sums": 20,
+    "sums-apart": 20,
+}
 
 
 def test_the_peak_of_a_fit_stays_below_its_estimate():

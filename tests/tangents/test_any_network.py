@@ -174,6 +174,9 @@ def test_layers_that_are_known_need_no_gradient_for_each_row():
         "frames as rows",
         "frames first",
         "weights from the right",
+        "vision transformer",
+        "attention",
+        "encoder and decoder",
     )
     with Many() as check:
         for name, plan in plans(*known):
@@ -183,7 +186,7 @@ def test_layers_that_are_known_need_no_gradient_for_each_row():
 
 
 def test_what_belongs_to_no_layer_is_left_to_torch_func():
-    others = ("vision transformer", "attention", "open parameters", "weight norm", "tied, transposed")
+    others = ("open parameters", "weight norm", "tied, transposed")
     with Many() as check:
         for name, plan in plans(*others):
             with check(name):
@@ -404,14 +407,35 @@ def test_a_sketched_fit_goes_on_from_its_checkpoint(tmp_path, assert_same_state)
 
 
 @pytest.mark.parametrize("tangents", [JacobianRows(keep_per_expert=9), Sketch(64)], ids=["rows", "sketch"])
-def test_features_that_are_kept_during_the_fit_change_nothing(tangents, monkeypatch):
-    network, inputs = rows_of("gru", 60)
-    options = {"tangents": tangents, "num_experts": 3}
+@pytest.mark.parametrize("experts", [1, 3])
+def test_features_that_are_kept_during_the_fit_change_nothing(tangents, experts, monkeypatch, tmp_path):
+    network, inputs = rows_of("gru", 80)
+    options = {"tangents": tangents, "num_experts": experts, "memory": 2**40}
     kept = fitted(network, inputs, **options).predict(inputs)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("trustgp.fitting.plan.KEPT_FEATURES", 0)
-    made_again = fitted(network, inputs, **options).predict(inputs)
+    monkeypatch.setattr("trustgp.fitting.plan._available", lambda device: 0)
+    monkeypatch.setattr("trustgp.fitting.plan.check_memory", lambda *given: None)
+    listed, real = [], trustgp.fitting.solve.divide
+
+    def divide(*given, **ways):
+        listed.append((ways["known"] is not None, list(tmp_path.iterdir())))
+        return real(*given, **ways)
+
+    monkeypatch.setattr("trustgp.fitting.solve.divide", divide)
+    mapped = fitted(network, inputs, **{**options, "memory": None}).predict(inputs)
+    assert listed == [(True, [])]  # in a file without a name
+    torch.testing.assert_close(kept.variance, mapped.variance, rtol=0, atol=0)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: Full)
+    with pytest.warns(UserWarning, match=r"room for 0 B: they are made about three times. Let TMPDIR name"):
+        made_again = fitted(network, inputs, **{**options, "memory": None}).predict(inputs)
+    assert listed[1] == (False, [])
     # rows are made in other batches, and tau is found by a search to 1e-6
     torch.testing.assert_close(kept.variance, made_again.variance, rtol=1e-5, atol=0)
+
+
+class Full:
+    free = 1000
 
 
 def rows_made(monkeypatch, **options) -> int:

@@ -62,11 +62,11 @@ def test_same_padding_is_that_of_the_convolution():
     assert_close(found.mT, F.conv1d(inputs, weight, padding="same", dilation=2))
 
 
-def test_every_kind_of_layer_names_an_input_and_a_weight():
+def test_every_kind_of_layer_names_its_parameters():
     with Many() as check:
         for operation, kind in LAYERS.items():
             with check(operation.__name__):
-                assert {"input", "weight"} <= set(kind.arguments)
+                assert {"weight", "bias"} & set(kind.arguments)
                 assert len(set(kind.arguments)) == len(kind.arguments)
 
 

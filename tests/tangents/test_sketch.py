@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from zoo import make, portions, seeded
 
 from trustgp.tangents import Sketch, output_mixes
-from trustgp.tangents import sketch as hashing
 from trustgp.tangents.jacobian import strategies as passes
-from trustgp.tangents.network import TangentNetwork, prepare
-from trustgp.tangents.sketch import SketchMap, Tables
+from trustgp.tangents.network import prepare
+from trustgp.tangents.projections import find_projections, projection
+from trustgp.tangents.sketch import SketchMap
 
 # vmap says which operations it takes one row at a time
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding='same'")
@@ -24,38 +24,60 @@ def bound(network, inputs, sketch, outputs="shared"):
     return sketch.bind(prepared, mix, inputs, torch.zeros(len(mix), num_outputs)), mix
 
 
-def by_definition(jacobian: Tensor, mix: Tensor, network: TangentNetwork, tables: Tables) -> Tensor:
-    """Every entry of every gradient to its bucket, one after another, [n, D]."""
+def by_definition(jacobian: Tensor, mix: Tensor, tangents: SketchMap) -> Tensor:
+    """Every gradient written out, projected, and every number of it put into its bucket, [n, D]."""
     mixed = torch.einsum("kc,ncp->nkp", mix, jacobian)
-    found = torch.zeros(len(jacobian), tables.dim, dtype=torch.float64)
-    start = 0
-    for name, value in network.parameters.items():
-        first = value.shape[0] if value.ndim else 1
-        left, right = tables.left[name], tables.right[name]
-        for p in range(value.numel()):
-            i, j = divmod(p, value.numel() // first)
-            for k in range(len(mix)):
-                bucket = int(left.place[i] + right.place[j] + tables.mixed.place[k]) % tables.dim
-                sign = float(left.sign[i] * right.sign[j] * tables.mixed.sign[k])
-                found[:, bucket] += sign * mixed[:, k, start + p]
+    tables, parts, start = tangents.tables, [], 0
+    for name, value in tangents.network.parameters.items():
+        whole = mixed[:, :, start : start + value.numel()]
         start += value.numel()
+        if value.ndim < 2:
+            parts.append(whole)
+            continue
+        whole = whole.reshape(*whole.shape[:2], *value.shape[:2], -1)  # [n, K, o, i, kernel]
+        left, right = (tables.projections.get((name, side)) for side in ("left", "right"))
+        if left is not None:
+            groups = value.shape[0] // len(left)
+            whole = torch.einsum("nkoix,oa->nkaix", whole, torch.block_diag(*[left] * groups))
+        if right is not None:
+            whole = torch.einsum("nkoix,ib->nkobx", whole, right)
+        parts.append(whole.flatten(2))
+    flat = torch.cat(parts, dim=2)
+    found = torch.zeros(len(jacobian), tables.entries.shape[1], dtype=torch.float64)
+    for line, signs in zip(tables.entries.tolist(), tables.signs.tolist(), strict=True):
+        for bucket, (entry, sign) in enumerate(zip(line, signs, strict=True)):
+            for k in range(len(mix) if sign else 0):
+                begins = int((tables.shift[k] - k * found.shape[1] == 0).nonzero())
+                place = (bucket + begins) % found.shape[1]
+                found[:, place] += sign * tables.turn[k, 0] * flat[:, k, entry]
     return found
 
 
-HOW = {"by spectra": 0, "written out": 10**9}  # what a spectrum is said to cost
-
-
 @pytest.mark.parametrize("names", portions(16), ids=lambda names: names[0])
-def test_a_sketch_is_its_definition_however_it_is_made(names, monkeypatch):
+def test_a_sketch_is_its_definition_however_it_is_made(names):
     with Many() as check:
         for name in names:
             network, inputs = make(name)
-            tangents, mix = bound(network, inputs, Sketch(37))
-            expected = by_definition(dense_jacobian(network, inputs), mix, tangents.network, tangents.tables)
-            for how, spectrum in HOW.items():
-                monkeypatch.setattr(hashing, "SPECTRUM", spectrum)
-                with check(name, how):
+            for width in (2, 5):
+                with check(name, width):
+                    tangents, mix = bound(network, inputs, Sketch(37, width=width))
+                    expected = by_definition(dense_jacobian(network, inputs), mix, tangents)
                     torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("names", portions(16), ids=lambda names: names[0])
+def test_projections_as_wide_as_the_layers_give_the_kernel_itself(names):
+    with Many() as check:
+        for name in names:
+            network, inputs = make(name)
+            with check(name):
+                jacobian = dense_jacobian(network, inputs)
+                sketch = Sketch(max(16, jacobian.shape[2]), width=4096)
+                tangents, mix = bound(network, inputs, sketch, outputs="pseudo")
+                assert not tangents.projections
+                rows = tangents(inputs)
+                expected = dense_gram(jacobian, mix)
+                torch.testing.assert_close(rows.gram(rows), expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["conv2d, groups", "transposed conv1d", "embedding", "gru", "mlp"])
@@ -66,7 +88,7 @@ def test_every_treatment_of_the_outputs_follows_the_definition(name):
         for outputs in ("shared", "separate", "pseudo"):
             with check(outputs):
                 tangents, mix = bound(network, inputs, Sketch(64), outputs)
-                expected = by_definition(jacobian, mix, tangents.network, tangents.tables)
+                expected = by_definition(jacobian, mix, tangents)
                 torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -76,54 +98,48 @@ def mlp(width=12):
         return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2)).double().eval()
 
 
-class Fan:
-    """Hands every gradient to many collectors: one pass through the network serves them all."""
-
-    def __init__(self, collectors):
-        self.collectors = collectors
-
-    def part(self, rows, mixed):
-        return Fan([collector.part(rows, mixed) for collector in self.collectors])
-
-    def room(self, size):
-        return max(collector.room(size) for collector in self.collectors)
-
-    def __getattr__(self, name):
-        return lambda *given: [getattr(collector, name)(*given) for collector in self.collectors]
-
-
-def kernels(name, dim, seeds, spectrum, monkeypatch) -> tuple[Tensor, Tensor]:
+def kernels(network, inputs, dim, width, seeds) -> tuple[Tensor, Tensor]:
     """Kernels of sketches with many seeds [s, n, n], and the exact one."""
-    monkeypatch.setattr(hashing, "SPECTRUM", spectrum)
-    network, inputs = make(name)
-    first, mix = bound(network, inputs, Sketch(dim))
-    maps = [SketchMap(first.gradients, Sketch(dim, seed=s), first.working_bytes()) for s in range(seeds)]
-    fan = Fan([one.collector(len(dense_jacobian(network, inputs))) for one in maps])
-    first.gradients(inputs, fan)
-    rows = torch.stack(fan.rows())
-    assert torch.equal(rows[3], maps[3](inputs).rows)
-    return rows @ rows.mT, dense_gram(dense_jacobian(network, inputs), mix)
+    first, mix = bound(network, inputs, Sketch(dim, width=width))
+    found = []
+    for seed in range(seeds):
+        sketch = Sketch(dim, seed=seed, width=width)
+        by = find_projections(first.gradients, inputs, sketch.width, sketch.seed)
+        rows = SketchMap(first.gradients, sketch, 1, by)(inputs)
+        found.append(rows.gram(rows))
+    return torch.stack(found), dense_gram(dense_jacobian(network, inputs), mix)
 
 
 @pytest.mark.parametrize("name", ["conv2d, groups", "lstm", "embedding"])
-def test_the_kernel_of_a_sketch_is_unbiased(name, monkeypatch):
-    with Many() as check:
-        for how, spectrum in HOW.items():
-            found, exact = kernels(name, 16, 150, spectrum, monkeypatch)
-            spread = found.std(dim=0) / math.sqrt(len(found))
-            with check(how):
-                # 25 means of 150 draws: the largest of them strays by 4 standard errors once in 600 times
-                assert float(((found.mean(dim=0) - exact).abs() / spread).max()) < 4.0
+def test_the_kernel_of_a_sketch_is_unbiased(name):
+    found, exact = kernels(*make(name), 16, 4, 150)
+    spread = found.std(dim=0) / math.sqrt(len(found))
+    # 25 means of 150 draws: the largest of them strays by 4 standard errors once in 600 times
+    assert float(((found.mean(dim=0) - exact).abs() / spread).max()) < 4.0
 
 
-def test_the_error_of_the_kernel_falls_as_one_over_the_root_of_the_dimension(monkeypatch):
+def test_the_error_of_the_kernel_falls_as_one_over_the_root_of_the_dimension():
     errors = []
     for dim in (16, 64, 256):
-        found, exact = kernels("conv2d, groups", dim, 60, hashing.SPECTRUM, monkeypatch)
+        found, exact = kernels(mlp(600), seeded(5, 3), dim, 1000, 60)
         errors.append(float((found - exact).square().mean().sqrt()))
     # a factor of 2 each; of 60 x 25 correlated draws the ratio is known to about a quarter
     assert 1.5 < errors[0] / errors[1] < 2.7
     assert 1.5 < errors[1] / errors[2] < 2.7
+
+
+@pytest.mark.parametrize("seen", [0, 3, 40])
+def test_a_projection_keeps_the_leading_directions_and_is_unbiased_in_the_others(seen):
+    m, width = 12, 6
+    vectors = torch.randn(seen, m, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = [projection(vectors, width, torch.Generator().manual_seed(s)) for s in range(400)]
+    squares = torch.stack([by.double() @ by.double().T for by in found])
+    spread = squares.std(dim=0).clamp_min(1e-12) / math.sqrt(len(squares))
+    assert float(((squares.mean(dim=0) - torch.eye(m)).abs() - 1e-6).div(spread).max()) < 4.5
+    if seen:  # half of the width: what they span is projected to the same lengths
+        lead = torch.linalg.svd(vectors).Vh[: min(seen, width // 2)]
+        torch.testing.assert_close(squares[0] @ lead.T, lead.T, rtol=1e-8, atol=1e-8)
+    assert projection(vectors, m, torch.Generator()) is None
 
 
 def test_the_same_seed_gives_the_same_sketch_and_another_another():
@@ -142,13 +158,23 @@ def test_a_restored_map_gives_the_same_sketches():
     assert again.working_bytes() == tangents.working_bytes()
 
 
-def test_neither_the_state_nor_the_tables_grow_with_the_parameters():
+def test_what_is_held_grows_with_the_widths_of_the_layers_not_with_their_products():
     network, inputs = mlp(width=3000), seeded(4, 3)  # 18,002 parameters
-    tangents, mix = bound(network, inputs, Sketch(64))
-    assert sum(value.numel() for value in tangents.state().values()) == mix.numel() + 1
-    tables = [*tangents.tables.left.values(), *tangents.tables.right.values()]
-    # first and other dimensions of: [3000, 3], [3000], [2, 3000], [2]
-    assert sum(len(table.place) for table in tables) == 3003 + 3001 + 3002 + 3
+    tangents, mix = bound(network, inputs, Sketch(64, width=8))
+    # of [3000, 3] the left and of [2, 3000] the right side are projected
+    assert sum(value.numel() for value in tangents.state().values()) == mix.numel() + 2 + 2 * 3000 * 8
+    assert tangents.tables.size == 8 * 3 + 3000 + 2 * 8 + 2
+
+
+def test_a_table_is_never_as_large_as_its_vocabulary():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Embedding(5000, 16), nn.Flatten(), nn.Linear(48, 1)).double().eval()
+    inputs = torch.randint(0, 5000, (6, 3), generator=torch.Generator().manual_seed(0))
+    tangents, mix = bound(network, inputs, Sketch(64, width=4))
+    assert tangents.tables.cores["0.weight"] == (4, 4)
+    expected = by_definition(dense_jacobian(network, inputs), mix, tangents)
+    torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -159,59 +185,29 @@ def test_small_chunks_and_a_small_workspace_give_the_same_sketches(name, monkeyp
     tangents, _ = bound(network, inputs, Sketch(64))
     whole = tangents(inputs).rows
     monkeypatch.setattr("trustgp.tangents.sketch.working_set", lambda _: tangents.working_bytes())
-    for module in (passes, hashing):
-        monkeypatch.setattr(module, "WORKSPACE", 1)
-    monkeypatch.setattr(hashing, "ENTRIES", 1)
+    monkeypatch.setattr(passes, "WORKSPACE", 1)
     torch.testing.assert_close(tangents(inputs).rows, whole, rtol=1e-10, atol=1e-12)
-    monkeypatch.setattr(hashing, "SPECTRUM", 0)
-    torch.testing.assert_close(tangents(inputs).rows, whole, rtol=1e-10, atol=1e-12)
-
-
-def test_more_mixed_outputs_than_stand_side_by_side_give_the_same_sketches(monkeypatch):
-    network, inputs = make("conv2d, groups")
-    tangents, _ = bound(network, inputs, Sketch(64))
-    whole = tangents(inputs).rows
-    monkeypatch.setattr(passes, "MIXED", 1)
-    torch.testing.assert_close(tangents(inputs).rows, whole, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("dense", [False, True])
-def test_bucket_sums_are_those_of_a_loop(dense):
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(4, 30, generator=generator, dtype=torch.float64)
-    place = torch.randint(0, 7, (30,), generator=generator)
-    sign = torch.randint(0, 2, (30,), generator=generator).double() * 2 - 1
-    expected = torch.zeros(4, 8, dtype=torch.float64)
-    for row in range(4):
-        for column in range(30):
-            expected[row, place[column]] += sign[column] * values[row, column]
-    found = hashing.bucket_sums(values, place, sign, 8, dense=dense)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_a_gpus_way_to_sum_buckets_gives_the_same_sketches(monkeypatch):
-    network, inputs = make("conv2d, groups")
-    tangents, _ = bound(network, inputs, Sketch(64))
-    monkeypatch.setattr(hashing, "SPECTRUM", 0)  # spectra for every layer
-    sparse, summed = tangents(inputs).rows, hashing.bucket_sums
-    asked = []
-
-    def by_product(*arguments, dense):
-        asked.append(dense)
-        return summed(*arguments, dense=True)
-
-    monkeypatch.setattr(hashing, "bucket_sums", by_product)
-    torch.testing.assert_close(tangents(inputs).rows, sparse, rtol=1e-10, atol=1e-12)
-    assert asked
-    assert not any(asked)  # on a CPU
 
 
 def test_no_bucket_is_used_twice_before_all_are_used():
-    buckets = hashing.Buckets.draw(100, 32, torch.Generator().manual_seed(0))
-    for start in (0, 32, 64):
-        assert sorted(buckets.place[start : start + 32].tolist()) == list(range(32))
-    assert len(buckets.place[96:].unique()) == 4
-    assert set(buckets.sign.tolist()) == {-1, 1}
+    network, inputs = make("conv2d, groups")
+    tables = bound(network, inputs, Sketch(16))[0].tables
+    filled = tables.signs.abs().sum(dim=1)
+    assert tables.size > 32
+    assert bool((filled[:-1] == 16).all())
+    assert sorted(tables.entries[tables.signs != 0].tolist()) == list(range(tables.size))
+    assert set(tables.signs.unique().tolist()) <= {-1.0, 0.0, 1.0}
+
+
+def test_a_sketch_of_a_model_before_there_were_projections_is_a_count_sketch():
+    network, inputs = make("conv2d, groups")
+    tangents, mix = bound(network, inputs, Sketch(37))
+    state = {name: tangents.state()[name] for name in ("mix", "working_bytes")}
+    old = Sketch(37).restore(tangents.network, state)
+    assert old.projections is None
+    assert old.state().keys() == state.keys()
+    expected = by_definition(dense_jacobian(network, inputs), mix, old)
+    torch.testing.assert_close(old(inputs).rows, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_widths_and_bytes_are_what_the_rows_take():
@@ -236,5 +232,5 @@ def test_chosen_parameters_alone_are_sketched():
     names = ["last.weight", "last.bias"]
     assert list(tangents.network.names) == names
     jacobian = dense_jacobian(network, inputs, names)
-    expected = by_definition(jacobian, mix, tangents.network, tangents.tables)
+    expected = by_definition(jacobian, mix, tangents)
     torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)

@@ -59,7 +59,7 @@ def byte_chunks(tensor: Tensor) -> Iterator[Tensor]:
 
 def rows_at_once(inputs: Inputs, device: torch.device) -> int:
     """How many rows like these are given to a network at a time, for their own sake: fewer long ones."""
-    space = INPUT_BYTES if device.type == "cpu" else 4 * INPUT_BYTES
+    space = INPUT_BYTES if device.type == "cpu" else 32 * INPUT_BYTES
     return max(1, space // max(1, row_bytes(inputs)))
 
 
@@ -86,8 +86,11 @@ def at_once(space: int, device: torch.device) -> int:
 
 def working_set(device: torch.device) -> int:
     """Bytes that the rows of one chunk may take on the way, where a row takes much."""
+    if device.type == "cuda":  # which waits for each step: a chunk costs as many kernels whatever its size
+        total = torch.cuda.get_device_properties(device).total_memory
+        return max(2**30, min(8 * 2**30, total // 16))
     # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
-    return 512 * 2**20 if device.type == "cuda" else 256 * 2**20
+    return 256 * 2**20
 
 
 def most_rows(device: torch.device) -> int:

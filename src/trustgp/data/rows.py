@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -37,17 +38,11 @@ FEWEST_SPLIT = 50  # training rows below which none are split off
 
 @dataclass(frozen=True)
 class Rows:
-    """Aligned inputs and targets.
-
-    Args:
-        inputs: Leaves of shape [n, ...].
-        targets: Shape [n, C].
-        ordered: Whether the rows stand in the order in which the user keeps them.
-    """
+    """Aligned inputs, leaves of shape [n, ...], and targets [n, C]."""
 
     inputs: Inputs
     targets: Tensor
-    ordered: bool = True
+    ordered: bool = True  # whether the rows stand in the order in which the user keeps them
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -202,6 +197,17 @@ class RowBuffer:
         pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         file.close()
         return torch.frombuffer(pages, dtype=dtype).reshape(self._rows, *shape)
+
+
+def mapped_rows(n: int, like: Tensor) -> Tensor:
+    """Room for n rows like those of a tensor, in a file as above; OSError: the disk is full."""
+    size = n * like[0].nbytes
+    with tempfile.TemporaryFile(prefix="trustgp-") as file:
+        file.truncate(size)
+        if hasattr(os, "posix_fallocate"):  # else a full disk would be noticed in the middle of the work
+            os.posix_fallocate(file.fileno(), 0, size)
+        pages = mmap.mmap(file.fileno(), size)
+    return torch.frombuffer(pages, dtype=like.dtype).reshape(n, *like.shape[1:])
 
 
 def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inputs, Inputs]:

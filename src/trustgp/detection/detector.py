@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -150,21 +151,14 @@ class Detector:
         def leaves(name: str) -> Callable[[nn.Module, tuple, Any], None]:
             return lambda module, arguments, output: caught.update({name: output})
 
-        def heads(module: nn.Module, arguments: tuple) -> None:
-            caught["hidden"] = arguments[0]
-
-        hooks = [
-            self.layer.register_forward_pre_hook(enters, with_kwargs=True),
-            self.layer.register_forward_hook(leaves("given")),
-            self.network.class_labels_classifier.register_forward_pre_hook(heads),
-        ]
-        if self.alone:
-            hooks.append(self.layer.get_submodule(AMONG).register_forward_hook(leaves(AMONG)))
-        try:
+        heads = self.network.class_labels_classifier
+        with ExitStack() as hooks:
+            hooks.enter_context(self.layer.register_forward_pre_hook(enters, with_kwargs=True))
+            hooks.enter_context(self.layer.register_forward_hook(leaves("given")))
+            hooks.enter_context(heads.register_forward_pre_hook(lambda _, got: caught.update(hidden=got[0])))
+            if self.alone:
+                hooks.enter_context(self.layer.get_submodule(AMONG).register_forward_hook(leaves(AMONG)))
             return self.network(images.to(self.place)), caught
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _norms(self, given: Tensor, hidden: Tensor) -> int:
         """How often the decoder normalises what its last layer gives."""

@@ -38,15 +38,11 @@ REFUSED = {  # options of `trustgp.fit`, and why
 
 
 def fit_detector(network: Any, train: Any, settings: Detection, **given: Any) -> DetectionModel:
-    """Error bars for the boxes and classes of a detector: what `trustgp.fit` does with `Detection()`.
+    """Error bars for the boxes and classes of a detector, left as it is: `trustgp.fit` with `Detection()`.
 
-    Args:
-        network: Trained, of the DETR family; left as it is.
-        train: (images, things), a Dataset or a DataLoader; see `as_scenes`.
-        settings: Which queries count, and how their tangents are made.
-        given: Options of `trustgp.fit`. `validation` is like `train`, of pictures that the detector has not
-            seen: the size of the error bars is fitted to them. None: every tenth training picture is kept
-            from the experts for that.
+    What to train on is told in `as_scenes`. The options are those of `trustgp.fit`; `validation` is like
+    `train`, of pictures that the detector has not seen: the size of the error bars is fitted to them. None:
+    every tenth training picture is kept from the experts for that.
     """
     options = _checked(settings, given)
     Detector(unwrap(network))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..data.trees import leaves
 from ..export.trace.trace import traced
 from ..likelihoods.prediction import ClassPrediction, Detections
 from ..metrics.boxes import corners
-from ..state.model_state import FittedModel
+from ..state.model_state import FittedModel, of_state
 from .detector import Detector
 from .query_rows import PICTURES, Detection, kept, known_rows, probabilities
 from .scenes import as_pictures, as_scenes
@@ -25,29 +26,17 @@ class DetectionModel(FittedModel):
     """A detector and its error bar: how sure its classes are, and, from the same kernel, its edges.
 
     Made by `trustgp.fit(detector, ..., likelihood=trustgp.Detection())` or `trustgp.load`.
-
-    Args:
-        state: All that is known; `threshold` replaces it.
-        record: Whether the error bar is recorded as a graph; see `traced`.
     """
 
-    state: DetectorState
+    state: DetectorState  # all that is known; `threshold` replaces it
+    size: tuple[int, int] = of_state("size", "Height and width of the pictures.")
+    settings: Detection = of_state("settings", "What the user said.")
 
     def __init__(self, state: DetectorState, *, record: bool = False) -> None:
         super().__init__()
         self.network, self.finding, self.state = state.network, state.finding, state
         self.training = False
         self._recorded = _recorded(state) if record else None
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the pictures."""
-        return self.state.size
-
-    @property
-    def settings(self) -> Detection:
-        """What the user said."""
-        return self.state.settings
 
     @property
     def nbytes(self) -> int:
@@ -158,12 +147,7 @@ def _recorded(state: DetectorState) -> Callable[[dict[str, Tensor]], tuple[Tenso
     picture = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(first)
     one = torch.zeros(1, dtype=torch.int64, device=first.device)
     graph = traced(state.finding, detector(picture).rows(state.names, one, one), plain=False)
-
-    def told(rows: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        said = graph(*leaves(rows))
-        return said["probabilities"], said["score"]
-
-    return told
+    return lambda rows: itemgetter("probabilities", "score")(graph(*leaves(rows)))
 
 
 class DetectionRunner:
@@ -171,9 +155,6 @@ class DetectionRunner:
 
     Of a picture `mean` is how many things are found in it, `variance` that of their least sure edge in square
     pixels, and `novelty` the largest of their novelties; all 0 where nothing is found.
-
-    Args:
-        model: Whose threshold, where it has one, is the monitor's.
     """
 
     def __init__(self, model: DetectionModel) -> None:
@@ -181,16 +162,12 @@ class DetectionRunner:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """With the threshold, where the model has one."""
+        """With the threshold, where the model has one: it is the monitor's."""
         limit = self.model._limit
         return {} if limit is None else {"threshold": limit}
 
     def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
-        """The answers to pictures [n, channels, height, width].
-
-        Returns:
-            "mean" and "variance" [n, 1], "novelty" and "valid" [n].
-        """
+        """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""
         if isinstance(images, Tensor) and images.ndim != 4:
             raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
         found = self.model.predict(images)

@@ -17,12 +17,7 @@ LISTS = (list, tuple)
 
 @dataclass(frozen=True)
 class Things:
-    """What is in a picture.
-
-    Args:
-        boxes: Left, top, right, bottom in pixels, [k, 4].
-        labels: Their classes, int64, [k].
-    """
+    """What is in a picture: boxes [k, 4], left, top, right, bottom in pixels, and classes, int64, [k]."""
 
     boxes: Tensor
     labels: Tensor

@@ -37,9 +37,7 @@ class Executor(Protocol):
 class WorkerLostError(RuntimeError):
     """Workers died, and what they worked on was tried again as often as allowed.
 
-    Args:
-        message: What happened, and what to do.
-        positions: Tasks without a result, one of which took its worker down.
+    At `positions` are the tasks without a result, one of which took its worker down.
     """
 
     def __init__(self, message: str, positions: Sequence[int]) -> None:

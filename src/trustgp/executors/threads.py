@@ -51,7 +51,7 @@ class Threads:
             # later begin with: give that back at once.
             torch.set_num_threads(before)
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                yield futures.pop(future), future.result()  # what was handed over is not held on to
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(before)

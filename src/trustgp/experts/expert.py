@@ -12,17 +12,17 @@ from torch import Tensor
 from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..executors.base import FitContext
-from ..math.calibration import LEAST_KAPPA, CalibrationRows, leave_groups_out
+from ..math.calibration import LEAST_KAPPA, CalibrationRows
 from ..math.evidence import Prior, pooled_evidence
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
 from .neighbours import RowQuota
 from .posteriors import Posterior, PriorPosterior
 from .shrink import Sizes
-from .system import Selection, solve
+from .system import by_columns, select_rows
 
 PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found
-PRIOR_ROWS = 400  # of each of them, evenly spread
+PRIOR_ROWS = 128  # of each of them, evenly spread
 # Noise ratios, over the kernel's mean diagonal, among which the evidence decides. It says how noisy a label
 # is, which a few rows that the network gets wholly wrong decide; what tells foreign rows apart is the same
 # within these bounds (docs/classification.md), and worse far outside.
@@ -122,20 +122,25 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     from the other groups, as if the linearised network had been trained without this one. A kernel that
     cannot be factorised on these rows is a `FactorisationError`.
     """
-    tangents, columns = problem.tangents, NO_COLUMNS
+    tangents, columns, device = problem.tangents, NO_COLUMNS, problem.tangents.network.device
     # else no inputs need be taken for it
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
-    own = features_at(tangents, problem.rows, task.own, columns, problem.known)
-    rows = Selection.of(task.own, own, task.quota.own)
+    few, known = by_columns(tangents.num_columns(expert=True), len(task.own), task.quota.own), problem.known
+    if few and known is not None and torch.equal(task.own, torch.arange(len(known))):
+        own = known.select(columns)  # where they are: all of them may not fit elsewhere
+    else:
+        own = features_at(tangents, problem.rows, task.own, columns, known)
+    rows = select_rows(task.own, own, task.quota.own, device)
     if len(task.candidates) and task.quota.borrowed:
-        border = features_at(tangents, problem.rows, task.candidates, columns, problem.known)
+        border = features_at(tangents, problem.rows, task.candidates, columns, known)
         rows = rows.borrow(task.candidates, border, task.quota.borrowed)
     residual = problem.residual_at(rows.seen)
     # with a prior at hand there is nothing to learn from the targets
     targets = problem.targets_at(rows.seen, columns) if problem.prior is None else residual
-    solution = solve(rows, columns, targets, residual, problem.prior)
-    amplitude = amplitudes(tangents, rows.seen_features, blended=problem.blend is not None)
+    solution = rows.solve(columns, targets, residual, problem.prior)
+    blended = problem.blend is not None
+    amplitude = torch.cat([amplitudes(tangents, some, blended=blended) for some in rows.parts(device)])
     scale, noise = solution.scale / amplitude.mean(dim=0), solution.tau * solution.scale
     errors, variances = solution.left_out
     ratios = errors.square() / (solution.unit(variances)[:, None] * amplitude * scale + noise)
@@ -152,8 +157,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         return Solved(expert, None)
     values = torch.cat([targets, residual], dim=1)
     groups = problem.groups[rows.seen].to(values.device)
-    errors, variances = leave_groups_out(solution.inverse(), values, groups)
-    unit, prior, kept = solution.unit(variances), rows.seen_features.diag(), rows.kept.to(values.device)
+    errors, variances = solution.leave_groups_out(values, groups)
+    unit, prior, kept = solution.unit(variances), solution.prior, rows.kept.to(values.device)
     retrained, corrected = errors.chunk(2, dim=1)
     residual_mean = residual - corrected
     every = {

@@ -19,10 +19,17 @@ def features_at(
 ) -> Features:
     """Features of the rows `index`, columns selected: taken from those that are known, or made by chunks."""
     if known is not None:
-        return known.take(index.to(tangents.network.device)).select(columns)
+        place = next(iter(known.tensors().values())).device
+        return near(known.take(index.to(place)), tangents.network.device).select(columns)
     size = min(chunk_rows(tangents), rows_at_once(rows.take(index[:1]), tangents.network.device))
     parts = map_chunks(lambda part: tangents(rows.take(part)).select(columns), index, size)
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
+
+
+def near(features: Features, device: torch.device) -> Features:
+    """On the device, where kept features may not have been."""
+    tensors = {name: value.to(device) for name, value in features.tensors().items()}
+    return type(features).from_tensors(tensors)
 
 
 def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = False) -> Tensor:

@@ -19,6 +19,8 @@ from .shrink import Sizes, chosen_rows
 DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
 HALVED = 4096  # rows from which the two halves of an oversized expert are found
 OVERSIZE = 2.0  # an expert above so many times the target is split: it would dominate time and memory
+ROUNDS = 8  # of splitting, at most: rows move between the experts after each
+SUBSET, PER_EXPERT = 512, 8  # rows of the kernel PCA, and of the k-means for each expert
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Division:
 
     Args:
         components: q, the kernel principal components in which distances are measured.
-        subset: Rows of the kernel PCA and the k-means; None: 512, and at least 8 per expert.
+        subset: Rows of the kernel PCA and the k-means; None: 512, of the k-means at least 8 per expert.
     """
 
     components: int = 8
@@ -40,8 +42,13 @@ class Division:
             raise ValueError(f"subset={self.subset}; at least 2 rows are needed.")
 
     def subset_size(self, n: int, num_experts: int) -> int:
-        wanted = max(512, 8 * num_experts) if self.subset is None else self.subset
-        return min(n, max(wanted, min(n, num_experts)))
+        """Rows of the kernel PCA, which a gate may have to hold."""
+        return min(n, SUBSET if self.subset is None else max(self.subset, num_experts))
+
+    def clustered_size(self, n: int, num_experts: int) -> int:
+        """Rows of the k-means."""
+        least = PER_EXPERT * num_experts if self.subset is None else 0
+        return min(n, max(self.subset_size(n, num_experts), least))
 
 
 @dataclass(frozen=True)
@@ -125,12 +132,6 @@ def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(nearest), torch.cat(second)
 
 
-def _nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centroid of each point and its squared distance, [n] each; ties go to the first."""
-    lots = [distances.min(dim=1) for distances in _in_lots(points, centroids)]
-    return torch.cat([lot.indices for lot in lots]), torch.cat([lot.values for lot in lots])
-
-
 def _in_lots(points: Tensor, centroids: Tensor) -> Iterator[Tensor]:
     """Squared distances [., M] of one lot of points after another, as many as may stand side by side."""
     size = max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
@@ -158,37 +159,40 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
     oversized experts are split, fewer when the rows have fewer distinct places.
     """
     centroids = _kmeans(subset, num_experts, seed)
-    target = math.ceil(len(points) / num_experts)
-    labels, apart = _nearest(points, centroids)
-    for _ in range(4 * num_experts):
-        sizes = torch.bincount(labels, minlength=len(centroids))
-        if int(sizes.min()) == 0:
-            filled = sizes > 0
-            centroids, labels = centroids[filled], (filled.cumsum(0) - 1)[labels]
-            continue
-        largest = int(sizes.argmax())
-        enough = len(centroids) >= num_experts and int(sizes[largest]) <= OVERSIZE * target
-        if enough or len(centroids) >= 2 * num_experts:
+    for most in [2 * num_experts] * ROUNDS + [0]:
+        labels = torch.cat([distances.argmin(dim=1) for distances in _in_lots(points, centroids)])
+        sizes = torch.bincount(labels, minlength=len(centroids)).tolist()
+        cells = {i: rows for i, rows in enumerate(labels.argsort(stable=True).split(sizes)) if len(rows)}
+        filled = len(cells)
+        centroids = _split(points, centroids, cells, math.ceil(len(points) / num_experts), most, seed)
+        if len(centroids) == filled:
             break
-        mine = (labels == largest).nonzero().flatten()
-        halves = _kmeans(points[mine[evenly(len(mine), HALVED).to(mine.device)]], 2, seed)
-        if len(halves) < 2:  # all its rows lie in one place
-            break
-        centroids = torch.cat([centroids[:largest], centroids[largest + 1 :], halves])
-        labels, apart = _with_halves(points, labels, apart, largest, mine, centroids)
     return centroids
 
 
-def _with_halves(
-    points: Tensor, labels: Tensor, apart: Tensor, gone: int, orphans: Tensor, centroids: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Labels and distances when one centroid has gone, with its rows, and the last two have come."""
-    added, nearer = _nearest(points, centroids[-2:])
-    added += len(centroids) - 2
-    labels = labels - (labels > gone).long()
-    labels, apart = torch.where(nearer < apart, added, labels), torch.minimum(nearer, apart)
-    labels[orphans], apart[orphans] = _nearest(points[orphans], centroids)
-    return labels, apart
+def _split(
+    points: Tensor, centroids: Tensor, cells: dict[int, Tensor], target: int, most: int, seed: int
+) -> Tensor:
+    """Centroids of the cells, given by their rows, when up to `most` the largest are halved.
+
+    That is while one is oversized, or there are too few, with a look at its own rows only: others move when
+    all are asked again.
+    """
+    places, sizes = list(centroids), {number: len(rows) for number, rows in cells.items()}
+    while max(sizes.values()) > (OVERSIZE * target if 2 * len(cells) >= most else 1) and len(cells) < most:
+        largest = max(sizes, key=sizes.__getitem__)
+        rows = cells[largest]
+        halves = _kmeans(points[rows[evenly(len(rows), HALVED).to(rows.device)]], 2, seed)
+        if len(halves) < 2:  # all its rows lie in one place: it cannot be split
+            sizes[largest] = 0
+            continue
+        del cells[largest], sizes[largest]
+        nearer = nearest_two(points[rows], halves)[0]
+        for number, half in enumerate(halves):
+            mine = cells[len(places)] = rows[nearer == number]
+            sizes[len(places)] = len(mine)
+            places.append(half)
+    return torch.stack([places[number] for number in cells])
 
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
@@ -199,8 +203,9 @@ def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
     values = points.cpu().numpy()
     distinct = len(np.unique(values, axis=0))
     clusters = min(clusters, distinct)
+    starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # one is as good for many, and takes long enough
     with threadpool_limits(limits=1):
-        found = KMeans(clusters, n_init=3, random_state=seed)  # pyright: ignore[reportArgumentType]
+        found = KMeans(clusters, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]
         found.fit(values)
     return torch.from_numpy(found.cluster_centers_).to(points)
 

@@ -1,69 +1,22 @@
-"""The equations of one expert: exact where it holds all rows it sees, through landmarks where it cannot."""
+"""The equations of one expert: of all rows it sees, through landmarks, or in the columns of its features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..math.calibration import leave_one_out
+from ..data.chunking import chunks, evenly
+from ..math import low_rank
+from ..math.calibration import leave_groups_out, leave_one_out
 from ..math.evidence import Prior, factorise, maximise_evidence
-from ..math.low_rank import condition, low_rank, low_rank_evidence, pivoted_cholesky_rows, selection_noise
 from ..tangents.base import Features
-from .posteriors import Posterior, make_posterior
-
-
-@dataclass(frozen=True)
-class Selection:
-    """m rows that an expert sees, and the r among them that it holds; its own first in both."""
-
-    seen: Tensor  # rows that count [m]
-    held: Tensor  # rows that it holds [r]
-    kept: Tensor  # those of its own that it holds, as positions among its own
-    seen_features: Features  # the expert's columns selected, in both
-    held_features: Features
-    gram: Tensor  # K between the held rows [r, r]
-    cross: Tensor | None  # K between held and seen rows [r, m]; None: it holds all it sees
-
-    @classmethod
-    def of(cls, rows: Tensor, features: Features, most: int) -> Selection:
-        """Of an expert's own rows all count; at most so many are held, the most informative ones."""
-        gram = features.gram(features)
-        if len(gram) <= most:
-            return cls(rows, rows, torch.arange(len(rows)), features, features, gram, None)
-        chosen = pivoted_cholesky_rows(gram, most, selection_noise(gram))
-        kept, cross = chosen.cpu(), gram[chosen]
-        return cls(rows, rows[kept], kept, features, features.take(chosen), cross[:, chosen], cross)
-
-    def borrow(self, candidates: Tensor, border: Features, most: int) -> Selection:
-        """With those candidates, whose features are given, that the held rows leave most uncertain."""
-        aside, corner = self.held_features.gram(border), border.gram(border)
-        noise = selection_noise(self.gram)
-        chosen = pivoted_cholesky_rows(condition(corner, aside, self.gram, noise), most, noise)
-        added, aside, corner = border.take(chosen), aside[:, chosen], corner[chosen][:, chosen]
-        rows = candidates[chosen.cpu()]
-        held_features = seen_features = type(border).cat([self.held_features, added])
-        cross = None
-        if self.cross is not None:
-            seen_features = type(border).cat([self.seen_features, added])
-            cross = _framed(self.cross, aside, added.gram(self.seen_features), corner)
-        return replace(
-            self,
-            seen=torch.cat([self.seen, rows]),
-            held=torch.cat([self.held, rows]),
-            seen_features=seen_features,
-            held_features=held_features,
-            gram=_framed(self.gram, aside, aside.T, corner),
-            cross=cross,
-        )
-
-
-def _framed(body: Tensor, right: Tensor, below: Tensor, corner: Tensor) -> Tensor:
-    """A matrix with columns and rows added."""
-    return torch.cat([torch.cat([body, right], dim=1), torch.cat([below, corner], dim=1)])
+from .features import near
+from .posteriors import Posterior, SpanPosterior, make_posterior
 
 
 @dataclass(frozen=True)
@@ -75,41 +28,137 @@ class Solution:
     jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar
     posterior: Posterior
     left_out: tuple[Tensor, Tensor]  # each row predicted from the others: y - f - m [m, B], variance / s [m]
+    leave_groups_out: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # the same, of values and groups
+    prior: Tensor  # k(x, x) / s [m]
     outside: Tensor  # what landmarks do not span is unknown wherever one asks, so of a left-out row, too [m]
-    inverse: Callable[[], Tensor]  # (K + tau I)^-1 [m, m]
 
     def unit(self, variances: Tensor) -> Tensor:
         """Variances / s of left-out rows without the noise [m]; 1 / Q_ii >= tau but for rounding."""
         return (variances - self.tau).clamp_min(0.0) + self.outside
 
 
-def solve(
-    rows: Selection, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None
-) -> Solution:
-    """Evidence, posterior, and left-out rows.
+@dataclass(frozen=True)
+class Selection:
+    """m rows that an expert sees, and all of which it holds; its own first."""
 
-    From the feature `columns` that the expert keeps (empty: all), pseudo-targets t and r of the rows it sees
-    [m, B], and the scale and noise ratio that all experts share; None: this one finds its own.
-    """
-    shared = None
-    if prior is not None:
-        shared = prior.tau.to(rows.gram), prior.scale.to(rows.gram).repeat(targets.shape[1])
-    diag = rows.seen_features.diag()
-    if rows.cross is None:
-        if shared is None:
-            tau, scale, factor, jitter = maximise_evidence(rows.gram, targets)
+    seen: Tensor  # rows that count [m]
+    held: Tensor  # rows that it holds [r]
+    kept: Tensor  # those of its own that it holds, as positions among its own
+    features: Any  # `Features` of the rows it sees, the expert's columns selected
+    held_features: Any  # and of those it holds
+    gram: Tensor  # K between the held rows [r, r]
+
+    def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
+        """With those candidates, whose features are given, that the held rows leave most uncertain."""
+        aside, corner = self.held_features.gram(border), border.gram(border)
+        noise = low_rank.selection_noise(self.gram)
+        covariance = low_rank.condition(corner, aside, self.gram, noise)
+        chosen = low_rank.pivoted_cholesky_rows(covariance, most, noise)
+        aside, corner = aside[:, chosen], corner[chosen][:, chosen]
+        gram = _framed(self.gram, aside, aside.T, corner)
+        return self._joined(candidates[chosen.cpu()], border.take(chosen), gram)
+
+    def _joined(self, rows: Tensor, added: Any, gram: Tensor) -> Self:
+        seen, held = (torch.cat([before, rows]) for before in (self.seen, self.held))
+        features = more = type(added).cat([self.features, added])
+        if self.held_features is not self.features:
+            more = type(added).cat([self.held_features, added])
+        return replace(self, seen=seen, held=held, features=features, held_features=more, gram=gram)
+
+    def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
+        """Evidence, posterior, and left-out rows.
+
+        From the feature `columns` that the expert keeps (empty: all), pseudo-targets t and r of the rows it
+        sees [m, B], and the scale and noise ratio that all experts share; None: this one finds its own.
+        """
+        if prior is None:
+            tau, scale, factor, jitter = maximise_evidence(self.gram, targets)
         else:
-            (tau, scale), (factor, added) = shared, factorise(rows.gram, float(shared[0]))
+            tau, scale = prior.at(targets)
+            factor, added = factorise(self.gram, tau)
             jitter = tau.new_tensor(added)
-        dense = torch.cholesky_inverse(factor)
-        weights, noise = dense @ residual, tau + jitter
-        left_out, outside, inverse = leave_one_out(dense, residual), torch.zeros_like(diag), lambda: dense
-    else:
-        kernel = low_rank(rows.gram, rows.cross)
-        tau, scale = shared or low_rank_evidence(kernel, targets, float(diag.mean()))
-        jitter, noise = tau.new_zeros(()), None
-        factor, weights = kernel.posterior(tau, residual)
-        outside = (diag - kernel.rotated.square().sum(dim=1)).clamp_min(0.0)
-        left_out, inverse = kernel.leave_one_out(tau, residual), partial(kernel.inverse, tau)
-    posterior = make_posterior(rows.held_features, columns, factor, weights, noise)
-    return Solution(tau, scale, jitter, posterior, left_out, outside, inverse)
+        inverse, diag = torch.cholesky_inverse(factor), self.features.diag()
+        posterior = make_posterior(self.features, columns, factor, inverse @ residual, tau + jitter)
+        left_out, groups = leave_one_out(inverse, residual), partial(leave_groups_out, inverse)
+        return Solution(tau, scale, jitter, posterior, left_out, groups, diag, torch.zeros_like(diag))
+
+    def parts(self, device: torch.device) -> Iterable[Features]:
+        """The features on the device, as many at a time as may be looked at together."""
+        return [self.features]
+
+
+@dataclass(frozen=True)
+class Landmarks(Selection):
+    """The same where it holds only some of the rows, and sees the others through these."""
+
+    cross: Tensor  # K between held and seen rows [r, m]
+
+    def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
+        found, old = super().borrow(candidates, border, most), len(self.held)
+        added = found.held_features.take(torch.arange(old, len(found.held), device=self.gram.device))
+        right, corner = found.gram[:old, old:], found.gram[old:, old:]
+        return replace(found, cross=_framed(self.cross, right, added.gram(self.features), corner))
+
+    def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
+        kernel, diag = low_rank.low_rank(self.gram, self.cross), self.features.diag()
+        evidence = low_rank.low_rank_evidence
+        tau, scale = prior.at(targets) if prior else evidence(kernel, targets, diag.mean())
+        posterior = make_posterior(self.held_features, columns, *kernel.posterior(tau, residual))
+        outside = (diag - kernel.phi.square().sum(dim=1)).clamp_min(0.0)
+        left_out, groups = kernel.leave_one_out(tau, residual), partial(kernel.leave_groups_out, tau)
+        return Solution(tau, scale, torch.zeros_like(tau), posterior, left_out, groups, diag, outside)
+
+
+@dataclass(frozen=True)
+class Columns(Selection):
+    """The same by sums over the rows, for explicit features of fewer columns; `gram` is Phi^T Phi [d, d]."""
+
+    def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
+        r"""By the covariance that is left, :math:`\tau \Psi (\Phi^\top \Phi + \tau I)^{-1} \Psi^\top`."""
+        noise = low_rank.SELECTION_NOISE * float(self.gram.trace()) / len(self.seen)
+        factor, _ = factorise(self.gram, noise)
+        root = torch.linalg.solve_triangular(factor, border.explicit().to(factor).T, upper=False)
+        chosen = low_rank.pivoted_root_rows(noise**0.5 * root, most, noise)
+        added = border.take(chosen)
+        gram = self.gram + low_rank.column_sums(added.explicit(), factor.device)
+        return self._joined(candidates[chosen.cpu()], added, gram)
+
+    def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
+        kernel = low_rank.LowRank.of(self.features.explicit(), self.gram)
+        level, values = self.gram.trace() / len(self.seen), kernel.values
+        tau, scale = prior.at(targets) if prior else low_rank.low_rank_evidence(kernel, targets, level)
+        spanned = values > values[-1] * len(values) * torch.finfo(values.dtype).eps
+        basis, shrinkage = kernel.rotation[:, spanned].to(kernel.phi.dtype), (tau / (values + tau))[spanned]
+        posterior = SpanPosterior(columns, basis, shrinkage, kernel.weights(tau, residual))
+        diag = torch.cat([part.diag() for part in self.parts(values.device)])
+        left_out, groups = kernel.leave_one_out(tau, residual), partial(kernel.leave_groups_out, tau)
+        none, outside = torch.zeros_like(tau), torch.zeros_like(diag)
+        return Solution(tau, scale, none, posterior, left_out, groups, diag, outside)
+
+    def parts(self, device: torch.device) -> Iterable[Features]:
+        return (near(self.features.take(part), device) for part in chunks(len(self.seen)))
+
+
+def by_columns(width: int | None, rows: int, most: int) -> bool:
+    """Whether feature columns (None: they are not explicit) are fewer than an expert's rows, and no more than
+    it may hold: then they stand for all rows, and which of these are held matters no more."""
+    return width is not None and width < rows and width <= most
+
+
+def select_rows(rows: Tensor, features: Features, most: int, device: torch.device) -> Selection:
+    """Of an expert's own rows all count; at most so many are held, the most informative ones."""
+    every, phi = torch.arange(len(rows)), features.explicit()
+    if phi is not None and by_columns(phi.shape[1], len(rows), most):
+        kept = every if len(rows) <= most else evenly(len(rows), most)
+        return Columns(rows, rows[kept], kept, features, features, low_rank.column_sums(phi, device))
+    gram = features.gram(features)
+    if len(gram) <= most:
+        return Selection(rows, rows, every, features, features, gram)
+    chosen = low_rank.pivoted_cholesky_rows(gram, most, low_rank.selection_noise(gram))
+    kept, cross = chosen.cpu(), gram[chosen]
+    return Landmarks(rows, rows[kept], kept, features, features.take(chosen), cross[:, chosen], cross)
+
+
+def _framed(body: Tensor, right: Tensor, below: Tensor, corner: Tensor) -> Tensor:
+    """A matrix with columns and rows added."""
+    return torch.cat([torch.cat([body, right], dim=1), torch.cat([below, corner], dim=1)])

@@ -232,7 +232,7 @@ def _solve_cells(
         )
         return cell, (variances[:own] - cell.tau).clamp(0.0, 1.0)
 
-    return context.map(solve, chosen, stage="a second opinion")
+    return context.map(solve, chosen, stage="a second opinion", rows=lambda number: members[number][1])
 
 
 def _standardised(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,19 +11,17 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data.tensor_file import PART, ArtifactError
 from ..data.trees import Inputs, count, leaves, take, to_device
+from ..model import UncertaintyModel
 from .metadata import PREFIX, describe, rows_like
 from .trace.trace import traced
 from .verify import require_equal
-
-if TYPE_CHECKING:
-    from ..model import UncertaintyModel
 
 SUFFIX = ".pt2"
 TRACED_ROWS = 3  # torch takes a size of 0 or 1 for a constant
@@ -44,7 +42,8 @@ def compile(
     """Write the network and its error bar as one AOTInductor package, for any number of rows.
 
     It is compiled for this kind of machine and for the model's device, compared with `model.predict` at
-    several batch sizes, and only then kept; whole, or not at all. It takes a C++ compiler and a minute.
+    several batch sizes, and only then kept; whole, or not at all. It takes a C++ compiler and a minute. The
+    path is returned.
 
     Args:
         model: The fitted model; it is not changed.
@@ -54,9 +53,6 @@ def compile(
         output_names, output_units: Of the network's outputs, likewise.
         calibration_date: When the model was calibrated; put into the file.
         options: Settings of inductor, such as {"max_autotune": True}.
-
-    Returns:
-        The path.
 
     Raises:
         ExportError: When the model cannot be exported, or the package does not say what `model.predict` says.
@@ -94,12 +90,7 @@ def open_compiled(path: str | Path) -> Compiled:
 
 
 class Compiled:
-    """An opened package: called with some rows, it gives a dict of tensors; see `Graph.forward`.
-
-    Args:
-        run: What torch gives for it.
-        metadata: What is known of it, as text.
-    """
+    """An opened package: called with some rows, it gives a dict of tensors; see `Graph.forward`."""
 
     def __init__(self, run: Any, metadata: Mapping[str, str]) -> None:
         self._run = run

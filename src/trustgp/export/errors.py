@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -64,17 +65,14 @@ def needs(*packages: str) -> None:
 def where_called(network: nn.Module, inputs: Inputs, operation: str) -> str:
     """The layer that calls an operation such as "aten.erfinv", or the one it is the backward pass of."""
     watch = _Watch({operation, operation.removesuffix("_backward")})
-    handles = []
-    for name, module in network.named_modules():
-        said = f"'{name}' ({type(module).__name__})"
-        handles.append(module.register_forward_pre_hook(lambda m, a, said=said: watch.stack.append(said)))
-        handles.append(module.register_forward_hook(watch.leave, always_call=True))
-    try:
+    with ExitStack() as hooks:
+        for name, module in network.named_modules():
+            said = f"'{name}' ({type(module).__name__})"
+            enter = module.register_forward_pre_hook(lambda m, a, said=said: watch.stack.append(said))
+            for hook in (enter, module.register_forward_hook(watch.leave, always_call=True)):
+                hooks.enter_context(hook)
         with torch.no_grad(), watch:
             call(network, copied(inputs))
-    finally:
-        for handle in handles:
-            handle.remove()
     return watch.found
 
 

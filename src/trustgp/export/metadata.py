@@ -6,13 +6,11 @@ import datetime
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..data.trees import Inputs, as_inputs, leaves, structure
 from ..data.version import __version__
-
-if TYPE_CHECKING:
-    from ..model import UncertaintyModel
+from ..model import UncertaintyModel
 
 PREFIX = "trustgp."
 DIGEST = PREFIX + "sha256"

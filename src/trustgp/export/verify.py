@@ -9,19 +9,17 @@ variances may differ by 1e-4 of themselves, and by that besides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data.trees import Inputs, leaves, map_tensors
 from ..likelihoods.prediction import Prediction
+from ..model import UncertaintyModel
 from .errors import ExportError
 from .module.experts import distances
 from .module.graph import answers_of
-
-if TYPE_CHECKING:
-    from ..model import UncertaintyModel
 
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10}  # of features, by the network's precision; else

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..data.chunking import chunks
-from ..data.rows import Rows
-from ..executors import FitContext
+from ..data.rows import Rows, mapped_rows
+from ..executors import FitContext, Threads
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
 from ..experts.neighbours import Patchwork, RowQuota, neighbour_lists
@@ -23,20 +24,24 @@ FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not w
 OVERHEAD = 64 * 2**10  # names, scales and settings
 
 
-def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext) -> Features:
-    """Features of all rows, made once, chunk by chunk."""
+def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool) -> Features:
+    """Features of all rows, made once, chunk by chunk: in memory, or in a mapped file."""
     parts = list(chunks(len(rows), chunk_rows(tangents)))
 
     @torch.no_grad()
     def make(index: Tensor) -> Features:
         return features_at(tangents, rows, index, NO_COLUMNS, None)
 
+    if tangents.network.device.type == "cuda":  # one after another: each fills the GPU, and takes its memory
+        context = replace(context, executor=Threads(1))
     table: dict[str, Tensor] = {}
     # written to their places as they come: they stand there once only
     for place, found in context.run(make, parts, stage="making the features", rows=len):
         for name, value in found.tensors().items():
-            whole = table.setdefault(name, value.new_empty(len(rows), *value.shape[1:]))
-            whole[parts[place].to(value.device)] = value
+            if name not in table:
+                shape = (len(rows), *value.shape[1:])
+                table[name] = mapped_rows(len(rows), value) if mapped else value.new_empty(shape)
+            table[name].narrow(0, int(parts[place][0]), len(value)).copy_(value)
     return tangents.kind.from_tensors(table)
 
 
@@ -78,8 +83,9 @@ def divide(
 ) -> tuple[Partition, Tensor]:
     """The partition of the rows, and the bound of the approximation it brings."""
     generator = torch.Generator().manual_seed(context.seed)
-    size = division.subset_size(len(rows), num_experts)
-    subset = torch.randperm(len(rows), generator=generator)[:size].sort().values
+    sizes = division.subset_size(len(rows), num_experts), division.clustered_size(len(rows), num_experts)
+    order = torch.randperm(len(rows), generator=generator)
+    subset, clustered = (order[:size].sort().values for size in sizes)
     device = tangents.network.device
     single = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
 
@@ -104,6 +110,8 @@ def divide(
     points = embed_rows(tangents, Gate(projection, single.centroids), rows, context, known)
     give_back(device)
     _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
+    if len(clustered) > len(subset):
+        subset_points = points[clustered.to(device)]
     centroids = find_centroids(subset_points, points, num_experts, seed=context.seed)
     partition = _partition(Gate(projection, centroids), points, patchwork)
     labels = partition.nearest

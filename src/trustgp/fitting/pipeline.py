@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,7 @@ from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fin
 from ..data.rows import read_rows
 from ..data.trees import structure
 from ..executors import FitContext, nearby
-from ..executors.progress import reporting
+from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
 from ..state.model_state import ModelState, Provenance, Training
@@ -27,17 +29,20 @@ from .solve import FittedMixture, fit_mixture
 
 def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
     """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
-    with reporting(enabled=options.progress) as report:
+    began = time.perf_counter()
+    with reporting(enabled=options.progress) as report, ThreadPoolExecutor(1) as aside:
         rows = read_rows(train, name="train")
         ready = prepare_network(network, rows, options)
         device = ready.network.device
         context = FitContext(device, options.seed, options.executors(device)[0], report)
         data = split_rows(ready, rows, options, context)
         del rows  # where some are split off, the others are a copy
-        executor, plan = choose_plan(ready, data.rows, options)
+        executor, plan = choose_plan(ready, data, options)
+        plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
         say_plan(report, plan, len(data.rows), ready, options.outputs)
+        prints = aside.submit(_fingerprints, ready, data)  # of gigabytes they take seconds
         provenance = _provenance(ready, data, options)
-        store = _open_checkpoint(provenance, plan, ready, data, options)
+        store = _open_checkpoint(prints, plan, ready, data, options)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
             limit = options.budget.size
@@ -50,14 +55,25 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
                 for index, problem in enumerate(_problems(ready, data, options, context))
             ]
             report.begin("calibrating")
-            return calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
+            provenance = replace(provenance, **prints.result())
+            state = calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
+        seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
+        speed = rate_text(len(data.rows) / seconds)
+        report.say(f"fitted in {rate_text(seconds)} s, {speed} rows/s; {expected} s were expected.")
+        return state
+
+
+def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, str]:
+    """Of network and rows."""
+    network = network_fingerprint(ready.network.module)
+    return {"network": network, "data": rows_fingerprint(data.rows, data.groups)}
 
 
 def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenance:
-    """Where the model comes from; what the experts may hold is not known yet."""
+    """Where the model comes from; fingerprints, and what the experts may hold, are not known yet."""
     return Provenance(
-        network=network_fingerprint(ready.network.module),
-        data=rows_fingerprint(data.rows, data.groups),
+        network="",
+        data="",
         rows=len(data.rows),
         structure=structure(data.rows.inputs),
         outputs=options.outputs,
@@ -73,16 +89,15 @@ def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenan
 
 
 def _open_checkpoint(
-    provenance: Provenance, plan: Plan, ready: Prepared, data: FitRows, options: FitOptions
+    prints: Future[dict[str, str]], plan: Plan, ready: Prepared, data: FitRows, options: FitOptions
 ) -> Checkpoint | None:
     """The folder of solved experts; None: the user wants none. One of another fit is refused."""
     if options.checkpoint is None:
         return None
     settings = {
-        "network": provenance.network,
-        "data": provenance.data,
-        "tangents": [type(provenance.tangents).__name__, provenance.tangents.settings()],
-        "names": list(provenance.names),
+        **prints.result(),
+        "tangents": [type(ready.tangents).__name__, ready.tangents.settings()],
+        "names": list(ready.network.names),
         "experts": plan.num_experts,
         "subset": plan.subset,
         **options.settings(),

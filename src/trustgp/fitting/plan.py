@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-import time
-from collections.abc import Callable, Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ..data.chunking import at_once, most_rows, near_bytes, row_bytes, rows_at_once
+from ..data.chunking import CHUNK_ROWS, at_once, most_rows, near_bytes, row_bytes, rows_at_once
 from ..data.quantities import size_text
-from ..data.rows import Rows
-from ..data.trees import Inputs, count, take
+from ..data.rows import SPARED_BYTES
+from ..data.trees import Inputs
+from ..data.user_warnings import warn_user
 from ..executors import Executor, nearby
-from ..executors.progress import Reporter
+from ..executors.progress import Reporter, rate_text
 from ..experts.features import chunk_rows
 from ..experts.gate import DISTANCES, OVERSIZE
 from ..experts.neighbours import CANDIDATES, lend_rows
+from ..experts.system import by_columns
 from ..experts.witness import Witness, vectors_of
 from ..experts.witness_fit import MOST_JUDGED, NEARBY, PRIOR_SUBSET, witness_applies, witness_bytes
 from ..math.stationary import LENGTHS, RATIOS
@@ -29,16 +31,16 @@ from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET
 from .divide import bound_rows, expert_bytes, gate_bytes, quota_for_budget, smallest_budget, subset_for_budget
+from .duration import seconds_left
 from .options import FitOptions
-from .prepare import PROBE_ROWS, Prepared
+from .prepare import PROBE_ROWS, FitRows, Prepared
 
 ROWS_PER_EXPERT = 1000
 CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
 WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
 INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
-GPU_PROBE = 1024  # rows that a GPU is timed on
-KEPT_FEATURES = 2**30  # bytes of explicit features that are kept while a model is fitted
+KEPT_FEATURES = 2**30  # bytes of explicit features kept in memory during a fit, or a quarter of what is free
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
 
 
@@ -50,21 +52,24 @@ class Plan:
     subset: int  # rows of the gate
     state_bytes: int  # what the model will hold, about
     peak_bytes: int  # what the fit will need in memory at its peak, beside the data, at most
-    seconds: float  # how long it will take, roughly
+    seconds: float  # how long what is left will take, roughly
     witness_bytes: int  # what the witness may hold of it; 0 without one
-    kept_peak_bytes: int = 0  # the same, with the features of all rows kept during the fit
+    kept_bytes: int = 0  # features of all rows, where they are kept during the fit
+    kept_peak_bytes: int = 0  # what is then needed beside them
     kept_seconds: float = 0.0
     keep_features: bool = False  # whether they are kept
+    mapped: bool = False  # in a mapped file
 
-    def keeping(self) -> Plan:
-        """The plan of a fit that keeps the features of all rows."""
-        return replace(self, peak_bytes=self.kept_peak_bytes, seconds=self.kept_seconds, keep_features=True)
+    def keeping(self, *, mapped: bool = False) -> Plan:
+        """The plan of a fit that keeps the features of all rows, in memory or in a mapped file."""
+        peak = self.kept_peak_bytes + (0 if mapped else self.kept_bytes)
+        return replace(self, peak_bytes=peak, seconds=self.kept_seconds, keep_features=True, mapped=mapped)
 
 
-def choose_plan(ready: Prepared, rows: Rows, options: FitOptions) -> tuple[Executor, Plan]:
+def choose_plan(ready: Prepared, data: FitRows, options: FitOptions) -> tuple[Executor, Plan]:
     """The first of the executors for which the memory is there, and the plan; MemoryError: there is none."""
     refused = None
-    for executor, plan in _ways(ready, rows, options):
+    for executor, plan in _ways(ready, data, options):
         try:
             check_memory(plan, options.memory, ready.network.device)
             return executor, plan
@@ -74,22 +79,38 @@ def choose_plan(ready: Prepared, rows: Rows, options: FitOptions) -> tuple[Execu
     raise refused
 
 
-def _ways(ready: Prepared, rows: Rows, options: FitOptions) -> Iterator[tuple[Executor, Plan]]:
+def _ways(ready: Prepared, data: FitRows, options: FitOptions) -> Iterator[tuple[Executor, Plan]]:
     """What may be tried, the best first: with the features of all rows kept during the fit, and without.
 
     Gradients are dear: without that they are made about three times. Only explicit features are as short as
     it takes.
     """
-    maps = [tangent_map for tangent_map, _ in ready.maps]
+    maps, rows = [tangent_map for tangent_map, _ in ready.maps], data.rows
     sample = rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(maps[0]), len(rows))))
-    num_outputs = len(ready.blends) or ready.num_outputs
-    explicit = maps[0].num_columns(expert=False) is not None
-    for executor in options.executors(ready.network.device):
-        workers = nearby(executor).workers  # memory is planned for this machine
-        plan = make_plan(maps, sample, len(rows), options, num_outputs=num_outputs, workers=workers)
-        if explicit and len(rows) * maps[0].row_bytes() <= KEPT_FEATURES:
+    sizes = {"num_outputs": len(ready.blends) or ready.num_outputs}
+    sizes["answered"] = 0 if data.validation is None else len(data.validation)
+    explicit, device = maps[0].num_columns(expert=False) is not None, ready.network.device
+    room = max(KEPT_FEATURES, (_available(device) or 0 if options.memory is None else options.memory) // 4)
+    for executor in options.executors(device):
+        near = nearby(executor)  # memory is planned for this machine
+        plan = make_plan(maps, sample, len(rows), options, workers=near.workers, **sizes)
+        if explicit and plan.kept_bytes <= room:
             yield executor, plan.keeping()
+        elif explicit and near is executor and _disk_has(plan.kept_bytes):  # a file does not travel
+            yield executor, plan.keeping(mapped=True)
         yield executor, plan
+
+
+def _disk_has(size: int) -> bool:
+    """Whether a temporary file of features may be so large; says so where not."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free - SPARED_BYTES
+    if size > free:
+        warn_user(
+            f"the features take {size_text(size)}, more than memory should hold, and {folder} has room for "
+            f"{size_text(max(0, free))}: they are made about three times. Let TMPDIR name a larger folder."
+        )
+    return size <= free
 
 
 def say_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outputs: str) -> None:
@@ -98,18 +119,29 @@ def say_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     shared, separate = f"{count} backward passes", f"{count} kernels"
     passes = {"shared": shared, "separate": separate, "pseudo": "one backward pass"}
     report.say(f"tangents: {ready.tangents}, {ready.reason}")
+    if ready.maps[0][0].apart:
+        report.say(f"parameters {ready.maps[0][0].apart}")
     report.say(
         f"{num_rows} rows, {plan.num_experts} experts: the model will hold about "
         f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} beside the "
-        f"data, and about {plan.seconds:.0f} s."
+        f"data, and about {rate_text(plan.seconds)} s."
     )
+    if plan.mapped:
+        report.say(f"features: {size_text(plan.kept_bytes)} in a temporary file in {tempfile.gettempdir()}")
     report.say(f"outputs: {outputs}, {passes[outputs]} for {count} {'output' if count == 1 else 'outputs'}")
 
 
 def make_plan(
-    maps: list[TangentMap], sample: Inputs, n: int, options: FitOptions, *, num_outputs: int, workers: int
+    maps: list[TangentMap],
+    sample: Inputs,
+    n: int,
+    options: FitOptions,
+    *,
+    num_outputs: int,
+    workers: int,
+    answered: int = 0,
 ) -> Plan:
-    """Check the sizes that were asked for, and estimate memory and time."""
+    """Check the sizes that were asked for, and estimate memory and time, with rows to calibrate on."""
     experts = math.ceil(n / ROWS_PER_EXPERT) if options.num_experts is None else options.num_experts
     if experts > n:
         raise ValueError(f"num_experts={experts} exceeds the {n} rows; lower it or pass more data.")
@@ -129,7 +161,7 @@ def make_plan(
         subset = subset_for_budget(tangents, n, experts, division, room)
         second = min(second, budget - needed, budget // WITNESS_SHARE)
     subset = max(2, subset)  # `Division` asks for two, also where there is a single row
-    shape = _Shape.of(n, experts, options, subset)
+    shape = _Shape.of(n, experts, options, subset, num_outputs)
     one = gate_bytes(tangents, subset, division.components, experts)
     one += int(1.3 * experts * expert_bytes(tangents, shape.rows, served))  # sizes are uneven
     state = kernels * one + second if budget is None else min(kernels * one + second, budget)
@@ -141,9 +173,10 @@ def make_plan(
     peak = always + max(early, state + _solving_bytes(tangents, shape, held, workers))
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents)))
     solving = state + _solving_bytes(tangents, shape, held, workers, kept=True)
-    kept = always + n * tangents.row_bytes() + max(early, second + making, solving)
-    seconds = _seconds(tangents, sample, shape, work, kernels, workers)
-    return Plan(experts, subset, state, int(peak), seconds[0], second, int(kept), seconds[1])
+    kept, features = always + max(early, second + making, solving), n * tangents.row_bytes()
+    cap = shape.rows if room is None else held // 2
+    seconds = seconds_left(maps, sample, shape, options, cap, served, answered, work, workers)
+    return Plan(experts, subset, state, int(peak), seconds[0], second, features, int(kept), seconds[1])
 
 
 def _witness_needs(
@@ -163,8 +196,8 @@ def _witness_needs(
     factors = min(workers, 2 * cells) * 6 * largest**2
     pairs = 3 * min(n, 1000) ** 2  # for the typical distance
     peak = 8 * (max(apart, labels, factors, pairs) + 4 * n * width)
-    grid = len(LENGTHS) * len(RATIOS) * min(PRIOR_SUBSET, cells)  # on one worker
-    return held, peak, (3 * cells / workers + grid) * (rows**3) / 3
+    grid = len(LENGTHS) * len(RATIOS) * min(PRIOR_SUBSET, cells) * math.ceil(n / cells) ** 3
+    return held, peak, (3 * cells * rows**3 + grid) / 3 / workers
 
 
 class _Shape(NamedTuple):
@@ -179,16 +212,17 @@ class _Shape(NamedTuple):
     rows: int  # of an average expert, its neighbours' rows among them
     largest: int  # own rows of the largest expert
     offered: int  # rows of neighbours among which the largest expert may choose
+    outputs: int  # that the experts learn
 
     @classmethod
-    def of(cls, n: int, experts: int, options: FitOptions, subset: int) -> _Shape:
+    def of(cls, n: int, experts: int, options: FitOptions, subset: int, outputs: int) -> _Shape:
         mean, components = math.ceil(n / experts), options.division.components
         neighbours = min(options.patchwork.neighbours, experts - 1)
         lend = lend_rows(options.patchwork, n, experts)
         largest = min(n, math.ceil(OVERSIZE * mean)) if experts > 1 else n
         offered = min(CANDIDATES * lend * neighbours, n - largest)
         rows = mean + lend * neighbours
-        return cls(n, experts, components, subset, neighbours, lend, rows, largest, offered)
+        return cls(n, experts, components, subset, neighbours, lend, rows, largest, offered, outputs)
 
 
 def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None, num_outputs: int) -> int:
@@ -231,7 +265,7 @@ def _solving_bytes(
         own = min(shape.largest, left)
         left -= own
         making = 0 if kept else _making_bytes(tangents, own)
-        total += making + (_expert_peak(tangents, own, min(held, own), shape) if own else 0)
+        total += making + (_expert_peak(tangents, own, min(held, own), shape, kept=kept) if own else 0)
     return total
 
 
@@ -248,18 +282,23 @@ def _making_bytes(tangents: TangentMap, own: int) -> int:
     return min(int(CHUNK * own * tangents.working_bytes()), chunk)
 
 
-def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape) -> int:
+def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape, *, kept: bool) -> int:
     """What solving one expert needs beside the making of features, at the worst of its three stages: with so
     many rows of its own, of which a budget lets it keep those held."""
     offered, width = shape.offered, tangents.num_columns(expert=True)
     rows = held + min(offered, shape.lend * shape.neighbours)
-    kept = 2 * held * own if held < own else 0
-    choosing = _features_bytes(tangents, own, expert=True) + 8 * (3 * own**2 + kept)
+    if width is not None and by_columns(width, own, held if held == own else held // 2):  # see `_held_rows`
+        seen = own + rows - held
+        stay = kept and shape.experts == 1 and width == tangents.num_columns(expert=False)
+        table = 0 if stay else 2 * seen * width * tangents.network.dtype.itemsize
+        return table + 8 * (12 * width**2 + 4 * width * (offered + CHUNK_ROWS) + 12 * seen * shape.outputs)
+    landmarks = 2 * held * own if held < own else 0
+    choosing = _features_bytes(tangents, own, expert=True) + 8 * (3 * own**2 + landmarks)
     given = 6 * held**2 + 4 * held * offered + 3 * offered**2  # candidates, given the rows held
     borrowing = _features_bytes(tangents, held + offered, expert=True) + 8 * given
     spectrum = 5 * rows * (width or 0)  # singular vectors of explicit features
     solving = _features_bytes(tangents, rows, expert=True) + 8 * (6 * rows**2 + spectrum)
-    if kept:  # the others count through the rows that are held
+    if landmarks:  # the others count through the rows that are held
         seen = own + rows - held
         solving += _features_bytes(tangents, seen, expert=True) + 8 * 6 * rows * seen
     return max(choosing, borrowing, solving)
@@ -307,38 +346,3 @@ def _free_in_container() -> int | None:
         return int(most) - int(used) + int(table["inactive_file"])
     except (OSError, KeyError, ValueError):  # no such group, or no limit ("max")
         return None
-
-
-def timed(work: Callable[[], Any], device: torch.device) -> float:
-    """Seconds that `work` takes."""
-    finish = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-    finish()
-    start = time.perf_counter()
-    work()
-    finish()
-    return time.perf_counter() - start
-
-
-def _seconds(
-    tangents: TangentMap, sample: Inputs, shape: _Shape, witness_work: float, kernels: int, workers: int
-) -> tuple[float, float]:
-    """Rough time of a fit, from a small probe of this machine; and where features are made only once."""
-    device = tangents.network.device
-    if device.type == "cuda":  # a few rows would take as long as many
-        chunk = chunk_bytes(tangents) // max(1, tangents.working_bytes())
-        sample = take(sample, torch.arange(max(1, min(GPU_PROBE, chunk))) % count(sample))
-    n, size = count(sample), GPU_PROBE if device.type == "cuda" else 256
-    with torch.no_grad():
-        features = tangents(sample)  # and whatever is done once
-        per_row = timed(lambda: tangents(sample), device) / n
-        features.gram(features)
-        per_pair = timed(lambda: features.gram(features), device) / n**2
-        probe = torch.eye(size, dtype=torch.float64, device=device)
-        torch.linalg.cholesky(probe)
-        flop = timed(lambda: torch.linalg.cholesky(probe), device) / (size**3 / 3)
-    rows = shape.rows + shape.offered
-    once, again = shape.n * per_row, shape.experts * rows * per_row
-    pairs = (shape.n * shape.subset + shape.experts * rows**2) * per_pair
-    solving = shape.experts * 30 * flop * shape.rows**3 / 3
-    kept = kernels * (once + pairs + solving) / workers + flop * witness_work
-    return kept + kernels * again / workers, kept

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ import torch
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, WorkerLostError
 from ..experts.expert import Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
-from ..experts.features import NO_COLUMNS
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, NO_CAP, RowQuota, border_rows, lend_rows
@@ -39,9 +39,12 @@ def fit_mixture(
     """Divide, hand out the rows, solve: kernel number `index`, which may hold `room` bytes (None: any)."""
     tangents, store = problem.tangents, context.store
     if plan.keep_features:
-        problem = replace(problem, known=precompute_features(tangents, problem.rows, context))
+        known = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
+        problem = replace(problem, known=known)
     context.report.begin("dividing the rows")
-    division = replace(options.division, subset=plan.subset)
+    division = options.division
+    if plan.subset < division.subset_size(len(problem.rows), plan.num_experts):  # as the budget has it
+        division = replace(division, subset=plan.subset)
     ways = {"division": division, "patchwork": options.patchwork, "known": problem.known}
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
     quota = _row_quota(problem, partition, plan, options, room)
@@ -78,17 +81,17 @@ def make_tasks(partition: Partition, quota: RowQuota) -> list[Task]:
     centroids = partition.gate.centroids
     nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
     sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
-    own = nearest.argsort(stable=True).split(sizes)  # in one go: there may be millions of rows
-    tasks = []
-    for expert, neighbours in enumerate(partition.neighbours):
-        offered = [
-            border_rows(own[j], points, centroids[expert], centroids[j], CANDIDATES * quota.borrowed)
-            for j in neighbours
-        ]
-        candidates = torch.cat([NO_COLUMNS, *(rows.cpu() for rows in offered)])
-        share = RowQuota(quota.own, quota.borrowed * len(neighbours))
-        tasks.append(Task(own[expert].cpu(), candidates, share))
-    return tasks
+    order = nearest.argsort(stable=True)  # in one go: there may be millions of rows
+    own, most = order.split(sizes), CANDIDATES * quota.borrowed
+    offered = [
+        [border_rows(own[j], points, centroids[i], centroids[j], most) for j in neighbours]
+        for i, neighbours in enumerate(partition.neighbours)
+    ]
+    lent = torch.cat([order[:0], *chain(*offered)]).cpu()  # a GPU is asked once for all
+    candidates = lent.split([sum(map(len, rows)) for rows in offered])
+    shares = [RowQuota(quota.own, quota.borrowed * len(rows)) for rows in offered]
+    parts = zip(order.cpu().split(sizes), candidates, shares, strict=True)
+    return [Task(rows.clone(), others.clone(), share) for rows, others, share in parts]  # each may travel
 
 
 def solve_tasks(

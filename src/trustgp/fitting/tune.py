@@ -32,9 +32,9 @@ from ..tangents.modules import has_output_selector
 from ..tangents.network import as_matrix
 from .calibrate import recalibrate
 from .compress import check_whole, compressed, ladder
+from .duration import timed
 from .options import FitOptions
 from .pipeline import fit_model
-from .plan import timed
 
 SCORES = {"nll": False, "corrected": False, "auroc": True}  # whether more is better
 AGAIN = (Sizes(), Sizes(rows=128, gate=128, witness=128, half=True))  # what is tried of each refit

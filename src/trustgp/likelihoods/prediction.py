@@ -263,11 +263,7 @@ class Detections:
         return above(self.novelty, self._threshold)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of each edge, in pixels, [k, 4] each, of a normal distribution.
-
-        Args:
-            level: Probability within, in (0, 1).
-        """
+        """Lower and upper end of each edge, in pixels, [k, 4] each, that a Gaussian has `level` between."""
         check_share("level", level, 0.95)
         quantile = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
         reach = quantile.to(self.std) * self.std

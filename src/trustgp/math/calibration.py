@@ -109,12 +109,22 @@ def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple
     .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1}
     """
     weights = inverse @ residual
-    errors, variances = torch.empty_like(residual), torch.empty_like(inverse[:, 0])
-    for group in groups.unique():
-        rows = (groups == group).nonzero().flatten()
+
+    def left(rows: Tensor) -> tuple[Tensor, Tensor]:
         covariance = torch.linalg.inv(inverse[rows][:, rows])
-        errors[rows] = covariance @ weights[rows]
-        variances[rows] = covariance.diagonal()
+        return covariance @ weights[rows], covariance.diagonal()
+
+    return by_group(left, residual, groups)
+
+
+def by_group(
+    left: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor, groups: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `left` says of the rows of each group, errors and variances, in the places of these rows."""
+    errors, variances = torch.empty_like(residual), torch.empty_like(residual[:, 0])
+    sizes = groups.unique(return_counts=True)[1].tolist()
+    for rows in groups.argsort(stable=True).split(sizes):
+        errors[rows], variances[rows] = left(rows)
     return errors, variances
 
 

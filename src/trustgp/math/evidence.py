@@ -25,7 +25,10 @@ from torch import Tensor
 LOWEST, HIGHEST = 1e-8, 1e2
 GRID, REFINE = 11, 9
 MANY, THINNED = 512, 4  # from so many rows on, the search begins on one row in four
+TOGETHER = 2**24  # bytes of matrices that are factorised in one call
 NEAR, CLOSE, STEPS = 1.0, 0.02, 4  # first step of that search, in log tau; when to stop; parabolas at most
+
+Losses = Callable[[Tensor], Tensor]  # at places [k], shape [k]
 
 
 class FactorisationError(ValueError):
@@ -41,37 +44,55 @@ class Evidence(NamedTuple):
     jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar; 0 as a rule
 
 
-def factorise(gram: Tensor, tau: float) -> tuple[Tensor, float]:
+def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
     """Cholesky factor of K + tau I, and the jitter it took (0 unless rounding made K indefinite)."""
-    level = float(gram.diagonal().mean())
-    if not math.isfinite(level):
-        raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
-    for jitter in (0.0, *(level * 10.0**power for power in range(-12, -5))):
+    jitter = 0.0
+    for power in range(-12, -4):
         noisy = gram.clone()
         noisy.diagonal().add_(tau + jitter)
         factor, info = torch.linalg.cholesky_ex(noisy)
-        if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
+        if bool(_sound(factor, info)):  # all that a GPU is waited for, as a rule
             return factor, jitter
+        level = float(gram.diagonal().mean())
+        if not math.isfinite(level):
+            raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
+        jitter = level * 10.0**power
     raise FactorisationError("the kernel is not positive definite even with jitter 1e-6 of its diagonal.")
 
 
+def _sound(factor: Tensor, info: Tensor) -> Tensor:
+    """Which factors [..., m, m] are factors, shape [...]."""
+    return (info == 0) & torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all(dim=-1)
+
+
 def profile_scale(factor: Tensor, targets: Tensor) -> Tensor:
-    """The best scale s_c for a given factor of K + tau I, shape [C].
+    """The best scale s_c for given factors of K + tau I [..., m, m], shape [..., C].
 
     An output whose targets are all zero has no scale: it gets a millionth of a millionth of the others'.
     """
     white = torch.linalg.solve_triangular(factor, targets, upper=False)
-    scale = white.square().mean(dim=0)
-    floor = 1e-12 * scale.mean() + torch.finfo(scale.dtype).tiny
+    scale = white.square().mean(dim=-2)
+    floor = 1e-12 * scale.mean(dim=-1, keepdim=True) + torch.finfo(scale.dtype).tiny
     return torch.maximum(scale, floor)
 
 
-def profile_loss(factor: Tensor, targets: Tensor) -> float:
-    """Minus the profile log marginal likelihood, up to constants."""
+def profile_loss(factor: Tensor, targets: Tensor) -> Tensor:
+    """Minus the profile log marginal likelihood, up to constants, of each factor, shape [...]."""
     m, outputs = targets.shape
-    log_determinant = 2.0 * factor.diagonal().log().sum()
-    log_scales = profile_scale(factor, targets).log().sum()
-    return float(0.5 * (m * log_scales + outputs * log_determinant))
+    log_determinant = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    log_scales = profile_scale(factor, targets).log().sum(dim=-1)
+    return 0.5 * (m * log_scales + outputs * log_determinant)
+
+
+def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor, *, jitter: float = 0.0) -> Tensor:
+    """The same at several log tau [k]; infinite where rounding keeps K from being factorised."""
+    losses = []
+    for lot in (log_taus.exp() + jitter).split(max(1, TOGETHER // max(1, gram.nbytes))):
+        noisy = gram.repeat(len(lot), 1, 1)
+        noisy.diagonal(dim1=1, dim2=2).add_(lot[:, None])
+        factor, info = torch.linalg.cholesky_ex(noisy)
+        losses.append(torch.where(_sound(factor, info), profile_loss(factor, targets), torch.inf))
+    return torch.cat(losses)
 
 
 def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
@@ -80,37 +101,42 @@ def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
     Of many rows, that is done on every fourth, and the place it finds is where a search on all rows begins:
     a few factorisations in place of twenty.
     """
-    level = float(gram.diagonal().mean()) or 1.0  # no gradient at all: only the noise is left
-
-    def loss(log_tau: float) -> float:
-        return profile_loss(factorise(gram, math.exp(log_tau))[0], targets)
-
-    low, high = math.log(LOWEST * level), math.log(HIGHEST * level)
-    if len(gram) < MANY:
-        tau = math.exp(least_on_grid(loss, low, high))
-    else:
-        few = maximise_evidence(gram[::THINNED, ::THINNED].contiguous(), targets[::THINNED])
-        tau = math.exp(least_near(loss, math.log(float(few.tau)), low, high))
+    tau = _best_log_tau(gram, targets).exp()
     factor, jitter = factorise(gram, tau)
-    return Evidence(gram.new_tensor(tau), profile_scale(factor, targets), factor, gram.new_tensor(jitter))
+    return Evidence(tau, profile_scale(factor, targets), factor, gram.new_tensor(jitter))
 
 
-def _golden_section(loss, left: float, right: float, best: float, best_loss: float) -> float:
-    """The smallest loss seen while shrinking [left, right]; never worse than `best`."""
+def _best_log_tau(gram: Tensor, targets: Tensor) -> Tensor:
+    bounds = log_bounds(gram.diagonal().mean())
+    if len(gram) < MANY:
+        _, jitter = factorise(gram, bounds[0].exp())  # what rounding asks for at the least noise
+        return least_on_grid(lambda places: profile_losses(gram, targets, places, jitter=jitter), *bounds)
+    few = _best_log_tau(gram[::THINNED, ::THINNED].contiguous(), targets[::THINNED])
+    return least_near(lambda places: profile_losses(gram, targets, places), few, *bounds)
+
+
+def log_bounds(level: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) -> tuple[Tensor, Tensor]:
+    """Between which log tau is searched, scalars; at level 0, without any gradient, only noise is left."""
+    level = torch.where(level == 0, 1.0, level)
+    return (lowest * level).log(), (highest * level).log()
+
+
+def _golden_section(losses: Losses, left: Tensor, right: Tensor, best: Tensor) -> Tensor:
+    """The place of the smallest loss seen while shrinking [left, right]; never worse than `best`.
+
+    Places and losses go in pairs [2], and on a GPU stay there: which way to go is not asked.
+    """
     ratio = (math.sqrt(5.0) - 1.0) / 2.0
-    inner = [right - ratio * (right - left), left + ratio * (right - left)]
-    values = [loss(inner[0]), loss(inner[1])]
+    places = torch.stack([right - ratio * (right - left), left + ratio * (right - left)])
+    inner = torch.stack([places, losses(places)], dim=1)
     for _ in range(REFINE - 2):
-        if values[0] <= values[1]:
-            right, inner[1], values[1] = inner[1], inner[0], values[0]
-            inner[0] = right - ratio * (right - left)
-            values[0] = loss(inner[0])
-        else:
-            left, inner[0], values[0] = inner[0], inner[1], values[1]
-            inner[1] = left + ratio * (right - left)
-            values[1] = loss(inner[1])
-    winner = 0 if values[0] <= values[1] else 1
-    return inner[winner] if values[winner] < best_loss else best
+        first = inner[0, 1] <= inner[1, 1]
+        left, right = torch.where(first, left, inner[0, 0]), torch.where(first, inner[1, 0], right)
+        place = torch.where(first, right - ratio * (right - left), left + ratio * (right - left))[None]
+        new = torch.cat([place, losses(place)])
+        inner = torch.where(first, torch.stack([new, inner[0]]), torch.stack([inner[1], new]))
+    seen = torch.cat([best[None], inner])
+    return seen[:, 0].take(seen[:, 1].argmin())
 
 
 @dataclass(frozen=True)
@@ -119,6 +145,10 @@ class Prior:
 
     tau: Tensor  # noise ratio sigma^2 / s, a scalar
     scale: Tensor  # s, a scalar
+
+    def at(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """tau, and s of each output of targets [m, B], where these are."""
+        return self.tau.to(targets), self.scale.to(targets).repeat(targets.shape[1])
 
 
 def pooled_evidence(
@@ -140,48 +170,44 @@ def pooled_evidence(
     spectrum, energy = torch.cat(eigenvalues), torch.cat(shares)
     if not bool(torch.isfinite(spectrum).all() & torch.isfinite(energy).all()):
         raise FactorisationError("the kernel is not finite: the network's gradients overflow.")
-    level = float(spectrum.mean()) or 1.0  # without any gradient only the noise is left
+    level = spectrum.mean()
 
-    def scale_at(log_tau: float) -> Tensor:
-        return (energy / (spectrum + math.exp(log_tau))).mean().clamp_min(torch.finfo(energy.dtype).tiny)
+    def scales(log_taus: Tensor) -> Tensor:
+        found = (energy / (spectrum + log_taus.exp()[:, None])).mean(dim=1)
+        return found.clamp_min(torch.finfo(energy.dtype).tiny)
 
-    def loss(log_tau: float) -> float:
-        return float(scale_at(log_tau).log() + (spectrum + math.exp(log_tau)).log().mean())
+    def losses(log_taus: Tensor) -> Tensor:
+        return scales(log_taus).log() + (spectrum + log_taus.exp()[:, None]).log().mean(dim=1)
 
-    low, high = math.log(lowest * level), math.log(highest * level)
-    log_tau = least_on_grid(loss, low, high)
-    return Prior(tau=spectrum.new_tensor(math.exp(log_tau)), scale=scale_at(log_tau))
+    log_tau = least_on_grid(losses, *log_bounds(level, lowest, highest))
+    return Prior(tau=log_tau.exp(), scale=scales(log_tau[None])[0])
 
 
-def least_on_grid(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Where a loss is least: on a grid, then by golden section around the best grid point."""
+def least_on_grid(losses: Losses, low: Tensor, high: Tensor) -> Tensor:
+    """Where a loss is least: on a grid, then by golden section around the best grid point. All scalars."""
     step = (high - low) / (GRID - 1)
-    losses = [loss(low + i * step) for i in range(GRID)]
-    best = min(range(GRID), key=losses.__getitem__)
-    left, right = low + max(best - 1, 0) * step, low + min(best + 1, GRID - 1) * step
-    return _golden_section(loss, left, right, low + best * step, losses[best])
+    values = losses(low + step * torch.arange(GRID, device=step.device))
+    best = values.argmin()
+    left, right = low + (best - 1).clamp_min(0) * step, low + (best + 1).clamp_max(GRID - 1) * step
+    return _golden_section(losses, left, right, torch.stack([low + best * step, values.min()]))
 
 
-def least_near(loss: Callable[[float], float], start: float, low: float, high: float) -> float:
-    """Where a loss is least in [low, high], from a place near it: steps downhill, then parabolas."""
+def least_near(losses: Losses, near: Tensor, least: Tensor, most: Tensor) -> Tensor:
+    """Where a loss is least between two places, from one near it: steps downhill, then parabolas."""
+    start, low, high = torch.stack([near, least, most]).tolist()
     known: dict[float, float] = {}
 
-    def look(place: float) -> None:
-        place = min(max(place, low), high)
-        if place not in known:
-            known[place] = loss(place)
+    def look(*places: float) -> None:
+        new = [place for place in (min(max(p, low), high) for p in places) if place not in known]
+        known.update(zip(new, losses(near.new_tensor(new)).tolist(), strict=True))
 
     def around() -> tuple[float, float | None, float | None]:
         best = min(known, key=known.__getitem__)
-        return (
-            best,
-            max((place for place in known if place < best), default=None),
-            min((place for place in known if place > best), default=None),
-        )
+        left = max((place for place in known if place < best), default=None)
+        return best, left, min((place for place in known if place > best), default=None)
 
     step = NEAR
-    for place in (start - step, start, start + step):
-        look(place)
+    look(start - step, start, start + step)
     best, left, right = around()
     while (left is None and best > low) or (right is None and best < high):
         step *= 2
@@ -195,13 +221,13 @@ def least_near(loss: Callable[[float], float], start: float, low: float, high: f
             break
         look(lowest)
         best, left, right = around()
-    return best
+    return near.new_tensor(best)
 
 
 def _vertex(places: tuple[float, float, float], values: tuple[float, float, float]) -> float | None:
     """Where the parabola through three points is least; None where they lie on a line."""
     (a, b, c), (fa, fb, fc) = places, values
     rise = (b - a) * (fb - fc) - (b - c) * (fb - fa)
-    if rise == 0.0:
+    if not abs(rise) > 0.0:  # or nothing could be factorised
         return None
     return b - 0.5 * ((b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)) / rise

@@ -5,7 +5,8 @@ With the kernel :math:`K_{zz} = L L^\top` of the r landmarks, and :math:`\Phi = 
 
 .. math:: \tilde K = \Phi \Phi^\top = K_{nz} K_{zz}^{-1} K_{zn},
 
-never more than the kernel itself. With :math:`\Phi^\top \Phi = V \Lambda V^\top` the evidence, the left-out
+never more than the kernel itself; where features are explicit and fewer than the rows, their own Phi gives
+the kernel itself. With :math:`\Phi^\top \Phi = V \Lambda V^\top` the evidence, the left-out
 rows and the posterior have closed forms in the noise ratio tau. What the landmarks do not span counts as
 unknown:
 
@@ -20,13 +21,17 @@ all rows are landmarks that is :math:`K + \tau I`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from .evidence import HIGHEST, LOWEST, FactorisationError, factorise, least_on_grid
+from ..data.chunking import byte_chunks
+from .calibration import by_group
+from .evidence import FactorisationError, factorise, least_on_grid, log_bounds
 
 # Of the mean diagonal: rows that repeat each other may all be landmarks.
 NUGGET = 1e-10
@@ -39,52 +44,105 @@ CONTENDERS = 128  # rows among which the next ones are chosen together
 
 @dataclass(frozen=True)
 class LowRank:
-    """The kernel of m rows through r landmarks."""
+    """The kernel of m rows with r columns, in sums over the rows: of these only few at a time are float64."""
 
-    factor: Tensor  # L [r, r]
-    rotation: Tensor  # V [r, r]
-    values: Tensor  # Lambda, ascending [r]
-    rotated: Tensor  # Phi V, whose columns are orthogonal [m, r]
+    phi: Tensor  # Phi [m, r], in any precision, on any device, or in a mapped file
+    rotation: Tensor  # V [r, r], float64
+    values: Tensor  # Lambda, ascending [r], float64
 
-    def __len__(self) -> int:
-        return len(self.rotated)
+    @classmethod
+    def of(cls, phi: Tensor, sums: Tensor, *more: Tensor) -> Self:
+        """From Phi and Phi^T Phi [r, r], float64."""
+        if not bool(torch.isfinite(sums).all()):
+            raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
+        values, rotation = torch.linalg.eigh(sums)
+        return cls(phi, rotation, values.clamp_min(0.0), *more)
 
-    def inverse(self, tau: Tensor) -> Tensor:
-        """Q = (K~ + tau I)^-1, shape [m, m]."""
-        some = self.rotated / (self.values + tau).sqrt()
-        return (torch.eye(len(self), dtype=some.dtype, device=some.device) - some @ some.T) / tau
+    def weights(self, tau: Tensor, residual: Tensor) -> Tensor:
+        """(Phi^T Phi + tau I)^-1 Phi^T r, shape [r, B]."""
+        white = self.rotation / (self.values + tau).sqrt()
+        return white @ (white.T @ column_sums(self.phi, white.device, residual))
+
+    def solve(self, tau: Tensor, residual: Tensor) -> Tensor:
+        """(K~ + tau I)^-1 r, shape [m, B]."""
+        weights = self.weights(tau, residual)
+        return (residual - torch.cat([part @ weights for part in _parts(self.phi, weights)])) / tau
 
     def leave_one_out(self, tau: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Errors [m, B], and variances over s with the noise [m], of rows predicted from the others."""
-        some = self.rotated / (self.values + tau).sqrt()
-        leverage = some.square().sum(dim=1)
-        free = (1.0 - leverage).clamp_min(torch.finfo(some.dtype).eps)  # tau Q_ii
-        return (residual - some @ (some.T @ residual)) / free[:, None], tau / free
+        r"""Errors [m, B], and variances over s with the noise [m], of rows predicted from the others.
+
+        .. math:: \tau Q_{ii} = 1 - \phi_i^\top (\Phi^\top \Phi + \tau I)^{-1} \phi_i
+        """
+        white = self.rotation / (self.values + tau).sqrt()
+        leverage = torch.cat([(part @ white).square().sum(dim=1) for part in _parts(self.phi, white)])
+        free = (1.0 - leverage).clamp_min(torch.finfo(white.dtype).eps)
+        return tau * self.solve(tau, residual) / free[:, None], tau / free
+
+    def leave_groups_out(self, tau: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The same with whole groups, of each row [m], left out together.
+
+        .. math:: Q_{BB}^{-1} = \tau (I - W W^\top)^{-1} = \tau (I + W (I - W^\top W)^{-1} W^\top), \quad
+                  W = \Phi_B V (\Lambda + \tau I)^{-1/2}
+        """
+        weights, white = self.solve(tau, residual), self.rotation / (self.values + tau).sqrt()
+
+        def left(rows: Tensor) -> tuple[Tensor, Tensor]:
+            phi, known = self.phi[rows.to(self.phi.device)], weights[rows]
+            eye = torch.eye(min(phi.shape), dtype=white.dtype, device=white.device)
+            if len(phi) <= len(white):
+                some = phi.to(white) @ white
+                spread = torch.linalg.inv(eye - some @ some.T)
+                return tau * spread @ known, tau * spread.diagonal()
+            inner = eye - white.T @ column_sums(phi, white.device) @ white
+            core = white @ torch.linalg.solve(inner, white.T)
+            inside = core @ column_sums(phi, white.device, known)
+            errors = torch.cat([part @ inside for part in _parts(phi, core)])
+            variances = torch.cat([(part @ core * part).sum(dim=1) for part in _parts(phi, core)])
+            return tau * (known + errors), tau * (1.0 + variances)
+
+        return by_group(left, residual, groups)
+
+
+@dataclass(frozen=True)
+class LandmarkKernel(LowRank):
+    """Of which the columns come from r landmarks."""
+
+    factor: Tensor  # L [r, r]
 
     def posterior(self, tau: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The factor of K_zz + tau K_zz (K_zn K_nz)^-1 K_zz, shape [r, r], and the weights [r, B].
 
         The weights give the residual mean k_z(x)^T (tau K_zz + K_zn K_nz)^-1 K_zn r.
         """
-        noise = tau / self.values.clamp_min(float(tau) / FAINTEST)
+        noise = tau / torch.maximum(self.values, tau / FAINTEST)
         inner = (self.rotation * noise) @ self.rotation.T
         inner.diagonal().add_(1.0)
         factor = self.factor @ torch.linalg.cholesky(inner)
-        inside = self.rotation @ ((self.rotated.T @ residual) / (self.values + tau)[:, None])
-        return factor, torch.linalg.solve_triangular(self.factor.T, inside, upper=True)
+        return factor, torch.linalg.solve_triangular(self.factor.T, self.weights(tau, residual), upper=True)
 
 
-def low_rank(gram: Tensor, cross: Tensor) -> LowRank:
+def _parts(phi: Tensor, like: Tensor) -> Iterator[Tensor]:
+    """Rows [m, d], a few at a time, in the precision and on the device of another tensor."""
+    return (part.to(like) for part in byte_chunks(phi))
+
+
+def column_sums(phi: Tensor, device: torch.device, values: Tensor | None = None) -> Tensor:
+    """Phi^T Phi [d, d] of rows [m, d], or Phi^T y [d, B] of values [m, B], float64."""
+    total, start = torch.zeros((), dtype=torch.float64, device=device), 0
+    for part in _parts(phi, total):
+        total = total + part.T @ (part if values is None else values[start : start + len(part)])
+        start += len(part)
+    return total
+
+
+def low_rank(gram: Tensor, cross: Tensor) -> LandmarkKernel:
     """The kernel of m rows through r landmarks, from K_zz [r, r], float64, and K_zn [r, m]."""
-    factor, _ = factorise(gram, NUGGET * float(gram.diagonal().mean()))
+    factor, _ = factorise(gram, NUGGET * gram.diagonal().mean())
     phi = torch.linalg.solve_triangular(factor, cross, upper=False).T
-    values, rotation = torch.linalg.eigh(phi.T @ phi)
-    if not bool(torch.isfinite(values).all()):
-        raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
-    return LowRank(factor, rotation, values.clamp_min(0.0), phi @ rotation)
+    return LandmarkKernel.of(phi, phi.T @ phi, factor)
 
 
-def low_rank_evidence(kernel: LowRank, targets: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
     r"""tau and the scales s_c [B] of the largest marginal likelihood under :math:`\tilde K`.
 
     .. math:: s_c = \tfrac1m \Big( \sum_i \frac{(u_i^\top t_c)^2}{\lambda_i + \tau}
@@ -92,28 +150,34 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: float) -> tuple[T
               \tfrac12 \Big( m \sum_c \log s_c + B \big( \sum_i \log(\lambda_i + \tau)
               + (m - r) \log \tau \big) \Big) \to \min
 
-    with pseudo-targets t [m, B]; tau is searched over `level`, the kernel's mean diagonal.
+    with pseudo-targets t [m, B]; tau is searched over `level`, the kernel's mean diagonal, a scalar.
     """
-    m, r = kernel.rotated.shape
-    seen = kernel.values > kernel.values[-1:] * max(m, r) * torch.finfo(targets.dtype).eps
+    m, r = kernel.phi.shape
+    seen = kernel.values > kernel.values[-1:] * r * torch.finfo(targets.dtype).eps
     divisor = torch.where(seen, kernel.values, 1.0)[:, None]
-    energy = torch.where(seen[:, None], (kernel.rotated.T @ targets).square() / divisor, 0.0)
+    energy = torch.where(
+        seen[:, None],
+        (kernel.rotation.T @ column_sums(kernel.phi, targets.device, targets)).square() / divisor,
+        0.0,
+    )
     rest = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
+    # what is left of the targets has the eigenvalue 0
+    table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, rest[None]])])
     # few numbers, looked at many times: a GPU would take longer to be asked than to answer
-    known, shares, left = (tensor.cpu().numpy() for tensor in (kernel.values, energy, rest))
+    spectrum, shares = table.cpu().split([1, len(rest)], dim=1)
 
-    def scale_at(tau: float) -> np.ndarray:
-        scale = (1.0 / (known + tau) @ shares + left / tau) / m
-        return np.maximum(scale, 1e-12 * scale.mean() + np.finfo(scale.dtype).tiny)
+    def scales(taus: Tensor) -> Tensor:  # [B, k]
+        scale = shares.T @ (1.0 / (spectrum + taus)) / m
+        return torch.maximum(scale, 1e-12 * scale.mean(dim=0) + torch.finfo(scale.dtype).tiny)
 
-    def loss(log_tau: float) -> float:
-        tau = math.exp(log_tau)
-        log_determinant = np.log(known + tau).sum() + (m - r) * log_tau
-        return float(0.5 * (m * np.log(scale_at(tau)).sum() + targets.shape[1] * log_determinant))
+    def losses(log_taus: Tensor) -> Tensor:
+        taus = log_taus.exp()
+        log_determinant = (spectrum + taus).log().sum(dim=0) + (m - r - 1) * log_taus
+        return 0.5 * (m * scales(taus).log().sum(dim=0) + len(rest) * log_determinant)
 
-    level = level or 1.0  # no gradient at all: only the noise is left
-    tau = math.exp(least_on_grid(loss, math.log(LOWEST * level), math.log(HIGHEST * level)))
-    return targets.new_tensor(tau), torch.from_numpy(scale_at(tau)).to(targets)
+    tau = least_on_grid(losses, *log_bounds(level.cpu())).exp()[None]
+    found = torch.cat([tau, scales(tau)[:, 0]]).to(targets)
+    return found[0], found[1:]
 
 
 def selection_noise(gram: Tensor) -> float:
@@ -148,16 +212,14 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
     count = min(count, n)
     variance = covariance.diagonal().clone()
     columns = covariance.new_empty(count, n)
-    while done < count:
-        top = variance.topk(min(n - done, CONTENDERS + 1))
-        bound = float(top.values[-1]) if n - done > CONTENDERS else -math.inf
-        rows = top.indices[:CONTENDERS].sort().values  # ties go to the first
+
+    def block(rows: Tensor) -> Tensor:
         known = columns[:done, rows]
-        block = covariance[rows][:, rows] - known.T @ known
-        winners, corner = _contest(block.cpu().numpy(), min(count - done, len(rows)), noise, bound)
-        taken = rows[torch.from_numpy(winners).to(rows.device)]
+        return covariance[rows][:, rows] - known.T @ known
+
+    while done < count:
+        taken, lower = _leaders(variance, block, n - done, count - done, noise)
         fresh = covariance[taken] - columns[:done, taken].T @ columns[:done]
-        lower = torch.from_numpy(corner).to(covariance)
         fresh = torch.linalg.solve_triangular(lower, fresh, upper=False)
         columns[done : done + len(taken)] = fresh
         variance -= fresh.square().sum(dim=0)
@@ -165,6 +227,47 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
         chosen.append(taken)
         done += len(taken)
     return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64, device=covariance.device)
+
+
+def pivoted_root_rows(root: Tensor, count: int, noise: float) -> Tensor:
+    r"""The same from R [d, n] with the covariance :math:`R^\top R`, which is never made.
+
+    .. math:: R \leftarrow (I - P (P^\top P + \tau I)^{-1} P^\top)^{1/2} R
+                = R - P E \frac{1}{(G + \tau) (1 + \sqrt{\tau / (G + \tau)})} E^\top P^\top R
+
+    once the rows of the columns P of R are chosen, with :math:`P^\top P = E G E^\top`.
+    """
+    chosen = torch.empty(0, dtype=torch.int64, device=root.device)
+
+    def block(rows: Tensor) -> Tensor:
+        return root[:, rows].T @ root[:, rows]
+
+    while len(chosen) < min(count, root.shape[1]):
+        variance = root.square().sum(dim=0)
+        variance[chosen] = -math.inf
+        left, wanted = root.shape[1] - len(chosen), count - len(chosen)
+        taken, _ = _leaders(variance, block, left, wanted, noise)
+        some = root[:, taken]
+        values, vectors = torch.linalg.eigh(some.T @ some)
+        noisy, turned = values.clamp_min(0.0) + noise, some @ vectors
+        root = root - (turned / (noisy + (noise * noisy).sqrt())) @ (turned.T @ root)
+        chosen = torch.cat([chosen, taken])
+    return chosen
+
+
+def _leaders(
+    variance: Tensor, block: Callable[[Tensor], Tensor], left: int, count: int, noise: float
+) -> tuple[Tensor, Tensor]:
+    """The next rows, at most `count` of those that are left, and their factor of K + tau I; `block` gives the
+    covariance of some rows."""
+    contenders = CONTENDERS * (2 if variance.is_cuda else 1)  # a GPU is waited for in each round
+    top = variance.topk(min(left, contenders + 1))
+    rows = top.indices[:contenders].sort().values  # ties go to the first
+    few = torch.cat([block(rows), top.values[-1:].expand(1, len(rows))]).cpu().numpy()
+    bound = few[-1, 0] if left > contenders else -math.inf
+    winners, corner = _contest(few[:-1], min(count, len(rows)), noise, bound)
+    lower = torch.from_numpy(corner).to(variance, non_blocking=True)
+    return rows[torch.from_numpy(winners).to(rows.device, non_blocking=True)], lower
 
 
 def _contest(block: np.ndarray, count: int, noise: float, bound: float) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .evidence import profile_loss
+from .evidence import profile_losses
 
 # In multiples of the median distance, and of the kernel's diagonal. Below 1e-8 float64 could no longer
 # take the variance as a difference.
@@ -45,15 +45,11 @@ def choose_length(
     """
 
     def losses_of(length: float) -> list[float]:
-        losses = [0.0] * len(RATIOS)
+        ratios = typical.new_tensor(RATIOS).log()
+        losses = torch.zeros_like(ratios)
         for rows, values in zip(inputs, targets, strict=True):
-            gram = squared_exponential(rows, rows, length * typical)
-            for place, ratio in enumerate(RATIOS):
-                noisy = gram.clone()
-                noisy.diagonal().add_(ratio)
-                factor, info = torch.linalg.cholesky_ex(noisy)
-                losses[place] += profile_loss(factor, values) if int(info) == 0 else float("inf")
-        return losses
+            losses += profile_losses(squared_exponential(rows, rows, length * typical), values, ratios)
+        return losses.tolist()
 
     best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
     for length, losses in zip(LENGTHS, each(losses_of, LENGTHS), strict=True):

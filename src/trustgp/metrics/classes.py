@@ -1,4 +1,4 @@
-"""How good are probabilities of classes? Scores of [n, C] probabilities against [n] class numbers.
+"""How good are probabilities of classes? Scores of probabilities [n, C] against labels, int64, [n].
 
 Every row is scored. A row whose probabilities are not finite costs infinitely much in likelihood, and as much
 as a sure mistake in the others; none is dropped.
@@ -14,24 +14,14 @@ SUM = 1e-3  # that probabilities may add up to more or less than 1, in half prec
 
 
 def class_nll(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Negative log likelihood of the labels, in nats, shape [n], float64: :math:`-\log p_{iy_i}`.
-
-    Args:
-        probabilities: Of the classes, shape [n, C].
-        labels: The true classes, int64, shape [n].
-    """
+    r"""Negative log likelihood of the labels, in nats, shape [n], float64: :math:`-\log p_{iy_i}`."""
     p = _checked(probabilities, labels)
     cost = -_of_label(p, labels).log()
     return torch.where(torch.isfinite(p).all(dim=1), cost, torch.inf)
 
 
 def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
-    r"""Brier score of each row, shape [n], float64, from 0 to 2: :math:`\sum_c (p_{ic} - [c = y_i])^2`.
-
-    Args:
-        probabilities: Of the classes, shape [n, C].
-        labels: The true classes, int64, shape [n].
-    """
+    r"""Brier score of each row, shape [n], float64, from 0 to 2: :math:`\sum_c (p_{ic} - [c = y_i])^2`."""
     p = _checked(probabilities, labels)
     cost = p.square().sum(dim=1) - 2 * _of_label(p, labels) + 1
     return torch.where(torch.isfinite(p).all(dim=1), cost, 2.0)
@@ -40,9 +30,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
 def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Share of rows whose most probable class is the true one, a float64 scalar.
 
-    Args:
-        probabilities: Of the classes, or anything that ranks them, such as logits, shape [n, C].
-        labels: The true classes, int64, shape [n].
+    In place of probabilities anything will do that ranks the classes, such as logits.
     """
     _check_shapes(probabilities, labels)
     right = probabilities.argmax(dim=1) == labels
@@ -54,12 +42,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, *, bins: i
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{accuracy}_b - \mathrm{confidence}_b |
 
-    over `bins` bins of equal width on [0, 1], each without its lower and with its upper end.
-
-    Args:
-        probabilities: Of the classes, shape [n, C].
-        labels: The true classes, int64, shape [n].
-        bins: 15 is what most papers report.
+    over the bins of `reliability_curve`; 15 are what most papers report.
     """
     number, confidence, share = reliability_curve(probabilities, labels, bins=bins)
     gaps = torch.where(number > 0, (share - confidence).abs(), 0.0)
@@ -71,12 +54,8 @@ def reliability_curve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, mean confidence and share of right ones in each bin of confidence, each [bins], float64.
 
-    Empty bins hold 0 three times.
-
-    Args:
-        probabilities: Of the classes, shape [n, C].
-        labels: The true classes, int64, shape [n].
-        bins: Of equal width on [0, 1], each without its lower and with its upper end.
+    Bins have equal width on [0, 1], each without its lower and with its upper end. Empty ones hold 0 three
+    times.
     """
     p = _checked(probabilities, labels)
     if bins < 1:
@@ -94,11 +73,7 @@ def reliability_curve(
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    r"""How undecided a row is, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`, 0 for a sure one.
-
-    Args:
-        probabilities: Of the classes, shape [n, C].
-    """
+    r"""How undecided a row is, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`, 0 if sure."""
     return torch.special.entr(probabilities.double()).sum(dim=1)
 
 

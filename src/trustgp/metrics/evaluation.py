@@ -1,8 +1,4 @@
-"""How good is a prediction, all told? Its scores, to be looked at, kept as a dict, or written as a table.
-
-Every row counts. One without a finite prediction is not left out: it costs an infinite likelihood, and among
-classes all are equally probable.
-"""
+"""How good is a prediction, all told? Its scores, to be looked at, kept as a dict, or written as a table."""
 
 from __future__ import annotations
 
@@ -67,18 +63,13 @@ class Evaluation(ScoreReport, RegressionScores):
     Averages are plain means over the outputs, but for `rmse`, the root of the averaged mse, and for
     `auroc_std` and `fpr95_std`, for which a row's score is its mean std. Where outputs have different
     units, look at them one by one.
-
-    Args:
-        levels: Promised coverage, shape [100].
-        observed: Observed coverage, shape [100, C].
-        targets, ood_targets: What the predictions were scored against, shape [n, C].
     """
 
     kind: ClassVar[type] = RegressionScores
 
-    levels: Tensor
-    observed: Tensor
-    targets: Tensor
+    levels: Tensor  # promised coverage [100]
+    observed: Tensor  # observed coverage [100, C]
+    targets: Tensor  # what the prediction was scored against [n, C]
     ood_targets: Tensor | None
 
     @classmethod
@@ -111,13 +102,17 @@ class Evaluation(ScoreReport, RegressionScores):
         }
         average = {name: float(value.mean()) for name, value in values.items()}
         average |= {} if ood is None else _rows_told_apart(prediction, ood)
+        # which rows have a finite prediction
+        usable = [
+            torch.isfinite(known(p)[1]).all(dim=1) & p.valid for p in (prediction, ood) if p is not None
+        ]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
         return cls(
             **_with_root(average),
             **curves,
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
             outputs={n: RegressionScores(**_with_root(own)) for n, own in zip(names, columns, strict=True)},
-            counts=RowCounts.of(*(_usable(each) for each in (prediction, ood) if each is not None)),
+            counts=RowCounts.of(*usable),
             levels=levels,
             observed=observed,
             prediction=prediction,
@@ -208,11 +203,6 @@ def _rows_told_apart(prediction: Prediction, ood: Prediction) -> dict[str, float
     return {name: float(value) for name, value in told_apart(marks).items()}
 
 
-def _usable(prediction: Prediction) -> Tensor:
-    """Which rows have a finite prediction, bool, [n]."""
-    return torch.isfinite(known(prediction)[1]).all(dim=1) & prediction.valid
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClassScores:
     """Those of foreign rows are None where there are no such rows."""
@@ -240,21 +230,15 @@ class ClassScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ClassEvaluation(ScoreReport, ClassScores):
-    """The scores of n rows, and the curves behind them.
-
-    Args:
-        bin_rows, confidence, right: Of each of 15 bins: rows, mean probability of the predicted class, and
-            share of right ones, each [15].
-        labels, ood_labels: What the predictions were scored against, int64, [n].
-    """
+    """The scores of n rows, and the curves behind them."""
 
     kind: ClassVar[type] = ClassScores
 
-    bin_rows: Tensor
-    confidence: Tensor
-    right: Tensor
+    bin_rows: Tensor  # of each of 15 bins: rows,
+    confidence: Tensor  # the mean probability of the predicted class,
+    right: Tensor  # and the share of right ones
     prediction: ClassPrediction
-    labels: Tensor
+    labels: Tensor  # what the prediction was scored against, int64 [n]
     ood_prediction: ClassPrediction | None
     ood_labels: Tensor | None
 

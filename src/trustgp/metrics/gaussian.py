@@ -1,4 +1,7 @@
-"""How good is an error bar about a number? Scores of Gaussian predictions against targets."""
+"""How good is an error bar about a number? Scores of Gaussian predictions against targets.
+
+Mean, positive variance and target are of one shape, [n] or [n, C].
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,6 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
     r"""Negative log density of the targets, elementwise, in nats, float64.
 
     .. math:: \tfrac12 ( \log 2\pi v + (y - \mu)^2 / v )
-
-    Args:
-        mean: Shape [n] or [n, C].
-        variance: Positive, the same shape.
-        target: The same shape.
     """
     error, spread = _error_and_variance(mean, variance, target)
     cost = 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
@@ -36,11 +34,6 @@ def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
         \quad e = y - \mu, \quad z = e / \sqrt v
 
     The absolute error of a prediction without spread. It is milder than the likelihood on gross errors.
-
-    Args:
-        mean: Shape [n] or [n, C].
-        variance: Positive, the same shape.
-        target: The same shape.
     """
     error, spread = _error_and_variance(mean, variance, target)
     std = spread.sqrt()
@@ -68,13 +61,7 @@ def interval_coverage(lower: Tensor, upper: Tensor, target: Tensor) -> Tensor:
 
 
 def coverage(prediction: Prediction, target: Tensor, *, level: float = 0.95) -> Tensor:
-    """Share of targets inside the interval of `level`; an honest error bar gives `level`.
-
-    Args:
-        prediction: Of n rows.
-        target: The shape of `prediction.mean`.
-        level: Of the interval, in (0, 1).
-    """
+    """Share of targets inside the interval of `level`, in (0, 1); an honest error bar gives `level`."""
     return interval_coverage(*prediction.interval(level), target)
 
 
@@ -115,9 +102,8 @@ def coverage_curve(
     where Y is Gaussian; without an excess, :math:`|y_i - \mu_i| \le \sqrt{v_i} \, \Phi^{-1}((1 + p) / 2)`.
 
     Args:
-        mean: Shape [n] or [n, C].
-        variance: Of the Gaussian, about its own centre, positive, the same shape.
-        target: The same shape.
+        mean, target: Shape [n] or [n, C].
+        variance: Of the Gaussian, about its own centre.
         excess: Squared distance of the mean from that centre, the same shape; None: it is the centre.
         levels: p, in [0, 1], shape [L]; None: 100 of them, evenly from 0 to 1.
 
@@ -140,12 +126,7 @@ def coverage_curve(
 
 
 def calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
-    """Mean absolute difference of observed and promised coverage, shape [] or [C]; 0 is honest.
-
-    Args:
-        levels: What was promised, shape [L].
-        observed: From `coverage_curve`, shape [L] or [L, C].
-    """
+    """Mean absolute gap of observed and promised coverage (`coverage_curve`), [] or [C]; 0 is honest."""
     return _gaps(levels, observed).abs().mean(dim=0)
 
 

@@ -55,12 +55,7 @@ def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
 
 
 def fpr95(in_scores: Tensor, out_scores: Tensor) -> Tensor:
-    """Share of foreign rows that pass when the threshold lets 95 % of the familiar rows pass.
-
-    Args:
-        in_scores: Scores of familiar rows, shape [n].
-        out_scores: Scores of foreign rows, which should be higher, shape [m].
-    """
+    """Share of foreign rows that pass when the threshold lets 95 % of the familiar rows pass; see `auroc`."""
     familiar, foreign = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
     needed = -(-95 * len(familiar) // 100)  # whole rows: 0.95 n in floats may round up past it
     threshold = familiar.sort().values[needed - 1]

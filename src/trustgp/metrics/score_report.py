@@ -107,8 +107,7 @@ class ScoreReport:
     def table(self, *, most: int = 8) -> Table:
         """For a terminal: a line for each score, a column for each output.
 
-        Args:
-            most: Up to so many outputs have a column each; of more, the lowest and the highest are shown.
+        Of more than `most` outputs, only the lowest and the highest are shown.
         """
         average, *each = self.columns.items()
         ranged = len(each) > most
@@ -144,11 +143,7 @@ class ScoreReport:
         return plain({**asdict(self.counts), "scores": self.columns, **curves})
 
     def to_csv(self, path: str | Path) -> Path:
-        """Write the scores in full precision, one in a line (metric, output, value), whole or not at all.
-
-        Args:
-            path: The file; what stands there is replaced.
-        """
+        """Write the scores in full precision, one in a line (metric, output, value), whole or not at all."""
         text, path = io.StringIO(), Path(path)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["metric", "output", "value"])

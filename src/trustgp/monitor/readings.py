@@ -34,7 +34,6 @@ class PredictionSource(Protocol):
 
     def __call__(self, inputs: Any, /) -> Any:
         """The answer to some rows."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""Drawing predictions and how good they are, on axes that the caller owns; `overview` makes one picture."""
+"""Drawing predictions and how good they are, on axes that the caller owns; `overview` makes one picture.
+
+Everywhere `axes` are those of matplotlib, `colour` is that of a line and its band, `label` stands in the
+legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixels per inch of a PNG.
+"""
 
 from .basic import draw_band, draw_bands, draw_bars, draw_histograms
 from .boxes import colour_map, colour_of, detections

@@ -16,16 +16,9 @@ from .style import BLUE, INK, PALETTE, numbers
 def draw_band(
     axes: Any, x: Tensor, mean: Tensor, half: Tensor, *, colour: str = BLUE, label: str = "", line: str = ""
 ) -> None:
-    """A line and the band mean - half .. mean + half around it.
+    """A line and the band mean - half .. mean + half around it, shape [n] each; x is ascending.
 
-    Args:
-        axes: Of matplotlib.
-        x: Ascending, shape [n].
-        mean: Shape [n].
-        half: Half the width of the band, shape [n].
-        colour: Of both.
-        label: Of the band, in the legend.
-        line: Of the line, in the legend.
+    The `label` is that of the band, `line` that of the line.
     """
     place, centre, width = (numbers(values) for values in (x, mean, half))
     low, high = centre - width, centre + width
@@ -47,14 +40,10 @@ def draw_bands(
     """A prediction along one input: the mean, and bands of so many standard deviations around it.
 
     Args:
-        axes: Of matplotlib.
         x: Where the prediction was made, in any order, shape [n] or [n, 1].
-        prediction: Of these n rows.
         targets: Drawn as dots, shape [n], [n, 1] or [n, C].
         output: Which output to draw.
-        sigmas: Half the width of each band, in standard deviations.
-        colour: Of line and bands; where bands overlap it is deeper.
-        label: Of the line, in the legend.
+        sigmas: Half the width of each band, in standard deviations; where bands overlap they are deeper.
     """
     mean, variance = (values[:, output] for values in known(prediction))
     if x.numel() != len(mean):
@@ -74,16 +63,11 @@ def draw_bands(
 def draw_histograms(
     axes: Any, samples: Mapping[str, Tensor], *, colours: Sequence[str] = PALETTE, bins: int = 60
 ) -> None:
-    """Histograms on a logarithmic scale, one for each name, each of area one.
+    """Histograms of samples [n] by name, not negative, on a logarithmic scale, each of area one.
 
     Zeros have no place on such a scale: they are counted at the left end, with the smallest number that is
-    not zero. Infinite ones are counted at the right end. Neither is lost.
-
-    Args:
-        axes: Of matplotlib.
-        samples: By name, each of shape [n], not negative.
-        colours: One for each.
-        bins: From the smallest to the largest of all samples.
+    not zero. Infinite ones are counted at the right end. Neither is lost. The bins reach from the smallest to
+    the largest of all samples.
     """
     values = {name: numbers(sample) for name, sample in samples.items()}
     for name, sample in values.items():
@@ -111,11 +95,7 @@ def draw_bars(
 ) -> None:
     """Horizontal bars, the series of a group side by side, the first group on top.
 
-    Args:
-        axes: Of matplotlib.
-        groups: Their names.
-        series: By name, one number for each group.
-        colours: One for each series.
+    Series, by name, have one number for each group.
     """
     thick = 0.8 / len(series)
     places = np.arange(len(groups))

@@ -33,7 +33,8 @@ def detections(
 ) -> Any:
     """A picture with the boxes found in it, bands around their edges, and colours by novelty.
 
-    A band is as wide as the interval of its edge. Labels tell class, confidence and novelty.
+    A band is as wide as the interval of its edge. Labels tell class, confidence and novelty. The axes are
+    returned.
 
     Args:
         image: [3, h, w] or [h, w, 3], from 0 to 255 (uint8 or floats) or from 0 to 1 (floats).
@@ -44,9 +45,6 @@ def detections(
             warning in its label. None: colours run from novelty 0 to 1.
         axes: Of matplotlib; None: new ones.
         title: Above the picture.
-
-    Returns:
-        The axes.
     """
     require_matplotlib()
     picture = as_picture(image)

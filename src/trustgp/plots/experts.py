@@ -20,17 +20,11 @@ MOST_NUMBERS = 40  # experts that are numbered; more would hide the rows
 
 @dataclass(frozen=True)
 class ExpertMap:
-    """Rows as the gate sees them.
+    """Rows as the gate sees them."""
 
-    Args:
-        points: First two components of each row, shape [n, 2]; the second is 0 for a gate with one.
-        expert: Which expert answers, by all components, shape [n].
-        centroids: Of the experts, shape [M, 2].
-    """
-
-    points: Tensor
-    expert: Tensor
-    centroids: Tensor
+    points: Tensor  # first two components of each row [n, 2]; the second is 0 for a gate with one
+    expert: Tensor  # which expert answers, by all components [n]
+    centroids: Tensor  # of the experts [M, 2]
 
 
 @torch.no_grad()
@@ -63,14 +57,9 @@ def map_experts(model: Any, inputs: Inputs, *, output: int = 0) -> ExpertMap:
 
 
 def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size: float = 8.0) -> None:
-    """Rows coloured by expert, and the experts' centroids.
+    """Rows coloured by expert, in dots of a size, and the experts' centroids; see `map_experts`.
 
     Two components of the gate are drawn, while it decides by all of them: colours may overlap.
-
-    Args:
-        axes: Of matplotlib.
-        model, inputs, output: As for `map_experts`.
-        size: Of a dot.
     """
     found = map_experts(model, inputs, output=output)
     colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(found.centroids))]

@@ -1,4 +1,7 @@
-"""Is the error bar right, and what does it take? Calibration, sparsification, parity, the frontier."""
+"""Is the error bar right, and what does it take? Calibration, sparsification, parity, the frontier.
+
+An `evaluation` is what `trustgp.evaluate` gave, `output` the name of one of its outputs.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,8 @@ def draw_calibration(
 ) -> None:
     """Observed against promised coverage; on the diagonal the error bar is honest, below it too small.
 
-    Several methods may be drawn on the same axes, one call each.
-
-    Args:
-        axes: Of matplotlib.
-        evaluation: From `trustgp.evaluate`.
-        output: The name of one output; None: the average, and thin lines for the outputs.
-        colour: Of the line.
-        label: In the legend.
+    Several methods may be drawn on the same axes, one call each. Without an output it is the average, with
+    thin lines for the outputs.
     """
     levels, curve = map(numbers, (evaluation.levels, _of_output(evaluation, evaluation.observed, output)))
     if not axes.lines:
@@ -56,13 +53,8 @@ def draw_sparsification(
 ) -> None:
     """Root mean squared error of the rows that are kept when the least certain are set aside.
 
-    Args:
-        axes: Of matplotlib.
-        evaluation: From `trustgp.evaluate`.
-        output: The name of one output; None: the average of their squared errors.
-        colour: Of the line.
-        label: In the legend.
-        references: Draw the oracle's curve (rows ranked by their errors) and that of a random order.
+    Without an output the squared errors are averaged. The `references` are the oracle's curve (rows ranked by
+    their errors) and that of a random order.
     """
     kept = numbers(evaluation.kept)
     squared = evaluation.risk, evaluation.oracle_risk
@@ -87,15 +79,8 @@ def draw_parity(
 ) -> None:
     """Prediction with its 95 % interval against the target; intervals that miss it are red.
 
-    Rows without a finite prediction cannot be drawn.
-
-    Args:
-        axes: Of matplotlib.
-        evaluation: From `trustgp.evaluate`.
-        output: The name of one output; None: the first.
-        colour: Of the dots and intervals that hold their target.
-        label: In the legend.
-        most: Rows drawn; of more, so many are picked evenly along the targets.
+    Rows without a finite prediction cannot be drawn. Of more than `most` rows so many are picked, evenly
+    along the targets. Without an output it is the first.
     """
     column = _column_of(evaluation, output or next(iter(evaluation.outputs)))
     every = (evaluation.targets, *known(evaluation.prediction), *parts(evaluation.prediction))
@@ -130,16 +115,9 @@ def _column_of(evaluation: Evaluation, output: str) -> int:
 def overview(
     evaluation: Evaluation, path: str | Path | None = None, *, output: str | None = None, dpi: int = 100
 ) -> Any:
-    """Four panels: prediction against target, calibration, sparsification, and sizes of the error bar.
+    """A figure: prediction against target, calibration, sparsification, and sizes of the error bar.
 
-    Args:
-        evaluation: From `trustgp.evaluate`.
-        path: The PNG, PDF or SVG to write; None: none.
-        output: The name of one output; None: all together, the first for prediction against target.
-        dpi: Pixels per inch of a PNG.
-
-    Returns:
-        The matplotlib figure.
+    Without an output the panels are of all together, prediction against target of the first.
     """
     first = output or next(iter(evaluation.outputs))
     found = evaluation.scores[output or "all"]
@@ -175,17 +153,10 @@ def _draw_sizes(axes: Any, evaluation: Evaluation, output: str | None) -> None:
 def draw_frontier(
     trials: Sequence[Any], path: str | Path | None = None, *, chosen: str = "", dpi: int = 120
 ) -> Any:
-    """Four panels: NLL and AUROC against memory and against the time of one row.
+    """A figure: NLL and AUROC against memory and against the time of one row.
 
-    Args:
-        trials: With `name`, `nll`, `corrected`, `auroc`, `nbytes`, `milliseconds` and `fits`; see
-            `trustgp.tune`.
-        path: The PNG, PDF or SVG to write; None: none.
-        chosen: The name of the one to mark.
-        dpi: Pixels per inch of a PNG.
-
-    Returns:
-        The matplotlib figure.
+    Trials have `name`, `nll`, `corrected`, `auroc`, `nbytes`, `milliseconds` and `fits`, as those of
+    `trustgp.tune`; the one called `chosen` is marked.
     """
     costs = {
         "memory, MiB": [t.nbytes / 2**20 for t in trials],

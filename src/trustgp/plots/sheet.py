@@ -38,7 +38,7 @@ def contact_sheet(
     level: float = 0.95,
     progress: bool = True,
 ) -> Any:
-    """All pictures of a folder with what a detector finds in them, on one sheet.
+    """All pictures of a folder with what a detector finds in them, on one sheet, a matplotlib figure.
 
     Args:
         folder_or_images: A folder with PNG and JPEG files, or pictures: a list, or [n, 3, h, w], as
@@ -47,16 +47,11 @@ def contact_sheet(
         columns: Pictures in a row.
         size: Height and width that pictures are stretched to; None: those that the model was fitted on.
         prepare: From pictures, uint8 [n, 3, h, w], to what the detector takes; None: divided by 255.
-        names: Of the classes.
+        names, threshold, level: As in `plots.detections`.
         out: The PNG, PDF or SVG to write; None: none.
         most: Pictures drawn; all of them go through the detector.
         order: "novelty": the picture with the most novel detection comes first. "given": as they come.
-        threshold: Of the novelty, as in `plots.detections`.
-        level: Of the edges' intervals.
         progress: Show a bar, in a terminal.
-
-    Returns:
-        The matplotlib figure.
     """
     require_matplotlib()
     if columns < 1 or most < 1:

@@ -42,10 +42,7 @@ _STYLE = {
 def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
     """A matplotlib figure in our style, written to `path` at the end; nothing global is changed.
 
-    Args:
-        path: The PNG, PDF or SVG to write; None: none is written, and the caller keeps the figure.
-        width, height: In inches.
-        dpi: Pixels per inch of a PNG.
+    Width and height are in inches. Without a path the caller keeps the figure.
     """
     matplotlib = require_matplotlib()
     with matplotlib.rc_context(_STYLE):

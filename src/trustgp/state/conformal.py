@@ -29,7 +29,7 @@ ENOUGH = 20  # times the rows that a limit takes at least: what a group of exper
 
 @dataclass(frozen=True)
 class _Conformal:
-    """What intervals and sets have in common."""
+    """What intervals and sets have in common; they take whatever `model.predict` takes."""
 
     model: FittedModel  # what predicts
     level: float  # promised coverage; of intervals, that of each output
@@ -47,11 +47,7 @@ class ConformalIntervals(_Conformal):
     r"""Intervals :math:`f \pm q_g \sigma(x)`, for each output. Made by `UncertaintyModel.conformal`."""
 
     def interval(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Lower and upper ends, each the shape of the network's output; infinite where nothing is known.
-
-        Args:
-            inputs: Whatever `model.predict` takes.
-        """
+        """Lower and upper ends, each the shape of the network's output; infinite where nothing is known."""
         p, limit = self._answer(inputs)
         half = (limit * as_matrix(p.std).double()).nan_to_num(nan=torch.inf, posinf=torch.inf)
         half = torch.where(p.valid[:, None], half, torch.inf).reshape(p.mean.shape).to(p.mean.dtype)
@@ -68,11 +64,7 @@ class ConformalSets(_Conformal):
     """
 
     def sets(self, inputs: Inputs) -> Tensor:
-        """Which classes are in the set of each row, shape [n, C] bool.
-
-        Args:
-            inputs: Whatever `model.predict` takes.
-        """
+        """Which classes are in the set of each row, shape [n, C] bool."""
         p, limit = self._answer(inputs)
         assert isinstance(p, ClassPrediction)
         return class_scores(p) <= limit[:, None]

@@ -172,7 +172,10 @@ def _read_one(reader: Reader, index: int, origin: Provenance, network: TangentNe
     state, last = {"mix": mix}, network.num_parameters - 1
     for name in reader.matching(f"{prefix}tangents."):
         full = f"{prefix}tangents.{name}"
-        if name in ("row_bytes", "working_bytes"):  # a size
+        if name.startswith(("left.", "right.")):  # a projection
+            value = state[name] = reader.take(full, network.dtype, None, None)
+            reader.require(0 not in value.shape and torch.isfinite(value), full, "projects nothing")
+        elif name in ("row_bytes", "working_bytes", "width"):  # a size
             value = state[name] = reader.take(full, torch.int64)
             reader.require(value >= 1, full, f"is {int(value)}; a row takes memory")
         else:  # places in the vector of the chosen parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -108,12 +109,10 @@ class ModelState:
 
     @property
     def likelihood(self) -> Likelihood:
-        """What the targets are."""
         return self.provenance.likelihood
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
         return next(self.network.parameters()).device
 
     @property
@@ -224,25 +223,26 @@ def _inputs_of(state: ModelState, batch: Any) -> Inputs:
     return inputs
 
 
+def of_state(name: str, said: str) -> Any:
+    """A property of a fitted model that its state has, by its name there."""
+    return property(attrgetter(f"state.{name}"), doc=said)
+
+
 class FittedModel(nn.Module):
     """A shell around a state: moves between devices; neither its mode nor its precision can be changed."""
 
     state: Any
     predict: Any  # inputs in, the network's own output with its error bar out
+    held_scores: Tensor = of_state(
+        "held_scores", "Novelty of held-out rows or detections, float64, [k]; empty where there were none."
+    )
+    alarm: NoveltyThreshold | None = of_state(
+        "threshold", "Of the novelty score, with its false alarms; None before `threshold` was called."
+    )
 
     def forward(self, inputs: Any) -> Any:
         """The same as `predict`."""
         return self.predict(inputs)
-
-    @property
-    def held_scores(self) -> Tensor:
-        """Novelty scores of the held-out rows or detections, float64, [k]; empty where there were none."""
-        return self.state.held_scores
-
-    @property
-    def alarm(self) -> NoveltyThreshold | None:
-        """The threshold of the novelty score, with its false alarms; None before `threshold` was called."""
-        return self.state.threshold
 
     def _with_threshold(self, scores: Tensor, false_alarm: float) -> float:
         """The threshold for held-out scores [k], from now on that of the state."""

@@ -86,6 +86,11 @@ class TangentMap(ABC):
         """Why it is slow, where rows must be differentiated one after another; else empty."""
         return ""
 
+    @property
+    def apart(self) -> str:
+        """Which parameters no layer tells of, and take a pass of their own; empty where there are none."""
+        return ""
+
     def __call__(self, inputs: Inputs) -> Any:
         """Features of a chunk of rows."""
         return self.with_outputs(inputs)[0]

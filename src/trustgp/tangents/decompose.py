@@ -78,9 +78,15 @@ def weight_norm(value: Tensor, gain: Tensor, dim: int = 0) -> Tensor:
     return value * (gain / value.square().sum(dim=others, keepdim=True).sqrt())
 
 
-def _opened(function: Callable) -> Callable:
+def packed_projection(q: Tensor, k: Tensor, v: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
+    """Queries, keys and values by the whole weight, of which a part is used: no part of a parameter acts."""
+    whole = {id(x): F.linear(x, w, b) for x in (q, k, v)}
+    return [whole[id(x)].chunk(3, dim=-1)[place].contiguous() for place, x in enumerate((q, k, v))]
+
+
+def _opened(function: Callable, **instead: Callable) -> Callable:
     """The same Python code, which then hands the operations inside it to the modes that are active."""
-    inside = {**function.__globals__, "has_torch_function": lambda _: False}
+    inside = {**function.__globals__, "has_torch_function": lambda _: False, **instead}
     again = types.FunctionType(function.__code__, inside, function.__name__, function.__defaults__)
     again.__kwdefaults__ = function.__kwdefaults__
     return again
@@ -184,7 +190,9 @@ STEPS: Mapping[str, Step] = {
 SEEN: Mapping[str, Callable] = {  # so that the layers inside can be seen
     **{name: unrolled(step) for name, step in STEPS.items()},
     **{f"{name}_cell": single(step) for name, step in STEPS.items()},
-    "multi_head_attention_forward": _opened(F.multi_head_attention_forward),
+    "multi_head_attention_forward": _opened(
+        F.multi_head_attention_forward, _in_projection_packed=packed_projection
+    ),
 }
 PLAIN: Mapping[str, Callable] = {  # so that vmap and forward mode can go through
     **SEEN,

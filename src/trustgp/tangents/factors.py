@@ -214,8 +214,7 @@ class FactorMap(TangentMap):
         recorder = LayerIORecorder(self.network)
         with torch.enable_grad(), recorder:
             outputs = self.network.twin_matrix(inputs)
-        calls, mix = recorder.calls, self.mix.to(outputs)
-        probes = [call.probe for call in calls]
+        calls, probes, mix = recorder.calls, recorder.probes, self.mix.to(outputs)
         few = outputs.is_cuda or outputs.shape[0] <= self._few_rows  # a pass is as long asked for as made
         found = self.network.mixed_gradients(outputs, probes, mix, at_once=few)
         signals = [signal.transpose(0, 1) for signal in found]  # [n, K, d'] each

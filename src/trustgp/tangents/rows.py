@@ -112,6 +112,10 @@ class GradientMap(TangentMap):
     def slow_reason(self) -> str:
         return self.gradients.slow_reason
 
+    @property
+    def apart(self) -> str:
+        return self.gradients.apart
+
     @abstractmethod
     def collector(self, n: int) -> RowCollector:
         """An empty one for n rows."""

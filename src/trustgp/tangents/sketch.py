@@ -1,235 +1,336 @@
 r"""Tangent features as sketches of gradient rows: any network, and `dim` numbers a row however large it is.
 
-Random-sign bucket sums, unbiased for the kernel, and never with a table as long as the gradients are.
+At a layer the gradient of a row is :math:`\sum_t g_t a_t^\top`. It is never formed: inputs and signals are
+projected as they come by, :math:`\sum_t (P^\top g_t) (Q^\top a_t)^\top`, with P and Q of `width` columns,
 
-An entry (i, j) of a parameter, seen as a matrix [o, i], goes to the bucket
-:math:`b = h_1(i) + h_2(j) + o_k \bmod D` with the sign :math:`s_1(i) s_2(j) e_k`, where k counts the mixed
-outputs. All of h, s, o and e are random and independent from parameter to parameter, so
+.. math:: P = \big[ V, \sqrt{(m - r) / (k - r)} \; Z \big], \qquad E[P P^\top] = I,
 
-.. math:: S(J)_b = \sum_k e_k \sum_{(i,j) \to b} s_1(i) s_2(j) J_{kij}, \qquad
-          E[S(J) \cdot S(J')] = \sum_k J_k \cdot J'_k .
+where V are the r leading directions of a few rows at this place, kept as they are, and Z is random and
+orthonormal in their complement. So the kernel is unbiased whatever V is, and its error is that of the little
+that V leaves out. Where k >= m nothing is projected, and nothing is lost. A convolution projects the channels
+of each group. Biases, and what layers do not tell, come as they are.
 
-A sum of outer products keeps this form (TensorSketch; Pham and Pagh, KDD 2013): with the bucket sums
-:math:`u_t = \sum_{k,i} e_k s_1(i) g_{kti}` and :math:`v_t = \sum_j s_2(j) a_{tj}` the sketch of
-:math:`\sum_t g_t a_t^\top` is the circular convolution :math:`\sum_t u_t * v_t`, a product of spectra.
+The numbers of all layers then go to `dim` buckets with random signs; a bucket is used a second time only when
+every one has been used. Of K mixed outputs, each is shifted and turned by a place and a sign of its own.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ..data.chunking import at_once, working_set
+from ..data.chunking import working_set
 from ..data.trees import Inputs
 from .base import Tangents
-from .jacobian.accumulators import products
+from .jacobian.accumulators import DenseAccumulator, Place
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork
+from .projections import Projections, find_projections
 from .rows import GradientMap
 
-LEAST_DIM = 16  # fewer numbers say nothing about a kernel
-WORKSPACE = 64 * 2**20  # bytes of spectra that are made at a time
-ENTRIES = 2**20  # of a parameter, whose buckets are written down at a time
-# What a spectrum of D numbers costs, over D log2 D, and an entry's bucket sum, in multiply-adds of a product.
-SPECTRUM, BUCKET = 17, 32
+LEAST_DIM, LEAST_WIDTH = 16, 2  # fewer numbers say nothing about a kernel
 
 
 @dataclass(frozen=True)
 class Sketch(Tangents):
-    """Random-sign bucket sums of the gradient rows: unbiased for the kernel, its error falls as 1/sqrt(dim).
+    """Projected gradients in random-sign buckets: unbiased for the kernel, its error falls as 1/sqrt(dim).
 
     Args:
         dim: Numbers a row.
         parameters: "all", "last", or names of parameters.
-        seed: Of the buckets and signs; the same seed gives the same sketch on any device.
+        seed: Of the projections, buckets and signs.
+        width: Numbers to which inputs and signals of each layer are projected.
     """
 
     dim: int = 4096
     parameters: Choice = "all"
     seed: int = 0
+    width: int = 32
 
     def __post_init__(self) -> None:
-        if not isinstance(self.dim, int) or self.dim < LEAST_DIM:
-            raise ValueError(f"dim={self.dim}; a whole number of at least {LEAST_DIM} is needed.")
+        for name, least in (("dim", LEAST_DIM), ("width", LEAST_WIDTH)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}={value}; a whole number of at least {least} is needed.")
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> SketchMap:
         gradients = Gradients(network, mix)
-        return SketchMap(gradients, self, working_bytes=gradients.plan(sample).row_bytes)
+        working = gradients.plan(sample).row_bytes
+        return SketchMap(gradients, self, working, find_projections(gradients, sample, self.width, self.seed))
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> SketchMap:
-        return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]))
+        found: dict[tuple[str, str], Tensor] = {}
+        shapes = [value.shape for value in network.parameters.values()]
+        for key, value in state.items():
+            side, _, number = key.partition(".")
+            if number:
+                place = ("left", "right").index(side)
+                if shapes[int(number)][place] % len(value):
+                    raise ValueError(f"{key} does not project '{network.names[int(number)]}'")
+                found[network.names[int(number)], side] = value.to(network.device)
+        projections = found if "width" in state else None
+        return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]), projections)
 
 
 class SketchMap(GradientMap):
-    """Makes sketches, a few rows at a time; all mixed outputs go into one row of `dim` numbers."""
+    """Makes sketches, a few rows at a time; all mixed outputs go into one row of `dim` numbers.
 
-    def __init__(self, gradients: Gradients, sketch: Sketch, working_bytes: int) -> None:
+    Without projections it is a count sketch, as models had it before there were any.
+    """
+
+    def __init__(
+        self, gradients: Gradients, sketch: Sketch, layer_bytes: int, projections: Projections | None
+    ) -> None:
         super().__init__(gradients)
-        self.sketch = sketch
-        self._working_bytes = working_bytes
+        self.sketch, self.projections = sketch, projections
+        self._layer_bytes = layer_bytes
         self._tables: dict[torch.device, Tables] = {}
 
-    def collector(self, n: int) -> CountSketch:
-        return CountSketch(self.tables, n, self.network.dtype, self.network.device)
+    def collector(self, n: int) -> SketchCollector:
+        return SketchCollector(self.tables, n, len(self.mix))
 
     def chunk_memory(self) -> int:
-        return 2 * working_set(self.network.device)
+        return working_set(self.network.device) * (1 if self.network.device.type == "cuda" else 2)
 
     def num_columns(self, *, expert: bool) -> int:
         return self.sketch.dim
 
     def working_bytes(self) -> int:
-        return self._working_bytes
+        numbers = len(self.mix) * (self.tables.size + 2 * max(self.tables.size, self.sketch.dim))
+        return self._layer_bytes + numbers * self.network.dtype.itemsize
 
     def state(self) -> dict[str, Tensor]:
-        return {"mix": self.mix, "working_bytes": torch.tensor(self._working_bytes)}
+        state = {"mix": self.mix, "working_bytes": torch.tensor(self._layer_bytes)}
+        if self.projections is None:
+            return state
+        numbers = {name: number for number, name in enumerate(self.network.names)}
+        found = {f"{side}.{numbers[name]}": value for (name, side), value in self.projections.items()}
+        return {**state, "width": torch.tensor(self.sketch.width), **found}
 
     @property
     def tables(self) -> Tables:
-        """Buckets and signs, drawn anew where the network has moved."""
-        if self.network.device not in self._tables:
-            drawn = Tables.draw(self.network, len(self.mix), self.sketch.dim, self.sketch.seed)
-            self._tables = {self.network.device: drawn}
-        return self._tables[self.network.device]
-
-
-@dataclass(frozen=True)
-class Buckets:
-    """Buckets and signs along one side of a parameter, each of shape [m].
-
-    A bucket is used a second time only when every one has been used, which lowers the variance.
-    """
-
-    place: Tensor
-    sign: Tensor
-
-    @classmethod
-    def draw(cls, m: int, dim: int, generator: torch.Generator) -> Buckets:
-        places = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(m / dim))]
-        signs = torch.randint(0, 2, (m,), generator=generator, dtype=torch.int8) * 2 - 1
-        return cls(torch.cat(places)[:m], signs)
-
-    def to(self, network: TangentNetwork) -> Buckets:
-        """On the network's device, the signs in its precision."""
-        return Buckets(self.place.to(network.device), self.sign.to(network.device, network.dtype))
-
-    def __getitem__(self, index: Any) -> Buckets:
-        return Buckets(self.place[index], self.sign[index])
+        """Projections, buckets and signs; again where the network has moved."""
+        device = self.network.device
+        if device not in self._tables:
+            generator = torch.Generator().manual_seed(self.sketch.seed)
+            draw = count_sketch if self.projections is None else spread
+            found = {key: value.to(device) for key, value in (self.projections or {}).items()}
+            self._tables = {device: draw(self.network, found, len(self.mix), self.sketch.dim, generator)}
+        return self._tables[device]
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Every bucket and sign of a sketch."""
+    """How the gradients of n rows become sketches."""
 
-    dim: int  # D
-    left: dict[str, Buckets]  # of each parameter, along its first dimension
-    right: dict[str, Buckets]  # and along all others
-    mixed: Buckets  # o_k and e_k
+    projections: Projections
+    shapes: Mapping[str, torch.Size]  # of each parameter
+    entries: Tensor  # L numbers for each bucket, as places in all parameters' projected gradients [L, D]
+    signs: Tensor  # of these [L, D]; 0 where there is no such number
+    shift: Tensor  # for each mixed output and bucket, the place of what goes there in [K * D], [K, D]
+    turn: Tensor  # sign of each mixed output [K, 1]
 
-    @classmethod
-    def draw(cls, network: TangentNetwork, mixed: int, dim: int, seed: int) -> Tables:
-        """The same for the same seed, wherever the network is."""
-        generator = torch.Generator().manual_seed(seed)
-        left, right = {}, {}
-        for name, value in network.parameters.items():
-            first = value.shape[0] if value.ndim else 1
-            left[name] = Buckets.draw(first, dim, generator).to(network)
-            right[name] = Buckets.draw(value.numel() // first, dim, generator).to(network)
-        return cls(dim, left, right, Buckets.draw(mixed, dim, generator).to(network))
+    @cached_property
+    def cores(self) -> dict[str, torch.Size]:
+        """Shapes of the projected gradients."""
+        return core_shapes(self.shapes, self.projections)
+
+    @cached_property
+    def size(self) -> int:
+        """Numbers of all parameters' projected gradients."""
+        return sum(shape.numel() for shape in self.cores.values())
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """Where each parameter's projected gradient lies among all."""
+        ends = accumulate(shape.numel() for shape in self.cores.values())
+        pairs = zip(self.cores.items(), ends, strict=True)
+        return {name: Place(shape, slice(end - shape.numel(), end), None) for (name, shape), end in pairs}
+
+    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
+        """Projected along the channels of each group, which are those of `axis`."""
+        by = self.projections.get((name, side))
+        if by is None:
+            return values
+        if axis == -1:
+            return values.to(by.dtype) @ by
+        channels, wide = by.shape
+        parted = values.to(by.dtype).reshape(-1, channels, values.shape[axis + 1 :].numel())  # [n * g, c, p]
+        thin = torch.bmm(by.T.expand(len(parted), -1, -1), parted)
+        return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
+
+    def core(self, name: str, value: Tensor) -> Tensor:
+        """The projected gradient, from the whole one [n, K, *shape]."""
+        if self.cores[name] == self.shapes[name]:
+            return value
+        left, right = (self.projections.get((name, side)) for side in ("left", "right"))
+        value = value.reshape(*value.shape[:2], *self.shapes[name])
+        if left is not None:
+            value = torch.einsum("nkgo...,oa->nkga...", value.unflatten(2, (-1, len(left))), left).flatten(
+                2, 3
+            )
+        return value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
+
+    def rows(self, values: Tensor) -> Tensor:
+        """The sketches [n, D] of projected gradients [n, K, size + 1], of which the last are 0."""
+        found = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
+        found = (found * self.signs).sum(dim=2).flatten(1)  # [n, K * D]
+        return (found.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape) * self.turn).sum(
+            dim=1
+        )
 
 
-class CountSketch:
-    """Collects the sketches of gradient rows, [n, D]."""
+def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> dict[str, torch.Size]:
+    """Shapes of the parameters' gradients when they are projected."""
+    cores = {}
+    for name, shape in shapes.items():
+        left, right = (projections.get((name, side)) for side in ("left", "right"))
+        sides = list(shape)
+        if left is not None:
+            sides[0] = sides[0] // left.shape[0] * left.shape[1]
+        if right is not None:
+            sides[1] = right.shape[1]
+        cores[name] = torch.Size(sides)
+    return cores
 
-    def __init__(self, tables: Tables, n: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._tables = tables
-        self._mixed = tables.mixed
-        self._sums = torch.zeros(n, tables.dim, dtype=dtype, device=device)
-        self._spectra = torch.zeros(n, tables.dim // 2 + 1, dtype=dtype.to_complex(), device=device)
 
-    def part(self, rows: slice, mixed: slice) -> CountSketch:
+def spread(
+    network: TangentNetwork, projections: Projections, mixed: int, dim: int, generator: torch.Generator
+) -> Tables:
+    """Every number to a bucket, each of which is used a second time only when all have been used.
+
+    Those of leading directions on both sides go first: they are the largest, and so meet each other least.
+    """
+    shapes = {name: value.shape for name, value in network.parameters.items()}
+    faint = torch.cat(
+        [_faintness(name, shape, projections) for name, shape in core_shapes(shapes, projections).items()]
+    )
+    size, lines = len(faint), math.ceil(len(faint) / dim)
+    order = (faint + torch.rand(size, generator=generator)).argsort(stable=True)
+    entries = torch.full((lines * dim,), size)
+    entries[:size] = order
+    entries = torch.stack(
+        [line[torch.randperm(dim, generator=generator)] for line in entries.view(lines, dim)]
+    )
+    signs = torch.randint(0, 2, entries.shape, generator=generator) * 2 - 1
+    signs[entries == size] = 0
+    return _tables(network, projections, entries, signs, mixed, generator)
+
+
+def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor:
+    """On how many sides each number of a projected gradient has a random direction; a bias counts as one."""
+    faint = torch.zeros(shape) if len(shape) > 1 else torch.ones(shape)
+    for axis, side in enumerate(("left", "right")):
+        by = projections.get((name, side))
+        if by is not None:
+            wide = by.shape[1]
+            random = torch.arange(shape[axis]) % wide >= wide // 2
+            faint += random.view([-1 if place == axis else 1 for place in range(len(shape))])
+    return faint.flatten()
+
+
+def count_sketch(
+    network: TangentNetwork, projections: Projections, mixed: int, dim: int, generator: torch.Generator
+) -> Tables:
+    """Of an entry (i, j) the bucket is h(i) + h'(j) and the sign s(i) s'(j)."""
+    places, signs = [], []
+    for value in network.parameters.values():
+        first = value.shape[0] if value.ndim else 1
+        (left, s), (right, s2) = (_buckets(m, dim, generator) for m in (first, value.numel() // first))
+        places.append(((left[:, None] + right) % dim).flatten())
+        signs.append((s[:, None] * s2).flatten())
+    place, sign = torch.cat(places), torch.cat([*signs, torch.zeros(1, dtype=torch.int64)])
+    buckets = place.argsort(stable=True).split(torch.bincount(place, minlength=dim).tolist())
+    entries = pad_sequence(list(buckets), padding_value=len(place))  # one below the other, [L, D]
+    return _tables(network, projections, entries, sign[entries], mixed, generator)
+
+
+def _tables(
+    network: TangentNetwork,
+    projections: Projections,
+    entries: Tensor,
+    signs: Tensor,
+    mixed: int,
+    generator: torch.Generator,
+) -> Tables:
+    shapes = {name: value.shape for name, value in network.parameters.items()}
+    dim, device, dtype = entries.shape[1], network.device, network.dtype
+    place, turn = _buckets(mixed, dim, generator)
+    shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
+    entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
+    return Tables(
+        projections, shapes, entries, signs.to(device, dtype), shift, turn[:, None].to(device, dtype)
+    )
+
+
+def _buckets(m: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Buckets and signs of m numbers, [m] each."""
+    places = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(m / dim))]
+    signs = torch.randint(0, 2, (m,), generator=generator, dtype=torch.int8) * 2 - 1
+    return torch.cat(places)[:m], signs.long()
+
+
+class Projecting:
+    """What the collectors of sketches have in common: gradients come projected, or are when they come."""
+
+    tables: Tables
+
+    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
+        return self.tables.thin(name, side, values, axis, groups)
+
+    def lookup(self: Any, name: str, index: Tensor, value: Tensor) -> None:
+        lines = self.tables.projections.get((name, "left"))
+        if lines is None:
+            super().lookup(name, index, value)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            self.add(name, lines[index].mT[:, None] @ value)
+
+    def plain(self: Any, name: str, value: Tensor) -> None:
+        self.add(name, self.tables.core(name, value))
+
+
+class SketchCollector(Projecting, DenseAccumulator):
+    """Collects projected gradients, and makes sketches of them."""
+
+    def __init__(self, tables: Tables, n: int, mixed: int) -> None:
+        self.tables, self.places, self._n, self._rows = tables, tables.places, n, slice(None)
+        self._lots: list[dict[str, Tensor]] = [{} for _ in range(mixed)]  # [n, 1, d] of each parameter
+
+    def part(self, rows: slice, mixed: slice) -> SketchCollector:
         part = copy.copy(self)
-        part._mixed, part._sums, part._spectra = self._mixed[mixed], self._sums[rows], self._spectra[rows]
+        part._rows, part._lots = (self._rows if rows == slice(None) else rows), self._lots[mixed]
         return part
 
     def room(self, size: int) -> int:
-        return min(size, self._spectrum())  # what is larger is not written out
+        return 0  # what is projected is small
+
+    def add(self, name: str, value: Tensor) -> None:
+        value = value if value.ndim == 3 else value.reshape(*value.shape[:2], -1)
+        parts = value.split(1, dim=1) if len(self._lots) > 1 else [value]
+        for lot, one in zip(self._lots, parts, strict=True):
+            if self._rows == slice(None):
+                lot[name] = lot[name] + one if name in lot else one
+            else:
+                whole = lot.setdefault(name, one.new_zeros(self._n, *one.shape[1:]))
+                whole[self._rows] += one
 
     def rows(self) -> Tensor:
-        """The sketches."""
-        return self._sums + torch.fft.irfft(self._spectra, n=self._tables.dim)
-
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """By spectra where that is cheaper than writing the product out."""
-        mixed, (groups, positions, wide), long = len(self._mixed.place), left.shape[2:], right.shape[4]
-        written = mixed * groups * wide * long * (positions + BUCKET)
-        if groups > 1 or written <= positions * self._spectrum():
-            self.plain(name, products(left, right))
-            return
-        space = at_once(WORKSPACE, left.device)
-        step = max(1, space // (6 * self._tables.dim * left.element_size()))  # positions of all rows
-        per_row = min(positions, step)
-        for rows in _slices(len(left), max(1, step // per_row)):
-            for some in _slices(positions, per_row):
-                self._spectra[rows] += self._convolved(name, left[rows, :, 0, some], right[rows, :, 0, some])
-
-    def _spectrum(self) -> int:
-        """What two spectra of a position cost, in multiply-adds of a product that is written out."""
-        return int(SPECTRUM * self._tables.dim * math.log2(self._tables.dim))
-
-    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        lines = self._tables.left[name][index][:, None]  # [n, 1, t]
-        place, sign = self._joined(lines, self._tables.right[name])
-        self._sums.scatter_add_(1, place.flatten(1), (value * sign).flatten(1))
-
-    def plain(self, name: str, value: Tensor) -> None:
-        left, right = self._tables.left[name], self._tables.right[name]
-        value = value.reshape(*value.shape[:2], len(left.place), len(right.place))
-        for some in _slices(len(left.place), max(1, ENTRIES // (value.shape[1] * len(right.place)))):
-            place, sign = self._joined(left[some], right)
-            self._sums.index_add_(1, place.flatten(), (value[:, :, some] * sign).flatten(1))
-
-    def _joined(self, left: Buckets, right: Buckets) -> tuple[Tensor, Tensor]:
-        """Buckets and signs of every pair, shifted and turned for each mixed output, [..., K, o, i]."""
-        mixed = self._mixed[:, None]
-        place = (left.place + mixed.place)[..., None] + right.place
-        return place % self._tables.dim, (left.sign * mixed.sign)[..., None] * right.sign
-
-    def _convolved(self, name: str, left: Tensor, right: Tensor) -> Tensor:
-        """Spectrum of sum_t u_t * v_t, [n, D/2 + 1], from [n, K, t, o] and [n, K, t, i]."""
-        by_left = right.shape[1] == 1  # which side carries the mixed outputs
-        u = self._summed(left, self._tables.left[name], mixed=by_left)
-        v = self._summed(right, self._tables.right[name], mixed=not by_left)
-        return (torch.fft.rfft(u) * torch.fft.rfft(v)).sum(dim=1)
-
-    def _summed(self, values: Tensor, buckets: Buckets, *, mixed: bool) -> Tensor:
-        """Bucket sums over the K and m of [n, K, t, m], shape [n, t, D]."""
-        place, sign = buckets.place, buckets.sign
-        if mixed:
-            place = (place + self._mixed.place[:, None]) % self._tables.dim
-            sign = sign * self._mixed.sign[:, None]
-        flat = values.transpose(1, 2).flatten(0, 1).flatten(1)  # [n * t, K * m]
-        sums = bucket_sums(flat, place.flatten(), sign.flatten(), self._tables.dim, dense=values.is_cuda)
-        return sums.unflatten(0, (len(values), values.shape[2]))
-
-
-def bucket_sums(values: Tensor, place: Tensor, sign: Tensor, dim: int, *, dense: bool) -> Tensor:
-    """Sums of the signed entries of each bucket, [n, D], from [n, m], and bucket and sign [m] of each column.
-
-    The dense way is a product with a matrix of signs and zeros: more work, but on a GPU without threads that
-    wait for each other, and in the same order every time.
-    """
-    if not dense:
-        return values.new_zeros(len(values), dim).index_add_(1, place, values * sign)
-    matrix = values.new_zeros(len(place), dim)
-    matrix[torch.arange(len(place), device=place.device), place] = sign
-    return values @ matrix
-
-
-def _slices(total: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, total)) for start in range(0, total, step)]
+        zeros = self.tables.signs.new_zeros
+        lots = [
+            [
+                lot[name] if name in lot else zeros(self._n, 1, shape.numel())
+                for name, shape in self.tables.cores.items()
+            ]
+            for lot in self._lots
+        ]
+        whole = [torch.cat([*lot, zeros(self._n, 1, 1)], dim=2) for lot in lots]
+        return self.tables.rows(torch.cat(whole, dim=1) if len(whole) > 1 else whole[0])

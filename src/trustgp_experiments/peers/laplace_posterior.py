@@ -212,6 +212,7 @@ class KronCollector:
 
     blocks: dict[str, KronBlock]
     total: Tensor
+    together: bool = False  # a single position needs no product
 
     def part(self, rows: slice, mixed: slice) -> KronCollector:
         """For some of the rows and outputs."""
@@ -237,6 +238,14 @@ class KronCollector:
         for start in range(0, len(left), step):
             rows = slice(start, start + step)
             self.total[rows] += products(left[rows], right[rows]).flatten(2).square() @ flat
+
+    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
+        """As they are."""
+        return values
+
+    def add(self, name: str, value: Tensor) -> None:
+        """As `plain`: nothing is thinned."""
+        self.plain(name, value)
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         """Refused."""

@@ -9,16 +9,16 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from ...data.trees import Inputs, count
 from ...tangents.base import TangentMap
 from ...tangents.factors import FactorMap
 from ...tangents.jacobian.accumulators import DenseAccumulator, products
+from ...tangents.jacobian.layer_gradients import LayerCall, Signals
 from ...tangents.jacobian.layer_io import record
-from ...tangents.jacobian.strategies import GradientPlan, calls_by_layer
+from ...tangents.jacobian.strategies import GradientPlan
 from ...tangents.rows import RowFeatures, RowMap
-from ...tangents.sketch import SketchMap
+from ...tangents.sketch import Projecting, SketchMap
 from ..errors import refuse_parameters
 
 
@@ -47,14 +47,21 @@ class RowMaker(nn.Module):
         n = count(inputs)
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs, self.plan.rowless)
-        layers = calls_by_layer(recorder, self.plan, n)
-        chosen = [call for calls in layers for call in calls]
-        if outputs.requires_grad and chosen:
-            probes, mix = [call.probe for call in chosen], self.mix.to(outputs)
-            signals = self.network.mixed_gradients(outputs, probes, mix, at_once=True)
-            backs = dict(zip(chosen, signals, strict=True))
-            for calls in layers:
-                self.plan.signals(calls, backs, n).hand_on(into)
+        self.plan.check(recorder.unhandled)
+        layers: dict[tuple, list[tuple[LayerCall, Tensor]]] = {}
+        for call, probe in zip(recorder.calls, recorder.probes, strict=True):
+            if not self.plan.layerwise.isdisjoint((call.weight_name, call.bias_name)):
+                key = (call.key, call.input.shape, probe.shape, self.plan.layout(call, probe, n))
+                layers.setdefault(key, []).append((call.among(self.plan.layerwise), probe))
+        if outputs.requires_grad and layers:
+            probes = [probe for pairs in layers.values() for _, probe in pairs]
+            mix = self.mix.to(outputs)
+            signals = iter(self.network.mixed_gradients(outputs, probes, mix, at_once=True))
+            for (*_, layout), pairs in layers.items():
+                calls = [call for call, _ in pairs]
+                whole = Signals.gather(calls, [next(signals) for _ in pairs], layout, n)
+                whole.reduced(into)
+                whole.thinned(into).hand_on(into)
         return RowFeatures(into(n))
 
 
@@ -76,17 +83,21 @@ class GraphRows(nn.Module):
         return again
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        self.add(name, products(left, right).flatten(2))
+        self.add(name, products(left, right))
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         table = value.new_zeros(*value.shape[:2], *self.shapes[name])
-        self.plain(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
+        self.add(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
+
+    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
+        return values
 
     def plain(self, name: str, value: Tensor) -> None:
-        self.add(name, value.reshape(*value.shape[:2], -1))
+        self.add(name, value)
 
     def add(self, name: str, value: Tensor) -> None:
-        """Numbers [n, K, d] of one parameter."""
+        """Numbers [n, K, ...] of one parameter."""
+        value = value.reshape(*value.shape[:2], -1)
         self.found[name] = self.found[name] + value if name in self.found else value
 
     def parts(self, n: int) -> list[Tensor]:
@@ -124,6 +135,7 @@ class WrittenRows(GraphRows):
 
     def add(self, name: str, value: Tensor) -> None:
         """Numbers of one parameter, of which some are kept."""
+        value = value.reshape(*value.shape[:2], -1)
         super().add(name, value.index_select(2, self.kept[name][0]) if self.kept else value)
 
     def forward(self, n: int) -> Tensor:
@@ -131,41 +143,15 @@ class WrittenRows(GraphRows):
         return torch.cat(self.parts(n), dim=2).flatten(1)
 
 
-class SketchedRows(GraphRows):
-    """Sums of signed gradients in buckets, [n, D], the same as those of `sketch.CountSketch`.
-
-    A bucket's entries stand in a column of a table, filled up with the place of a zero: a gather and a sum.
-    """
+class SketchedRows(Projecting, GraphRows):
+    """Sketches [n, D], the same as those of `sketch.SketchCollector`."""
 
     def __init__(self, tangents: SketchMap) -> None:
         super().__init__(tangents)
-        tables, places = tangents.tables, []
-        self.signs: dict[str, tuple[Tensor, Tensor]] = {}  # along the first dimension [K, o], all others [i]
-        for name in self.shapes:
-            left, right = tables.left[name], tables.right[name]
-            place = (left.place + tables.mixed.place[:, None])[:, :, None] + right.place  # [K, o, i]
-            places.append((place % tables.dim).flatten())
-            self.signs[name] = (left.sign * tables.mixed.sign[:, None], right.sign)
-        self.table = _columns(torch.cat(places), tables.dim).to(torch.int32)  # [L, D]
-
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Signs on the factors: there are fewer of them than products."""
-        lines, columns = self.signs[name]
-        super().outer(name, left * lines.unflatten(1, (left.shape[2], 1, -1)), right * columns)
-
-    def plain(self, name: str, value: Tensor) -> None:
-        """With its signs."""
-        lines, columns = self.signs[name]
-        self.add(name, value.reshape(*value.shape[:2], -1) * (lines[:, :, None] * columns).flatten(1))
+        self.tables, self.shapes = tangents.tables, dict(tangents.tables.cores)
+        self.sizes = {name: shape.numel() for name, shape in self.shapes.items()}
 
     def forward(self, n: int) -> Tensor:
         """The sketches of what was taken."""
-        parts = [part.flatten(1) for part in self.parts(n)]
-        flat = torch.cat([*parts, self.parameters_like.new_zeros(n, 1)], dim=1)
-        return flat.index_select(1, self.table.flatten()).unflatten(1, self.table.shape).sum(dim=1)
-
-
-def _columns(places: Tensor, dim: int) -> Tensor:
-    """The entries of each bucket, one below the other, [L, D]; places left over name the one after."""
-    buckets = places.argsort(stable=True).split(torch.bincount(places, minlength=dim).tolist())
-    return pad_sequence(list(buckets), padding_value=len(places))
+        flat = torch.cat([*self.parts(n), self.parameters_like.new_zeros(n, self.mixed, 1)], dim=2)
+        return self.tables.rows(flat)

@@ -64,13 +64,8 @@ class Graph(nn.Module):
     """What `model.predict` computes, as plain tensor operations without a loop over rows or experts.
 
     Rows whose input, output or answer is not finite come out with an infinite variance, a novelty of 1, the
-    expert -1 and `valid` False.
-
-    Args:
-        model: The fitted model; it is not changed.
-        example: A few rows, as the network takes them.
-        plain: Whether experts are padded to one size, so that one is an index away; else each stands by
-            itself, behind the operation `trustgp::choose`.
+    expert -1 and `valid` False. The model is not changed; the `example` holds a few rows, as the network
+    takes them; for `plain` see `experts.one_of`.
     """
 
     def __init__(self, model: UncertaintyModel, example: Inputs, *, plain: bool = True) -> None:

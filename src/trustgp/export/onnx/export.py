@@ -8,22 +8,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...data.tensor_file import ArtifactError, temporary_beside
 from ...data.trees import Inputs, as_inputs, leaves
 from ...executors.progress import LOGGER
+from ...model import UncertaintyModel
 from ..errors import ExportError, needs, where_called
 from ..metadata import DIGEST, FORMAT, PREFIX, describe, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
 from ..trace.trace import traced
 from ..verify import require_equal
 from .translate import OPSETS, UntranslatedError, to_onnx
-
-if TYPE_CHECKING:
-    from ...model import UncertaintyModel
 
 EXTERNAL = 1  # where a tensor's numbers are, in onnx.TensorProto.DataLocation
 SLOW = 2.0  # seconds after which it says what it has done
@@ -45,7 +43,7 @@ def export_onnx(
 
     Its outputs are mean, variance, corrected, corrected_variance, novelty, expert, valid and score, with
     is_novel where `model.threshold` was called, and probabilities of a classifier. Before the file is
-    there it is checked by onnx, and against `model.predict` in onnxruntime.
+    there it is checked by onnx, and against `model.predict` in onnxruntime. The path is returned.
 
     Args:
         model: The fitted model; it is not changed.
@@ -55,9 +53,6 @@ def export_onnx(
         output_names, output_units: Of the network's outputs, likewise.
         calibration_date: When the model was calibrated; put into the file.
         opset: Version of the ONNX operations.
-
-    Returns:
-        The path.
 
     Raises:
         ExportError: When the model cannot be exported; the message names the layer.
@@ -109,12 +104,7 @@ def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
 
 
 class OnnxRunner:
-    """A file in onnxruntime: called with inputs it gives a dict of arrays.
-
-    Args:
-        session: Of onnxruntime.
-        metadata: What the file says about itself.
-    """
+    """A file in onnxruntime: called with inputs it gives a dict of arrays."""
 
     def __init__(self, session: Any, metadata: Mapping[str, str]) -> None:
         self.session = session

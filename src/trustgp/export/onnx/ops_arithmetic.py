@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,23 +33,16 @@ def _scaled(w: Writer, n: Any, name: str, factor: float) -> str:
     return name if factor == 1 else w.op("Mul", name, w.constant(factor, dtype_of(n)))
 
 
-def _add(kind: str) -> Translation:
+def _add(kind: str, w: Writer, n: Any) -> str:
     """A sum or difference; torch multiplies what is added by alpha."""
-
-    def translate(w: Writer, n: Any) -> str:
-        one, other, alpha = arguments(n)
-        return w.op(kind, w.tensor(one, dtype_of(n)), _scaled(w, n, w.tensor(other, dtype_of(n)), alpha))
-
-    return translate
+    one, other, alpha = arguments(n)
+    return w.op(kind, w.tensor(one, dtype_of(n)), _scaled(w, n, w.tensor(other, dtype_of(n)), alpha))
 
 
-def _logical(kind: str) -> Translation:
-    def translate(w: Writer, n: Any) -> str:
-        if dtype_of(n) != torch.bool:
-            raise NotImplementedError
-        return _apply(kind)(w, n)
-
-    return translate
+def _logical(kind: str, w: Writer, n: Any) -> str:
+    if dtype_of(n) != torch.bool:
+        raise NotImplementedError
+    return _apply(kind)(w, n)
 
 
 def _power(w: Writer, n: Any) -> str:
@@ -164,22 +158,22 @@ def _batch_norm(w: Writer, n: Any) -> tuple[str, str, str]:
     return w.op("BatchNormalization", w.tensor(x), *given, epsilon=epsilon), "", ""
 
 
-def _softmax(kind: str) -> Translation:
-    return lambda w, n: w.op(kind, w.tensor(n.args[0], dtype_of(n)), axis=n.args[1])
+def _softmax(kind: str, w: Writer, n: Any) -> str:
+    return w.op(kind, w.tensor(n.args[0], dtype_of(n)), axis=n.args[1])
 
 
 ARITHMETIC: dict[str, Translation] = {
     **{name: _apply(name.capitalize()) for name in SAME_NAME.split()},
     **{f"{name}.Tensor {name}.Scalar": _apply(kind, _compared) for name, kind in COMPARISONS.items()},
-    "add.Tensor add.Scalar": _add("Add"),
-    "sub.Tensor sub.Scalar": _add("Sub"),
+    "add.Tensor add.Scalar": partial(_add, "Add"),
+    "sub.Tensor sub.Scalar": partial(_add, "Sub"),
     "mul.Tensor mul.Scalar": lambda w, n: _apply("And" if dtype_of(n) == torch.bool else "Mul")(w, n),
     "div.Tensor div.Scalar": _apply("Div"),
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar": _power,
     "ne.Tensor ne.Scalar": lambda w, n: w.op("Not", _apply("Equal", _compared)(w, n)),
-    "bitwise_and.Tensor logical_and": _logical("And"),
-    "bitwise_or.Tensor logical_or": _logical("Or"),
-    "bitwise_not logical_not": _logical("Not"),
+    "bitwise_and.Tensor logical_and": partial(_logical, "And"),
+    "bitwise_or.Tensor logical_or": partial(_logical, "Or"),
+    "bitwise_not logical_not": partial(_logical, "Not"),
     "clamp clamp.Tensor": _clamp,
     "maximum clamp_min": _apply("Max"),
     "minimum clamp_max": _apply("Min"),
@@ -204,7 +198,7 @@ ARITHMETIC: dict[str, Translation] = {
         "ScatterElements", *(w.tensor(n.args[i]) for i in (0, 2, 3)), axis=n.args[1], reduction="add"
     ),
     "native_batch_norm _native_batch_norm_legit_no_training": _batch_norm,
-    "_softmax": _softmax("Softmax"),
-    "_log_softmax": _softmax("LogSoftmax"),
+    "_softmax": partial(_softmax, "Softmax"),
+    "_log_softmax": partial(_softmax, "LogSoftmax"),
     "_to_copy": lambda w, n: w.tensor(n.args[0], dtype_of(n)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,26 +101,19 @@ def _pad(w: Writer, n: Any) -> str:
     return w.op("Pad", w.tensor(x), w.integers(pads), w.constant(value, dtype_of(n)))
 
 
-def _reduced(kind: str, through: torch.dtype | None = None) -> Translation:
+def _reduced(kind: str, w: Writer, n: Any, through: torch.dtype | None = None) -> str:
     """Over some dimensions, or all; truths as numbers of the type `through`."""
-
-    def translate(w: Writer, n: Any) -> str:
-        given = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
-        axes, keep = w.integers(_axes(n, given.get("dim"))), int(given.get("keepdim", False))
-        found = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
-        return found if through is None else w.cast(found, torch.bool)
-
-    return translate
+    given = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
+    axes, keep = w.integers(_axes(n, given.get("dim"))), int(given.get("keepdim", False))
+    found = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
+    return found if through is None else w.cast(found, torch.bool)
 
 
-def _best(kind: str) -> Translation:
-    def translate(w: Writer, n: Any) -> str:
-        x, axis, keep = arguments(n)
-        if axis is None:
-            raise NotImplementedError
-        return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
-
-    return translate
+def _best(kind: str, w: Writer, n: Any) -> str:
+    x, axis, keep = arguments(n)
+    if axis is None:
+        raise NotImplementedError
+    return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
 
 
 def _repeat(w: Writer, n: Any) -> str:
@@ -135,21 +129,17 @@ def _arange(w: Writer, n: Any) -> str:
     return w.constant(n.target(*n.args, dtype=dtype_of(n)))
 
 
-def _gather(kind: str, index: int, axis: int | None) -> Translation:
+def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any) -> str:
     """Places in the first argument; index and dimension are the arguments of these numbers, or 0."""
-
-    def translate(w: Writer, n: Any) -> str:
-        place = w.tensor(n.args[index], None if isinstance(n.args[index], Node) else torch.int64)
-        along = 0 if axis is None else n.args[axis] % len(shape_of(n.args[0]))
-        return w.op(kind, w.tensor(n.args[0]), place, axis=along)
-
-    return translate
+    place = w.tensor(n.args[index], None if isinstance(n.args[index], Node) else torch.int64)
+    along = 0 if axis is None else n.args[axis] % len(shape_of(n.args[0]))
+    return w.op(kind, w.tensor(n.args[0]), place, axis=along)
 
 
 SHAPING: dict[str, Translation] = {
     "reshape view": _reshape,
     "squeeze.dim squeeze.dims squeeze": _squeeze,
-    "sum.dim_IntList sum": _reduced("ReduceSum"),
+    "sum.dim_IntList sum": partial(_reduced, "ReduceSum"),
     "arange arange.start_step": _arange,
     "expand": _expand,
     "unsqueeze": lambda w, n: w.op(
@@ -161,21 +151,21 @@ SHAPING: dict[str, Translation] = {
     "flip": _flip,
     "unbind.int": _unbind,
     "split_with_sizes": _split,
-    "select.int": _gather("Gather", 2, 1),
+    "select.int": partial(_gather, "Gather", 2, 1),
     "index.Tensor": _index,
-    "index_select": _gather("Gather", 2, 1),
-    "gather": _gather("GatherElements", 2, 1),
-    "embedding": _gather("Gather", 1, None),
+    "index_select": partial(_gather, "Gather", 2, 1),
+    "gather": partial(_gather, "GatherElements", 2, 1),
+    "embedding": partial(_gather, "Gather", 1, None),
     "constant_pad_nd": _pad,
     "full": lambda w, n: w.op("Expand", w.constant(n.args[1], dtype_of(n)), w.shape(n.args[0])),
     "scalar_tensor": lambda w, n: w.constant(n.args[0], dtype_of(n)),
-    "mean.dim": _reduced("ReduceMean"),
-    "amax": _reduced("ReduceMax"),
-    "amin": _reduced("ReduceMin"),
-    "all.dim": _reduced("ReduceMin", torch.int32),
-    "any.dim": _reduced("ReduceMax", torch.int32),
-    "argmin": _best("ArgMin"),
-    "argmax": _best("ArgMax"),
+    "mean.dim": partial(_reduced, "ReduceMean"),
+    "amax": partial(_reduced, "ReduceMax"),
+    "amin": partial(_reduced, "ReduceMin"),
+    "all.dim": partial(_reduced, "ReduceMin", through=torch.int32),
+    "any.dim": partial(_reduced, "ReduceMax", through=torch.int32),
+    "argmin": partial(_best, "ArgMin"),
+    "argmax": partial(_best, "ArgMax"),
     "cumsum": lambda w, n: w.op(
         "CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1], torch.int64)
     ),

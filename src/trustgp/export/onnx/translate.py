@@ -45,24 +45,23 @@ class UntranslatedError(ExportError):
 
 def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]) -> Any:
     """The ONNX model of a graph as `traced` gives it, its inputs by name; standard operations only."""
-    from onnx import helper, numpy_helper
-
     writer, rows = Writer(), module.meta["rows"]
+    helper = writer.helper
     places = module.graph.find_nodes(op="placeholder")
     writer.values |= zip(places, names, strict=True)
     answers = _fill(writer, module)
     found = next(iter(module.graph.find_nodes(op="output"))).args[0]
     for name, value in answers.items():
         writer.nodes.append(helper.make_node("Identity", [value], [name]))
-    inputs = [_described(name, node, rows) for name, node in zip(names, places, strict=True)]
-    outputs = [_described(name, node, rows) for name, node in found.items()]
+    inputs = [_described(helper, name, node, rows) for name, node in zip(names, places, strict=True)]
+    outputs = [_described(helper, name, node, rows) for name, node in found.items()]
     size = sum(array.nbytes for array in writer.constants.values())
     if size > MOST_BYTES:
         raise ExportError(
             f"the graph holds {size / 2**30:.1f} GiB, and one ONNX file at most 2 GiB; fit a smaller model "
             'with budget="500 MiB", for example, or outputs="pseudo".'
         )
-    constants = [numpy_helper.from_array(array, name) for name, array in writer.constants.items()]
+    constants = [writer.from_array(array, name) for name, array in writer.constants.items()]
     graph = helper.make_graph(writer.nodes, "trustgp", inputs, outputs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
@@ -92,10 +91,8 @@ def _translated(writer: Writer, node: Any) -> Any:
         raise UntranslatedError(node.target, f": there is no type {error} in the file") from error
 
 
-def _described(name: str, node: Any, rows: int) -> Any:
+def _described(helper: Any, name: str, node: Any, rows: int) -> Any:
     """Name, type and shape of an input or output."""
-    from onnx import helper
-
     value = node.meta["val"]
     if value.dtype not in TYPES:
         raise ExportError(
@@ -107,15 +104,13 @@ def _described(name: str, node: Any, rows: int) -> Any:
 
 def _branches(w: Writer, n: Any) -> tuple[str, ...]:
     """`trustgp::choose`: a Scan over the rows, and in it a tree of branches down to one expert."""
-    from onnx import helper
-
     labels, vectors, key = n.args
     prefix = f"{w.prefix}choice{key}_"
     names = [f"{prefix}vector_{i}" for i in range(len(vectors))]
     tree = _Tree(w, CHOICES[key], _traced(CHOICES[key]), prefix, f"{prefix}label", names)
-    inputs = [helper.make_tensor_value_info(tree.label, TYPES[torch.int64], [])]
+    inputs = [w.helper.make_tensor_value_info(tree.label, TYPES[torch.int64], [])]
     for name, vector in zip(names, vectors, strict=True):
-        inputs.append(helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
+        inputs.append(w.helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
     body, found = tree.graph(f"{prefix}body", inputs, 0, len(tree.choice.experts))
     given = [w.tensor(labels), *(w.tensor(vector) for vector in vectors)]
     answers = w.op("Scan", *given, outputs=len(found), body=body, num_scan_inputs=len(given))
@@ -146,31 +141,26 @@ class _Tree:
 
     def graph(self, name: str, inputs: list[Any], first: int, last: int) -> tuple[Any, list[str]]:
         """A graph that serves the experts first .. last - 1, and the names of its answers."""
-        from onnx import helper
-
         nodes, found, constants = self._leaf(first) if last - first == 1 else self._fork(first, last)
         outputs = [
-            helper.make_tensor_value_info(answer, TYPES[dtype], list(shape))
+            self.outer.helper.make_tensor_value_info(answer, TYPES[dtype], list(shape))
             for answer, (shape, dtype) in zip(found, self.choice.kinds, strict=True)
         ]
-        return helper.make_graph(nodes, name, inputs, outputs, constants), found
+        return self.outer.helper.make_graph(nodes, name, inputs, outputs, constants), found
 
     def _fork(self, first: int, last: int) -> tuple[list[Any], list[str], list[Any]]:
         """Nodes, names of the answers and constants, with a branch for either half."""
-        from onnx import helper, numpy_helper
-
         middle, mark = (first + last) // 2, f"{self.prefix}{first}_{last}_"
-        limit = numpy_helper.from_array(torch.tensor(middle).numpy(), f"{mark}limit")
+        limit = self.outer.from_array(torch.tensor(middle).numpy(), f"{mark}limit")
         halves = {"then_branch": (first, middle), "else_branch": (middle, last)}
         sides = {side: self.graph(f"{mark}{side}", [], *half)[0] for side, half in halves.items()}
-        below = helper.make_node("Less", [self.label, f"{mark}limit"], [f"{mark}below"])
+        below = self.outer.helper.make_node("Less", [self.label, f"{mark}limit"], [f"{mark}below"])
         found = [f"{mark}answer_{i}" for i in range(len(self.choice.kinds))]
-        return [below, helper.make_node("If", [f"{mark}below"], found, **sides)], found, [limit]
+        fork = self.outer.helper.make_node("If", [f"{mark}below"], found, **sides)
+        return [below, fork], found, [limit]
 
     def _leaf(self, number: int) -> tuple[list[Any], list[str], list[Any]]:
         """The same for one expert."""
-        from onnx import helper
-
         writer, expert = Writer(f"{self.prefix}{number}_"), self.choice.experts[number]
         names = dict(self.choice.experts[0].named_buffers())  # in the order of the traced inputs
         given = [*(writer.constant(expert.get_buffer(name)) for name in names), *self.vectors]
@@ -178,6 +168,7 @@ class _Tree:
         answers = _fill(writer, self.module)
         # a name of the graph's own for each answer: it may be an outer value, or the same twice
         found = [f"{writer.prefix}answer_{i}" for i in range(len(answers))]
-        writer.nodes += [helper.make_node("Identity", [a], [b]) for a, b in zip(answers, found, strict=True)]
+        named = zip(answers, found, strict=True)
+        writer.nodes += [writer.helper.make_node("Identity", [a], [b]) for a, b in named]
         self.outer.constants |= writer.constants
         return writer.nodes, found, []

@@ -32,6 +32,9 @@ class Writer:
     """
 
     def __init__(self, prefix: str = "") -> None:
+        from onnx import helper, numpy_helper
+
+        self.helper, self.from_array = helper, numpy_helper.from_array
         self.prefix = prefix
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -41,12 +44,10 @@ class Writer:
 
     def op(self, kind: str, *given: str, outputs: int = 1, **attributes: Any) -> Any:
         """Add an operation; the name of its result, or names where there are several."""
-        from onnx import helper
-
         key = (kind, given, outputs, repr(sorted(attributes.items())))
         if key not in self._done:
             names = [f"{self.prefix}{kind.lower()}_{len(self.nodes)}_{i}" for i in range(outputs)]
-            self.nodes.append(helper.make_node(kind, list(given), names, **attributes))
+            self.nodes.append(self.helper.make_node(kind, list(given), names, **attributes))
             self._done[key] = names[0] if outputs == 1 else names
         return self._done[key]
 

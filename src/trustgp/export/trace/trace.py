@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from ...data.trees import Inputs, as_inputs, leaves, rebuilt, state_tensors
+from ...model import UncertaintyModel
 from ...tangents.modules import tensors_in
 from ..module.graph import Graph
 from .decompositions import table
-
-if TYPE_CHECKING:
-    from ...model import UncertaintyModel
 
 aten = torch.ops.aten
 PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097)
@@ -36,7 +34,7 @@ FOLDED = 2**16  # bytes that a folded constant may have; a larger one may not ex
 
 
 def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = True) -> GraphModule:
-    """The model as a graph of aten operations; it takes the leaves of the inputs, in their order.
+    """The model as a graph of aten operations; it takes the `data.trees.leaves` of the inputs.
 
     It holds the network, its gradients, gate, experts, witness and calibration, and gives what
     `Graph.forward` gives, for any number of rows. The model's own code is what is traced.
@@ -45,9 +43,6 @@ def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = Tru
         model: The fitted model; it is not changed.
         example_inputs: At least one row, as the network takes them.
         plain: Whether there are aten operations only; else experts are behind `trustgp::choose`.
-
-    Returns:
-        A module: called with the leaves of some inputs (`data.trees.leaves`) it returns a dict of tensors.
     """
     inputs = as_inputs(example_inputs)
     graph = Graph(model, inputs, plain=plain)

@@ -67,7 +67,6 @@ class BagReader:
             raise LogError(f"{self.path}: cut short, it holds {read} of {wanted} messages.")
 
     def state(self, channel: Any, time: int, data: bytes) -> JointState:
-        """The joint state in a message."""
         return read_cdr(data, time, where=str(self.path))
 
 
@@ -87,7 +86,6 @@ class BagWriter:
             yield cls(writer)
 
     def copy(self, channel: Any) -> Any:
-        """The same topic, here."""
         kept = {
             "serialization_format": channel.ext.serialization_format,
             "offered_qos_profiles": channel.ext.offered_qos_profiles,
@@ -104,15 +102,12 @@ class BagWriter:
         """What else is in the log: nothing."""
 
     def add_topic(self, topic: str, kind: str) -> Any:
-        """A topic of messages of a type."""
         return self._writer.add_connection(topic, kind, typestore=self._types)
 
     def write_text(self, channel: Any, time: int, text: str) -> None:
-        """One text."""
         self.write(channel, time, self._cdr(self._types.types[TEXT_TYPE](data=text), TEXT_TYPE))
 
     def write_state(self, channel: Any, state: JointState) -> None:
-        """One joint state."""
         kinds = self._types.types
         stamp = kinds["builtin_interfaces/msg/Time"](sec=state.time // 10**9, nanosec=state.time % 10**9)
         header = kinds["std_msgs/msg/Header"](stamp=stamp, frame_id="")
@@ -198,7 +193,6 @@ class McapWriter:
             writer.finish()
 
     def copy(self, channel: Any) -> int:
-        """The same topic, here."""
         schema, number, encoding = channel.schema, 0, channel.message_encoding
         if schema is not None:
             number = self._writer.register_schema(schema.name, schema.encoding, schema.data)
@@ -225,9 +219,7 @@ class McapWriter:
         return self._writer.register_channel(topic, JSON, number)
 
     def write_text(self, channel: int, time: int, text: str) -> None:
-        """One text."""
         self._writer.add_message(channel, time, text.encode(), time)
 
     def write_state(self, channel: int, state: JointState) -> None:
-        """One joint state."""
         self.write_text(channel, state.time, json.dumps(state.plain()))

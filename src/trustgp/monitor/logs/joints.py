@@ -21,15 +21,9 @@ class LogError(ValueError):
 
 @dataclass(frozen=True)
 class JointState:
-    """Joints at one time.
+    """Joints at one time; position, velocity and effort are float64, [joints]; empty: not recorded."""
 
-    Args:
-        time: In nanoseconds, when it was recorded.
-        names: Of the joints.
-        position, velocity, effort: Float64, shape [joints]; empty: not recorded.
-    """
-
-    time: int
+    time: int  # in nanoseconds, when it was recorded
     names: tuple[str, ...]
     position: np.ndarray
     velocity: np.ndarray

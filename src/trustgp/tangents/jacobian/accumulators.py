@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -16,12 +16,21 @@ from ..network import TangentNetwork
 class Collector(Protocol):
     """Takes the gradients of n rows and K mixed outputs, by parameter; what comes twice is added."""
 
+    together: (
+        bool  # whether it takes products, by `add`, so that layers of one shape can be multiplied together
+    )
+
     def part(self, rows: slice, mixed: slice) -> Self:
         """The same, for some of the rows and some of the mixed outputs."""
         ...
 
     def room(self, size: int) -> int:
         """Numbers a row that it needs on the way for an outer product of `size` numbers."""
+        ...
+
+    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
+        """Inputs or signals of a weight's layer, with the channels of each group, along `axis`, projected as
+        it wants them along the "left" (first) or "right" side of the weight, or as they are."""
         ...
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
@@ -33,6 +42,29 @@ class Collector(Protocol):
     def plain(self, name: str, value: Tensor) -> None:
         """The gradient itself, [n, K, ...]."""
 
+    def add(self, name: str, value: Tensor) -> None:
+        """The gradient, made of what was thinned, [n, K, ...]."""
+
+
+class Shared:
+    """Hands what comes for the rows of several weights, one lot below the other, to each of them."""
+
+    def __init__(self, into: Collector, names: Sequence[str], rows: int) -> None:
+        self.into, self.names, self.rows = into, names, rows
+
+    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
+        for one, value in zip(self.names, products(left, right).split(self.rows), strict=True):
+            self.into.add(one, value)
+
+    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
+        lots = zip(self.names, index.split(self.rows), value.split(self.rows), strict=True)
+        for one, lines, values in lots:
+            self.into.lookup(one, lines, values)
+
+    def plain(self, name: str, value: Tensor) -> None:
+        for one, values in zip(self.names, value.split(self.rows), strict=True):
+            self.into.plain(one, values)
+
 
 class RowCollector(Collector, Protocol):
     """One whose gradients become a feature row each."""
@@ -43,7 +75,7 @@ class RowCollector(Collector, Protocol):
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where a parameter's gradient goes, and which part of it, if not all."""
 
     shape: torch.Size
@@ -57,15 +89,17 @@ class DenseAccumulator:
     These are places in the vector of all chosen parameters, ascending; None keeps all.
     """
 
+    together = True
+
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
-        self.places: dict[str, _Place] = {}
+        self.places: dict[str, Place] = {}
         start = filled = 0
         for name, value in network.parameters.items():
             stop, inside, taken = start + value.numel(), None, value.numel()
             if kept is not None:
                 inside = kept[(kept >= start) & (kept < stop)] - start
                 taken = len(inside)
-            self.places[name] = _Place(value.shape, slice(filled, filled + taken), inside)
+            self.places[name] = Place(value.shape, slice(filled, filled + taken), inside)
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
@@ -77,14 +111,21 @@ class DenseAccumulator:
     def room(self, size: int) -> int:
         return size
 
+    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
+        return values
+
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        self.plain(name, products(left, right))
+        self.add(name, products(left, right))
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         table = value.new_zeros(*value.shape[:2], *self.places[name].shape)
-        self.plain(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
+        self.add(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
 
     def plain(self, name: str, value: Tensor) -> None:
+        self.add(name, value)
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Numbers of one parameter, in the order in which they are kept."""
         place, value = self.places[name], value.reshape(*value.shape[:2], -1)
         self.values[:, :, place.columns] += value if place.inside is None else value[:, :, place.inside]
 
@@ -112,6 +153,8 @@ def _size(values: Tensor) -> float:
 def products(left: Tensor, right: Tensor) -> Tensor:
     """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i], one K may be 1, give [n, K, g, o, i]."""
     mixed, wide, long = max(left.shape[1], right.shape[1]), left.shape[4], right.shape[4]
+    if mixed == 1:
+        return left.mT @ right
     if right.shape[1] == 1:  # K beside o, so that what is not mixed is not repeated
         folded = left.permute(0, 2, 1, 4, 3).flatten(2, 3) @ right[:, 0]  # [n, g, K * o, i]
         return folded.unflatten(2, (mixed, wide)).transpose(1, 2)

@@ -7,8 +7,8 @@ A gradient is handed on as it is cheapest to write down: as an outer product sum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,9 @@ class Layout:
 
     def rows(self, tensor: Tensor, n: int, *, skip: int = 0) -> Tensor:
         """The tensor as [n, positions, ...]; the first `skip` dimensions stay in front."""
-        tensor = tensor.movedim(self.axis + skip, skip)
+        tensor = tensor.movedim(self.axis + skip, skip) if self.axis else tensor
+        if tensor.shape[skip] == n:
+            return tensor.unsqueeze(skip + 1)
         positions, rest = divmod(tensor.shape[skip], n)
         if rest:
             raise LayoutError(f"{tensor.shape[skip]} is no multiple of the {n} rows")
@@ -66,15 +68,25 @@ class LayerKind:
     applies: Callable[[Mapping[str, Any]], bool] = lambda given: True  # whether a call has this gradient
     # of an elementwise layer, output = weight * x + bias: makes x, from the operation and its arguments
     factor: Callable[[Callable, Mapping[str, Any]], Tensor] | None = None
-    adjoint: bool = False  # whether it unfolds the signal instead of the input, as a transposed convolution
+    channels: int = -1  # the dimension along which a weight mixes, or a norm's weight lies
+    turned: bool = False  # whether the first dimension of the weight is that of the input
+    either: bool = False  # whether the parameter may be the first of two operands
 
     @property
     def elementwise(self) -> bool:
         """Whether output = weight * x + bias, entry by entry."""
         return self.factor is not None
 
+    @property
+    def name(self) -> str:
+        return self.gradient.__name__ + (", turned" if self.turned else "")
 
-@dataclass(frozen=True, eq=False)  # no two are the same
+    def sides(self) -> tuple[str, str]:
+        """Along which side of the weight the input lies, and along which the signal."""
+        return ("left", "right") if self.turned else ("right", "left")
+
+
+@dataclass(eq=False, slots=True)  # no two are the same
 class LayerCall:
     """One application of a layer."""
 
@@ -82,23 +94,45 @@ class LayerCall:
     weight_name: str | None  # its parameters, where they were chosen
     bias_name: str | None
     input: Tensor  # what went in; of an elementwise layer what its weight is multiplied by
-    probe: Tensor  # the zero that was added to what came out
-    given: Mapping[str, Any]  # its arguments, by name
+    given: Mapping[str, Any]  # its other arguments, by name
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
         """The same for every call of a layer."""
-        return self.kind.gradient.__name__, self.weight_name, self.bias_name
+        return self.kind.name, self.weight_name, self.bias_name
 
     @property
     def layer(self) -> str:
         """Its name."""
         return (self.weight_name or self.bias_name or "").rpartition(".")[0]
 
-    @property
-    def reduces(self) -> bool:
-        """Whether its gradients are sums over positions: they are made at once, and the signals let go."""
-        return self.kind.elementwise or self.weight_name is None
+    def among(self, names: Container[str | None]) -> LayerCall:
+        """Without the parameters that are not among these."""
+        weight, bias = (name if name in names else None for name in (self.weight_name, self.bias_name))
+        return LayerCall(self.kind, weight, bias, self.input, self.given)
+
+    def thinned(self, values: Tensor, into: Collector, side: str, *, skip: int = 0) -> Tensor:
+        """Its input, or what came back to it, as a collector wants it; `skip` dimensions stand in front."""
+        if self.weight_name is None or self.kind.elementwise or not values.is_floating_point():
+            return values
+        axis = self.kind.channels + skip if self.kind.channels > 0 else -1
+        return into.thin(self.weight_name, side, values, axis, self.given.get("groups", 1))
+
+    def sums(self, dims: int, axis: int) -> list[tuple[str, bool, torch.Size, list[int]]]:
+        """Of its parameters that are added or multiplied entry by entry: the name, whether it multiplies, the
+        shape, and along which dimensions of the output, of `dims` with the rows in `axis` left out, it is
+        repeated. One that is not the same for all rows is not among them, and found to be missing."""
+        weight, found = (self.weight_name if self.kind.elementwise else None), []
+        for name, key in ((weight, "weight"), (self.bias_name, "bias")):
+            if name is None:
+                continue
+            shape = self.given[key].shape
+            along = [1] * (dims - 2) if self.kind.channels > 0 and shape.numel() > 1 else []
+            wide = [*[1] * (dims - len(shape) - len(along)), *shape, *along]
+            if wide.pop(axis) == 1:
+                repeated = [place for place, size in enumerate(wide) if size == 1]
+                found.append((name, key == "weight", shape, repeated))
+        return found
 
 
 @dataclass(frozen=True)
@@ -108,6 +142,7 @@ class Signals:
     call: LayerCall  # one of the calls; they differ in their inputs only
     inputs: Tensor  # [n, q, ...], the calls' positions side by side
     back: Tensor  # gradients with respect to the outputs, [n, K, q, ...]
+    axis: int = 0  # where the rows were in the output
 
     @classmethod
     def gather(cls, calls: Sequence[LayerCall], backs: Sequence[Tensor], layout: Layout, n: int) -> Signals:
@@ -115,33 +150,51 @@ class Signals:
         inputs = [layout.rows(call.input, n) for call in calls]
         back = [layout.rows(signal, n, skip=1).transpose(0, 1) for signal in backs]
         if len(calls) == 1:
-            return cls(calls[0], inputs[0], back[0])
-        return cls(calls[0], torch.cat(inputs, dim=1), torch.cat(back, dim=2))
+            return cls(calls[0], inputs[0], back[0], layout.axis)
+        return cls(calls[0], torch.cat(inputs, dim=1), torch.cat(back, dim=2), layout.axis)
 
     def room(self) -> int:
         """Numbers a row that the gradient needs on the way, beside what its collector needs."""
         ahead, back, weight = self.inputs[0].numel(), self.back[0].numel(), self.call.given["weight"]
-        kernel = 1 if weight is None else weight.shape[2:].numel()
-        return 2 * ahead + back * kernel if self.call.kind.adjoint else ahead * kernel + 2 * back
+        kernel = weight.shape[2:].numel()
+        if kernel == 1:
+            return ahead + 2 * back
+        seen, by = (self.back, self.inputs) if self.call.kind.turned else (self.inputs, self.back)
+        axis = 1 - weight.ndim  # windows: each place of the one sees the channels of the other
+        return ahead + 2 * back + kernel * seen.shape[axis] * by[0].numel() // by.shape[axis]
+
+    @property
+    def shape(self) -> tuple:
+        """The same for layers whose gradients can be made together."""
+        kind, given, weight = self.call.kind, self.call.given, self.call.given["weight"]
+        settings = [str(value) for name, value in given.items() if name not in ("weight", "bias")]
+        kernel = None if weight is None else (weight.shape if kind.channels > 0 else weight.shape[2:])
+        return kind.name, self.axis, self.inputs.shape, self.back.shape, kernel, *settings
+
+    def reduced(self, into: Collector) -> None:
+        """Give a collector what are sums over positions: a bias, or all of an elementwise layer."""
+        for name, multiplies, shape, repeated in self.call.sums(self.back.ndim - 2, self.axis):
+            value = self.back * self.inputs[:, None] if multiplies else self.back  # [n, K, q, ...]
+            value = value.sum(dim=[2, *(3 + place for place in repeated)])
+            into.plain(name, value.reshape(*value.shape[:2], *shape))
+
+    def thinned(self, into: Collector) -> Signals:
+        """As a collector wants them."""
+        ahead, behind = self.call.kind.sides()
+        inputs = self.call.thinned(self.inputs, into, ahead, skip=1)
+        return replace(self, inputs=inputs, back=self.call.thinned(self.back, into, behind, skip=2))
 
     def hand_on(self, into: Collector) -> None:
-        """Give the layer's gradients to a collector."""
-        self.call.kind.gradient(self, into)
+        """Give the gradient of a weight that mixes, from what was thinned, to a collector."""
+        if self.call.weight_name is not None and not self.call.kind.elementwise:
+            self.call.kind.gradient(self, into)
 
 
-def linear(s: Signals, into: Collector, *, turned: bool = False) -> None:
-    """x W^T + b."""
+def linear(s: Signals, into: Collector) -> None:
+    """x W^T + b, or turned, x W + b."""
     a, g = s.inputs.flatten(1, -2), s.back.flatten(2, -2)  # [n, t, i], [n, K, t, o]
-    if s.call.weight_name is not None:
-        sides = g[:, :, None], a[:, None, None]
-        into.outer(s.call.weight_name, *(reversed(sides) if turned else sides))
-    if s.call.bias_name is not None:
-        into.plain(s.call.bias_name, g.sum(dim=2))
-
-
-def matmul(s: Signals, into: Collector) -> None:
-    """x W + b: as a Linear layer, its weight transposed."""
-    linear(s, into, turned=True)
+    sides = g[:, :, None], a[:, None, None]
+    into.outer(s.call.weight_name or "", *(reversed(sides) if s.call.kind.turned else sides))
 
 
 def lookup(s: Signals, into: Collector) -> None:
@@ -151,45 +204,50 @@ def lookup(s: Signals, into: Collector) -> None:
     if padding is not None:  # torch gives this line no gradient
         padding += len(s.call.given["weight"]) if padding < 0 else 0
         g = g * (index != padding)[:, None, :, None]
-    if s.call.weight_name is not None:
-        into.lookup(s.call.weight_name, index, g)
+    into.lookup(s.call.weight_name or "", index, g)
 
 
 def product(s: Signals, into: Collector) -> None:
-    """output = weight * x + bias, elementwise along the channels or the last dimensions."""
-    shape, weight = s.call.given.get("normalized_shape"), s.call.given["weight"]
-    names = {s.call.weight_name: s.back * s.inputs[:, None], s.call.bias_name: s.back}  # [n, K, q, c, ...]
-    for name, value in names.items():
-        if name is None:
-            continue
-        if shape is not None:
-            value = value.flatten(2, -len(shape) - 1).sum(dim=2)
-        else:
-            value = value.flatten(4).sum(dim=4) if value.ndim > 4 else value
-            value = value.sum(dim=2)
-            if weight is not None and weight.numel() == 1:
-                value = value.sum(dim=2, keepdim=True)
-        into.plain(name, value)
+    """output = weight * x + bias, entry by entry: sums over the dimensions along which these are repeated."""
+    s.reduced(into)
 
 
-def convolution(s: Signals, into: Collector, *, turned: bool = False) -> None:
-    """Windows of the input times the kernel."""
-    given, groups = s.call.given, s.call.given.get("groups", 1)
-    if s.call.bias_name is not None:
-        into.plain(s.call.bias_name, s.back.flatten(4).sum(dim=(2, 4)))
-    if s.call.weight_name is not None:
-        kernel, most = given["weight"].shape[2:], s.inputs.shape[3:] if turned else ()
-        a, g = s.inputs[:, None], s.back  # [n, 1, q, c, ...], [n, K, q, c', ...]
-        a, g = (g, a) if turned else (a, g)
+def convolution(s: Signals, into: Collector) -> None:
+    """Windows of the input times the kernel; turned, its adjoint: input and signal change places."""
+    given, groups, turned = s.call.given, s.call.given.get("groups", 1), s.call.kind.turned
+    kernel, most = given["weight"].shape[2:], s.inputs.shape[3:] if turned else ()
+    a, g = s.inputs[:, None], s.back  # [n, 1, q, c, ...], [n, K, q, c', ...]
+    a, g = (g, a) if turned else (a, g)
+    single = given["weight"].shape[:2] == (groups, 1) and g.shape[1] == 1  # channels, in and out of a group
+    if single and not turned and a.is_cuda:
+        lone = depthwise(a.flatten(0, 2), g.flatten(0, 2), kernel, given, len(a))
+        into.plain(s.call.weight_name or "", lone)
+        return
+    if a.shape[4:] == g.shape[4:] and kernel.numel() == 1 and not turned:  # each place sees itself
+        seen = _by_position(a, groups)
+    else:
         seen = windows(a.flatten(0, 2), kernel, given, groups, most)  # [n * K * q, g, p, i]
         seen = seen.unflatten(0, a.shape[:3]).transpose(2, 3).flatten(3, 4)  # [n, K, g, q * p, i]
-        g = g.flatten(4).unflatten(3, (groups, -1)).permute(0, 1, 3, 2, 5, 4)  # [n, K, g, q, p, o]
-        into.outer(s.call.weight_name, g.flatten(3, 4), seen)
+    into.outer(s.call.weight_name or "", _by_position(g, groups), seen)
 
 
-def transposed(s: Signals, into: Collector) -> None:
-    """A transposed convolution is the convolution's adjoint: input and signal change places."""
-    convolution(s, into, turned=True)
+def _by_position(values: Tensor, groups: int) -> Tensor:
+    """[n, K, q, c, ...] as [n, K, g, q * p, c / g]."""
+    return values.flatten(4).unflatten(3, (groups, -1)).permute(0, 1, 3, 2, 5, 4).flatten(3, 4)
+
+
+def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, Any], n: int) -> Tensor:
+    """Of a convolution with one channel a group, [n, 1, c, 1, *kernel], from [n * q, c, ...]: the input seen
+    by a kernel that is the signal, without its windows."""
+    dims, channels = len(kernel), a.shape[0] * a.shape[1]
+    stride, dilation = (each_side(given.get(name, 1), dims) for name in ("stride", "dilation"))
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    a = F.pad(a, _padding(given.get("padding", 0), reach)).flatten(0, 1)[None]
+    operation = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    found = operation(a, g.flatten(0, 1)[:, None], stride=dilation, dilation=stride, groups=channels)[0]
+    for j, size in enumerate(kernel):
+        found = found.narrow(1 + j, 0, size)
+    return found.unflatten(0, (n, 1, -1, g.shape[1])).sum(dim=2).unsqueeze(3)
 
 
 def windows(
@@ -234,39 +292,62 @@ def _has_rows(given: Mapping[str, Any]) -> bool:
     return given["input"].ndim == given["weight"].ndim
 
 
+def _two_tensors(given: Mapping[str, Any]) -> bool:
+    both = given.get("input"), given["bias"] if given["weight"] is None else given["weight"]
+    return all(isinstance(one, Tensor) for one in both) and given.get("alpha", 1) == 1
+
+
 def _normalised(operation: Callable, given: Mapping[str, Any]) -> Tensor:
     """x in output = weight * x + bias: the operation without its parameters."""
     return operation(**{name: value for name, value in given.items() if name not in ("weight", "bias")})
 
 
+def _one(operation: Callable, given: Mapping[str, Any]) -> Tensor:
+    """Nothing is multiplied."""
+    return given["bias"].new_ones(())
+
+
 _AFFINE = ("input", "weight", "bias")
 _STATISTICS = ("input", "running_mean", "running_var", "weight", "bias")
 _TABLE = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-_MATMUL = LayerKind(matmul, ("input", "weight"), _plain_product)
-_CONVOLUTION = LayerKind(convolution, (*_AFFINE, "stride", "padding", "dilation", "groups"), _has_rows)
-_TRANSPOSED = LayerKind(
-    transposed,
+_MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, turned=True)
+_CONVOLUTION = (convolution, (*_AFFINE, "stride", "padding", "dilation", "groups"), _has_rows)
+_TRANSPOSED = (
+    convolution,
     (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation"),
     _has_rows,
-    adjoint=True,
 )
 _norm = partial(LayerKind, product, factor=_normalised)
+_SCALE = LayerKind(product, _AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
+_SHIFT = LayerKind(product, ("input", "bias"), _two_tensors, _one, either=True)
 
 LAYERS: Mapping[Any, LayerKind] = {
     F.linear: LayerKind(linear, _AFFINE),
-    torch.addmm: LayerKind(matmul, ("bias", "input", "weight"), _plain_product),
+    torch.addmm: LayerKind(linear, ("bias", "input", "weight"), _plain_product, turned=True),
     torch.matmul: _MATMUL,
     torch.Tensor.matmul: _MATMUL,
     torch.Tensor.__matmul__: _MATMUL,
     F.embedding: LayerKind(
-        lookup, _TABLE, lambda given: not any(map(given.get, ("max_norm", "scale_grad_by_freq", "sparse")))
+        lookup,
+        _TABLE,
+        lambda given: not any(map(given.get, ("max_norm", "scale_grad_by_freq", "sparse"))),
+        turned=True,
     ),
-    F.batch_norm: _norm((*_STATISTICS, "training", "momentum", "eps")),
-    F.instance_norm: _norm((*_STATISTICS, "use_input_stats", "momentum", "eps")),
-    F.group_norm: _norm(("input", "num_groups", "weight", "bias", "eps")),
+    F.batch_norm: _norm((*_STATISTICS, "training", "momentum", "eps"), channels=1),
+    F.instance_norm: _norm((*_STATISTICS, "use_input_stats", "momentum", "eps"), channels=1),
+    F.group_norm: _norm(("input", "num_groups", "weight", "bias", "eps"), channels=1),
     F.layer_norm: _norm(("input", "normalized_shape", "weight", "bias", "eps")),
     F.rms_norm: _norm(("input", "normalized_shape", "weight", "eps")),
-    F.prelu: LayerKind(product, ("input", "weight"), factor=lambda _, given: given["input"].clamp(max=0)),
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), _CONVOLUTION),
-    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), _TRANSPOSED),
+    F.prelu: LayerKind(
+        product, ("input", "weight"), factor=lambda _, given: given["input"].clamp(max=0), channels=1
+    ),
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), LayerKind(*_CONVOLUTION, channels=1)),
+    **dict.fromkeys(
+        (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+        LayerKind(*_TRANSPOSED, channels=1, turned=True),
+    ),
+    # parameters that stand alone: a scale, a shift, a token that is the same for all rows
+    **dict.fromkeys((torch.mul, torch.Tensor.mul), _SCALE),
+    **dict.fromkeys((torch.add, torch.Tensor.add), _SHIFT),
+    **dict.fromkeys((torch.Tensor.expand, torch.Tensor.repeat), LayerKind(product, ("bias",), factor=_one)),
 }

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...data.trees import Inputs, count
-from ..decompose import SEEN, Unfused
+from ..decompose import SEEN
 from ..modules import tensors_in
 from ..network import TangentNetwork
-from .layer_gradients import LAYERS, LayerCall, LayerKind
+from .layer_gradients import LAYERS, LayerCall
+
+_HOLDERS = (nn.Parameter, list, tuple)  # what may be, or hold, a chosen parameter
 
 
 class LayerIORecorder(TorchFunctionMode):
@@ -26,41 +29,68 @@ class LayerIORecorder(TorchFunctionMode):
 
     def __init__(self, network: TangentNetwork, rows: int = 0, rowless: Sequence[Any] = ()) -> None:
         super().__init__()
-        tensors = dict(network.twin.named_parameters())
-        self.names = {id(tensors[name]): name for name in network.names}
+        self.names = network.ids
         self.rows, self.rowless = rows, rowless
         self.calls: list[LayerCall] = []
+        self.probes: list[Tensor] = []  # the zero that was added to what came out of each call
         self.unhandled: list[str] = []  # parameters that are used in some other way
         self.last: Tensor | None = None  # what the last of these layers gave
         self._version = 0  # of that: operations in place count it up
+        self._plain: set[Any] = set()  # operations that are called as they are
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, kind = kwargs or {}, LAYERS.get(func)
-        if kind is not None:
-            given = {"weight": None, "bias": None, **dict(zip(kind.arguments, args, strict=False)), **kwargs}
-            if kind.applies(given):
-                others = [value for name, value in given.items() if name not in ("weight", "bias")]
-                self.unhandled += self._chosen(others)
-                return self._note(func, func(*args, **kwargs), kind, given)
-        result = func(*args, **kwargs)
-        if any(True for _ in tensors_in(result)):  # a shape or a dtype is no use of the values
-            self.unhandled += self._chosen([*args, *kwargs.values()])
+        kwargs, kind, names = kwargs or {}, LAYERS.get(func), self.names
+        if kind is None:
+            return self._other(func, args, kwargs)
+        given = {"weight": None, "bias": None, **dict(zip(kind.arguments, args, strict=False)), **kwargs}
+        if kind.either and len(args) == 2 and id(args[0]) in names:
+            given |= zip(kind.arguments, reversed(args), strict=True)
+        weight, bias = names.get(id(given["weight"])), names.get(id(given["bias"]))
+        if (weight is None and bias is None) or not kind.applies(given):
+            return self._other(func, args, kwargs)
+        output, inputs = func(*args, **kwargs), given.pop("input", None)
+        if id(inputs) in names:
+            self.unhandled.append(names[id(inputs)])
+        value = inputs if kind.factor is None else kind.factor(func, {**given, "input": inputs})
+        value = (
+            value if value.shape == output.shape or kind.factor is None else value.expand_as(output)
+        ).detach()
+        if (kind.name, weight, bias) in self.rowless:
+            output, value = (_repeated(x, self.rows) for x in (output, value))
+        return self.watch(LayerCall(kind, weight, bias, value, given), output)
+
+    def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What is no layer, or none of the chosen ones; fused operations are taken apart."""
+        if not kwargs and func in self._plain and not any(isinstance(one, _HOLDERS) for one in args):
+            return func(*args)
+        instead = SEEN.get(getattr(func, "__name__", ""))
+        if instead is not None:
+            with self:  # there may be layers inside it
+                found = instead(*args, **kwargs)
+            if found is not None:
+                return found
+        else:
+            self._plain.add(func)
+        result, chosen = func(*args, **kwargs), self._chosen([*args, *kwargs.values()])
+        if chosen and any(True for _ in tensors_in(result)):  # a shape or a dtype is no use of the values
+            self.unhandled += chosen
         return result
 
-    def _chosen(self, values: Any) -> list[str]:
-        return [self.names[id(tensor)] for tensor in tensors_in(values) if id(tensor) in self.names]
+    def _chosen(self, values: Sequence[Any]) -> list[str]:
+        found = [self.names[id(value)] for value in values if id(value) in self.names]
+        for value in values:
+            if isinstance(value, (list, tuple)) and value and not isinstance(value[0], int):
+                found += self._chosen(value)
+        return found
 
-    def _note(self, func: Any, output: Tensor, kind: LayerKind, given: dict[str, Any]) -> Tensor:
-        weight, bias = (self.names.get(id(given[name])) for name in ("weight", "bias"))
-        if weight is None and bias is None:
-            return output
-        # a copy: an in-place operation may still change the layer's input after this call
-        value = given["input"].detach().clone() if kind.factor is None else kind.factor(func, given).detach()
-        if (kind.gradient.__name__, weight, bias) in self.rowless:
-            output, value = (_repeated(x, self.rows) for x in (output, value))
+    def watch(self, call: LayerCall, output: Tensor) -> Tensor:
+        """Note a call; what the network goes on with."""
+        if not call.kind.elementwise:  # an in-place operation may still change the layer's input
+            call = replace(call, input=call.input.clone())
         # one number, seen as many: the gradient is as large as the output all the same
         probe = output.new_zeros((), requires_grad=torch.is_grad_enabled()).expand_as(output)
-        self.calls.append(LayerCall(kind, weight, bias, value, probe, given))
+        self.calls.append(call)
+        self.probes.append(probe)
         self.last = output + probe
         self._version = self.last._version
         return self.last
@@ -80,6 +110,6 @@ def record(
 ) -> tuple[Tensor, LayerIORecorder]:
     """One forward pass with a probe at every chosen layer: the outputs [n, C], and what was noted."""
     recorder = LayerIORecorder(network, count(inputs), rowless)
-    with recorder, Unfused(SEEN):
+    with recorder:
         outputs = network.twin_matrix(inputs)
     return outputs, recorder

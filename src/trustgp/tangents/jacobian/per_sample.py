@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from ...data.trees import Inputs, count, take
 from ..network import TangentNetwork
 from .accumulators import Collector, DenseAccumulator
-from .layer_gradients import LayerCall, Layout, LayoutError, layout_of
+from .layer_gradients import Layout, LayoutError, layout_of
 from .layer_io import record
-from .strategies import MIXED, GradientPlan, layerwise, looped, mixed_at_once, vmapped
+from .strategies import GradientPlan, layerwise, looped, mixed_at_once, vmapped
 
 Layouts = dict[tuple, Layout | None]
 _PROBLEMS = (LayoutError, RuntimeError, ValueError, TypeError, IndexError)
 _PLANNING = threading.Lock()  # for all: one of its own would not travel to another process
+COPIES = 4  # of the largest output, that stand side by side in a backward pass
 MANY = 2**22  # parameters above which two rows, not three, are compared with plain gradients
 
 
@@ -51,6 +53,12 @@ class Gradients:
         if not self.network.forward_mode:
             return "torch has no forward mode here. J theta is made one row after another: exact, but slow."
         return ""
+
+    @property
+    def apart(self) -> str:
+        """Which parameters are not reached through a layer, for the log; empty where all are."""
+        names = [] if self._plan is None else [*self._plan.vmapped, *self._plan.looped]
+        return f"not seen in a layer, and differentiated apart: {', '.join(names)}" if names else ""
 
     def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
         """All gradients of these rows, which together must fit in memory: see `GradientPlan.row_bytes`.
@@ -172,22 +180,25 @@ class _Probe:
     def _layouts(self) -> tuple[Layouts, frozenset[str], int]:
         """Where the rows are in each layer's calls, which parameters act elsewhere, and a row's bytes."""
         seen: list[dict[tuple, list[tuple[int, ...]]]] = []
-        size, unhandled = 0, []
+        sizes, unhandled = [], []
         for rows in (2, 3):
-            with torch.no_grad():
-                _, recorder = record(self.network, take(self.few, torch.arange(rows) % count(self.few)))
+            few = take(self.few, torch.arange(rows) % count(self.few))
+            saved = _Saved()
+            with torch.enable_grad(), saved:
+                _, recorder = record(self.network, few)
             seen.append({})
-            for one in recorder.calls:
-                seen[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(one.probe.shape)))
-            numbers = sum(_numbers(one, min(MIXED, self.num_mixed)) for one in recorder.calls)
-            size = numbers * self.network.dtype.itemsize // rows
+            for one, probe in zip(recorder.calls, recorder.probes, strict=True):
+                seen[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(probe.shape)))
+            largest = max((probe.numel() for probe in recorder.probes), default=0)
+            passing = COPIES * largest * self.network.dtype.itemsize
+            sizes.append(passing + saved.bytes)
             unhandled += recorder.unhandled
         layouts: Layouts = {}
         for key, shapes in seen[0].items():
             if len(shapes) == len(seen[1].get(key, ())):
                 with suppress(LayoutError):
                     layouts[key] = layout_of(shapes, seen[1][key])
-        return layouts, frozenset(unhandled), size
+        return layouts, frozenset(unhandled), max(1, sizes[1] - sizes[0])
 
     def _checked(self, layouts: Layouts, unhandled: frozenset[str]) -> GradientPlan:
         """Those of the layers whose gradients are right, with the rows running slower or faster."""
@@ -205,10 +216,20 @@ class _Probe:
         return GradientPlan(tried, right)
 
 
-def _numbers(call: LayerCall, mixed: int) -> int:
-    """What a call takes: its input, noted and kept; its output, twice; signals of a pass, and those held."""
-    held = 0 if call.reduces or mixed == 1 else mixed
-    return (1 if call.kind.elementwise else 2) * call.input.numel() + (3 + held) * call.probe.numel()
+class _Saved(saved_tensors_hooks):
+    """Counts the bytes that a forward pass keeps for a backward one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Tensor] = {}  # held, so that no address comes twice
+        super().__init__(self._keep, lambda tensor: tensor)
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self._seen[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._seen.values())
 
 
 def _first_line(error: Exception | None) -> str:

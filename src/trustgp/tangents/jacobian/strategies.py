@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +15,12 @@ from ...data.chunking import at_once
 from ...data.trees import Inputs, copied, count, map_tensors, take
 from ..decompose import PLAIN, Unfused
 from ..network import TangentNetwork, as_matrix, call_with, gradients_of
-from .accumulators import Collector
+from .accumulators import Collector, Shared
 from .layer_gradients import LayerCall, Layout, LayoutError, Signals
-from .layer_io import LayerIORecorder, record
+from .layer_io import LayerIORecorder
 
-MIXED = 16  # mixed outputs whose signals stand side by side
-WORKSPACE = 64 * 2**20  # bytes for the windows, products or spectra of some rows of one layer
+MIXED = 16  # mixed outputs whose gradients stand side by side
+WORKSPACE = 64 * 2**20  # bytes for the windows or products of some rows of one layer
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,126 @@ class GradientPlan:
     looped: tuple[str, ...] = ()  # the others: one ordinary backward pass for each row
     row_bytes: int = 1  # what a row takes while this is done
     reason: str = ""  # why there are looped ones
+    known: dict[tuple, tuple] = field(default_factory=dict, repr=False, compare=False)  # of calls seen before
 
     @property
     def rowless(self) -> list[tuple]:
         """The layers whose output has no rows."""
         return [key for key, layout in self.layouts.items() if layout is None]
 
-    def signals(self, calls: Sequence[LayerCall], backs: dict[LayerCall, Tensor], n: int) -> Signals:
-        """What went into the calls of one layer and what came back, without parameters of other ways."""
-        layout = self.layouts[calls[0].key] or Layout()
-        found = Signals.gather(calls, [backs.pop(call) for call in calls], layout, n)
-        names = (found.call.weight_name, found.call.bias_name)
-        weight, bias = (name if name in self.layerwise else None for name in names)
-        return replace(found, call=replace(found.call, weight_name=weight, bias_name=bias))
+    def layout(self, call: LayerCall, output: Tensor, n: int) -> Layout:
+        """Where the rows are in a call; a `LayoutError` where they are not as when it was probed."""
+        if call.key not in self.layouts:
+            raise LayoutError(f"layer '{call.layer}' is called in another way")
+        layout = self.layouts[call.key] or Layout()
+        if any(x.ndim <= layout.axis or x.shape[layout.axis] % n for x in (call.input, output)):
+            raise LayoutError(f"layer '{call.layer}' is called with other rows")
+        return layout
+
+    def check(self, unhandled: Sequence[str]) -> None:
+        """A `LayoutError` where a parameter that should be seen in its layer is used elsewhere."""
+        if not self.layerwise.isdisjoint(unhandled):
+            raise LayoutError("a parameter is used outside its layer")
+
+
+class SignalStream(LayerIORecorder):
+    """Takes each layer's gradient while one backward pass comes by; nothing is kept but what is thin.
+
+    A layer's input is projected as it comes by, its signal by a hook on its output. A zero probe is added
+    only where the graph begins. Layers of one shape are multiplied together at the end.
+    """
+
+    def __init__(self, network: TangentNetwork, plan: GradientPlan, into: Collector, rows: int) -> None:
+        super().__init__(network, rows, plan.rowless)
+        self.plan, self.into, self.part = plan, into, into
+        self._held: dict[tuple, list[tuple[LayerCall, Tensor]]] = defaultdict(list)
+        self._sums: dict[str, Tensor] = {}
+
+    def watch(self, call: LayerCall, output: Tensor) -> Tensor:
+        key = (call.key, call.input.shape, output.shape, self.rows)
+        known = self.plan.known.get(key)
+        if known is None:
+            known = self.plan.known[key] = self._look(call, output)
+        layer, layout, mixes, sums = known
+        if not mixes and not sums:
+            return output
+        call, whole = call.among(self.plan.layerwise), layout.axis == 0 and len(output) == self.rows
+        if mixes:
+            thin = call.thinned(call.input, self.into, call.kind.sides()[0])
+            # a copy where it is not thinned: an operation in place may still change it
+            call.input = thin.clone() if thin is call.input else thin
+        if not output.requires_grad:
+            self.probes.append(output.new_zeros((), requires_grad=True))
+            output = output + self.probes[-1]
+        node, place = output.grad_fn, output.output_nr
+        if node is None:
+            raise LayoutError(f"layer '{call.layer}' is called where nothing is differentiated")
+        factor = call.input if whole or not call.kind.elementwise else layout.rows(call.input, self.rows)
+
+        def receive(signals: tuple[Tensor | None, ...]) -> None:
+            signal = signals[place]
+            if signal is None:
+                return
+            back = signal if whole or not sums else layout.rows(signal, self.rows)  # [n, ...] or [n, q, ...]
+            for name, multiplies, over in sums:
+                value = back * factor if multiplies else back
+                value = (value.sum(over) if over else value).reshape(self.rows, 1, -1)
+                self._sums[name] = self._sums[name] + value if name in self._sums else value
+            if mixes:
+                self._held[layer].append((call, call.thinned(signal, self.into, call.kind.sides()[1])))
+
+        node.register_prehook(receive)
+        return output
+
+    def _look(self, call: LayerCall, output: Tensor) -> tuple[tuple, Layout, bool, list]:
+        """What is the same for every such call: the layer, where its rows are, whether its weight mixes, and
+        the parameters that are summed over positions, with the dimensions."""
+        chosen = call.among(self.plan.layerwise)
+        if chosen.weight_name is None and chosen.bias_name is None:
+            return (), Layout(), False, []
+        layout = self.plan.layout(call, output, self.rows)
+        first = 1 if layout.axis == 0 and len(output) == self.rows else 2
+        sums = [
+            (name, multiplies, [*range(1, first), *(first + j for j in repeated)])
+            for name, multiplies, _, repeated in chosen.sums(output.ndim, layout.axis)
+        ]
+        mixes = chosen.weight_name is not None and not call.kind.elementwise
+        return (call.key, call.input.shape, output.shape, layout), layout, mixes, sums
+
+    def begin(self, k: int) -> None:
+        """The next signals are those of mixed output k."""
+        self.part = self.into.part(slice(None), slice(k, k + 1))
+
+    def finish(self) -> None:
+        """Hand on what was held: each parameter once."""
+        for name, value in self._sums.items():
+            self.part.plain(name, value)
+        self._sums.clear()
+        alike: dict[tuple, list[Signals]] = defaultdict(list)
+        for (*_, layout), held in self._held.items():
+            calls, backs = zip(*held, strict=True)
+            found = Signals.gather(calls, [back[None] for back in backs], layout, self.rows)
+            alike[found.shape].append(found)
+        self._held.clear()
+        for lot in alike.values():
+            _hand_on(lot, self.part)
+
+
+def _hand_on(lot: list[Signals], into: Collector) -> None:
+    """Gradients of layers of one shape, together or in blocks of rows that fit the workspace."""
+    first, n = lot[0], len(lot[0].inputs)
+    room = (first.room() + into.room(first.call.given["weight"].numel())) * first.back.element_size()
+    step = max(1, at_once(WORKSPACE, first.back.device) // max(1, room))
+    if len(lot) > 1 and into.together and step >= n * len(lot):
+        inputs, back = torch.cat([one.inputs for one in lot]), torch.cat([one.back for one in lot])
+        every: Any = Shared(into, [one.call.weight_name or "" for one in lot], n)
+        replace(first, inputs=inputs, back=back).hand_on(every)
+        return
+    for one in lot:
+        for start in range(0, n, step):
+            block = slice(start, start + step)
+            part = into if step >= n else into.part(block, slice(None))
+            replace(one, inputs=one.inputs[block], back=one.back[block]).hand_on(part)
 
 
 def layerwise(
@@ -55,67 +163,23 @@ def layerwise(
     A `LayoutError` comes before anything is handed on, when the network treats these rows in another way than
     those it was probed with.
     """
-    n = count(inputs)
+    stream = SignalStream(network, plan, into, count(inputs))
     try:
-        with torch.enable_grad():
-            outputs, recorder = record(network, inputs, plan.rowless)
-    except torch.OutOfMemoryError:
+        with torch.enable_grad(), stream:
+            outputs = network.twin_matrix(inputs)
+    except (torch.OutOfMemoryError, LayoutError):
         raise
     except RuntimeError as error:
         raise LayoutError("what all rows share cannot be repeated here") from error
-    layers = calls_by_layer(recorder, plan, n)
-    chosen = [call for calls in layers for call in calls]
-    if not outputs.requires_grad or not chosen:
+    plan.check(stream.unhandled)
+    if not outputs.requires_grad or not stream.probes:
         return outputs.detach()  # nothing depends on these parameters
-    probes = [call.probe for call in chosen]
-
-    def hand_on(backs: dict[LayerCall, Tensor], group: slice, *, reduces: bool) -> None:
-        for calls in layers:
-            if calls[0].reduces == reduces:
-                _hand_on(plan.signals(calls, backs, n), into, group)
-
-    for start in range(0, len(mix), MIXED):
-        width, held = min(MIXED, len(mix) - start), {}  # signals beside each other, [width, *output]
-        for k in range(start, start + width):
-            weights = mix[k].to(outputs).expand_as(outputs)
-            found = gradients_of(outputs, probes, weights, keep=k < len(mix) - 1)
-            backs = {call: back[None] for call, back in zip(chosen, found, strict=True)}
-            hand_on(backs, slice(k, k + 1), reduces=True)
-            for call, back in backs.items():
-                if width == 1:
-                    held[call] = back
-                else:
-                    held.setdefault(call, back.new_empty(width, *back.shape[1:]))[k - start] = back[0]
-        hand_on(held, slice(start, start + width), reduces=False)
+    for k, weights in enumerate(mix):
+        stream.begin(k)
+        weights = weights.to(outputs).expand_as(outputs)
+        gradients_of(outputs, stream.probes, weights, keep=k < len(mix) - 1)
+        stream.finish()
     return outputs.detach()
-
-
-def calls_by_layer(recorder: LayerIORecorder, plan: GradientPlan, n: int) -> list[list[LayerCall]]:
-    """The calls that count, those of one layer and shape together."""
-    layers: dict[tuple, list[LayerCall]] = defaultdict(list)
-    if not plan.layerwise.isdisjoint(recorder.unhandled):
-        raise LayoutError("a parameter is used outside its layer")
-    for one in recorder.calls:
-        if plan.layerwise.isdisjoint((one.weight_name, one.bias_name)):
-            continue
-        if one.key not in plan.layouts:
-            raise LayoutError(f"layer '{one.layer}' is called in another way")
-        axis = (plan.layouts[one.key] or Layout()).axis
-        if any(x.ndim <= axis or x.shape[axis] % n for x in (one.input, one.probe)):
-            raise LayoutError(f"layer '{one.layer}' is called with other rows")
-        layers[(one.key, one.input.shape, one.probe.shape)].append(one)
-    return list(layers.values())
-
-
-def _hand_on(found: Signals, into: Collector, group: slice) -> None:
-    """One layer's gradients, in blocks of rows that fit the workspace."""
-    size = found.call.given["weight"].numel() * found.back.shape[1] if found.call.weight_name else 0
-    room = (found.room() + into.room(size)) * found.back.element_size()
-    step = max(1, at_once(WORKSPACE, found.back.device) // max(1, room))
-    for start in range(0, len(found.inputs), step):
-        block = slice(start, start + step)
-        some = replace(found, inputs=found.inputs[block], back=found.back[block])
-        some.hand_on(into.part(block, group))
 
 
 def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:

@@ -17,13 +17,12 @@ from trustgp import plots
 from trustgp.data.rows import read_rows
 from trustgp.executors import FitContext, Threads
 from trustgp.executors.progress import reporting
-from trustgp.experts.features import features_at
+from trustgp.experts.features import NO_COLUMNS, features_at
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
 from trustgp.fitting.divide import divide
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.prepare import prepare_network
-from trustgp.fitting.solve import NO_COLUMNS
 
 from ...core.arm import arm_recipe, arm_rows
 from ...core.grid import Grid, Place

@@ -1,0 +1,185 @@
+"""The equations of one expert: in the columns of explicit features as by the dense kernel."""
+
+import pytest
+import torch
+from reference import (
+    greedy_by_refit,
+    inverse_of,
+    leave_out,
+    posterior_mean,
+    posterior_variance,
+    profile_likelihood,
+    scale_from_eigenpairs,
+)
+
+from trustgp.data import chunking
+from trustgp.experts.features import NO_COLUMNS
+from trustgp.experts.neighbours import NO_CAP
+from trustgp.experts.system import Columns, Landmarks, Selection, select_rows
+from trustgp.math.evidence import Prior
+from trustgp.math.low_rank import SELECTION_NOISE, pivoted_cholesky_rows, pivoted_root_rows
+from trustgp.tangents.rows import RowFeatures
+
+N, D, B = 60, 20, 2
+CPU = torch.device("cpu")
+PRIOR = Prior(tau=torch.tensor(0.3, dtype=torch.float64), scale=torch.tensor(1.7, dtype=torch.float64))
+
+
+def rows_of(n: int = N, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.linspace(1.5, 0.1, D, dtype=torch.float64)
+    return (torch.randn(n, D, generator=generator, dtype=torch.float64) * wide).to(dtype)
+
+
+def values_of(phi: torch.Tensor, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.randn(D, B, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(phi), B, generator=generator, dtype=torch.float64)
+    return phi.double() @ weights + 0.7 * noise
+
+
+def both(phi: torch.Tensor) -> tuple[Columns, Selection]:
+    """The two ways of one lot of rows."""
+    features, every = RowFeatures(phi), torch.arange(len(phi))
+    found = select_rows(every, features, NO_CAP, CPU)
+    assert isinstance(found, Columns)
+    return found, Selection(every, every, every, features, features, features.gram(features))
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def few_at_a_time(request, monkeypatch):
+    if request.param == "many blocks":
+        monkeypatch.setattr(chunking, "CHUNK_BYTES", 8 * D * 7)
+        monkeypatch.setattr(chunking.chunks, "__defaults__", (7,))
+
+
+@pytest.mark.parametrize("prior", [None, PRIOR], ids=["own prior", "shared prior"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_sums_over_the_rows_give_what_the_kernel_gives(few_at_a_time, prior, dtype):
+    phi, new = rows_of(dtype=dtype), RowFeatures(rows_of(9, seed=5, dtype=dtype))
+    targets, residual, groups = values_of(phi), values_of(phi, seed=2), torch.arange(N) // 7
+    groups[30:] = 9  # one group has more rows than there are columns
+    found, expected = (way.solve(NO_COLUMNS, targets, residual, prior) for way in both(phi))
+    close = {"rtol": 1e-8, "atol": 1e-9}
+    for name in ("tau", "scale", "jitter", "prior", "outside", "left_out"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), **close)
+    left, exact = (way.leave_groups_out(residual, groups) for way in (found, expected))
+    torch.testing.assert_close(left, exact, **close)
+    answer, known = found.posterior(new), expected.posterior(new)
+    torch.testing.assert_close(answer.residual_mean, known.residual_mean, **close)
+    # an expert keeps its basis in the network's precision
+    loose = close if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(answer.unit, known.unit, **loose)
+    assert found.posterior.size == expected.posterior.size == D
+
+
+def test_sums_over_the_rows_give_what_the_textbook_says():
+    phi, new = rows_of(), rows_of(9, seed=5)
+    targets, residual, groups = values_of(phi), values_of(phi, seed=2), torch.arange(N) // 7
+    found = both(phi)[0].solve(NO_COLUMNS, targets, residual, None)
+    gram, cross, tau = phi @ phi.T, new @ phi.T, float(found.tau)
+    close = {"rtol": 1e-8, "atol": 1e-9}
+    torch.testing.assert_close(found.scale, scale_from_eigenpairs(gram, targets, tau), **close)
+    level = float(gram.diagonal().mean())
+    best = max(profile_likelihood(gram, targets, level * 10.0 ** (power / 4)) for power in range(-32, 9))
+    assert profile_likelihood(gram, targets, tau) >= best - 0.01
+    answer, prior = found.posterior(RowFeatures(new)), new.square().sum(dim=1)
+    torch.testing.assert_close(answer.unit, posterior_variance(gram, cross, prior, tau), **close)
+    torch.testing.assert_close(answer.residual_mean, posterior_mean(gram, cross, residual, tau), **close)
+    torch.testing.assert_close(found.left_out, leave_out(gram, residual, torch.arange(N), tau), **close)
+    left = found.leave_groups_out(residual, groups)
+    torch.testing.assert_close(left, leave_out(gram, residual, groups, tau), **close)
+
+
+def test_the_whole_lot_may_be_one_group():
+    phi = rows_of()
+    residual = values_of(phi)
+    found = both(phi)[0].solve(NO_COLUMNS, residual, residual, PRIOR)
+    errors, variances = found.leave_groups_out(residual, torch.zeros(N))
+    torch.testing.assert_close(errors, residual, rtol=1e-8, atol=1e-8)  # nothing is left to predict from
+    prior = phi.square().sum(dim=1)
+    torch.testing.assert_close(found.unit(variances), prior, rtol=1e-8, atol=1e-8)
+
+
+def test_columns_that_say_the_same_count_once():
+    phi = rows_of()
+    phi[:, D // 2 :] = phi[:, : D // 2]
+    targets, new = values_of(phi), RowFeatures(rows_of(9, seed=5))
+    found, expected = (way.solve(NO_COLUMNS, targets, targets, None) for way in both(phi))
+    assert found.posterior.size == expected.posterior.size == D // 2
+    torch.testing.assert_close(found.tau, expected.tau, rtol=1e-8, atol=0)
+    torch.testing.assert_close(found.posterior(new).unit, expected.posterior(new).unit, rtol=1e-7, atol=1e-9)
+
+
+def test_rows_without_any_gradient_have_their_noise_only():
+    phi = torch.zeros(N, D, dtype=torch.float64)
+    values = values_of(rows_of())
+    found, expected = (way.solve(NO_COLUMNS, values, values, None) for way in both(phi))
+    torch.testing.assert_close(found.tau * found.scale, expected.tau * expected.scale)
+    assert found.posterior.size == 0
+
+
+@pytest.mark.parametrize(("rows", "most"), [(NO_CAP, 9), (40, 9), (NO_CAP, 100)])
+def test_rows_are_borrowed_by_the_same_rule(rows, most):
+    phi = rows_of(N + 35)
+    own, candidates = torch.arange(N), torch.arange(N, N + 35)
+    gram = phi @ phi.T
+    noise = SELECTION_NOISE * float(gram.diagonal()[:N].mean())
+    expected = greedy_by_refit(gram, most, noise, candidates, own)
+    selection = select_rows(own, RowFeatures(phi[own]), rows, CPU)
+    found = selection.borrow(candidates, RowFeatures(phi[candidates]), most)
+    assert isinstance(found, Columns)
+    assert found.seen[N:].tolist() == expected
+    assert found.held[len(selection.held) :].tolist() == expected
+    torch.testing.assert_close(found.gram, phi[found.seen].T @ phi[found.seen], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.features.rows, phi[found.seen], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("count", [1, 130, 400])
+def test_a_root_chooses_the_rows_of_its_covariance(count):
+    root = torch.randn(30, 400, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    assert torch.equal(pivoted_root_rows(root, count, 0.5), pivoted_cholesky_rows(root.T @ root, count, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("n", "most", "way"),
+    [
+        (D, NO_CAP, Selection),
+        (D + 1, NO_CAP, Columns),
+        (N, D, Columns),
+        (N, D - 1, Landmarks),
+        (5, 3, Landmarks),
+    ],
+)
+def test_columns_are_taken_where_they_are_fewer_than_rows_and_than_what_may_be_held(n, most, way):
+    found = select_rows(torch.arange(100, 100 + n), RowFeatures(rows_of(n)), most, CPU)
+    assert type(found) is way
+    assert len(found.held) == len(found.kept) == min(n, most)
+    assert torch.equal(found.seen[found.kept], found.held)
+
+
+def test_a_quota_above_the_columns_changes_nothing():
+    phi = rows_of()
+    values = values_of(phi)
+    few, every = (
+        select_rows(torch.arange(N), RowFeatures(phi), most, CPU).solve(NO_COLUMNS, values, values, None)
+        for most in (D, NO_CAP)
+    )
+    torch.testing.assert_close(few.posterior.weights, every.posterior.weights, rtol=0, atol=0)
+    torch.testing.assert_close(few.left_out, every.left_out, rtol=0, atol=0)
+
+
+def test_landmarks_leave_groups_out_as_their_dense_kernel_does():
+    phi = rows_of()
+    residual, groups = values_of(phi), torch.arange(N) // 20
+    selection = select_rows(torch.arange(N), RowFeatures(phi), 12, CPU)
+    assert isinstance(selection, Landmarks)
+    found = selection.solve(NO_COLUMNS, residual, residual, PRIOR)
+    held = phi[selection.kept]
+    cross = held @ phi.T
+    kernel = cross.T @ torch.linalg.solve(held @ held.T, cross)
+    expected = leave_out(kernel, residual, groups, 0.3)
+    torch.testing.assert_close(found.leave_groups_out(residual, groups), expected, rtol=1e-6, atol=1e-7)
+    inverse = inverse_of(kernel, 0.3)
+    errors = inverse @ residual / inverse.diagonal()[:, None]
+    torch.testing.assert_close(found.left_out[0], errors, rtol=1e-6, atol=1e-7)

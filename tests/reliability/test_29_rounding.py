@@ -1,0 +1,93 @@
+"""Promise 29: another algorithm's rounding refuses no network; a network that mixes rows is found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from trustgp.tangents.network import check_network
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+
+
+class After(nn.Module):
+    """A small network, and what is done with its hidden rows [n, 16]."""
+
+    def __init__(self, change):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(5, 16), nn.Linear(16, 3)
+        self.change = change
+
+    def forward(self, x):
+        return self.last(self.change(torch.tanh(self.first(x))))
+
+
+def rows(n, dtype):
+    return torch.randn(n, 5, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def attention(hidden):
+    """Across the rows."""
+    return nn.functional.scaled_dot_product_attention(hidden[None], hidden[None], hidden[None])[0]
+
+
+MIXING = {
+    "batch statistics": lambda h: nn.functional.batch_norm(h, None, None, training=True),
+    "attention across rows": attention,
+    "mean subtracted": lambda h: h - h.mean(dim=0),
+    "a little of the mean": lambda h: h + 0.02 * h.mean(dim=0),
+    "number of rows": lambda h: h / len(h),
+    "softmax over rows": lambda h: h.softmax(dim=0),
+    "largest of the batch": lambda h: h / h.abs().amax(),
+    "next row": lambda h: h + 0.1 * h.roll(1, 0),
+    "later rows": lambda h: h.flip(0).cumsum(0).flip(0),
+    "batch statistics in eval mode": nn.BatchNorm1d(16, track_running_stats=False),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [2, 64])
+@pytest.mark.parametrize("name", MIXING)
+def test_a_network_that_mixes_rows_is_found(name, n, dtype):
+    with pytest.raises(ValueError, match="depends on the other rows"):
+        check_network(After(MIXING[name]).to(dtype).eval(), rows(n, dtype))
+
+
+def test_the_number_of_rows_is_found_where_they_are_all_alike():
+    alike = rows(1, torch.float32).expand(8, -1)
+    with pytest.raises(ValueError, match="depends on the other rows"):
+        check_network(After(MIXING["number of rows"]).eval(), alike)
+
+
+def noise(h, seed, size):
+    return size * torch.randn(h.shape, generator=torch.Generator().manual_seed(seed)).to(h.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 64])
+@pytest.mark.parametrize("size", [1e-4, 1e-3])
+def test_an_algorithm_that_the_batch_size_chooses_is_not_refused(n, size, dtype):
+    """As cuDNN does in TF32: other rounding, the same for the same number of rows."""
+    network = After(lambda h: h + noise(h, len(h), size)).to(dtype).eval()
+    assert check_network(network, rows(n, dtype)).shape == (n, 3)
+
+
+def test_sums_in_another_order_each_time_are_not_refused():
+    calls = iter(range(100))
+    network = After(lambda h: h + noise(h, next(calls), 1e-6)).eval()
+    assert check_network(network, rows(64, torch.float32)).shape == (64, 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "sampling",
+    [lambda h: nn.functional.dropout(h, 0.1), lambda h: h + 0.1 * torch.randn_like(h)],
+    ids=["dropout", "noise"],
+)
+@pytest.mark.parametrize("n", [1, 64])
+def test_a_network_that_samples_is_found(sampling, n, dtype):
+    with pytest.raises(ValueError, match="deterministic"):
+        check_network(After(sampling).to(dtype).eval(), rows(n, dtype))
