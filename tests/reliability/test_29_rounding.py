@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
+from many import each
 from torch import nn
 
 from trustgp.tangents.network import check_network
@@ -48,9 +51,7 @@ MIXING = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", [2, 64])
-@pytest.mark.parametrize("name", MIXING)
+@each(("name", "n", "dtype"), list(product(MIXING, (2, 64), DTYPES)))
 def test_a_network_that_mixes_rows_is_found(name, n, dtype):
     with pytest.raises(ValueError, match="depends on the other rows"):
         check_network(After(MIXING[name]).to(dtype).eval(), rows(n, dtype))
@@ -66,9 +67,7 @@ def noise(h, seed, size):
     return size * torch.randn(h.shape, generator=torch.Generator().manual_seed(seed)).to(h.dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", [1, 2, 64])
-@pytest.mark.parametrize("size", [1e-4, 1e-3])
+@each(("n", "size", "dtype"), list(product((1, 2, 64), (1e-4, 1e-3), DTYPES)))
 def test_an_algorithm_that_the_batch_size_chooses_is_not_refused(n, size, dtype):
     """As cuDNN does in TF32: other rounding, the same for the same number of rows."""
     network = After(lambda h: h + noise(h, len(h), size)).to(dtype).eval()
@@ -81,13 +80,13 @@ def test_sums_in_another_order_each_time_are_not_refused():
     assert check_network(network, rows(64, torch.float32)).shape == (64, 3)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "sampling",
-    [lambda h: nn.functional.dropout(h, 0.1), lambda h: h + 0.1 * torch.randn_like(h)],
-    ids=["dropout", "noise"],
-)
-@pytest.mark.parametrize("n", [1, 64])
-def test_a_network_that_samples_is_found(sampling, n, dtype):
+SAMPLING = {
+    "dropout": lambda h: nn.functional.dropout(h, 0.1),
+    "noise": lambda h: h + 0.1 * torch.randn_like(h),
+}
+
+
+@each(("name", "n", "dtype"), list(product(SAMPLING, (1, 64), DTYPES)))
+def test_a_network_that_samples_is_found(name, n, dtype):
     with pytest.raises(ValueError, match="deterministic"):
-        check_network(After(sampling).to(dtype).eval(), rows(n, dtype))
+        check_network(After(SAMPLING[name]).to(dtype).eval(), rows(n, dtype))

@@ -319,9 +319,10 @@ class SketchCollector(Projecting, DenseAccumulator):
         for lot, one in zip(self._lots, parts, strict=True):
             if self._rows == slice(None):
                 lot[name] = lot[name] + one if name in lot else one
-            else:
-                whole = lot.setdefault(name, one.new_zeros(self._n, *one.shape[1:]))
+            else:  # never into what was handed over: others may look at it
+                whole = lot[name].clone() if name in lot else one.new_zeros(self._n, *one.shape[1:])
                 whole[self._rows] += one
+                lot[name] = whole
 
     def rows(self) -> Tensor:
         zeros = self.tables.signs.new_zeros

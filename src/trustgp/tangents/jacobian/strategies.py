@@ -20,6 +20,7 @@ from .layer_gradients import LayerCall, Layout, LayoutError, Signals
 from .layer_io import LayerIORecorder
 
 MIXED = 16  # mixed outputs whose gradients stand side by side
+REMEMBERED = 2**14  # calls of layers, of each shape
 WORKSPACE = 64 * 2**20  # bytes for the windows or products of some rows of one layer
 
 
@@ -72,6 +73,8 @@ class SignalStream(LayerIORecorder):
         key = (call.key, call.input.shape, output.shape, self.rows)
         known = self.plan.known.get(key)
         if known is None:
+            if len(self.plan.known) >= REMEMBERED:
+                self.plan.known.clear()
             known = self.plan.known[key] = self._look(call, output)
         layer, layout, mixes, sums = known
         if not mixes and not sums:
