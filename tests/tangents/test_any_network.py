@@ -1,8 +1,10 @@
 """Networks of every kind: gradients against a plain loop of autograd in float64, and fits from end to end."""
 
 import copy
+import gc
 import logging
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -438,14 +440,23 @@ class Full:
     free = 1000
 
 
+@pytest.mark.parametrize("name", ["gru", "conv2d, groups"])
+def test_nothing_of_a_model_stays_when_it_goes(name):
+    network, inputs = rows_of(name, 60)
+    model = fitted(network, inputs, tangents=Sketch(64), num_experts=2)
+    model.predict(inputs[:5])
+    held = [weakref.ref(value) for value in model.network.parameters()]
+    del model
+    gc.collect()
+    assert not any(one() is not None for one in held)
+
+
 def rows_made(monkeypatch, **options) -> int:
     """Rows whose sketch a fit makes."""
     network, inputs = rows_of("gru", 80)
     made = []
-    sketch = SketchMap._chunk
-    monkeypatch.setattr(
-        SketchMap, "_chunk", lambda self, some: made.append(count(some)) or sketch(self, some)
-    )
+    sketch = SketchMap._made
+    monkeypatch.setattr(SketchMap, "_made", lambda self, some: made.append(count(some)) or sketch(self, some))
     fitted(network, inputs, tangents=Sketch(4096), num_experts=3, **options)
     return sum(made)
 

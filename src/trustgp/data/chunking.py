@@ -14,7 +14,7 @@ from .trees import Inputs, leaves
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2**22  # of rows that are looked at at a time
 INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
-NEAR_BYTES = 2**30  # inputs that a fit on a GPU takes there
+FULL = 64  # rows that fill a GPU where each takes much: more at a time only take more memory
 
 Part = TypeVar("Part")
 LOGGER = logging.getLogger("trustgp")
@@ -54,7 +54,8 @@ def chunks(n: int, size: int = CHUNK_ROWS) -> Iterator[Tensor]:
 def byte_chunks(tensor: Tensor) -> Iterator[Tensor]:
     """Views of a tensor, shape [b, ...] each, that cover its rows in order: few bytes at a time."""
     row = tensor.element_size() * tensor[:1].numel()
-    yield from tensor.split(max(1, CHUNK_BYTES // max(1, row)))
+    most = 64 * CHUNK_BYTES if tensor.is_cuda else CHUNK_BYTES  # a GPU takes each in a step
+    yield from tensor.split(max(1, most // max(1, row)))
 
 
 def rows_at_once(inputs: Inputs, device: torch.device) -> int:
@@ -71,7 +72,7 @@ def row_bytes(inputs: Inputs) -> int:
 def near_bytes(n: int, inputs: Inputs, device: torch.device) -> int:
     """What n rows like these take on a GPU where they are kept during a fit; 0: they are not."""
     size = n * row_bytes(inputs)
-    return size if device.type == "cuda" and size <= NEAR_BYTES else 0
+    return size if device.type == "cuda" and size <= gpu_share(device) else 0
 
 
 def evenly(count: int, most: int) -> Tensor:
@@ -84,13 +85,17 @@ def at_once(space: int, device: torch.device) -> int:
     return 4 * space if device.type == "cuda" else space
 
 
-def working_set(device: torch.device) -> int:
-    """Bytes that the rows of one chunk may take on the way, where a row takes much."""
-    if device.type == "cuda":  # which waits for each step: a chunk costs as many kernels whatever its size
-        total = torch.cuda.get_device_properties(device).total_memory
-        return max(2**30, min(8 * 2**30, total // 16))
+def working_set(device: torch.device, row: int = 0) -> int:
+    """Bytes that the rows of one chunk may take on the way, where each takes so much."""
+    if device.type == "cuda":
+        return max(2**30, min(FULL * row, gpu_share(device)))
     # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
     return 256 * 2**20
+
+
+def gpu_share(device: torch.device) -> int:
+    """Bytes of a GPU that one thing may take."""
+    return max(2**30, torch.cuda.get_device_properties(device).total_memory // 8)
 
 
 def most_rows(device: torch.device) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .chunking import byte_chunks
+from .chunking import CHUNK_BYTES, byte_chunks, chunks
 from .rows import Rows
 from .trees import leaves, structure
 
@@ -40,8 +40,16 @@ def _settings(module: nn.Module) -> str:
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
-    more = () if extra is None else (extra,)
-    return tensor_fingerprint(*leaves(rows.inputs), rows.targets, *more, about=structure(rows.inputs))
+    first = leaves(rows.first)
+    digest = hashlib.sha256(structure(rows.first).encode())
+    for number, leaf in enumerate(first):
+        add_kind(digest, leaf.dtype, (len(rows), *leaf.shape[1:]))
+        # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
+        for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
+            add_bytes(digest, leaves(rows.take(index))[number])
+    for tensor in (rows.targets,) if extra is None else (rows.targets, extra):
+        update(digest, tensor)
+    return digest.hexdigest()
 
 
 def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
@@ -54,9 +62,14 @@ def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
 
 def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
-    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    if not tensor.numel():
-        return
-    # a few rows at a time: data on a disk, on a GPU or with other strides are never here as a whole
-    for part in byte_chunks(tensor.detach()) if tensor.ndim else [tensor.detach()]:
-        digest.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    add_kind(digest, tensor.dtype, tuple(tensor.shape))
+    for part in byte_chunks(tensor) if tensor.ndim and tensor.numel() else [tensor]:
+        add_bytes(digest, part)
+
+
+def add_kind(digest: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    digest.update(f"{dtype}{shape}".encode())
+
+
+def add_bytes(digest: Any, tensor: Tensor) -> None:
+    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

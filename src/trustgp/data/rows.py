@@ -55,17 +55,24 @@ class Rows:
         """Inputs and targets of the rows `indices`."""
         return self.take(indices), self.targets[indices.to(self.targets.device)]
 
+    @property
+    def first(self) -> Inputs:
+        """The inputs of the first row: what they are like."""
+        return self.take(torch.tensor([0]))
+
     def near(self, device: torch.device) -> Rows:
         """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
-        if not near_bytes(len(self), self.inputs, device):
+        if not near_bytes(len(self), self.first, device):
             return self
         return replace(self, inputs=to_device(self.inputs, device))
 
     def some(self, chosen: Tensor) -> Rows:
-        """Those that are True in `chosen` [n], in their order; more than memory should hold go to a file."""
-        index = chosen.nonzero().flatten()
-        inputs, targets = gather(map(self.batch, index.split(BATCH_ROWS)), name="the chosen rows")
-        return replace(self, inputs=inputs, targets=targets)
+        """Those that are True in `chosen` [n], in their order, where they are: none is copied."""
+        return ChosenRows(self, chosen.nonzero().flatten())
+
+    def among(self, whole: Rows) -> Rows:
+        """The same rows of another copy of all of them."""
+        return whole
 
     def looks_like_time_series(self, generator: torch.Generator) -> bool:
         """Whether neighbouring rows are far more alike than random ones, inputs and targets both."""
@@ -74,14 +81,43 @@ class Rows:
             return False
         first = torch.randint(0, n - 1, (min(n, 2000),), generator=generator)
         other = torch.randint(0, n, first.shape, generator=generator)
-        floats = [leaf for leaf in leaves(self.inputs) if leaf.is_floating_point()]
-        for tensor in [*floats, self.targets]:
-            here, beside, apart = (_beginnings(tensor, index) for index in (first, first + 1, other))
+        places = (first, first + 1, other)
+        for here, beside, apart in zip(*(self._beginnings(index) for index in places), strict=True):
             spread = here.std(dim=0).clamp_min(1e-300)
             near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
             if not near < ALIKE * far:
                 return False
-        return bool(floats)
+        return any(leaf.is_floating_point() for leaf in leaves(self.first))
+
+    def _beginnings(self, index: Tensor) -> list[Tensor]:
+        """The first numbers of some rows, at most 256 of each leaf that has any, and the targets, float64."""
+        lots = []
+        for part in index.split(64):  # rows may be long
+            inputs, targets = self.batch(part)
+            some = [leaf for leaf in leaves(inputs) if leaf.is_floating_point()]
+            lots.append([x.reshape(len(part), -1)[:, :256].detach().cpu().double() for x in (*some, targets)])
+        return [torch.cat(parts) for parts in zip(*lots, strict=True)]
+
+
+class ChosenRows(Rows):
+    """Some of other rows, in their memory; they are copied when they are asked for."""
+
+    def __init__(self, whole: Rows, index: Tensor) -> None:
+        known = {"whole": whole, "index": index, "ordered": whole.ordered}
+        vars(self).update(known, targets=whole.targets[index.to(whole.targets.device)])
+
+    @property
+    def inputs(self) -> Inputs:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.whole.take(self.index)
+
+    def take(self, indices: Tensor) -> Inputs:
+        return self.whole.take(self.index[indices.to(self.index.device)])
+
+    def near(self, device: torch.device) -> Rows:
+        return ChosenRows(self.whole.near(device), self.index)
+
+    def among(self, whole: Rows) -> Rows:
+        return ChosenRows(whole, self.index)
 
 
 def finite_rows(inputs: Inputs) -> Tensor:
@@ -238,8 +274,8 @@ def _kind(pair: Inputs) -> str:
     return f"{structure(pair)} of {', '.join(kinds)}"
 
 
-def read_rows(source: Any, *, name: str) -> Rows:
-    """Read `source` once into aligned rows, and check that they are whole and finite.
+def read_rows(source: Any, *, name: str, finite: bool = True) -> Rows:
+    """Read `source` once into aligned rows, and check that they are whole, and whether they are finite.
 
     It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
     of them; `name` is what error messages call it.
@@ -258,9 +294,16 @@ def read_rows(source: Any, *, name: str) -> Rows:
         raise ValueError(f"{name} has {count(inputs)} inputs but {targets.shape[0]} targets.")
     if targets.shape[0] == 0:
         raise ValueError(f"{name} holds no rows.")
-    require_finite(inputs, f"{name} inputs")
-    require_finite(targets, f"{name} targets")
-    return Rows(inputs, targets.reshape(targets.shape[0], -1), ordered)
+    rows = Rows(inputs, targets.reshape(targets.shape[0], -1), ordered)
+    if finite:
+        require_finite_rows(rows, name)
+    return rows
+
+
+def require_finite_rows(rows: Rows, name: str) -> None:
+    """Raise where inputs or targets are not finite."""
+    require_finite(rows.inputs, f"{name} inputs")
+    require_finite(rows.targets, f"{name} targets")
 
 
 def _is_stream(source: Any) -> bool:
@@ -290,12 +333,6 @@ def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
         loader = DataLoader(source, batch_size=BATCH_ROWS)
     pairs = (_as_pair(batch, f"batch {number} of {name}") for number, batch in enumerate(loader))
     return gather(pairs, name=name), ordered
-
-
-def _beginnings(tensor: Tensor, index: Tensor) -> Tensor:
-    """The first numbers of some rows, at most 256 of each, float64; rows may be long, so a few at a time."""
-    parts = (tensor[part.to(tensor.device)].flatten(1)[:, :256] for part in index.split(64))
-    return torch.cat([part.detach().cpu().double() for part in parts])
 
 
 def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:

@@ -48,6 +48,15 @@ class WorkerLostError(RuntimeError):
         return type(self), (self.args[0], self.positions)
 
 
+class Inline:
+    """One task after another, in the thread that asks for the results."""
+
+    workers = 1
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        return ((position, function(task)) for position, task in enumerate(tasks))
+
+
 def nearby(executor: Executor) -> Executor:
     """For work that is not worth sending: threads of this process, where the workers are elsewhere."""
     return getattr(executor, "nearby", executor)
@@ -75,6 +84,12 @@ class FitContext:
     def nearby(self) -> FitContext:
         """The same on this machine, for work that is not worth sending."""
         return replace(self, executor=nearby(self.executor))
+
+    def inline(self) -> FitContext:
+        """The same in this thread on a GPU, which one pass of a network fills: what cuDNN has planned for a
+        shape, it knows only in the thread that it did so in."""
+        here = self.device.type == "cuda" and nearby(self.executor) is self.executor
+        return replace(self, executor=Inline()) if here else self
 
     def run(
         self,

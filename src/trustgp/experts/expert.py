@@ -85,7 +85,7 @@ class Problem:
         if self.linear is not None:
             return self._served(self.linear[rows.to(self.linear.device)]) + self.residual_at(rows)
         network, direction = self.tangents.network, self.tangents.direction(columns)
-        size = network.pass_rows(self.rows.inputs)
+        size = network.pass_rows(self.rows.first)
         parts = [network.directional(self.rows.take(part), direction) for part in rows.split(size)]
         return torch.cat([self._served(part.double()) for part in parts]) + self.residual_at(rows)
 
@@ -210,7 +210,8 @@ def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> 
         features = features_at(problem.tangents, problem.rows, rows, columns, problem.known)
         return features.gram(features), problem.targets_at(rows, columns)
 
-    return pooled_evidence(context.map(gram_and_targets, chosen), lowest=LOWEST, highest=HIGHEST)
+    found = context.inline().map(gram_and_targets, chosen)
+    return pooled_evidence(found, lowest=LOWEST, highest=HIGHEST)
 
 
 def prior_of(experts: tuple[Expert, ...]) -> Prior:

@@ -37,7 +37,7 @@ def find_witness(
     rows: Rows, setting: Witness | None, context: FitContext, room: int | None
 ) -> WitnessState | None:
     """A second opinion on the training rows; None where none is wanted, or can be, within `room` bytes."""
-    if setting is None or not witness_applies(len(rows), rows.inputs, setting):
+    if setting is None or not witness_applies(len(rows), rows.first, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device).double()
     empty = _empty(vectors, targets)

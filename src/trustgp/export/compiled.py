@@ -155,7 +155,7 @@ def _examples(model: UncertaintyModel, given: Inputs | None) -> Inputs:
         raise ValueError(
             "this model holds no rows; pass example_inputs=, some rows as the network takes them."
         )
-    return take(model.memory.rows.inputs, torch.arange(min(32, len(model.memory.rows))))
+    return model.memory.rows.take(torch.arange(min(32, len(model.memory.rows))))
 
 
 def _layout(model: UncertaintyModel, rows: Inputs, answers: list[str]) -> dict[str, str]:

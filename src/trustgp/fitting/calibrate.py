@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.chunking import chunks, row_bytes
+from ..data.chunking import at_once, chunks, row_bytes
 from ..data.rows import Rows
 from ..data.user_warnings import warn_user
 from ..executors.progress import Reporter
+from ..experts.features import chunk_rows
 from ..experts.mixture import Mixture
 from ..experts.witness import WitnessPrediction
 from ..experts.witness_fit import groups_left_out
@@ -66,9 +67,11 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 def _answered(state: ModelState, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
     """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
     likelihood, held, scores = state.likelihood, [], []
-    size = row_bytes(rows.inputs) + 80 * state.shape.outputs
-    # many rows at a time, so that an expert is asked few times
-    parts = list(chunks(len(rows), max(1, min(MOST_TOGETHER, TOGETHER // size))))
+    size = row_bytes(rows.first) + 80 * state.shape.outputs
+    # many rows at a time, so that an expert is asked few times; as many as one pass takes where it gives all
+    tangents = state.mixtures[0].tangents
+    most = MOST_TOGETHER if tangents.num_columns(expert=False) is None else chunk_rows(tangents)
+    parts = list(chunks(len(rows), max(1, min(most, at_once(TOGETHER, state.device) // size))))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         inputs, targets = rows.batch(index)
         outputs, raw = answers(state, inputs)

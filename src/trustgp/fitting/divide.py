@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ..data.chunking import chunks
+from ..data.chunking import chunks, map_chunks, rows_at_once
 from ..data.rows import Rows, mapped_rows
-from ..executors import FitContext, Threads
+from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
 from ..experts.neighbours import Patchwork, RowQuota, neighbour_lists
@@ -24,24 +24,44 @@ FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not w
 OVERHEAD = 64 * 2**10  # names, scales and settings
 
 
-def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool) -> Features:
-    """Features of all rows, made once, chunk by chunk: in memory, or in a mapped file."""
-    parts = list(chunks(len(rows), chunk_rows(tangents)))
+def precompute_features(
+    tangents: TangentMap,
+    rows: Rows,
+    context: FitContext,
+    *,
+    mapped: bool,
+    tell: Callable[[Tensor, Tensor], None] | None = None,
+) -> Features:
+    """Features of all rows, made once, chunk by chunk: in memory, or in a mapped file.
+
+    The outputs of the same pass go to `tell`, with the numbers of their rows.
+    """
+    parts = list(
+        chunks(len(rows), min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device)))
+    )
 
     @torch.no_grad()
-    def make(index: Tensor) -> Features:
-        return features_at(tangents, rows, index, NO_COLUMNS, None)
+    def make(index: Tensor) -> tuple[Features, Tensor | None]:
+        found = map_chunks(lambda some: tangents.roughly(rows.take(some)), index, len(index))
+        features, outputs = zip(*found, strict=True)
+        whole = features[0] if len(features) == 1 else tangents.kind.cat(features)
+        if tell is None:
+            return whole, None
+        if any(one is None for one in outputs):
+            return whole, tangents.network.matrix(rows.take(index)).cpu()
+        return whole, torch.cat(outputs).cpu()
 
-    if tangents.network.device.type == "cuda":  # one after another: each fills the GPU, and takes its memory
-        context = replace(context, executor=Threads(1))
     table: dict[str, Tensor] = {}
     # written to their places as they come: they stand there once only
-    for place, found in context.run(make, parts, stage="making the features", rows=len):
+    made = context.inline().run(make, parts, stage="making the features", rows=len)
+    for place, (found, outputs) in made:
         for name, value in found.tensors().items():
             if name not in table:
                 shape = (len(rows), *value.shape[1:])
                 table[name] = mapped_rows(len(rows), value) if mapped else value.new_empty(shape)
             table[name].narrow(0, int(parts[place][0]), len(value)).copy_(value)
+        if tell is not None and outputs is not None:
+            tell(parts[place], outputs)
     return tangents.kind.from_tensors(table)
 
 
@@ -53,7 +73,7 @@ def precompute_linear(tangents: TangentMap, rows: Rows, context: FitContext) -> 
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         return None
     direction, network = tangents.direction(NO_COLUMNS), tangents.network
-    parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
+    parts = list(chunks(len(rows), network.pass_rows(rows.first)))
     tracked = context.report.track(parts, stage="linearising", total=len(parts), rows=len)
     return torch.cat([network.directional(rows.take(index), direction).double() for index in tracked])
 
@@ -104,7 +124,7 @@ def divide(
         projection = make_projection(features, division.components)
         return projection, projection(features)
 
-    ((projection, subset_points),) = context.map(project, [subset])
+    ((projection, subset_points),) = context.inline().map(project, [subset])
     if subset_points.shape[1] == 0:  # the rows do not differ: there is nothing to divide them by
         return alone()
     points = embed_rows(tangents, Gate(projection, single.centroids), rows, context, known)
@@ -123,7 +143,7 @@ def divide(
         return mass_between(gram, labels[index].to(gram.device)).cpu()
 
     some = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
-    (bound,) = context.map(mass_of, [some])
+    (bound,) = context.inline().map(mass_of, [some])
     return partition, bound
 
 

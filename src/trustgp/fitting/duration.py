@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.chunking import FULL
 from ..data.rows import Rows
 from ..data.trees import Inputs, count, take
 from ..executors import Threads
+from ..executors.base import Inline
 from ..experts.expert import PRIOR_ROWS, PRIOR_SUBSET, Problem, Task, solve_expert
 from ..experts.features import NO_COLUMNS, chunk_rows
 from ..experts.neighbours import RowQuota
@@ -24,6 +26,7 @@ from .divide import bound_rows
 from .options import FitOptions
 
 PROBED, TRIED = {"cpu": 256, "cuda": 1024}, {"cpu": 192, "cuda": 4096}  # rows at most: made, and of an expert
+PASSES = 3  # forward passes that a row's features take, about
 STEEP = 1.8  # the power of its rows with which the time of an expert grows, measured from 150 to 1,400
 SYMMETRIC = 0.6  # of the kernel of rows with themselves, the share that is computed
 WITNESS_EXTRA = 2.5  # its time over that of its factorisations, measured
@@ -59,7 +62,8 @@ def seconds_left(
     tangents, kernels, n, several = maps[0], len(maps), shape.n, shape.experts > 1
     common, device = options.likelihood.common_prior, tangents.network.device
     probe = partial(_pace, tangents, sample, shape, outputs, cap)
-    ((_, (row, linear, pair, expert, cube)),) = Threads(1).run(probe, [common])
+    alone = Inline() if device.type == "cuda" else Threads(1)
+    ((_, (row, linear, pair, expert, cube)),) = alone.run(probe, [common])
     speed = workers if device.type == "cpu" else min(workers, OVERLAP)
     gate = shape.subset if several and tangents.num_columns(expert=False) is None else 0
     pairs = ((n + answered) * gate + answered * shape.rows) / speed
@@ -69,7 +73,8 @@ def seconds_left(
     linearised = min(n, PRIOR_ROWS * PRIOR_SUBSET, PRIOR_ROWS * shape.experts) if common else n
     rest = kernels * (rounds * expert + pairs * pair + answered * row / speed)
     rest += linearised * linear / speed + WITNESS_EXTRA * work * cube
-    return rest + kernels * again * row, rest + kernels * row * n / speed
+    outputs_alone = n * row / PASSES / speed  # where features are made once, the same pass gives these
+    return rest + kernels * again * row + outputs_alone, rest + kernels * row * n / speed
 
 
 @torch.no_grad()
@@ -82,21 +87,27 @@ def _pace(
     # on a CPU its own time, which short calls tell well, times the load that others put on it meanwhile
     clock, began = time.perf_counter if device.type == "cuda" else time.thread_time, time.perf_counter()
     own, chunk = clock(), chunk_rows(tangents)
+    full = device.type == "cuda" and chunk <= FULL  # then its time is that of its rows
     size = max(1, min(chunk, max(8, min(shape.n // 64, PROBED[device.type]))) // 2)
+    size = min(chunk, shape.n) if full else size
     few, many = (take(sample, torch.arange(k) % count(sample)) for k in (size, min(chunk, 2 * size)))
 
     def rate(work: Callable[[Inputs], Any], together: int) -> tuple[Any, float]:
         """What it gives, and seconds a row of so many in a call: what it adds, and its part of every call."""
         found = work(few)  # and whatever is done once
+        if full:
+            return found, timed(partial(work, few), device, clock) / size
         less, more = (timed(partial(work, rows), device, clock) for rows in (few, many))
         added = min(max(0.0, more - less), less) / size
         return found, added + (less - size * added) / min(together, shape.n)
 
     theta = tangents.direction(NO_COLUMNS)
     features, row = rate(tangents, chunk)
-    _, linear = rate(lambda rows: network.directional(rows, theta), network.pass_rows(few))
+    linear = row  # about: of a common prior it is made for few rows
+    if not common:
+        _, linear = rate(lambda rows: network.directional(rows, theta), network.pass_rows(few))
     held = min(chunk_bytes(tangents) // max(1, tangents.row_bytes()), TRIED[device.type])
-    held = max(1, min(held, shape.rows if device.type == "cuda" else shape.rows // 5))
+    held = max(1, min(held, shape.rows // (2 if device.type == "cuda" else 5)))
     part = held / shape.rows
     lent, offered = (int(part * k) for k in (shape.lend * shape.neighbours, shape.offered))
     every, generator = torch.arange(held - lent + offered), torch.Generator(device).manual_seed(0)
@@ -124,7 +135,7 @@ def _pace(
         (solve, part**STEEP),
         (lambda: torch.linalg.cholesky(eye), len(eye) ** 3 / 3),
     )
-    for piece, _ in pieces if device.type == "cuda" else ():
+    for piece, _ in pieces[::2] if device.type == "cuda" else ():  # what a library does once is soon done
         piece()
     pace = (row, linear, *(timed(piece, device, clock) / times for piece, times in pieces))
     load = (time.perf_counter() - began) / max(1e-9, clock() - own)

@@ -7,10 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
-from ..data.rows import read_rows
+from ..data.rows import read_rows, require_finite_rows
 from ..data.trees import structure
 from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
@@ -20,10 +21,10 @@ from ..state.model_state import ModelState, Provenance, Training
 from ..tangents.modules import has_output_selector
 from .calibrate import calibrate
 from .checkpoint import Checkpoint, explain_interrupts
-from .divide import precompute_linear
+from .divide import precompute_features, precompute_linear
 from .options import FitOptions
 from .plan import Plan, choose_plan, say_plan
-from .prepare import FitRows, Prepared, make_problems, prepare_network, split_rows
+from .prepare import FitRows, Prepared, Residuals, make_problems, prepare_network, residual_of, split_rows
 from .solve import FittedMixture, fit_mixture
 
 
@@ -31,28 +32,34 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
     """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
     began = time.perf_counter()
     with reporting(enabled=options.progress) as report, ThreadPoolExecutor(1) as aside:
-        rows = read_rows(train, name="train")
-        ready = prepare_network(network, rows, options)
-        device = ready.network.device
-        context = FitContext(device, options.seed, options.executors(device)[0], report)
-        data = split_rows(ready, rows, options, context)
-        del rows  # where some are split off, the others are a copy
+        rows = read_rows(train, name="train", finite=False)
+        device = options.device or next(network.parameters(), torch.empty(0)).device
+        executor = options.executors(device)[0]
+        # on the device, where the work stays in this process
+        near = rows.near(device) if nearby(executor) is executor else rows
+        require_finite_rows(near, "train")
+        ready = prepare_network(network, near, options)
+        context = FitContext(device, options.seed, executor, report)
+        data = split_rows(ready, near, options, context)
+        del near
         executor, plan = choose_plan(ready, data, options)
         plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
         say_plan(report, plan, len(data.rows), ready, options.outputs)
-        prints = aside.submit(_fingerprints, ready, data)  # of gigabytes they take seconds
+        home = data.among(rows)  # as they were handed over
+        prints = aside.submit(_fingerprints, ready, home)  # of gigabytes they take seconds
         provenance = _provenance(ready, data, options)
-        store = _open_checkpoint(prints, plan, ready, data, options)
+        store = _open_checkpoint(prints, plan, ready, options)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
             limit = options.budget.size
             room = None if limit is None else plan.witness_bytes
+            problems = _problems(ready, data, plan, options, context)
             witness = find_witness(data.rows, options.witness, context.nearby(), room)
             if limit is not None:
                 limit = (limit - (0 if witness is None else witness.nbytes)) // len(ready.maps)
             fitted = [
                 fit_mixture(index, problem, plan, options, limit, context)
-                for index, problem in enumerate(_problems(ready, data, options, context))
+                for index, problem in enumerate(problems)
             ]
             report.begin("calibrating")
             provenance = replace(provenance, **prints.result())
@@ -60,7 +67,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
         speed = rate_text(len(data.rows) / seconds)
         report.say(f"fitted in {rate_text(seconds)} s, {speed} rows/s; {expected} s were expected.")
-        return state
+        return replace(state, training=_training(home, fitted))
 
 
 def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, str]:
@@ -75,7 +82,7 @@ def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenan
         network="",
         data="",
         rows=len(data.rows),
-        structure=structure(data.rows.inputs),
+        structure=structure(data.rows.first),
         outputs=options.outputs,
         tangents=ready.tangents,
         names=ready.network.names,
@@ -89,7 +96,7 @@ def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenan
 
 
 def _open_checkpoint(
-    prints: Future[dict[str, str]], plan: Plan, ready: Prepared, data: FitRows, options: FitOptions
+    prints: Future[dict[str, str]], plan: Plan, ready: Prepared, options: FitOptions
 ) -> Checkpoint | None:
     """The folder of solved experts; None: the user wants none. One of another fit is refused."""
     if options.checkpoint is None:
@@ -103,18 +110,28 @@ def _open_checkpoint(
         **options.settings(),
     }
     if has_output_selector(ready.network.module):  # a function has no fingerprint; what it picked has
-        settings["output"] = tensor_fingerprint(data.residuals[0])
+        settings["output"] = tensor_fingerprint(ready.probed)
     return Checkpoint.open(options.checkpoint, settings)
 
 
-def _problems(ready: Prepared, data: FitRows, options: FitOptions, context: FitContext) -> list[Problem]:
-    """What the experts of each kernel share; rows go to the device where the work stays in this process."""
-    linear, rows = None, data.rows
+def _problems(
+    ready: Prepared, data: FitRows, plan: Plan, options: FitOptions, context: FitContext
+) -> list[Problem]:
+    """What the experts of each kernel share. Where features are kept, the pass through the network that makes
+    those of the first kernel gives the residuals, too."""
+    rows, (first, *_) = data.rows, [tangents for tangents, _ in ready.maps]
+    if plan.keep_features and not ready.network.half:
+        found = Residuals(options.likelihood, rows, "train", ready.blends)
+        known = precompute_features(first, rows, context, mapped=plan.mapped, tell=found)
+        residuals = found.all()
+    else:
+        wanted = {"name": "train", "blends": ready.blends}
+        known, residuals = None, residual_of(ready.network, options.likelihood, rows, context, **wanted)
+    linear = None
     if not options.likelihood.common_prior:  # a common prior is found on few rows
-        linear = precompute_linear(ready.maps[0][0], rows, context)
-    if nearby(context.executor) is context.executor:
-        rows = rows.near(context.device)
-    return make_problems(ready.maps, rows, data.residuals, data.groups, ready.blends, linear)
+        linear = precompute_linear(first, rows, context)
+    problems = make_problems(ready.maps, rows, residuals, data.groups, ready.blends, linear)
+    return [replace(problems[0], known=known), *problems[1:]]
 
 
 def _assembled(
@@ -122,8 +139,11 @@ def _assembled(
 ) -> ModelState:
     """The kernels together, not yet calibrated."""
     cap, lend = (tuple(getattr(one.quota, name) for one in fitted) for name in ("own", "borrowed"))
-    partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
-    training = Training(data.rows, data.groups, data.validation, partitions, solved)
     mixtures = tuple(one.mixture for one in fitted)
     provenance = replace(provenance, cap=cap, lend=lend)
-    return ModelState(ready.network.module, mixtures, provenance, training=training)
+    return ModelState(ready.network.module, mixtures, provenance, training=_training(data, fitted))
+
+
+def _training(data: FitRows, fitted: list[FittedMixture]) -> Training:
+    partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
+    return Training(data.rows, data.groups, data.validation, partitions, solved)

@@ -168,7 +168,7 @@ def make_plan(
     held = _held_rows(tangents, shape, room, served)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
-    always += near_bytes(n, sample, device)
+    always += near_bytes(n + answered, sample, device)  # of which some may have been split off
     early = second + max(search, _division_bytes(tangents, shape))
     peak = always + max(early, state + _solving_bytes(tangents, shape, held, workers))
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents)))

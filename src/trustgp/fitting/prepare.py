@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ class Prepared:
     tangents: Tangents
     reason: str  # why these
     blends: list[Tensor]  # what the experts of each kernel learn, [C, B] each; empty: all of its outputs
+    probed: Tensor  # outputs of the first rows
 
     @property
     def num_outputs(self) -> int:
@@ -56,12 +57,13 @@ def prepare_network(network: nn.Module, rows: Rows, options: FitOptions) -> Prep
     if tangents is None:
         tangents, reason = choose_tangents(network, rows, options.device, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(network), options.device)
-    targets = likelihood.pruning_targets(lambda: _outputs(prepared, sample), targets)
+    if tangents.wants_targets:
+        targets = likelihood.pruning_targets(lambda: _outputs(prepared, sample), targets)
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
     if maps[0][0].slow_reason:
         warn_user(maps[0][0].slow_reason)
     blends = find_blends([bound.mix for bound, _ in maps], likelihood, options.seed)
-    return Prepared(prepared, maps, tangents, reason, blends)
+    return Prepared(prepared, maps, tangents, reason, blends, probed)
 
 
 def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
@@ -91,6 +93,33 @@ def choose_tangents(
     return Sketch(), f"since {reason}, and a row has {total * num_mixed} gradients"
 
 
+class Residuals:
+    """-H^-1 R of rows, [n, C], from their outputs chunk by chunk; with blends [C, B], [n, B] for each: all
+    n x C numbers of many outputs are never there at once. `name` is what error messages call the rows."""
+
+    def __init__(self, likelihood: Likelihood, rows: Rows, name: str, blends: Sequence[Tensor] = ()) -> None:
+        self._likelihood, self._name, self._blends = likelihood, name, blends
+        self._targets = rows.targets.cpu()
+        self._parts: dict[int, tuple[Tensor, list[Tensor]]] = {}  # by their first rows
+
+    def __call__(self, index: Tensor, outputs: Tensor) -> None:
+        """Take the outputs [k, C] of the rows `index`, which follow one another."""
+        outputs = outputs.cpu()
+        if int(index[0]) == 0:
+            self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
+        found = self._likelihood.residual(outputs, self._targets[index])
+        blended = [found @ blend for blend in self._blends] or [found]
+        self._parts[int(index[0])] = finite_rows(outputs), blended
+
+    def all(self) -> list[Tensor]:
+        """Of all rows; a ValueError where outputs were not finite."""
+        parts = [self._parts[start] for start in sorted(self._parts)]
+        require_all(
+            torch.cat([finite for finite, _ in parts]), f"the network's outputs on the {self._name} rows"
+        )
+        return [torch.cat(group) for group in zip(*(found for _, found in parts), strict=True)]
+
+
 def residual_of(
     network: TangentNetwork,
     likelihood: Likelihood,
@@ -100,23 +129,19 @@ def residual_of(
     name: str,
     blends: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """-H^-1 R of all rows, shape [n, C], after checking outputs and targets; with blends [C, B], [n, B] for
-    each: of many outputs, all n x C numbers are never there at once. `name` is for error messages."""
-    parts = list(chunks(len(rows), network.pass_rows(rows.inputs)))
-    targets = rows.targets.cpu()
+    """Those of all rows, by a pass through the network of their own."""
+    parts, found = (
+        list(chunks(len(rows), network.pass_rows(rows.first))),
+        Residuals(likelihood, rows, name, blends),
+    )
 
     @torch.no_grad()
-    def residual(index: Tensor) -> tuple[Tensor, list[Tensor]]:
-        outputs = torch.cat(map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), index, len(index)))
-        if int(index[0]) == 0:
-            likelihood.check(outputs.shape[1], targets, name=name)
-        found = likelihood.residual(outputs, targets[index])
-        return finite_rows(outputs), [found @ blend for blend in blends] or [found]
+    def outputs_at(index: Tensor) -> Tensor:
+        return torch.cat(map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), index, len(index)))
 
-    results = context.map(residual, parts, stage="running the network", rows=len)
-    finite = torch.cat([finite for finite, _ in results])
-    require_all(finite, f"the network's outputs on the {name} rows")
-    return [torch.cat([found[k] for _, found in results]) for k in range(len(blends) or 1)]
+    for place, outputs in context.inline().run(outputs_at, parts, stage="running the network", rows=len):
+        found(parts[place], outputs)
+    return found.all()
 
 
 def find_blends(mixes: Sequence[Tensor], likelihood: Likelihood, seed: int) -> list[Tensor]:
@@ -148,40 +173,37 @@ class FitRows:
     """What the experts and the calibration get of what the user handed over."""
 
     rows: Rows  # of the experts
-    residuals: list[Tensor]  # of these rows, for each kernel
     groups: Tensor | None  # of these rows, to be left out together
     validation: Rows | None  # to calibrate on
     split: tuple[int, int] = (0, 0)  # rows handed over, and how many of them were split off to calibrate on
+
+    def among(self, whole: Rows) -> FitRows:
+        """The same of another copy of what was handed over."""
+        held = self.validation
+        held = held.among(whole) if held is not None and self.split[1] else held
+        return replace(self, rows=self.rows.among(whole), validation=held)
 
 
 def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:
     """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without.
 
-    The network's outputs on all of them are checked here.
+    The network's outputs on rows that the user has given to calibrate on are checked here.
     """
     likelihood, held = options.likelihood, options.validation
     labels = check_groups(options.groups, rows)
-
-    def residuals_of(given: Rows, name: str) -> list[Tensor]:
-        return residual_of(ready.network, likelihood, given, context, name=name, blends=ready.blends)
-
     if held is not None:
         held = read_rows(held, name="validation")
         likelihood.check(ready.num_outputs, held.targets, name="validation")
-    residuals = residuals_of(rows, "train")
-    if held is not None:
-        residuals_of(held, "validation")
+        residual_of(ready.network, likelihood, held, context, name="validation", blends=ready.blends)
     context.report.begin("planning")
     # where rows are split off, groups only say which of them go together
     groups = None if likelihood.needs_held_out else labels
-    if held is not None or not likelihood.needs_held_out:
-        found = FitRows(rows, residuals, groups, held)
-    else:
+    found = FitRows(rows, groups, held)
+    if held is None and likelihood.needs_held_out:
         off = holdout_split(rows, labels, options.seed)
         count = int(off.sum())
         held = rows.some(off) if count else None
-        kept = [residual[~off] for residual in residuals]
-        found = FitRows(rows.some(~off), kept, groups, held, (len(rows), count))
+        found = FitRows(rows.some(~off), groups, held, (len(rows), count))
     generator = torch.Generator().manual_seed(options.seed)
     if found.validation is None and labels is None and found.rows.looks_like_time_series(generator):
         warn_user(

@@ -38,7 +38,7 @@ def fit_mixture(
 ) -> FittedMixture:
     """Divide, hand out the rows, solve: kernel number `index`, which may hold `room` bytes (None: any)."""
     tangents, store = problem.tangents, context.store
-    if plan.keep_features:
+    if plan.keep_features and problem.known is None:
         known = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
         problem = replace(problem, known=known)
     context.report.begin("dividing the rows")

@@ -161,14 +161,14 @@ def _recall(state: ModelState, train: Any, context: FitContext) -> Training:
 
 def _check_alike(rows: Rows, added: Rows) -> None:
     """New rows must have the shape of the old ones."""
-    pairs = zip([*leaves(rows.inputs), rows.targets], [*leaves(added.inputs), added.targets], strict=True)
+    pairs = zip([*leaves(rows.first), rows.targets], [*leaves(added.first), added.targets], strict=True)
     for old, new in pairs:
         if old.shape[1:] != new.shape[1:]:
             raise ValueError(
                 f"new_rows hold {tuple(new.shape[1:])} numbers a row where the model was fitted on "
                 f"{tuple(old.shape[1:])}."
             )
-    for old, new in zip(leaves(rows.inputs), leaves(added.inputs), strict=True):
+    for old, new in zip(leaves(rows.first), leaves(added.first), strict=True):
         if old.dtype != new.dtype:
             raise ValueError(f"new_rows hold {new.dtype} where the model was fitted on {old.dtype}.")
 

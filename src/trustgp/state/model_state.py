@@ -48,11 +48,10 @@ class SharedForward:
             features, seen = tangents.with_outputs(inputs)
         except torch.OutOfMemoryError:  # of a GPU: elsewhere it is done in smaller chunks
             return call(network, copied(inputs)), None
-        if known:
-            assert seen is not None
+        if known and seen is not None:
             return (seen if known == 2 else seen[:, 0]), features
         outputs = call(network, copied(inputs))
-        if bool(torch.isfinite(outputs).all()):  # else equality says nothing
+        if known is None and bool(torch.isfinite(outputs).all()):  # else equality says nothing
             if len(self._dimensions) >= REMEMBERED:
                 self._dimensions.clear()
             same = seen is not None and seen.dtype == outputs.dtype and torch.equal(seen, as_matrix(outputs))
@@ -156,8 +155,12 @@ def predict_latent(
 
 def answers(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
     """The network's outputs [n, C], and what experts and witness say of them; all must be finite."""
-    outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
-    return outputs, predict_latent(state, inputs, outputs)
+    tangents, features, outputs = state.mixtures[0].tangents, None, None
+    if tangents.num_columns(expert=False) is not None and count(inputs) <= chunk_rows(tangents):
+        features, outputs = tangents.roughly(inputs)  # one pass gives both
+    if outputs is None:
+        outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
+    return outputs, predict_latent(state, inputs, outputs, features)
 
 
 def nbytes(state: ModelState) -> int:

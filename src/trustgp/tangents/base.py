@@ -99,6 +99,10 @@ class TangentMap(ABC):
     def with_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
         """The same, and the outputs [n, C] of the forward pass that gave them; None: there was not one."""
 
+    def roughly(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
+        """The same, where outputs need not be the network's own to the bit."""
+        return self.with_outputs(inputs)
+
     def columns(self, inputs: Inputs) -> Tensor:
         """The feature columns an expert on these rows keeps; empty: all of them."""
         return torch.empty(0, dtype=torch.int64)
@@ -130,16 +134,20 @@ class TangentMap(ABC):
 
 def chunk_bytes(tangents: TangentMap) -> int:
     """Bytes of a chunk of rows on the way; on a CPU 64 MiB, or sixteen rows of large activations."""
-    most = working_set(tangents.network.device)
-    if tangents.network.device.type == "cuda":
-        return most
-    return max(64 * 2**20, min(most, 16 * tangents.working_bytes()))
+    row = tangents.working_bytes()
+    most = working_set(tangents.network.device, row)
+    return most if tangents.network.device.type == "cuda" else max(64 * 2**20, min(most, 16 * row))
 
 
 class Tangents(ABC):
     """A user's choice of representation: settings only, in a frozen dataclass."""
 
     parameters: Choice
+
+    @property
+    def wants_targets(self) -> bool:
+        """Whether `bind` looks at the targets."""
+        return False
 
     def choose(self, network: nn.Module) -> list[str]:
         """The chosen parameters' names; raises where this representation cannot serve them."""

@@ -112,7 +112,7 @@ class TangentNetwork:
             self._row_bytes = COPIES * max(1, seen.bytes)
         most = GPU_ROWS if self.device.type == "cuda" else CHUNK_ROWS
         most = min(most, rows_at_once(inputs, self.device))
-        space = working_set(self.device) if self.device.type == "cuda" else PASS_BYTES
+        space = working_set(self.device, self._row_bytes) if self.device.type == "cuda" else PASS_BYTES
         return max(1, min(most, space // self._row_bytes))
 
     @torch.inference_mode(False)

@@ -19,6 +19,7 @@ from .jacobian.strategies import layerwise
 
 SAMPLED = 64  # rows, and vectors of a layer, in which its leading directions are found
 SAMPLED_MIXES = 4
+TINY = torch.finfo(torch.float64).tiny
 RIDGE = 1e-10  # of the largest energy: directions with less are lost in rounding
 SAMPLE_BYTES = 256 * 2**20  # what these rows may take on the way
 
@@ -45,7 +46,7 @@ class Sampler(Collector):
         axis = axis + 1 if axis >= 0 else -1
         vectors = parted.movedim(axis, -1).flatten(0, -2)
         chosen = evenly(len(vectors), SAMPLED).to(vectors.device)
-        self.found[name, side].append(vectors[chosen].double().cpu())
+        self.found[name, side].append(vectors[chosen])
         return parted.narrow(axis, 0, 1).flatten(axis - 1, axis)
 
 
@@ -57,34 +58,45 @@ def find_projections(gradients: Gradients, sample: Inputs, widest: int, seed: in
     sampler, generator = Sampler(), torch.Generator().manual_seed(seed)
     with suppress(LayoutError), torch.inference_mode(False):
         layerwise(network, plan, mix, few, sampler)
-    found = {}
+    lots: dict[tuple, list[tuple[tuple[str, str], Tensor]]] = defaultdict(list)  # alike, so made together
     for name, value in network.parameters.items():
         seen = {side: sampler.found.get((name, side)) for side in ("left", "right")}
-        if any(seen.values()):
-            width = widest if value.ndim == 2 else widest // 2
-            for place, (side, vectors) in enumerate(seen.items()):
-                # without vectors it is a side whose entries are looked up
-                chosen = torch.empty(0, value.shape[place]) if vectors is None else torch.cat(vectors)
-                by = projection(chosen, width, generator)
-                if by is not None:
-                    found[name, side] = by.to(network.device, network.dtype)
+        width = widest if value.ndim == 2 else widest // 2
+        for place, (side, vectors) in enumerate(seen.items() if any(seen.values()) else ()):
+            # without vectors it is a side whose entries are looked up
+            chosen = value.new_empty(0, value.shape[place]) if vectors is None else torch.cat(vectors)
+            chosen = chosen[evenly(len(chosen), SAMPLED).to(chosen.device)]
+            if chosen.shape[1] > width:
+                lots[chosen.shape, width].append(((name, side), chosen))
+    found = {}
+    for (_, width), lot in lots.items():
+        keys, vectors = zip(*lot, strict=True)
+        by = projections_from(torch.stack(vectors), width, generator).to(network.dtype)
+        found.update(zip(keys, by.unbind(), strict=True))
     return found
 
 
-def projection(vectors: Tensor, width: int, generator: torch.Generator) -> Tensor | None:
-    """P [m, k] from some vectors [s, m]; random signs without any; None: k >= m, and nothing is projected."""
-    m = vectors.shape[1]
-    if width >= m:
-        return None
-    if not len(vectors):
-        return (torch.randint(0, 2, (m, width), generator=generator) * 2.0 - 1.0) / math.sqrt(width)
-    vectors = vectors[evenly(len(vectors), SAMPLED)].double()
-    vectors = torch.where(torch.isfinite(vectors), vectors, 0.0)
-    energy, turned = torch.linalg.eigh(vectors @ vectors.T)
-    most = min(width // 2, int((energy > RIDGE * energy[-1]).sum()))
-    lead = vectors.T @ turned[:, len(energy) - most :]
-    lead = lead * lead.gather(0, lead.abs().argmax(dim=0, keepdim=True)).sign()  # the same on any machine
-    noise = torch.randn(m, width - most, generator=generator, dtype=torch.float64)
-    basis = torch.linalg.qr(torch.cat([lead / lead.norm(dim=0), noise], dim=1)).Q
-    basis[:, most:] *= math.sqrt((m - most) / (width - most))
-    return basis
+def projections_from(vectors: Tensor, width: int, generator: torch.Generator) -> Tensor:
+    """P [b, m, k] from some vectors [b, s, m], with m > k; random signs where there are none."""
+    b, s, m = vectors.shape
+    if not s:
+        signs = torch.randint(0, 2, (b, m, width), generator=generator) * 2.0 - 1.0
+        return signs.to(vectors.device) / math.sqrt(width)
+    vectors = torch.where(torch.isfinite(vectors), vectors, 0.0).double()
+    energy, turned = torch.linalg.eigh(vectors @ vectors.mT)
+    most = min(width // 2, s)
+    lead = (vectors.mT @ turned[:, :, s - most :]).flip(2)
+    lead = lead * lead.gather(1, lead.abs().argmax(dim=1, keepdim=True)).sign()  # the same on any machine
+    told = (energy[:, s - most :] > RIDGE * energy[:, -1:]).flip(1)
+    told = torch.nn.functional.pad(told, (0, width - most))[:, None]
+    noise = torch.randn(b, m, width - most, generator=generator).to(vectors)
+    lead = lead / lead.norm(dim=1, keepdim=True).clamp_min(TINY)
+    if not bool(told[:, :, :most].all()):
+        spare = torch.randn(b, m, most, generator=generator).to(noise)
+        lead = torch.where(told[:, :, :most], lead, spare / math.sqrt(m))
+    basis = torch.cat([lead, noise / math.sqrt(m)], dim=2)
+    for _ in range(2):  # orthonormal, each direction to those before; once more against rounding
+        factor = torch.linalg.cholesky(basis.mT @ basis)
+        basis = torch.linalg.solve_triangular(factor, basis.mT, upper=False).mT
+    known = told.sum(dim=2, keepdim=True)
+    return torch.where(told, basis, basis * ((m - known) / (width - known)).sqrt())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import chunks
-from ..data.trees import Inputs, count, take
+from ..data.trees import Inputs, count, take, to_device
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator, RowCollector
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
+from .replay import Replay
 
 METHODS = ("magnitude", "taylor")  # by which parameters are ranked
 WORKING_SET = 256 * 2**20  # bytes of gradients that one chunk may take while rows are made
@@ -43,6 +44,10 @@ class JacobianRows(Tangents):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}; at least 1 is needed, or None to keep all.")
+
+    @property
+    def wants_targets(self) -> bool:
+        return self.keep is not None and self.rank == "taylor"
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> RowMap:
         kept = torch.arange(network.num_parameters, device=network.device)
@@ -107,6 +112,7 @@ class GradientMap(TangentMap):
     def __init__(self, gradients: Gradients) -> None:
         super().__init__(gradients.network, gradients.mix)
         self.gradients = gradients
+        self._replay = Replay(self._made)
 
     @property
     def slow_reason(self) -> str:
@@ -130,19 +136,32 @@ class GradientMap(TangentMap):
     def row_bytes(self) -> int:
         return self.num_columns(expert=False) * self.network.dtype.itemsize
 
-    def with_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
-        parts = [self._chunk(some) for some in self._chunks(inputs)]
-        if len(parts) == 1:
-            return RowFeatures(parts[0][0]), parts[0][1]
-        return RowFeatures(torch.cat([rows for rows, _ in parts])), None
+    def __call__(self, inputs: Inputs) -> RowFeatures:
+        return self.roughly(inputs)[0]
 
-    def _chunks(self, inputs: Inputs) -> list[Inputs]:
-        size = max(1, self.chunk_memory() // self.working_bytes())
-        return [take(inputs, index) for index in chunks(count(inputs), size)]
+    def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
+        rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
+        seen = (
+            None if any(one is None for one in outputs) or (exact and len(rows) > 1) else torch.cat(outputs)
+        )
+        return RowFeatures(torch.cat(rows)), seen
+
+    def roughly(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
+        features, outputs = self.with_outputs(inputs, exact=False)
+        return features, None if self.network.half else outputs
 
     @torch.inference_mode(False)  # the user may predict in it
-    def _chunk(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Features of rows that fit in memory together, [n, d], and the outputs that were seen."""
+    def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Features [n, d] of rows that fit in memory together, and the outputs that were seen."""
+        row = self.working_bytes()
+        for index in chunks(count(inputs), max(1, self.chunk_memory() // row)):
+            some = inputs if len(index) == count(inputs) else take(inputs, index)
+            if self.network.device.type == "cuda" and not self.gradients.apart:
+                yield self._replay(to_device(some, self.network.device), row, exact=exact)
+            else:
+                yield self._made(some)
+
+    def _made(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         into = self.collector(count(inputs))
         outputs = self.gradients(inputs, into)
         return into.rows(), outputs
@@ -177,8 +196,8 @@ class RowMap(GradientMap):
         if self.keep_per_expert is None:
             return super().columns(inputs)
         total = torch.zeros(len(self.mix), len(self.kept), dtype=torch.float64)
-        for some in self._chunks(inputs):
-            sums = self._chunk(some)[0].double().sum(dim=0)
+        for rows, _ in self._chunks(inputs, exact=False):
+            sums = rows.double().sum(dim=0)
             total += sums.view_as(total).to(total.device)
         score = total.abs().sum(dim=0)
         best = score.argsort(descending=True, stable=True)[: self.keep_per_expert].sort().values

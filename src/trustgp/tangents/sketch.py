@@ -99,7 +99,8 @@ class SketchMap(GradientMap):
         return SketchCollector(self.tables, n, len(self.mix))
 
     def chunk_memory(self) -> int:
-        return working_set(self.network.device) * (1 if self.network.device.type == "cuda" else 2)
+        space = working_set(self.network.device, self.working_bytes())
+        return space * (1 if self.network.device.type == "cuda" else 2)
 
     def num_columns(self, *, expert: bool) -> int:
         return self.sketch.dim

@@ -31,6 +31,7 @@ class Gradients:
     def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
         self.network = network
         self.mix = mix
+        self._near = mix.to(device=network.device, dtype=network.dtype)
         self._plan: GradientPlan | None = None
 
     def plan(self, sample: Inputs) -> GradientPlan:
@@ -66,7 +67,9 @@ class Gradients:
         The outputs [n, C] come back, where one forward pass served all rows.
         """
         plan, network = self.plan(inputs), self.network
-        mix = self.mix.to(device=network.device, dtype=network.dtype)
+        if self._near.device != network.device:
+            self._near = self.mix.to(device=network.device, dtype=network.dtype)
+        mix = self._near
         rest, outputs = plan.looped, None
         try:
             outputs = layerwise(network, plan, mix, inputs, into)
@@ -224,8 +227,9 @@ class _Saved(saved_tensors_hooks):
         super().__init__(self._keep, lambda tensor: tensor)
 
     def _keep(self, tensor: Tensor) -> Tensor:
-        self._seen[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+        alone = tensor.detach()  # torch holds on to these hooks: with what made it, it would never go
+        self._seen[tensor.untyped_storage().data_ptr()] = alone
+        return alone
 
     @property
     def bytes(self) -> int:

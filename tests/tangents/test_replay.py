@@ -1,0 +1,115 @@
+"""Passes that are recorded on a GPU and played again; what must not be recorded is found before."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from zoo import make
+
+import trustgp
+from trustgp.tangents.replay import AFTER, Replay, _Watch
+from trustgp.tangents.sketch import Sketch
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+ASKING = {
+    "a number": lambda x: x * float(x.sum()),
+    "a choice": lambda x: x if x.sum() > 0 else -x,
+    "a mask": lambda x: x[x > 0],
+    "places": lambda x: x.nonzero(),
+    "another device": lambda x: x.to("meta"),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_what_asks_for_a_value_is_seen(name):
+    with _Watch() as watch:
+        ASKING[name](torch.randn(4, 3))
+    assert watch.asked
+
+
+def test_ordinary_passes_ask_for_nothing_forward_and_backward():
+    network, inputs = make("conv2d, groups")
+    with _Watch() as watch:
+        network(inputs.requires_grad_(True)).square().sum().backward()
+        inputs[torch.tensor([1, 0])]
+    assert watch.asked == []
+
+
+def test_a_recording_does_not_travel():
+    replay = Replay(len)
+    replay._seen["a"] += 1
+    for again in (copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))):
+        assert not again._seen
+        assert not again._known
+
+
+class Asking(nn.Module):
+    """Asks for a value on its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv1d(2, 5, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = self.inner(inputs).tanh().mean(dim=2)
+        return found if float(found.detach().abs().max()) < 1e6 else found / 2
+
+
+def bound(network: nn.Module, inputs: torch.Tensor) -> trustgp.UncertaintyModel:
+    torch.manual_seed(0)
+    targets = network(inputs).detach() + 0.1 * torch.randn(len(inputs), 5)
+    return trustgp.fit(
+        network.cuda(), (inputs, targets), tangents=Sketch(64), num_experts=2, witness=None, progress=False
+    )
+
+
+@cuda
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_prediction_that_is_played_again_is_the_same(rows):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv1d(2, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
+    inputs = torch.randn(60, 2, 9)
+    model = bound(network, inputs)
+    replay = model.mixtures[0].tangents._replay
+    given = torch.randn(8, rows, 2, 9, device="cuda")
+    first = [model.predict(one) for one in given]
+    assert any(key[0] == rows and found for key, found in replay._known.items())
+    again = [model.predict(one) for one in given]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(pool.map(model.predict, given))
+    replay._known.clear()
+    replay._seen.clear()
+    for one, other, third, x in zip(first, again, beside, given, strict=True):
+        eager = model.predict(x) if not replay._known else None
+        assert torch.equal(one.mean, network(x))
+        for found in (other, third, *([eager] if eager else [])):
+            assert torch.equal(found.mean, one.mean)
+            torch.testing.assert_close(found.variance, one.variance, rtol=1e-4, atol=0)
+
+
+@cuda
+def test_a_network_that_asks_for_a_value_is_never_recorded():
+    inputs = torch.randn(60, 2, 9)
+    model = bound(Asking().eval(), inputs)
+    replay = model.mixtures[0].tangents._replay
+    for _ in range(AFTER + 3):
+        model.predict(inputs[:3])
+    assert not any(replay._known.values())
+    torch.randn(3, device="cuda")  # random numbers still come
+
+
+@cuda
+def test_few_rows_may_be_among_others_where_they_need_not_be_exact():
+    inputs = torch.randn(60, 2, 9)
+    model = bound(nn.Sequential(nn.Conv1d(2, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval(), inputs)
+    tangents, inputs = model.mixtures[0].tangents, inputs.cuda()
+    for _ in range(AFTER + 2):
+        whole = tangents(inputs[:16]).rows
+    known = len(tangents._replay._known)
+    torch.testing.assert_close(tangents(inputs[:5]).rows, whole[:5])
+    assert len(tangents._replay._known) == known
