@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trustgp import Rows
-from trustgp.data.rows import MOST_HELD, held_rows, holdout_split, kept_rows
+from trustgp.data.split import MOST_HELD, held_rows, holdout_split, kept_rows
 
 
 def rows_of(n: int) -> Rows:

@@ -27,7 +27,6 @@ def no_expert_work(monkeypatch):
         raise AssertionError("an expert's work began before the rows were checked")
 
     monkeypatch.setattr(solving, "divide", never)
-    monkeypatch.setattr("trustgp.fitting.plan.make_plan", never)
     monkeypatch.setattr(solving, "solve_expert", never)
 
 

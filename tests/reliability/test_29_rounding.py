@@ -88,5 +88,6 @@ SAMPLING = {
 
 @each(("name", "n", "dtype"), list(product(SAMPLING, (1, 64), DTYPES)))
 def test_a_network_that_samples_is_found(name, n, dtype):
+    torch.manual_seed(0)  # with another the few numbers of a single row may come out the same twice
     with pytest.raises(ValueError, match="deterministic"):
         check_network(After(SAMPLING[name]).to(dtype).eval(), rows(n, dtype))

@@ -43,10 +43,10 @@ def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     first = leaves(rows.first)
     digest = hashlib.sha256(structure(rows.first).encode())
     for number, leaf in enumerate(first):
-        add_kind(digest, leaf.dtype, (len(rows), *leaf.shape[1:]))
+        _add_kind(digest, leaf.dtype, (len(rows), *leaf.shape[1:]))
         # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
         for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
-            add_bytes(digest, leaves(rows.take(index))[number])
+            _add_bytes(digest, leaves(rows.take(index))[number])
     for tensor in (rows.targets,) if extra is None else (rows.targets, extra):
         update(digest, tensor)
     return digest.hexdigest()
@@ -62,14 +62,14 @@ def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
 
 def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
-    add_kind(digest, tensor.dtype, tuple(tensor.shape))
+    _add_kind(digest, tensor.dtype, tuple(tensor.shape))
     for part in byte_chunks(tensor) if tensor.ndim and tensor.numel() else [tensor]:
-        add_bytes(digest, part)
+        _add_bytes(digest, part)
 
 
-def add_kind(digest: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def _add_kind(digest: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     digest.update(f"{dtype}{shape}".encode())
 
 
-def add_bytes(digest: Any, tensor: Tensor) -> None:
+def _add_bytes(digest: Any, tensor: Tensor) -> None:
     digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

@@ -2,8 +2,7 @@
 
 `train`, `validation` and new rows may be a pair of tensors or arrays, a `Dataset`, a `DataLoader` or an
 iterable of batches. Whatever it was, inputs and targets are read together in one pass, so a loader that
-shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied whole. Where the
-user has given none to calibrate on, some rows are kept from the experts.
+shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied whole.
 """
 
 from __future__ import annotations
@@ -24,16 +23,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 
 from .chunking import byte_chunks, near_bytes
 from .trees import Inputs, as_inputs, count, leaves, rebuilt, structure, take, to_device
-from .user_warnings import warn_user
 
 KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memory
 CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
-HELD_SHARE = 10  # one row in so many is kept from the experts
-MOST_HELD = 2000  # of them
-FEWEST_SPLIT = 50  # training rows below which none are split off
 
 
 @dataclass(frozen=True)
@@ -73,6 +68,10 @@ class Rows:
     def among(self, whole: Rows) -> Rows:
         """The same rows of another copy of all of them."""
         return whole
+
+    def places(self, indices: Tensor) -> Tensor:
+        """Where the rows `indices` stand among all of them."""
+        return indices
 
     def looks_like_time_series(self, generator: torch.Generator) -> bool:
         """Whether neighbouring rows are far more alike than random ones, inputs and targets both."""
@@ -118,6 +117,9 @@ class ChosenRows(Rows):
 
     def among(self, whole: Rows) -> Rows:
         return ChosenRows(whole, self.index)
+
+    def places(self, indices: Tensor) -> Tensor:
+        return self.index[indices]
 
 
 def finite_rows(inputs: Inputs) -> Tensor:
@@ -333,63 +335,3 @@ def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
         loader = DataLoader(source, batch_size=BATCH_ROWS)
     pairs = (_as_pair(batch, f"batch {number} of {name}") for number, batch in enumerate(loader))
     return gather(pairs, name=name), ordered
-
-
-def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
-    """Which rows to keep from the experts, shape [n] bool: none where there are too few. Of groups [n] whole
-    ones are split off, else single rows."""
-    if len(rows) < FEWEST_SPLIT or (groups is not None and int(groups.max()) == 0):
-        warn_user(
-            f"there are no validation rows and only {len(rows)} training rows in one group: probabilities "
-            "are cooled by a rule of thumb, and no threshold can be found. Pass `validation=`."
-        )
-        return torch.zeros(len(rows), dtype=torch.bool)
-    held = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
-    warn_user(
-        f"there are no validation rows, so {int(held.sum())} of the {len(rows)} training rows are kept from "
-        "the experts to calibrate on. The network was trained on them: how much too sure it is on new rows "
-        "they cannot tell. Pass `validation=` (rows that the network has not seen)."
-    )
-    return held
-
-
-def held_rows(n: int, seed: int) -> Tensor:
-    """Which of n rows are split off, shape [n] bool: the same for the same n and seed."""
-    held = torch.zeros(n, dtype=torch.bool)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    held[order[: min(MOST_HELD, n // HELD_SHARE)]] = True
-    return held
-
-
-def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
-    """The rows that experts hold, of those that were given (the first `given`) and all later ones."""
-    kept = torch.ones(len(rows), dtype=torch.bool)
-    kept[:given] = ~held_rows(given, seed)
-    return rows.some(kept)
-
-
-def _held_groups(groups: Tensor, seed: int) -> Tensor:
-    """Groups in random order until a tenth of the rows is reached, never all of them."""
-    count = int(groups.max()) + 1
-    sizes = torch.bincount(groups, minlength=count)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    wanted = min(MOST_HELD, len(groups) // HELD_SHARE)
-    reached = sizes[order].cumsum(0)
-    number = min(int((reached < wanted).sum()) + 1, count - 1)
-    return torch.isin(groups, order[:number])
-
-
-def check_groups(groups: Any, rows: Rows) -> Tensor | None:
-    """Labels as 0, 1, 2, ...; any kind of label will do, one for each row, in the rows' order."""
-    if groups is None:
-        return None
-    given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
-    labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
-    if labels.shape != (len(rows),):
-        raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
-    if not rows.ordered:
-        raise ValueError(
-            "groups are given but the train loader shuffles: labels and rows would not match. "
-            "Pass a loader with shuffle=False, or the dataset itself."
-        )
-    return labels

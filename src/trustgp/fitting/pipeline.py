@@ -8,23 +8,32 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
-from ..data.rows import read_rows, require_finite_rows
+from ..data.rows import Rows, read_rows, require_finite_rows
 from ..data.trees import structure
 from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
 from ..state.model_state import ModelState, Provenance, Training
-from ..tangents.modules import has_output_selector
+from ..tangents.modules import check_kind, has_output_selector
 from .calibrate import calibrate
 from .checkpoint import Checkpoint, explain_interrupts
 from .divide import precompute_features, precompute_linear
 from .options import FitOptions
 from .plan import Plan, choose_plan, say_plan
-from .prepare import FitRows, Prepared, Residuals, make_problems, prepare_network, residual_of, split_rows
+from .prepare import (
+    FitRows,
+    Prepared,
+    Residuals,
+    make_problems,
+    prepare_network,
+    residual_of,
+    split_rows,
+    tell_outputs,
+)
 from .solve import FittedMixture, fit_mixture
 
 
@@ -33,6 +42,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
     began = time.perf_counter()
     with reporting(enabled=options.progress) as report, ThreadPoolExecutor(1) as aside:
         rows = read_rows(train, name="train", finite=False)
+        check_kind(network)
         device = options.device or next(network.parameters(), torch.empty(0)).device
         executor = options.executors(device)[0]
         # on the device, where the work stays in this process
@@ -41,7 +51,6 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         ready = prepare_network(network, near, options)
         context = FitContext(device, options.seed, executor, report)
         data = split_rows(ready, near, options, context)
-        del near
         executor, plan = choose_plan(ready, data, options)
         plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
         say_plan(report, plan, len(data.rows), ready, options.outputs)
@@ -53,7 +62,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         with explain_interrupts(report, store):
             limit = options.budget.size
             room = None if limit is None else plan.witness_bytes
-            problems = _problems(ready, data, plan, options, context)
+            problems = _problems(ready, near, data, plan, options, context)
             witness = find_witness(data.rows, options.witness, context.nearby(), room)
             if limit is not None:
                 limit = (limit - (0 if witness is None else witness.nbytes)) // len(ready.maps)
@@ -115,19 +124,26 @@ def _open_checkpoint(
 
 
 def _problems(
-    ready: Prepared, data: FitRows, plan: Plan, options: FitOptions, context: FitContext
+    ready: Prepared, given: Rows, data: FitRows, plan: Plan, options: FitOptions, context: FitContext
 ) -> list[Problem]:
     """What the experts of each kernel share. Where features are kept, the pass through the network that makes
-    those of the first kernel gives the residuals, too."""
-    rows, (first, *_) = data.rows, [tangents for tangents, _ in ready.maps]
+    those of the first kernel gives the outputs, too."""
+    rows, first, known = data.rows, ready.maps[0][0], None
+    found = Residuals(options.likelihood, given, "train", ready.blends)
+
+    def tell(index: Tensor, outputs: Tensor) -> None:
+        found(rows.places(index), outputs)
+
     if plan.keep_features and not ready.network.half:
-        found = Residuals(options.likelihood, rows, "train", ready.blends)
-        known = precompute_features(first, rows, context, mapped=plan.mapped, tell=found)
-        residuals = found.all()
+        known = precompute_features(first, rows, context, mapped=plan.mapped, tell=tell)
     else:
-        wanted = {"name": "train", "blends": ready.blends}
-        known, residuals = None, residual_of(ready.network, options.likelihood, rows, context, **wanted)
-    linear = None
+        tell_outputs(ready.network, rows, context, tell)
+    held = data.validation
+    if held is not None and data.split[1]:
+        tell_outputs(ready.network, held, context, lambda i, outputs: found.check(held.places(i), outputs))
+    residuals, linear = found.all(), None
+    if held is not None and not data.split[1]:
+        residual_of(ready.network, options.likelihood, held, context, name="validation", blends=ready.blends)
     if not options.likelihood.common_prior:  # a common prior is found on few rows
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, residuals, data.groups, ready.blends, linear)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..data.chunking import chunks, map_chunks
-from ..data.rows import Rows, check_groups, finite_rows, holdout_split, read_rows, require_all
+from ..data.rows import Rows, finite_rows, read_rows, require_all
+from ..data.split import check_groups, holdout_split
 from ..data.trees import Inputs, count, take
 from ..data.user_warnings import warn_user
 from ..executors import FitContext
@@ -99,25 +101,28 @@ class Residuals:
 
     def __init__(self, likelihood: Likelihood, rows: Rows, name: str, blends: Sequence[Tensor] = ()) -> None:
         self._likelihood, self._name, self._blends = likelihood, name, blends
-        self._targets = rows.targets.cpu()
-        self._parts: dict[int, tuple[Tensor, list[Tensor]]] = {}  # by their first rows
+        self._targets, self._finite = rows.targets.cpu(), torch.ones(len(rows), dtype=torch.bool)
+        self._parts: dict[int, list[Tensor]] = {}  # by their first rows
 
     def __call__(self, index: Tensor, outputs: Tensor) -> None:
-        """Take the outputs [k, C] of the rows `index`, which follow one another."""
-        outputs = outputs.cpu()
-        if int(index[0]) == 0:
-            self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
+        """Take the outputs [k, C] of the rows `index`, ascending."""
+        outputs = self.check(index, outputs)
         found = self._likelihood.residual(outputs, self._targets[index])
-        blended = [found @ blend for blend in self._blends] or [found]
-        self._parts[int(index[0])] = finite_rows(outputs), blended
+        self._parts[int(index[0])] = [found @ blend for blend in self._blends] or [found]
+
+    def check(self, index: Tensor, outputs: Tensor) -> Tensor:
+        """Look at the outputs of rows whose residuals nobody needs, too; they come back on the CPU."""
+        outputs = outputs.cpu()
+        if not self._parts:
+            self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
+        self._finite[index] = finite_rows(outputs)
+        return outputs
 
     def all(self) -> list[Tensor]:
-        """Of all rows; a ValueError where outputs were not finite."""
+        """In the order of the rows; a ValueError where outputs were not finite."""
+        require_all(self._finite, f"the network's outputs on the {self._name} rows")
         parts = [self._parts[start] for start in sorted(self._parts)]
-        require_all(
-            torch.cat([finite for finite, _ in parts]), f"the network's outputs on the {self._name} rows"
-        )
-        return [torch.cat(group) for group in zip(*(found for _, found in parts), strict=True)]
+        return [torch.cat(group) for group in zip(*parts, strict=True)]
 
 
 def residual_of(
@@ -130,18 +135,23 @@ def residual_of(
     blends: Sequence[Tensor] = (),
 ) -> list[Tensor]:
     """Those of all rows, by a pass through the network of their own."""
-    parts, found = (
-        list(chunks(len(rows), network.pass_rows(rows.first))),
-        Residuals(likelihood, rows, name, blends),
-    )
+    found = Residuals(likelihood, rows, name, blends)
+    tell_outputs(network, rows, context, found)
+    return found.all()
+
+
+def tell_outputs(
+    network: TangentNetwork, rows: Rows, context: FitContext, tell: Callable[[Tensor, Tensor], Any]
+) -> None:
+    """Run the network; `tell` gets the numbers of some rows, and their outputs."""
+    parts = list(chunks(len(rows), network.pass_rows(rows.first)))
 
     @torch.no_grad()
     def outputs_at(index: Tensor) -> Tensor:
         return torch.cat(map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), index, len(index)))
 
     for place, outputs in context.inline().run(outputs_at, parts, stage="running the network", rows=len):
-        found(parts[place], outputs)
-    return found.all()
+        tell(parts[place], outputs)
 
 
 def find_blends(mixes: Sequence[Tensor], likelihood: Likelihood, seed: int) -> list[Tensor]:
@@ -185,16 +195,12 @@ class FitRows:
 
 
 def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:
-    """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without.
-
-    The network's outputs on rows that the user has given to calibrate on are checked here.
-    """
+    """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without."""
     likelihood, held = options.likelihood, options.validation
     labels = check_groups(options.groups, rows)
     if held is not None:
         held = read_rows(held, name="validation")
         likelihood.check(ready.num_outputs, held.targets, name="validation")
-        residual_of(ready.network, likelihood, held, context, name="validation", blends=ready.blends)
     context.report.begin("planning")
     # where rows are split off, groups only say which of them go together
     groups = None if likelihood.needs_held_out else labels

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.fingerprint import rows_fingerprint
-from ..data.rows import BATCH_ROWS, Rows, check_groups, gather, kept_rows, read_rows
+from ..data.rows import BATCH_ROWS, Rows, gather, read_rows
+from ..data.split import check_groups, kept_rows
 from ..data.trees import leaves, structure
 from ..executors import Executor, FitContext, usual_threads
 from ..executors.progress import reporting

@@ -19,8 +19,8 @@ def test_every_second_of_a_fit_belongs_to_a_stage(case):
         ended = time.perf_counter()
     assert list(ledger.seconds) == [
         "preparing",
-        "running the network",
         "planning",
+        "running the network",
         "linearising",
         "dividing the rows",
         "solving the experts",
