@@ -17,7 +17,7 @@ from trustgp.experts.features import NO_COLUMNS
 from trustgp.experts.neighbours import NO_CAP
 from trustgp.experts.system import Columns, Landmarks, Selection, select_rows
 from trustgp.math.evidence import Prior
-from trustgp.math.low_rank import SELECTION_NOISE, pivoted_cholesky_rows, pivoted_root_rows
+from trustgp.math.low_rank import AT_ONCE, SELECTION_NOISE, pivoted_cholesky_rows, pivoted_root_rows
 from trustgp.tangents.rows import RowFeatures
 
 N, D, B = 60, 20, 2
@@ -46,9 +46,11 @@ def both(phi: torch.Tensor) -> tuple[Columns, Selection]:
     return found, Selection(every, every, every, features, features, features.gram(features))
 
 
-@pytest.fixture(params=["one block", "many blocks"])
+@pytest.fixture(params=["one block", "many blocks", "as on a GPU"])
 def few_at_a_time(request, monkeypatch):
-    if request.param == "many blocks":
+    if request.param == "as on a GPU":
+        monkeypatch.setitem(AT_ONCE, "cpu", 2**28)
+    if request.param != "one block":
         monkeypatch.setattr(chunking, "CHUNK_BYTES", 8 * D * 7)
         monkeypatch.setattr(chunking.chunks, "__defaults__", (7,))
 

@@ -11,6 +11,8 @@ from trustgp.math import evidence
 from trustgp.math.evidence import (
     FactorisationError,
     factorise,
+    least_number,
+    least_on_grid,
     maximise_evidence,
     profile_loss,
     profile_losses,
@@ -257,3 +259,13 @@ def test_from_anywhere_the_lowest_place_is_found(start, best):
 def test_a_loss_that_is_flat_has_any_place():
     places = torch.tensor([0.0, -8.0, 8.0], dtype=torch.float64)
     assert -8.0 <= float(evidence.least_near(torch.ones_like, *places)) <= 8.0
+
+
+@pytest.mark.parametrize("place", [-30.0, -3.3, 0.0, 1.234, 6.9, 30.0])
+def test_numbers_are_searched_as_tensors_are(place):
+    def losses(places):
+        return (places - place) ** 2
+
+    bounds = torch.tensor([-9.0, 7.0], dtype=torch.float64)
+    expected = float(least_on_grid(losses, *bounds))
+    assert least_number(losses, *bounds.tolist()) == pytest.approx(expected, rel=1e-12, abs=1e-12)

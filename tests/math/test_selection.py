@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import greedy_by_refit, inverse_of
 
+from trustgp.data.chunking import evenly
 from trustgp.math import low_rank as selection
-from trustgp.math.low_rank import condition, pivoted_cholesky_rows
+from trustgp.math.low_rank import condition, pivoted_cholesky_rows, pivoted_root_rows
 
 
 def kernel(rows: int, width: int = 30, seed: int = 0) -> torch.Tensor:
@@ -90,3 +91,25 @@ def test_rows_chosen_together_are_those_chosen_one_by_one(contenders, monkeypatc
         expected.append(pivot)
         left = left - torch.outer(left[:, pivot], left[pivot]) / (left[pivot, pivot] + noise)
     assert pivoted_cholesky_rows(gram, 25, noise).tolist() == expected
+
+
+def test_of_many_rows_the_first_come_from_those_evenly_spread(monkeypatch):
+    gram, noise, spread, count = kernel(90), 0.05, evenly(90, 24), 16
+    for name, value in (("MANY", 10), ("SPREAD", 24), ("CONTENDERS", 5)):
+        monkeypatch.setattr(selection, name, value)
+    first = greedy_by_refit(gram, 12, noise, spread, NOBODY)
+    rest = torch.tensor([row for row in range(90) if row not in first])
+    expected = first + greedy_by_refit(gram, 4, noise, rest, torch.tensor(first))
+    assert pivoted_cholesky_rows(gram, count, noise).tolist() == expected
+    values, vectors = torch.linalg.eigh(gram)
+    root = (vectors * values.clamp_min(0.0).sqrt()).T
+    assert pivoted_root_rows(root, count, noise).tolist() == expected
+
+
+@pytest.mark.parametrize(("count", "rows"), [(10, 90), (16, 48)])
+def test_few_rows_or_rows_of_few_are_chosen_from_all(count, rows, monkeypatch):
+    monkeypatch.setattr(selection, "MANY", 10)
+    monkeypatch.setattr(selection, "SPREAD", 24)
+    gram = kernel(rows)
+    found = pivoted_cholesky_rows(gram, count, 0.05).tolist()
+    assert found == greedy_by_refit(gram, count, 0.05, torch.arange(rows), NOBODY)

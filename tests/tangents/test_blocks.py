@@ -6,6 +6,7 @@ from reference import dense_gram, dense_jacobian
 
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.base import BLOCK, MOST, gram_blocks, mirrored
+from trustgp.tangents.factors import LARGE_BLOCK
 from trustgp.tangents.network import prepare
 
 
@@ -30,8 +31,13 @@ def test_a_mirrored_matrix_takes_nothing_from_above_the_diagonal():
         assert torch.equal(mirrored(torch.arange(9.0).reshape(3, 3), blocks), expected)
 
 
+@pytest.mark.parametrize("large", [None, BLOCK + 40, 4 * BLOCK])  # None: as on a CPU
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
-def test_a_gram_matrix_by_blocks_is_the_dense_one_and_symmetric_to_the_bit(case, toy, tangents):
+def test_a_gram_matrix_by_blocks_is_the_dense_one_and_symmetric_to_the_bit(
+    case, toy, tangents, large, monkeypatch
+):
+    if large is not None:
+        monkeypatch.setitem(LARGE_BLOCK, "cpu", large)
     inputs = toy(2 * BLOCK + 11, seed=5)[0]
     mix, _ = output_mixes("shared", 2, torch.Generator())[0]
     features = tangents.bind(prepare(case.network, "all", None), mix, inputs[:4], inputs[:4])(inputs)

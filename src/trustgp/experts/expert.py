@@ -127,14 +127,17 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
     few, known = by_columns(tangents.num_columns(expert=True), len(task.own), task.quota.own), problem.known
+    candidates = task.candidates if task.quota.borrowed else task.candidates[:0]
     if few and known is not None and torch.equal(task.own, torch.arange(len(known))):
-        own = known.select(columns)  # where they are: all of them may not fit elsewhere
+        # where they are: all of them may not fit elsewhere
+        own, border = known.select(columns), features_at(tangents, problem.rows, candidates, columns, known)
     else:
-        own = features_at(tangents, problem.rows, task.own, columns, known)
+        every = torch.cat([task.own, candidates])
+        both = features_at(tangents, problem.rows, every, columns, known)
+        own, border = _split(both, len(task.own)) if len(candidates) else (both, None)
     rows = select_rows(task.own, own, task.quota.own, device)
-    if len(task.candidates) and task.quota.borrowed:
-        border = features_at(tangents, problem.rows, task.candidates, columns, known)
-        rows = rows.borrow(task.candidates, border, task.quota.borrowed)
+    if len(candidates):
+        rows = rows.borrow(candidates, border, task.quota.borrowed)
     residual = problem.residual_at(rows.seen)
     # with a prior at hand there is nothing to learn from the targets
     targets = problem.targets_at(rows.seen, columns) if problem.prior is None else residual
@@ -173,6 +176,14 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     }
     held_out = {name: value[kept] for name, value in every.items()}
     return Solved(expert, CalibrationRows.of(problem.outputs, **held_out))
+
+
+def _split(features: Features, at: int) -> tuple[Any, Any]:
+    """The first rows, and the others, where they lie."""
+    parts = (slice(at), slice(at, None))
+    tensors = [{name: value[part] for name, value in features.tensors().items()} for part in parts]
+    first, others = map(type(features).from_tensors, tensors)
+    return first, others
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:

@@ -50,13 +50,19 @@ class Selection:
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
         """With those candidates, whose features are given, that the held rows leave most uncertain."""
-        aside, corner = self.held_features.gram(border), border.gram(border)
+        return self._borrow(candidates, border, most)[0]
+
+    def _borrow(self, candidates: Tensor, border: Any, most: int) -> tuple[Self, Tensor]:
+        """The same, and K between the borrowed rows and those it saw before [b, m]."""
+        below, corner = border.gram(self.features), border.gram(border)
+        aside = below if self.held is self.seen else below[:, self.kept.to(below.device)]
         noise = low_rank.selection_noise(self.gram)
-        covariance = low_rank.condition(corner, aside, self.gram, noise)
-        chosen = low_rank.pivoted_cholesky_rows(covariance, most, noise)
-        aside, corner = aside[:, chosen], corner[chosen][:, chosen]
-        gram = _framed(self.gram, aside, aside.T, corner)
-        return self._joined(candidates[chosen.cpu()], border.take(chosen), gram)
+        covariance = low_rank.condition(corner, aside.T, self.gram, noise)
+        few = low_rank.pivoted_cholesky_rows(covariance, most, noise)
+        chosen = few.to(below.device)
+        aside, corner = aside[chosen], corner[chosen][:, chosen]
+        gram = _framed(self.gram, aside.T, aside, corner)
+        return self._joined(candidates[few], border.take(chosen), gram), below[chosen]
 
     def _joined(self, rows: Tensor, added: Any, gram: Tensor) -> Self:
         seen, held = (torch.cat([before, rows]) for before in (self.seen, self.held))
@@ -94,10 +100,9 @@ class Landmarks(Selection):
     cross: Tensor  # K between held and seen rows [r, m]
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
-        found, old = super().borrow(candidates, border, most), len(self.held)
-        added = found.held_features.take(torch.arange(old, len(found.held), device=self.gram.device))
+        (found, below), old = self._borrow(candidates, border, most), len(self.held)
         right, corner = found.gram[:old, old:], found.gram[old:, old:]
-        return replace(found, cross=_framed(self.cross, right, added.gram(self.features), corner))
+        return replace(found, cross=_framed(self.cross, right, below, corner))
 
     def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
         kernel, diag = low_rank.low_rank(self.gram, self.cross), self.features.diag()
@@ -154,8 +159,9 @@ def select_rows(rows: Tensor, features: Features, most: int, device: torch.devic
     gram = features.gram(features)
     if len(gram) <= most:
         return Selection(rows, rows, every, features, features, gram)
-    chosen = low_rank.pivoted_cholesky_rows(gram, most, low_rank.selection_noise(gram))
-    kept, cross = chosen.cpu(), gram[chosen]
+    kept = low_rank.pivoted_cholesky_rows(gram, most, low_rank.selection_noise(gram))
+    chosen = kept.to(gram.device)
+    cross = gram[chosen]
     return Landmarks(rows, rows[kept], kept, features, features.take(chosen), cross[:, chosen], cross)
 
 

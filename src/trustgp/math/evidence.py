@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,7 +63,7 @@ def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
 
 def _sound(factor: Tensor, info: Tensor) -> Tensor:
     """Which factors [..., m, m] are factors, shape [...]."""
-    return (info == 0) & torch.isfinite(factor.diagonal(dim1=-2, dim2=-1)).all(dim=-1)
+    return (info == 0) & (factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1) < math.inf)
 
 
 def profile_scale(factor: Tensor, targets: Tensor) -> Tensor:
@@ -190,6 +191,24 @@ def least_on_grid(losses: Losses, low: Tensor, high: Tensor) -> Tensor:
     best = values.argmin()
     left, right = low + (best - 1).clamp_min(0) * step, low + (best + 1).clamp_max(GRID - 1) * step
     return _golden_section(losses, left, right, torch.stack([low + best * step, values.min()]))
+
+
+def least_number(losses: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:
+    """The same of numbers on the CPU, where so many small steps of tensors would take longer."""
+    grid, ratio = np.linspace(low, high, GRID), (math.sqrt(5.0) - 1.0) / 2.0
+    values = losses(grid)
+    best = int(values.argmin())
+    left, right = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
+    places = np.array([right - ratio * (right - left), left + ratio * (right - left)])
+    inner = np.stack([places, losses(places)], axis=1)
+    for _ in range(REFINE - 2):
+        first = bool(inner[0, 1] <= inner[1, 1])
+        left, right = (left, inner[1, 0]) if first else (inner[0, 0], right)
+        place = np.array([right - ratio * (right - left) if first else left + ratio * (right - left)])
+        new = np.concatenate([place, losses(place)])
+        inner = np.stack([new, inner[0]] if first else [inner[1], new])
+    seen = np.stack([[grid[best], values[best]], *inner])
+    return float(seen[seen[:, 1].argmin(), 0])
 
 
 def least_near(losses: Losses, near: Tensor, least: Tensor, most: Tensor) -> Tensor:

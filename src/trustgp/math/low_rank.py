@@ -29,9 +29,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.chunking import byte_chunks
+from ..data.chunking import byte_chunks, evenly
 from .calibration import by_group
-from .evidence import FactorisationError, factorise, least_on_grid, log_bounds
+from .evidence import FactorisationError, factorise, least_number, log_bounds
 
 # Of the mean diagonal: rows that repeat each other may all be landmarks.
 NUGGET = 1e-10
@@ -40,6 +40,10 @@ FAINTEST = 1e12
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
 SELECTION_NOISE = 1e-4
 CONTENDERS = 128  # rows among which the next ones are chosen together
+# Where more than so many are chosen among many, the first come from a few evenly spread: the most uncertain
+# ones of the beginning resemble each other, and few of them would be chosen at a time.
+MANY, SPREAD, FIRST = 128, 512, 0.75
+AT_ONCE = {"cuda": 2**28}  # bytes of rows that a device takes in one step, where steps take longer than work
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class LowRank:
     @classmethod
     def of(cls, phi: Tensor, sums: Tensor, *more: Tensor) -> Self:
         """From Phi and Phi^T Phi [r, r], float64."""
-        if not bool(torch.isfinite(sums).all()):
+        if not math.isfinite(float(sums.sum())):
             raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
         values, rotation = torch.linalg.eigh(sums)
         return cls(phi, rotation, values.clamp_min(0.0), *more)
@@ -123,7 +127,8 @@ class LandmarkKernel(LowRank):
 
 def _parts(phi: Tensor, like: Tensor) -> Iterator[Tensor]:
     """Rows [m, d], a few at a time, in the precision and on the device of another tensor."""
-    return (part.to(like) for part in byte_chunks(phi))
+    whole = phi.nbytes <= AT_ONCE.get(phi.device.type, 0)
+    return (part.to(like) for part in ((phi,) if whole else byte_chunks(phi)))
 
 
 def column_sums(phi: Tensor, device: torch.device, values: Tensor | None = None) -> Tensor:
@@ -164,19 +169,20 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     # what is left of the targets has the eigenvalue 0
     table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, rest[None]])])
     # few numbers, looked at many times: a GPU would take longer to be asked than to answer
-    spectrum, shares = table.cpu().split([1, len(rest)], dim=1)
+    numbers = table.cpu().numpy()
+    spectrum, shares = numbers[:, :1], numbers[:, 1:]
 
-    def scales(taus: Tensor) -> Tensor:  # [B, k]
+    def scales(taus: np.ndarray) -> np.ndarray:  # [B, k]
         scale = shares.T @ (1.0 / (spectrum + taus)) / m
-        return torch.maximum(scale, 1e-12 * scale.mean(dim=0) + torch.finfo(scale.dtype).tiny)
+        return np.maximum(scale, 1e-12 * scale.mean(axis=0) + np.finfo(scale.dtype).tiny)
 
-    def losses(log_taus: Tensor) -> Tensor:
-        taus = log_taus.exp()
-        log_determinant = (spectrum + taus).log().sum(dim=0) + (m - r - 1) * log_taus
-        return 0.5 * (m * scales(taus).log().sum(dim=0) + len(rest) * log_determinant)
+    def losses(log_taus: np.ndarray) -> np.ndarray:
+        taus = np.exp(log_taus)
+        log_determinant = np.log(spectrum + taus).sum(axis=0) + (m - r - 1) * log_taus
+        return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(rest) * log_determinant)
 
-    tau = least_on_grid(losses, *log_bounds(level.cpu())).exp()[None]
-    found = torch.cat([tau, scales(tau)[:, 0]]).to(targets)
+    tau = np.exp([least_number(losses, *map(float, log_bounds(level.cpu())))])
+    found = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)
     return found[0], found[1:]
 
 
@@ -206,27 +212,28 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
     Variances only fall, so among the most uncertain rows of the moment the next ones can be chosen without
     a look at the others, until one of these may be more uncertain. They are taken together, which makes
     large products of many small ones. From the candidates' covariance [n, n] and tau come the chosen indices,
-    shape [min(count, n)], int64.
+    shape [min(count, n)], int64, on the CPU.
     """
-    n, done, chosen = len(covariance), 0, []
+    n, done, chosen = len(covariance), 0, [torch.empty(0, dtype=torch.int64, device=covariance.device)]
     count = min(count, n)
     variance = covariance.diagonal().clone()
-    columns = covariance.new_empty(count, n)
+    columns = covariance.new_empty(n, count)  # L
 
     def block(rows: Tensor) -> Tensor:
-        known = columns[:done, rows]
-        return covariance[rows][:, rows] - known.T @ known
+        known = columns.index_select(0, rows)[:, :done]
+        return torch.addmm(covariance.index_select(0, rows).index_select(1, rows), known, known.T, alpha=-1.0)
 
     while done < count:
         taken, lower = _leaders(variance, block, n - done, count - done, noise)
-        fresh = covariance[taken] - columns[:done, taken].T @ columns[:done]
+        known = columns.index_select(0, taken)[:, :done]
+        fresh = torch.addmm(covariance.index_select(0, taken), known, columns[:, :done].T, alpha=-1.0)
         fresh = torch.linalg.solve_triangular(lower, fresh, upper=False)
-        columns[done : done + len(taken)] = fresh
-        variance -= fresh.square().sum(dim=0)
+        columns[:, done : done + len(taken)] = fresh.T
+        variance -= torch.linalg.vector_norm(fresh, dim=0).square_()
         variance[taken] = -math.inf
         chosen.append(taken)
         done += len(taken)
-    return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64, device=covariance.device)
+    return torch.cat(chosen).cpu()
 
 
 def pivoted_root_rows(root: Tensor, count: int, noise: float) -> Tensor:
@@ -260,14 +267,18 @@ def _leaders(
 ) -> tuple[Tensor, Tensor]:
     """The next rows, at most `count` of those that are left, and their factor of K + tau I; `block` gives the
     covariance of some rows."""
-    contenders = CONTENDERS * (2 if variance.is_cuda else 1)  # a GPU is waited for in each round
-    top = variance.topk(min(left, contenders + 1))
-    rows = top.indices[:contenders].sort().values  # ties go to the first
-    few = torch.cat([block(rows), top.values[-1:].expand(1, len(rows))]).cpu().numpy()
-    bound = few[-1, 0] if left > contenders else -math.inf
-    winners, corner = _contest(few[:-1], min(count, len(rows)), noise, bound)
-    lower = torch.from_numpy(corner).to(variance, non_blocking=True)
-    return rows[torch.from_numpy(winners).to(rows.device, non_blocking=True)], lower
+    contenders = CONTENDERS * (4 if variance.is_cuda else 1)  # a GPU is waited for in each round
+    if left == len(variance) > 2 * SPREAD and count > MANY:
+        rows, count = evenly(left, SPREAD).to(variance.device), min(int(FIRST * count), SPREAD // 2)
+        few, bound = block(rows).cpu().numpy(), -math.inf
+    else:
+        top = variance.topk(min(left, contenders + 1))
+        rows = top.indices[:contenders].sort().values  # ties go to the first
+        few = torch.cat([block(rows), top.values[-1:].expand(1, len(rows))]).cpu().numpy()
+        few, bound = few[:-1], few[-1, 0] if left > contenders else -math.inf
+    winners, corner = _contest(few, min(count, len(rows)), noise, bound)
+    both = torch.from_numpy(np.column_stack([winners, corner])).to(variance)  # in one copy
+    return rows[both[:, 0].long()], both[:, 1:]
 
 
 def _contest(block: np.ndarray, count: int, noise: float, bound: float) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
+from itertools import pairwise
 from typing import Self
 
 import torch
@@ -28,6 +27,7 @@ from .network import Choice, TangentNetwork
 FEW_ROWS = 64  # on a CPU: the backward passes of so few cost more to begin than to do
 FARTHEST = 80  # exponent of a scale of factors in float16
 TOP = 15  # the largest number of a tensor lies just below 2^15: float16 ends at 2^16
+LARGE_BLOCK = {"cuda": 2048}  # rows of a block, at least, where launching takes longer than computing
 GROUPS = ("activations", "signals", "products")
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
@@ -68,20 +68,26 @@ class Factors(Features):
         """Activations, signals and products; see `FactorFeatures`."""
 
     def gram(self, other: Factors) -> Tensor:
-        mine = self.groups()
-        theirs = mine if other is self else other.groups()
-        n, m, first = len(self), len(other), (mine[0] + mine[2])[0]
-        total = torch.zeros(n, m, dtype=torch.float64, device=first.device)
-        blocks = gram_blocks(n, m, same=self is other)
+        mine, same = self.groups(), self is other
+        theirs = mine if same else other.groups()
+        n, m, device = len(self), len(other), (mine[0] + mine[2])[0].device
+        total = torch.zeros(n, m, dtype=torch.float64, device=device)
+        blocks = gram_blocks(n, m, same=same)
+        several = len(blocks) > 1
+        if several and device.type in LARGE_BLOCK:
+            edges = [*range(0, n, max(LARGE_BLOCK[device.type], blocks[0][0].stop)), n]
+            blocks = [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
         for a, a2, g, g2 in zip(mine[0], theirs[0], mine[1], theirs[1], strict=True):
-            a, a2, g, g2 = (value.double() for value in (a, a2, g, g2))
+            a, g = a.double(), g.double()
+            a2, g2 = (a, g) if same else (a2.double(), g2.double())
             for rows, columns in blocks:
                 total[rows, columns].addcmul_(a[rows] @ a2[columns].T, g[rows] @ g2[columns].T)
         for p, p2 in zip(mine[2], theirs[2], strict=True):
-            p, p2 = p.double(), p2.double()
+            p = p.double()
+            p2 = p if same else p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
-        return mirrored(total, blocks) if len(blocks) > 1 else total
+        return mirrored(total, blocks) if several else total
 
     def diag(self) -> Tensor:
         return self.diag_per_output(1)[:, 0]
@@ -89,13 +95,13 @@ class Factors(Features):
     def diag_per_output(self, mixed: int) -> Tensor:
         """What each of K mixed outputs adds to the diagonal, float64, shape [n, K]."""
 
-        def squares(rows: Tensor) -> Tensor:
-            return rows.unflatten(1, (mixed, -1)).double().square().sum(dim=2)
+        def lengths(rows: Tensor, parts: int = mixed) -> Tensor:
+            return torch.linalg.vector_norm(rows.unflatten(1, (parts, -1)), dim=2, dtype=torch.float64)
 
         activations, signals, products = self.groups()
         pairs = zip(activations, signals, strict=True)
-        shares = [a.double().square().sum(dim=1, keepdim=True) * squares(g) for a, g in pairs]
-        return reduce(add, [*shares, *map(squares, products)])
+        shares = [lengths(a, 1) * lengths(g) for a, g in pairs]
+        return torch.stack([*shares, *map(lengths, products)]).square_().sum(dim=0)
 
     def select(self, columns: Tensor) -> Self:
         if columns.numel():
