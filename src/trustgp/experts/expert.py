@@ -132,9 +132,11 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         # where they are: all of them may not fit elsewhere
         own, border = known.select(columns), features_at(tangents, problem.rows, candidates, columns, known)
     else:
-        every = torch.cat([task.own, candidates])
-        both = features_at(tangents, problem.rows, every, columns, known)
-        own, border = _split(both, len(task.own)) if len(candidates) else (both, None)
+        both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, known)
+        own, border = (
+            type(both).from_tensors({name: value[part] for name, value in both.tensors().items()})
+            for part in (slice(len(task.own)), slice(len(task.own), None))
+        )
     rows = select_rows(task.own, own, task.quota.own, device)
     if len(candidates):
         rows = rows.borrow(candidates, border, task.quota.borrowed)
@@ -176,14 +178,6 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     }
     held_out = {name: value[kept] for name, value in every.items()}
     return Solved(expert, CalibrationRows.of(problem.outputs, **held_out))
-
-
-def _split(features: Features, at: int) -> tuple[Any, Any]:
-    """The first rows, and the others, where they lie."""
-    parts = (slice(at), slice(at, None))
-    tensors = [{name: value[part] for name, value in features.tensors().items()} for part in parts]
-    first, others = map(type(features).from_tensors, tensors)
-    return first, others
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:

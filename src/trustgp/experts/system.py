@@ -50,10 +50,6 @@ class Selection:
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
         """With those candidates, whose features are given, that the held rows leave most uncertain."""
-        return self._borrow(candidates, border, most)[0]
-
-    def _borrow(self, candidates: Tensor, border: Any, most: int) -> tuple[Self, Tensor]:
-        """The same, and K between the borrowed rows and those it saw before [b, m]."""
         below, corner = border.gram(self.features), border.gram(border)
         aside = below if self.held is self.seen else below[:, self.kept.to(below.device)]
         noise = low_rank.selection_noise(self.gram)
@@ -62,9 +58,9 @@ class Selection:
         chosen = few.to(below.device)
         aside, corner = aside[chosen], corner[chosen][:, chosen]
         gram = _framed(self.gram, aside.T, aside, corner)
-        return self._joined(candidates[few], border.take(chosen), gram), below[chosen]
+        return self._joined(candidates[few], border.take(chosen), gram, below[chosen])
 
-    def _joined(self, rows: Tensor, added: Any, gram: Tensor) -> Self:
+    def _joined(self, rows: Tensor, added: Any, gram: Tensor, below: Tensor) -> Self:
         seen, held = (torch.cat([before, rows]) for before in (self.seen, self.held))
         features = more = type(added).cat([self.features, added])
         if self.held_features is not self.features:
@@ -99,8 +95,8 @@ class Landmarks(Selection):
 
     cross: Tensor  # K between held and seen rows [r, m]
 
-    def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
-        (found, below), old = self._borrow(candidates, border, most), len(self.held)
+    def _joined(self, rows: Tensor, added: Any, gram: Tensor, below: Tensor) -> Self:
+        found, old = super()._joined(rows, added, gram, below), len(self.held)
         right, corner = found.gram[:old, old:], found.gram[old:, old:]
         return replace(found, cross=_framed(self.cross, right, below, corner))
 
@@ -126,7 +122,7 @@ class Columns(Selection):
         chosen = low_rank.pivoted_root_rows(noise**0.5 * root, most, noise)
         added = border.take(chosen)
         gram = self.gram + low_rank.column_sums(added.explicit(), factor.device)
-        return self._joined(candidates[chosen.cpu()], added, gram)
+        return self._joined(candidates[chosen.cpu()], added, gram, gram[:0])
 
     def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
         kernel = low_rank.LowRank.of(self.features.explicit(), self.gram)

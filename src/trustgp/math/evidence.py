@@ -196,8 +196,7 @@ def least_on_grid(losses: Losses, low: Tensor, high: Tensor) -> Tensor:
 def least_number(losses: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:
     """The same of numbers on the CPU, where so many small steps of tensors would take longer."""
     grid, ratio = np.linspace(low, high, GRID), (math.sqrt(5.0) - 1.0) / 2.0
-    values = losses(grid)
-    best = int(values.argmin())
+    best = int((values := losses(grid)).argmin())
     left, right = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
     places = np.array([right - ratio * (right - left), left + ratio * (right - left)])
     inner = np.stack([places, losses(places)], axis=1)

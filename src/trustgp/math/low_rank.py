@@ -169,8 +169,7 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     # what is left of the targets has the eigenvalue 0
     table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, rest[None]])])
     # few numbers, looked at many times: a GPU would take longer to be asked than to answer
-    numbers = table.cpu().numpy()
-    spectrum, shares = numbers[:, :1], numbers[:, 1:]
+    spectrum, shares = np.split(table.cpu().numpy(), [1], axis=1)
 
     def scales(taus: np.ndarray) -> np.ndarray:  # [B, k]
         scale = shares.T @ (1.0 / (spectrum + taus)) / m
@@ -207,7 +206,8 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
 
     A pivoted Cholesky factorisation of K + tau I: choosing row p with pivot
     :math:`\pi = v_p + \tau` lowers every variance by the square of
-    :math:`\ell = (K_{\cdot p} - L L_p^\top) / \sqrt\pi`. No row is taken twice; ties go to the first.
+    :math:`\ell = (K_{\cdot p} - L L_p^\top) / \sqrt\pi`. No row is taken twice; ties go to the first. Of many
+    rows, the first ones are the most uncertain among a few that are evenly spread.
 
     Variances only fall, so among the most uncertain rows of the moment the next ones can be chosen without
     a look at the others, until one of these may be more uncertain. They are taken together, which makes

@@ -73,8 +73,7 @@ class Factors(Features):
         n, m, device = len(self), len(other), (mine[0] + mine[2])[0].device
         total = torch.zeros(n, m, dtype=torch.float64, device=device)
         blocks = gram_blocks(n, m, same=same)
-        several = len(blocks) > 1
-        if several and device.type in LARGE_BLOCK:
+        if (several := len(blocks) > 1) and device.type in LARGE_BLOCK:
             edges = [*range(0, n, max(LARGE_BLOCK[device.type], blocks[0][0].stop)), n]
             blocks = [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
         for a, a2, g, g2 in zip(mine[0], theirs[0], mine[1], theirs[1], strict=True):
@@ -83,8 +82,7 @@ class Factors(Features):
             for rows, columns in blocks:
                 total[rows, columns].addcmul_(a[rows] @ a2[columns].T, g[rows] @ g2[columns].T)
         for p, p2 in zip(mine[2], theirs[2], strict=True):
-            p = p.double()
-            p2 = p if same else p2.double()
+            p, p2 = p.double(), p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
         return mirrored(total, blocks) if several else total
