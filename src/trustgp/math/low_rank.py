@@ -42,7 +42,7 @@ SELECTION_NOISE = 1e-4
 CONTENDERS = 128  # rows among which the next ones are chosen together
 # Where more than so many are chosen among many, the first come from a few evenly spread: the most uncertain
 # ones of the beginning resemble each other, and few of them would be chosen at a time.
-MANY, SPREAD, FIRST = 128, 512, 0.75
+MANY, SPREAD, FIRST = 128, 512, 0.5
 AT_ONCE = {"cuda": 2**28}  # bytes of rows that a device takes in one step, where steps take longer than work
 
 
