@@ -14,7 +14,7 @@ from .trees import Inputs, leaves
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2**22  # of rows that are looked at at a time
 INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
-FULL = 64  # rows that fill a GPU where each takes much: more at a time only take more memory
+FULL = 128  # rows that fill a GPU where each takes much: more at a time only take more memory
 
 Part = TypeVar("Part")
 LOGGER = logging.getLogger("trustgp")

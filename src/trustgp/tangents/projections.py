@@ -18,6 +18,7 @@ from .jacobian.per_sample import Gradients
 from .jacobian.strategies import layerwise
 
 SAMPLED = 64  # rows, and vectors of a layer, in which its leading directions are found
+FEWEST, SHARE = 16, 8  # of these rows at least so many, else at most one in so many: each takes a whole pass
 SAMPLED_MIXES = 4
 TINY = torch.finfo(torch.float64).tiny
 RIDGE = 1e-10  # of the largest energy: directions with less are lost in rounding
@@ -53,7 +54,8 @@ class Sampler(Collector):
 def find_projections(gradients: Gradients, sample: Inputs, widest: int, seed: int) -> Projections:
     """Projections of every side of a weight that mixes, where it is wider than they are."""
     plan, network = gradients.plan(sample), gradients.network
-    few = take(sample, torch.arange(max(2, min(SAMPLED, SAMPLE_BYTES // plan.row_bytes))) % count(sample))
+    most = min(SAMPLED, SAMPLE_BYTES // plan.row_bytes, max(FEWEST, count(sample) // SHARE))
+    few = take(sample, torch.arange(max(2, most)) % count(sample))
     mix = gradients.mix[evenly(len(gradients.mix), SAMPLED_MIXES)].to(network.device, network.dtype)
     sampler, generator = Sampler(), torch.Generator().manual_seed(seed)
     with suppress(LayoutError), torch.inference_mode(False):
@@ -83,11 +85,11 @@ def projections_from(vectors: Tensor, width: int, generator: torch.Generator) ->
         signs = torch.randint(0, 2, (b, m, width), generator=generator) * 2.0 - 1.0
         return signs.to(vectors.device) / math.sqrt(width)
     vectors = torch.where(torch.isfinite(vectors), vectors, 0.0).double()
-    energy, turned = torch.linalg.eigh(vectors @ vectors.mT)
     most = min(width // 2, s)
-    lead = (vectors.mT @ turned[:, :, s - most :]).flip(2)
+    energy, turned = (found.flip(-1)[..., :most] for found in torch.linalg.eigh(vectors @ vectors.mT))
+    lead = vectors.mT @ turned
     lead = lead * lead.gather(1, lead.abs().argmax(dim=1, keepdim=True)).sign()  # the same on any machine
-    told = (energy[:, s - most :] > RIDGE * energy[:, -1:]).flip(1)
+    told = energy > RIDGE * energy[:, :1]
     told = torch.nn.functional.pad(told, (0, width - most))[:, None]
     noise = torch.randn(b, m, width - most, generator=generator).to(vectors)
     lead = lead / lead.norm(dim=1, keepdim=True).clamp_min(TINY)

@@ -64,15 +64,20 @@ class Replay:
         if found is not None and found.gain > (1 if found.exact or not exact else LAUNCHING):
             features, outputs = found.play(inputs)
             return features, outputs if found.exact or not exact else None
-        if self._seen[key] < AFTER or key in self._known or not self._room(key, size):
+        if (
+            self._seen[key] < AFTER
+            or key in self._known
+            or key[0] * size > gpu_share(leaves(inputs)[0].device)
+        ):
             return self._work(inputs)
         if self._seen[key] == AFTER:
             result, self._taken[key] = _timed(partial(self._work, inputs))
             return result
         with _RECORDING:
-            recording, result = _record(self._work, inputs, self._taken.get(key, math.inf))
-            while len(self._known) >= MOST:
+            most = gpu_share(leaves(inputs)[0].device) // size - key[0]  # rows for which memory may be kept
+            while len(self._known) >= MOST or sum(k[0] for k, found in self._known.items() if found) > most:
                 self._known.popitem(last=False)
+            recording, result = _record(self._work, inputs, self._taken.get(key, math.inf))
             self._known[key] = recording
         return result
 
@@ -81,11 +86,6 @@ class Replay:
         most = WASTE * key[0] if self._seen[key] > AFTER else math.inf
         fit = [k for k, found in self._known.items() if found and k[1:] == key[1:] and key[0] <= k[0] <= most]
         return self._known[min(fit)] if fit else None
-
-    def _room(self, key: tuple, size: int) -> bool:
-        """Whether memory may be kept for so many rows."""
-        held = sum(found.rows for found in self._known.values() if found)
-        return (held + key[0]) * size <= gpu_share(torch.device(key[1]))
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,6 @@ class _Recording:
     played: torch.cuda.Event
     exact: bool = True  # whether outputs are the same to the bit: some kernels are others in a recording
     gain: float = 0.0  # how many times as long the work itself takes
-
-    @property
-    def rows(self) -> int:
-        return count(self.inputs)
 
     def play(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         n, stream = count(inputs), torch.cuda.current_stream()

@@ -242,7 +242,7 @@ def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, A
     dims, channels = len(kernel), a.shape[0] * a.shape[1]
     stride, dilation = (each_side(given.get(name, 1), dims) for name in ("stride", "dilation"))
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    a = F.pad(a, _padding(given.get("padding", 0), reach)).flatten(0, 1)[None]
+    a = F.pad(a, padding_of(given.get("padding", 0), reach)).flatten(0, 1)[None]
     operation = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
     found = operation(a, g.flatten(0, 1)[:, None], stride=dilation, dilation=stride, groups=channels)[0]
     for j, size in enumerate(kernel):
@@ -260,7 +260,7 @@ def windows(
     dims = len(kernel)
     stride, dilation = (each_side(given.get(name, 1), dims) for name in ("stride", "dilation"))
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    padded = F.pad(inputs, _padding(given.get("padding", 0), reach))
+    padded = F.pad(inputs, padding_of(given.get("padding", 0), reach))
     for j in range(dims):
         padded = padded.unfold(2 + j, reach[j] + 1, stride[j])[..., :: dilation[j]]
     for j, size in enumerate(most):
@@ -275,7 +275,7 @@ def each_side(value: Any, dims: int) -> list[int]:
     return list(value) * (dims // len(value)) if isinstance(value, (tuple, list)) else [value] * dims
 
 
-def _padding(padding: Any, reach: Sequence[int]) -> list[int]:
+def padding_of(padding: Any, reach: Sequence[int]) -> list[int]:
     """Before and after, the last dimension first, as F.pad wants them."""
     if padding == "same":
         return [side for r in reversed(reach) for side in (r // 2, r - r // 2)]

@@ -48,7 +48,7 @@ class LayerIORecorder(TorchFunctionMode):
         weight, bias = names.get(id(given["weight"])), names.get(id(given["bias"]))
         if (weight is None and bias is None) or not kind.applies(given):
             return self._other(func, args, kwargs)
-        output, inputs = func(*args, **kwargs), given.pop("input", None)
+        output, inputs = self.run(func, args, kwargs, given), given.pop("input", None)
         if id(inputs) in names:
             self.unhandled.append(names[id(inputs)])
         value = inputs if kind.factor is None else kind.factor(func, {**given, "input": inputs})
@@ -82,6 +82,10 @@ class LayerIORecorder(TorchFunctionMode):
             if isinstance(value, (list, tuple)) and value and not isinstance(value[0], int):
                 found += self._chosen(value)
         return found
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
+        """What a chosen layer gives; `given` are all arguments by name."""
+        return func(*args, **kwargs)
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
         """Note a call; what the network goes on with."""

@@ -18,6 +18,7 @@ from ..network import TangentNetwork, as_matrix, call_with, gradients_of
 from .accumulators import Collector, Shared
 from .layer_gradients import LayerCall, Layout, LayoutError, Signals
 from .layer_io import LayerIORecorder
+from .turned import Turned, turns
 
 MIXED = 16  # mixed outputs whose gradients stand side by side
 REMEMBERED = 2**14  # calls of layers, of each shape
@@ -68,6 +69,12 @@ class SignalStream(LayerIORecorder):
         self.plan, self.into, self.part = plan, into, into
         self._held: dict[tuple, list[tuple[LayerCall, Tensor]]] = defaultdict(list)
         self._sums: dict[str, Tensor] = {}
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
+        if not turns(func, given):
+            return super().run(func, args, kwargs, given)
+        others = {name: value for name, value in given.items() if name != "input"}
+        return Turned.apply(given["input"], func, others)
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
         key = (call.key, call.input.shape, output.shape, self.rows)

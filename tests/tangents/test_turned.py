@@ -1,0 +1,40 @@
+"""The way back through a convolution, against torch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from many import each
+
+from trustgp.tangents.jacobian.turned import Turned, turns
+
+CALLS = [
+    (F.conv1d, (4, 3, 5), {}),
+    (F.conv1d, (4, 3, 4), {"padding": "same"}),
+    (F.conv1d, (4, 3, 2), {"padding": 3, "dilation": 2}),
+    (F.conv2d, (4, 3, 3, 2), {"padding": (1, 0)}),
+    (F.conv2d, (6, 2, 3, 3), {"groups": 3, "padding": 1}),
+    (F.conv2d, (3, 1, 3, 3), {"groups": 3, "padding": "same", "dilation": (1, 2)}),
+    (F.conv2d, (4, 3, 1, 1), {"padding": "valid", "stride": 1}),
+    (F.conv3d, (4, 3, 2, 1, 3), {"padding": 1, "stride": (1, 1, 1)}),
+]
+
+
+@each(("operation", "shape", "options"), CALLS)
+def test_the_signal_comes_back_as_torch_brings_it(operation, shape, options):
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = (torch.randn(s, generator=generator, dtype=torch.float64) for s in (shape, shape[:1]))
+    given = {"weight": weight, "bias": bias, **options}
+    channels = shape[1] * options.get("groups", 1)
+    inputs = torch.randn(2, channels, *[7] * (len(shape) - 2), generator=generator, dtype=torch.float64)
+    inputs.requires_grad_(True)
+    assert turns(operation, {**given, "input": inputs})
+    plain, other = operation(inputs, **given), Turned.apply(inputs, operation, given)
+    assert torch.equal(plain, other)
+    signal = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
+    (expected,), (found,) = (torch.autograd.grad(y, inputs, signal) for y in (plain, other))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("operation", "stride"), [(F.conv1d, 2), (F.conv2d, (1, 3)), (F.linear, 1)])
+def test_other_calls_are_left_to_torch(operation, stride):
+    assert not turns(operation, {"input": torch.zeros(1, 1, 4), "stride": stride})
