@@ -16,10 +16,8 @@ WIDE = 110  # columns where there is no terminal to ask
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 0 is success, 1 a missing optional package, 2 a mistake of the user.
-
-    The arguments come without the program's name; None: those of the process.
-    """
+    """Run a command; 0 is success, 1 a missing optional package, 2 a mistake of the user. The arguments come
+    without the program's name; None: those of the process."""
     parser = argparse.ArgumentParser(prog="trustgp", description="Honest error bars for trained networks.")
     parser.add_argument("--version", action="version", version=f"trustgp {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -27,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add(commands)
     options = parser.parse_args(arguments)
     try:
-        return options.run(options)
+        return options.run(options) or 0
     except ImportError as error:  # of an extra; its message says which
         print(f"trustgp: {_one_line(error)}", file=sys.stderr)
         return 1
@@ -72,13 +70,11 @@ def _inspect(commands: Any) -> None:
     parser.add_argument("file", type=Path, help="written by model.save(...)")
     parser.add_argument("--all", action="store_true", help="every expert, however many there are")
 
-    def run(options: argparse.Namespace) -> int:
+    def run(options: argparse.Namespace) -> None:
         from .state.summary import inspect_tables
 
-        console = _console()
         for table in inspect_tables(options.file, every=options.all):
-            console.print(table)
-        return 0
+            _console().print(table)
 
     parser.set_defaults(run=run)
 
@@ -100,7 +96,7 @@ def _study(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--jobs", type=_positive, default=1, help="processes, where a study can share work")
 
-    def run(options: argparse.Namespace) -> int:
+    def run(options: argparse.Namespace) -> None:
         from trustgp_experiments.report.terminal import show
         from trustgp_experiments.studies import run_study
 
@@ -110,7 +106,6 @@ def _study(commands: Any) -> None:
             asked = {key: getattr(options, key) for key in ("seeds", "quick", "device", "jobs")}
             show(run_study(name, out, console=console, **asked), console)
             console.print(f"All numbers: {out / name}", soft_wrap=True)
-        return 0
 
     parser.set_defaults(run=run)
 
@@ -120,12 +115,10 @@ def _report(commands: Any) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of results, from `study`")
     parser.add_argument("--out", type=Path, help="the page (default DIR/report.html)")
 
-    def run(options: argparse.Namespace) -> int:
+    def run(options: argparse.Namespace) -> None:
         from trustgp_experiments.report.page import write_report
 
-        page = write_report(options.folder, options.out)
-        _console().print(f"Report: {page}", soft_wrap=True)
-        return 0
+        _console().print(f"Report: {write_report(options.folder, options.out)}", soft_wrap=True)
 
     parser.set_defaults(run=run)
 

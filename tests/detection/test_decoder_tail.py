@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trustgp.detection.decoder_tail import ClassTail, DecoderTail, ZeroAttention, first_of, of_query
+from trustgp.detection.detector import ClassTail, DecoderTail, ZeroAttention, first_of, of_query
 
 
 class Sum(nn.Module):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from trustgp.executors import Processes, Ray, Threads, nearby
-from trustgp.executors.processes import _write
+from trustgp.executors.processes import _mapped, _write
 
 
 def test_every_task_is_run_once_elsewhere_and_carries_its_position(distant):
@@ -111,7 +111,8 @@ def test_numbers_that_mean_nothing_are_refused(make, words):
 
 def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path):
     parts = [memoryview(b"function"), memoryview(b"data")]
-    assert [bytes(part) for part in _write(parts, tmp_path / "shared").parts()] == [b"function", b"data"]
+    path = tmp_path / "shared"
+    assert [bytes(part) for part in _mapped(str(path), _write(parts, path))] == [b"function", b"data"]
     with pytest.raises(OSError, match=r"12 bytes.*TMPDIR") as caught:
         _write(parts, Path("/dev/full"))
     assert caught.value.errno == errno.ENOSPC

@@ -17,20 +17,113 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .decoder_tail import PICTURE, PLACED, ClassTail, DecoderTail, WholeDetector, ZeroAttention, first_of
-
+PICTURE = "picture"  # what enters a `WholeDetector`
+PLACED = "argument"  # and a number: what a layer's arguments without a name are called
 AMONG = "self_attn"  # with which the queries of a layer look at each other
 NORMS = 3  # times that a decoder may normalise what its last layer gives, and one more
 PARTS = ("model.decoder.layers", "class_labels_classifier", "bbox_predictor", "config.num_labels")
 UNKNOWN = "Detection does not know this detector."
 
 
+def first_of(output: Any) -> Tensor:
+    """What a layer gives: the first of several tensors."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def of_query(hidden: Tensor, query: Tensor) -> Tensor:
+    """One query's state of each picture, [m, Q, d] to [m, d]; which one is int64, [m]."""
+    return hidden.gather(1, query[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
+
+
+class ZeroAttention(nn.Module):
+    """In place of attention among queries, whose answer has been added to what enters: zeros like it."""
+
+    FINGERPRINT = "Silence"
+
+    def __init__(self, like: Any) -> None:
+        super().__init__()
+        self.more = len(like) - 1 if isinstance(like, tuple) else None
+
+    def forward(self, hidden_states: Tensor, *arguments: Any, **named: Any) -> Any:
+        nothing = torch.zeros_like(hidden_states)
+        return nothing if self.more is None else (nothing, *[None] * self.more)
+
+
+class DecoderTail(nn.Module):
+    """The decoder's last layer and the norm that comes so many times after it, for one query a picture."""
+
+    FINGERPRINT = "Tail"
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        norm: nn.Module | None,
+        times: int,
+        fixed: dict[str, Any],  # arguments of the layer that are no tensors
+        alike: Mapping[str, Tensor],  # those that are the same for all pictures of a size, [1, ...] each
+        each: frozenset[str],  # names of those with a row for each query; empty: it takes all queries
+    ) -> None:
+        super().__init__()
+        self.layer, self.norm, self.times, self.fixed, self.each = layer, norm, times, fixed, each
+        self.alike = tuple(alike)
+        for name, value in alike.items():
+            self.register_buffer(f"alike_{name}", value)
+
+    def forward(self, query: Tensor, entering: dict[str, Tensor]) -> Tensor:
+        """What the heads are given of one query [m] of each row, [m, d]; what enters is [m, ...], by name."""
+        named, rows = {**self.fixed, **entering}, query.shape[0]
+        for name in self.alike:
+            value = self.get_buffer(f"alike_{name}")  # the same for all pictures, [1, ...]
+            own = value[0, query][:, None] if name in self.each else value.expand(rows, *value.shape[1:])
+            named.setdefault(name, own)
+        count = sum(name.startswith(PLACED) for name in named)
+        arguments = [named.pop(f"{PLACED}{place}") for place in range(count)]
+        hidden = first_of(self.layer(*arguments, **named))
+        for _ in range(self.times):
+            assert self.norm is not None
+            hidden = self.norm(hidden)
+        return hidden[:, 0] if self.each else of_query(hidden, query)
+
+
+class WholeDetector(nn.Module):
+    """In place of the last layer: the detector without its heads, from the picture itself."""
+
+    FINGERPRINT = "Whole"
+    alike: tuple[str, ...] = ()
+    each: frozenset[str] = frozenset()
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, query: Tensor, entering: Mapping[str, Tensor]) -> Tensor:
+        """As of `DecoderTail`; what enters is the picture, [m, channels, height, width]."""
+        return of_query(self.model(entering[PICTURE]).last_hidden_state, query)
+
+
+class ClassTail(nn.Module):
+    """Logits of one query's classes and, last, of no object, [m, C + 1].
+
+    They are shifted, which changes no probability, so that they add up to the log odds of an object: what
+    `likelihoods.Finding` makes its kernel of. Where the head has no logit for no object (`background`), since
+    each is that of a yes or no, its place is taken by 0, which leaves the odds of each class as they are.
+    """
+
+    def __init__(self, tail: DecoderTail | WholeDetector, head: nn.Module, *, background: bool) -> None:
+        super().__init__()
+        self.tail, self.head, self.background = copy.deepcopy(tail), copy.deepcopy(head), background
+
+    def forward(self, query: Tensor, **entering: Tensor) -> Tensor:
+        logits = self.head(self.tail(query, entering))
+        logits = nn.functional.pad(logits, (0, 1)) if self.background else logits
+        odds = logits[:, :-1].logsumexp(dim=1, keepdim=True) - logits[:, -1:]
+        return logits + (odds - logits.sum(dim=1, keepdim=True)) / logits.shape[1]
+
+
 @dataclass(frozen=True)
 class DetectorOutputs:
-    """What a detector says of n pictures with Q queries each, and what goes into the decoder's last layer.
-
-    Of those tensors that have a row for each query, [n, Q, ...], a row takes its own; `each` names them.
-    """
+    """What a detector says of n pictures with Q queries each, and what goes into the decoder's last layer. Of
+    those tensors that have a row for each query, [n, Q, ...], a row takes its own; `each` names them."""
 
     logits: Tensor  # of the classes, [n, Q, C]
     boxes: Tensor  # centre and size over the picture's, [n, Q, 4]
@@ -44,11 +137,8 @@ class DetectorOutputs:
 
 
 class Detector:
-    """A transformers detector of the DETR family, watched at its last decoder layer.
-
-    A row is to need its own query only (`alone`), or the second part is the whole detector again (`whole`):
-    rows are then pictures.
-    """
+    """A transformers detector of the DETR family, watched at its last decoder layer. A row is to need its own
+    query only (`alone`), or the second part is the whole detector again (`whole`): rows are then pictures."""
 
     def __init__(self, network: Any, *, alone: bool = True, whole: bool = False) -> None:
         for name in PARTS:
@@ -77,25 +167,11 @@ class Detector:
         return self._outputs(images)[0]
 
     def tail(self, images: Tensor, alike: Mapping[str, Tensor] | None = None) -> ClassTail:
-        """The second part, with what enters the last layer alike for all pictures; None: for these few.
-
-        On them the two parts must give what the whole does. Where they do not with queries alone, rows take
-        all queries from now on.
-        """
-        found, right = self._tail(images, alike)
-        if right:
-            return found.eval()
-        if self.alone:
-            self.alone = False
-            return self.tail(images, alike)
-        raise ValueError(
-            f"the decoder's last layer and the head do not give what the whole detector does; {UNKNOWN}"
-        )
-
-    def _tail(self, images: Tensor, alike: Mapping[str, Tensor] | None) -> tuple[ClassTail, bool]:
-        """It, and whether it is right."""
+        """The second part, with what enters the last layer alike for all pictures; None: for these few. On
+        them the two parts must give what the whole does. Where they do not with queries alone, rows take all
+        queries from now on."""
         outputs, caught = self._outputs(images)
-        hidden = caught.pop("hidden")
+        given, hidden = alike, caught.pop("hidden")
         times = self._norms(first_of(caught.pop("given")), hidden)
         attended = caught.pop(AMONG, None)
         fixed = {name: value for name, value in caught.items() if not isinstance(value, Tensor)}
@@ -116,33 +192,22 @@ class Detector:
                 setattr(layer, AMONG, ZeroAttention(attended))
             tail = DecoderTail(layer, self.norm if times else None, times, fixed, alike, outputs.each)
         background = outputs.logits.shape[-1] == self.labels
-        found = ClassTail(tail, self.network.class_labels_classifier, background=background)
         try:
-            return found, _agrees(tail, outputs, hidden)
+            right = _agrees(tail, outputs, hidden)
         except (RuntimeError, ValueError, TypeError, IndexError):
-            return found, False
+            right = False
+        if right:
+            return ClassTail(tail, self.network.class_labels_classifier, background=background).eval()
+        if self.alone:
+            self.alone = False
+            return self.tail(images, given)
+        raise ValueError(
+            f"the decoder's last layer and the head do not give what the whole detector does; {UNKNOWN}"
+        )
 
     @torch.no_grad()
     def _outputs(self, images: Tensor) -> tuple[DetectorOutputs, dict[str, Any]]:
-        """What the detector says, and all that was caught on the way."""
-        found, caught = self._watched(images)
-        queries = found.logits.shape[1]
-        leaving = ("given", "hidden", AMONG)
-        entering = {k: v for k, v in caught.items() if isinstance(v, Tensor) and k not in leaving}
-        memory = getattr(found, "encoder_last_hidden_state", None)
-        if memory is None or memory.shape[1] == queries:  # which is which?
-            self.alone = False
-        each: frozenset[str] = frozenset()
-        if self.whole:
-            entering = {PICTURE: images.to(self.place)}
-        if self.alone:
-            each = frozenset(k for k, v in entering.items() if v.ndim == 3 and v.shape[1] == queries)
-            first = next(k for k in (f"{PLACED}0", "hidden_states") if k in entering)
-            entering[first] = entering[first] + first_of(caught[AMONG])
-        return DetectorOutputs(found.logits, found.pred_boxes, entering, each), caught
-
-    def _watched(self, images: Tensor) -> tuple[Any, dict[str, Any]]:
-        """The detector's outputs; what entered the last layer, what it gave, and what the heads got."""
+        """What the detector says; what entered the last layer, what it gave, and what the heads got."""
         caught: dict[str, Any] = {}
 
         def enters(module: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
@@ -158,7 +223,21 @@ class Detector:
             hooks.enter_context(heads.register_forward_pre_hook(lambda _, got: caught.update(hidden=got[0])))
             if self.alone:
                 hooks.enter_context(self.layer.get_submodule(AMONG).register_forward_hook(leaves(AMONG)))
-            return self.network(images.to(self.place)), caught
+            found = self.network(images.to(self.place))
+        queries = found.logits.shape[1]
+        leaving = ("given", "hidden", AMONG)
+        entering = {k: v for k, v in caught.items() if isinstance(v, Tensor) and k not in leaving}
+        memory = getattr(found, "encoder_last_hidden_state", None)
+        if memory is None or memory.shape[1] == queries:  # which is which?
+            self.alone = False
+        each: frozenset[str] = frozenset()
+        if self.whole:
+            entering = {PICTURE: images.to(self.place)}
+        if self.alone:
+            each = frozenset(k for k, v in entering.items() if v.ndim == 3 and v.shape[1] == queries)
+            first = next(k for k in (f"{PLACED}0", "hidden_states") if k in entering)
+            entering[first] = entering[first] + first_of(caught[AMONG])
+        return DetectorOutputs(found.logits, found.pred_boxes, entering, each), caught
 
     def _norms(self, given: Tensor, hidden: Tensor) -> int:
         """How often the decoder normalises what its last layer gives."""
@@ -166,7 +245,7 @@ class Detector:
         for _ in range(NORMS):
             found.append(float((given - hidden).detach().abs().max()))
             given = given if self.norm is None else self.norm(given)
-        best = min(range(NORMS), key=lambda times: found[times])
+        best = found.index(min(found))
         if found[best] > 1e-4 * float(hidden.abs().max()):
             raise ValueError(
                 "what the heads are given does not follow from the decoder's last layer and its "

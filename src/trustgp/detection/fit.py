@@ -17,7 +17,6 @@ from ..likelihoods import Finding
 from ..model import UncertaintyModel
 from ..tangents.modules import clone_module, unwrap
 from ..tangents.sketch import Sketch
-from .decoder_tail import ClassTail
 from .detector import AMONG, Detector
 from .model import DetectionModel
 from .query_rows import Detection, QueryRows, known_rows
@@ -53,7 +52,12 @@ def fit_detector(network: Any, train: Any, settings: Detection, **given: Any) ->
         held = as_scenes(options.validation, detector, size=size, name="validation")
     else:
         scenes, held = _split(*scenes)
-    tail = _tail(detector, scenes[0])
+    probe = scenes[0][[0, len(scenes[0]) // 2, len(scenes[0]) - 1]]  # a few pictures
+    try:
+        tail = detector.tail(probe)
+    except RuntimeError as error:
+        said = f"the detector takes no pictures [channels, height, width] of {tuple(probe.shape[1:])}"
+        raise ValueError(f"{said}: {error}") from error
     tangents = _tangents(settings, tail)
     names = tuple(name for name in detector(scenes[0][:1]).entering if name not in tail.tail.alike)
     rows = _rows(detector, names, scenes, settings, "train")
@@ -92,37 +96,21 @@ def _split(images: Tensor, things: list[Things]) -> tuple[Scenes, Scenes]:
         f"{int(number.sum())} of the {len(images)} training pictures are kept from the experts, to fit the "
         "size of the error bars; pass validation=, pictures that the detector has not seen, for honest ones."
     )
-    rest, tenth = (
-        (images[chosen], [things[i] for i in chosen.nonzero().flatten().tolist()])
-        for chosen in (~number, number)
-    )
+    parts = [[i for i, tenth in enumerate(number.tolist()) if tenth is held] for held in (False, True)]
+    rest, tenth = ((images[part], [things[i] for i in part]) for part in parts)
     return rest, tenth
-
-
-def _tail(detector: Detector, images: Tensor) -> ClassTail:
-    """Found on a few pictures; a detector that cannot take them is an error that says so."""
-    probe = images[torch.tensor([0, len(images) // 2, len(images) - 1])]
-    try:
-        return detector.tail(probe)
-    except RuntimeError as error:
-        raise ValueError(
-            f"the detector takes no pictures [channels, height, width] of {tuple(images.shape[1:])}: {error}"
-        ) from error
 
 
 def _tangents(settings: Detection, tail: nn.Module) -> Sketch:
     """Of the parameters that were named, or of all but those with which queries look at each other."""
-    there = dict(tail.named_parameters())
-    tangents = settings.tangents
-    if tangents is None and settings.whole:
-        return Sketch()
+    there, tangents = dict(tail.named_parameters()), settings.tangents
     if tangents is None:
-        return Sketch(DIM, parameters=tuple(name for name in there if AMONG not in name))
+        own = tuple(name for name in there if AMONG not in name)
+        return Sketch() if settings.whole else Sketch(DIM, parameters=own)
     unknown = [] if isinstance(tangents.parameters, str) else set(tangents.parameters) - there.keys()
     if unknown:
-        raise ValueError(
-            f"Detection(tangents=...): '{min(unknown)}' is no parameter; there are {', '.join(there)}."
-        )
+        known = ", ".join(there)
+        raise ValueError(f"Detection(tangents=...): '{min(unknown)}' is no parameter; there are {known}.")
     return tangents
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.rows import finite_rows
 from ..data.trees import leaves
 from ..export.trace.trace import traced
-from ..likelihoods.prediction import ClassPrediction, Detections
+from ..likelihoods.prediction import Detections
 from ..metrics.boxes import corners
 from ..state.model_state import FittedModel, of_state
 from .detector import Detector
@@ -57,7 +57,10 @@ class DetectionModel(FittedModel):
         fine = pictures if bool(good.all()) else pictures[good]
         parts = fine.split(PICTURES) if len(fine) else ()
         found = iter([one for part in parts for one in self._predict(detector, part)])
-        return [next(found) if fine else self._unknown() for fine in good.tolist()]
+        place, labels = detector.place, detector.labels
+        empty, four, told = place.new_zeros(0), place.new_zeros(0, 4), place.new_zeros(0, labels + 1)
+        unknown = Detections(four, four, empty.long(), empty, told, empty, False, self._limit)
+        return [next(found) if fine else unknown for fine in good.tolist()]
 
     def traced(self) -> DetectionModel:
         """The same model with its error bar recorded as a graph: exact to rounding, and faster for few rows.
@@ -65,14 +68,6 @@ class DetectionModel(FittedModel):
         Takes a few seconds. Boxes and classes are the detector's own all the same.
         """
         return DetectionModel(self.state, record=True)
-
-    def _told(self, rows: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Of each row the probabilities of the classes, and the novelty."""
-        if self._recorded is not None:
-            return self._recorded(rows)
-        said = self.finding.predict(rows)
-        assert isinstance(said, ClassPrediction)
-        return said.probabilities, said.score
 
     def _predict(self, detector: Detector, images: Tensor) -> list[Detections]:
         seen = detector(images)
@@ -82,23 +77,18 @@ class DetectionModel(FittedModel):
         boxes = (corners(seen.boxes) * size)[image, query]
         confidence, kind = chances[image, query].max(dim=1)
         told, score = chances.new_zeros(0, detector.labels + 1), boxes.new_zeros(0)
-        if len(image):
-            told, score = self._told(seen.rows(self.state.names, image, query))
+        rows = seen.rows(self.state.names, image, query)
+        if len(image) and self._recorded is not None:
+            told, score = self._recorded(rows)
+        elif len(image):
+            said = self.finding.predict(rows)
+            told, score = said.probabilities, said.score
         std = self.state.edges.std(score).to(boxes)
         sizes = torch.bincount(image, minlength=len(images)).tolist()
         parts = zip(*(p.split(sizes) for p in (boxes, std, kind, confidence, told, score)), strict=True)
         sound = torch.isfinite(seen.logits.sum(dim=(1, 2)) + seen.boxes.sum(dim=(1, 2))).tolist()
-        return [
-            Detections(*lot, valid=valid, _threshold=self._limit)
-            for lot, valid in zip(parts, sound, strict=True)
-        ]
-
-    def _unknown(self) -> Detections:
-        """Of a picture that holds NaN."""
-        place = self.state.detector.place
-        empty, four = place.new_zeros(0), place.new_zeros(0, 4)
-        kinds, told = empty.long(), place.new_zeros(0, self.network.config.num_labels + 1)
-        return Detections(four, four, kinds, empty, told, empty, False, self._limit)
+        pairs = zip(parts, sound, strict=True)
+        return [Detections(*lot, valid=valid, _threshold=self._limit) for lot, valid in pairs]
 
     @property
     def _limit(self) -> float | None:
@@ -171,13 +161,12 @@ class DetectionRunner:
         if isinstance(images, Tensor) and images.ndim != 4:
             raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
         found = self.model.predict(images)
-        told = [one.summary for one in found]
-        novelty = torch.tensor([one["novelty"] for one in told], dtype=torch.float64)
-        std = torch.tensor([one["std"] for one in told], dtype=torch.float64)
-        valid = torch.tensor([one.valid for one in found], dtype=torch.bool)
+        told = [{**one.summary, "valid": one.valid} for one in found]
+        columns = ([one[name] for one in told] for name in ("novelty", "std", "valid"))
+        novelty, std, valid = (torch.tensor(column, dtype=torch.float64) for column in columns)
         return {
             "mean": torch.tensor([[float(len(one))] for one in found]).reshape(-1, 1),
             "variance": std.square()[:, None],
             "novelty": novelty,
-            "valid": valid & torch.isfinite(std) & torch.isfinite(novelty),
+            "valid": valid.bool() & torch.isfinite(std) & torch.isfinite(novelty),
         }

@@ -84,11 +84,9 @@ def kept(chances: Tensor, settings: Detection) -> tuple[Tensor, Tensor]:
 
 
 def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) -> tuple[Tensor, Tensor]:
-    """The query of each thing [k], -1 where there are fewer, and the overlap of its box [k].
-
-    The assignment costs least (Hungarian), by classes [Q, C] and boxes in pixels [Q, 4]; distances are
-    divided by the side of the picture.
-    """
+    """The query of each thing [k], -1 where there are fewer, and the overlap of its box [k]. The assignment
+    costs least (Hungarian), by classes [Q, C] and boxes in pixels [Q, 4]; distances are divided by the side
+    of the picture."""
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
     if len(things.labels) == 0:
@@ -107,19 +105,11 @@ def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) 
 
 
 def known_rows(
-    detector: Detector,
-    names: Sequence[str],
-    images: Tensor,
-    things: Sequence[Things],
-    settings: Detection,
+    detector: Detector, names: Sequence[str], images: Tensor, things: Sequence[Things], settings: Detection
 ) -> QueryRows:
-    """Every query that has found a thing in pictures, and those that are kept although they have not.
-
-    `names` are those of the tensors that enter the tail and differ from picture to picture.
-    """
-    parts = []
-    device = detector.place.device
-    height, width = images.shape[2:]
+    """Every query that has found a thing in pictures, and those that are kept although they have not. `names`
+    are those of the tensors that enter the tail and differ from picture to picture."""
+    parts, device, (height, width) = [], detector.place.device, images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)
     for start in range(0, len(images), PICTURES):
         outputs = detector(images[start : start + PICTURES])

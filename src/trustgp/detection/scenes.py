@@ -28,16 +28,14 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
     if isinstance(images, LISTS):
         if not images:
             return torch.zeros(0, channels, *(size or (0, 0)))
-        shapes = {_shape(one) for one in images}
         strange = [type(one).__name__ for one in images if _shape(one) is None]
         if strange:
             raise ValueError(
                 f"pictures are a list with a {strange[0]}; tensors [{channels}, height, width] are needed."
             )
+        shapes = sorted({tuple(one.shape) for one in images})
         if len(shapes) > 1:
-            raise ValueError(
-                f"pictures have different shapes {sorted(filter(None, shapes))}; bring them to one size."
-            )
+            raise ValueError(f"pictures have different shapes {shapes}; bring them to one size.")
         images = torch.stack(list(images))
     shape = _shape(images)
     if shape is None or len(shape) not in (3, 4):
@@ -58,11 +56,9 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
 def as_scenes(
     given: Any, detector: Detector, *, name: str, size: tuple[int, int] | None = None
 ) -> tuple[Tensor, list[Things]]:
-    """Pictures and their things: a pair (images, things), or a Dataset or DataLoader of such pairs.
-
-    Things are `Things`, pairs (boxes, labels), or dicts with these keys; boxes in pixels: left, top, right,
-    bottom. Pictures must have this size, height and width; None: any. `name` is for errors.
-    """
+    """Pictures and their things: a pair (images, things), or a Dataset or DataLoader of such pairs. Things
+    are `Things`, pairs (boxes, labels), or dicts with these keys; boxes in pixels: left, top, right, bottom.
+    Pictures must have this size, height and width; None: any. `name` is for errors."""
     pictures, things = _read(given, detector.channels, name)
     if len(pictures) == 0:
         raise ValueError(f"{name} holds no pictures.")
@@ -72,10 +68,8 @@ def as_scenes(
         raise ValueError(f"{name}: {error}") from error
     if len(things) != len(images):
         raise ValueError(f"{name} has {len(images)} pictures, but things for {len(things)}.")
-    height, width = images.shape[2:]
-    things = [
-        _checked(one, height, width, detector.labels, f"{name}, picture {i}") for i, one in enumerate(things)
-    ]
+    sides = images.shape[2:]
+    things = [_checked(one, sides, detector.labels, f"{name}, picture {i}") for i, one in enumerate(things)]
     broken = (~finite_rows(images)).nonzero().flatten().tolist()
     if broken:
         raise ValueError(
@@ -94,9 +88,8 @@ def _read(given: Any, channels: int, name: str) -> tuple[Any, list[Any]]:
         rows = [given[i] for i in range(len(given))]  # type: ignore[arg-type]
         return [row[0] for row in rows], [row[1] for row in rows]
     if not isinstance(given, LISTS) or len(given) != 2:
-        raise ValueError(
-            f"{name} is a {type(given).__name__}; (images, things), a Dataset or DataLoader is needed."
-        )
+        kind = type(given).__name__
+        raise ValueError(f"{name} is a {kind}; (images, things), a Dataset or DataLoader is needed.")
     images, things = given
     pictures = isinstance(images, LISTS) or len(_shape(images) or ()) == 4
     if not pictures or not isinstance(things, LISTS):
@@ -113,10 +106,10 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def _checked(one: Any, height: int, width: int, labels: int, where: str) -> Things:
+def _checked(one: Any, sides: torch.Size, labels: int, where: str) -> Things:
     if isinstance(one, dict) and {"boxes", "labels"} <= one.keys():
-        one = Things(one["boxes"], one["labels"])
-    elif isinstance(one, LISTS) and len(one) == 2:
+        one = one["boxes"], one["labels"]
+    if isinstance(one, LISTS) and len(one) == 2:
         one = Things(*one)
     if not isinstance(one, Things):
         raise ValueError(f"{where}: things are a {type(one).__name__}; Things(boxes, labels) is needed.")
@@ -129,6 +122,7 @@ def _checked(one: Any, height: int, width: int, labels: int, where: str) -> Thin
         raise ValueError(f"{where}: {len(boxes)} boxes, but {len(kinds)} labels.")
     if len(kinds) and (int(kinds.min()) < 0 or int(kinds.max()) >= labels):
         raise ValueError(f"{where}: labels {kinds.tolist()}; the detector knows 0 to {labels - 1}.")
+    height, width = sides
     edge = boxes.new_tensor([width, height, width, height]) + 1.0
     bad = ~torch.isfinite(boxes).all(1) | (boxes < -1.0).any(1) | (boxes > edge).any(1)
     bad |= (boxes[:, 2:] <= boxes[:, :2]).any(1)

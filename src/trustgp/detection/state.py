@@ -71,9 +71,7 @@ class Edges:
 @dataclass(frozen=True, eq=False)
 class DetectorState:
     """A detector and its error bar: how sure its classes are, and, from the same kernel, its edges.
-
-    `held_scores` are the novelty of the held-out detections that have found a thing, float64, [k].
-    """
+    `held_scores` are the novelty of the held-out detections that have found a thing, float64, [k]."""
 
     network: Any  # a private copy
     finding: UncertaintyModel  # fitted on rows, each a query of a picture: is there anything, and what?

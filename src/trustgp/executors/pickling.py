@@ -91,17 +91,13 @@ class _Packer(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor):
             self.devices.add(obj.device.type)
-            if _travels_beside(obj):
+            # large and plain: its memory is all there is to it
+            plain = type(obj) is Tensor and obj.layout == torch.strided and not obj.requires_grad
+            plain = plain and obj.device.type == "cpu" and not (obj.is_conj() or obj.is_neg())
+            if plain and obj.is_contiguous() and obj.nbytes >= BESIDE:
                 memory: Any = obj.flatten().view(torch.uint8).numpy()
                 return _tensor, (pickle.PickleBuffer(memory), obj.dtype, tuple(obj.shape))
         return super().reducer_override(obj)
-
-
-def _travels_beside(tensor: Tensor) -> bool:
-    """Whether it is large and plain: its memory is all there is to it."""
-    plain = type(tensor) is Tensor and tensor.layout == torch.strided and not tensor.requires_grad
-    plain = plain and tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
-    return plain and tensor.is_contiguous() and tensor.numel() * tensor.element_size() >= BESIDE
 
 
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,12 @@ class Processes:
             return
         lost = None
         with tempfile.TemporaryDirectory(prefix="trustgp-") as folder:
-            shared = _write(pack(function).parts, Path(folder) / "shared")
+            path = Path(folder) / "shared"
+            solve = partial(_solve, str(path), _write(pack(function).parts, path))
             waiting = dict(enumerate(tasks))
             for _ in range(1 + self.retries):
                 try:
-                    yield from self._attempt(shared, waiting)
+                    yield from self._attempt(solve, waiting)
                     return
                 except BrokenProcessPool as error:
                     lost = error
@@ -74,14 +76,14 @@ class Processes:
             sorted(waiting),
         ) from lost
 
-    def _attempt(self, shared: _Shared, waiting: dict[int, Any]) -> Iterator[tuple[int, Any]]:
+    def _attempt(self, solve: Any, waiting: dict[int, Any]) -> Iterator[tuple[int, Any]]:
         """Results of the waiting tasks, which then wait no more; a killed worker is a BrokenProcessPool."""
         pool, upcoming = self._pool.of(self.workers), iter(list(waiting.items()))
         flying: dict[Any, int] = {}
 
         def launch() -> None:
             for position, task in islice(upcoming, 2 * self.workers - len(flying)):
-                flying[pool.submit(_solve, shared, task)] = position
+                flying[pool.submit(solve, task)] = position
 
         try:
             launch()
@@ -123,26 +125,9 @@ class _Pool:
         return _Pool, ()  # processes do not travel
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """A file of parts, one after another."""
-
-    path: str
-    sizes: tuple[int, ...]  # of each part, in bytes
-
-    def parts(self) -> list[memoryview]:
-        """Views of the file, mapped into memory: as many workers as there are read the same pages."""
-        with open(self.path, "rb") as file:
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        found, start = [], 0
-        for size in self.sizes:
-            found.append(whole[start : start + size])
-            start += size + -size % ALIGNED
-        return found
-
-
-def _write(parts: Sequence[memoryview], path: Path) -> _Shared:
-    sizes = tuple(part.nbytes for part in parts)
+def _write(parts: Sequence[memoryview], path: Path) -> list[int]:
+    """Write a file of parts, one after another, each aligned; the size of each, in bytes."""
+    sizes = [part.nbytes for part in parts]
     try:
         with path.open("wb") as file:
             for part in parts:
@@ -154,7 +139,7 @@ def _write(parts: Sequence[memoryview], path: Path) -> _Shared:
             f"what worker processes share ({sum(sizes)} bytes) could not be written to {path.parent}: "
             f"{error.strerror}. Let TMPDIR name a folder with more room, or use trustgp.Threads().",
         ) from error
-    return _Shared(os.fspath(path), sizes)
+    return sizes
 
 
 def _end_with(parent: int) -> None:
@@ -168,6 +153,14 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _solve(shared: _Shared, task: Any) -> Any:
+def _mapped(path: str, sizes: list[int]) -> list[memoryview]:
+    """The parts, mapped into memory: as many workers as there are read the same pages."""
+    with open(path, "rb") as file:
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    starts = accumulate((size + -size % ALIGNED for size in sizes), initial=0)
+    return [whole[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+def _solve(path: str, sizes: list[int], task: Any) -> Any:
     """In a worker."""
-    return work(held(shared.path, shared.parts), task)
+    return work(held(path, lambda: _mapped(path, sizes)), task)

@@ -36,12 +36,7 @@ class Ray:
     """
 
     def __init__(
-        self,
-        address: str | None = None,
-        workers: int | None = None,
-        *,
-        gpus: float = 0.0,
-        retries: int = 3,
+        self, address: str | None = None, workers: int | None = None, *, gpus: float = 0.0, retries: int = 3
     ) -> None:
         check_counts(workers=workers, retries=retries)
         if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
@@ -129,11 +124,9 @@ class Ray:
 
 
 def _begin(ray: Any, **options: Any) -> None:
-    """`ray.init` in a thread that lasts as long as this process.
-
-    The processes of a cluster that Ray starts here end with the thread that started them, and this process
-    with them: it may be a thread that ends soon.
-    """
+    """`ray.init` in a thread that lasts as long as this process. The processes of a cluster that Ray starts
+    here end with the thread that started them, and this process with them: it may be a thread that ends
+    soon."""
     if threading.current_thread() is threading.main_thread():
         ray.init(**options)
         return

@@ -7,13 +7,6 @@ from .onnx.export import OnnxRunner, export_onnx, open_onnx
 from .trace.trace import traced
 
 __all__ = [
-    "Compiled",
-    "ExportError",
-    "Graph",
-    "OnnxRunner",
-    "compile",
-    "export_onnx",
-    "open_compiled",
-    "open_onnx",
+    "Compiled", "ExportError", "Graph", "OnnxRunner", "compile", "export_onnx", "open_compiled", "open_onnx",
     "traced",
-]
+]  # fmt: skip

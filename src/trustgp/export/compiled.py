@@ -46,13 +46,10 @@ def compile(
     path is returned.
 
     Args:
-        model: The fitted model; it is not changed.
         path: Ends in ".pt2".
         example_inputs: A few rows, as the network takes them. None: training rows, if it still has them.
-        input_names, input_units: Of the numbers of a row, such as "q1" and "rad"; they are put into the file.
-        output_names, output_units: Of the network's outputs, likewise.
-        calibration_date: When the model was calibrated; put into the file.
         options: Settings of inductor, such as {"max_autotune": True}.
+        model, input_names, output_names, input_units, output_units, calibration_date: As of `export_onnx`.
 
     Raises:
         ExportError: When the model cannot be exported, or the package does not say what `model.predict` says.
@@ -60,7 +57,16 @@ def compile(
     path = Path(path)
     if path.suffix != SUFFIX:
         raise ValueError(f"path={str(path)!r}; a package's name must end in {SUFFIX}.")
-    rows = to_device(_examples(model, example_inputs), model.device)
+    if example_inputs is not None:
+        rows = rows_like(example_inputs, model.origin.structure)
+    elif model.memory is not None:
+        held = model.memory.rows
+        rows = take(held.inputs, torch.arange(min(32, len(held))))
+    else:
+        raise ValueError(
+            "this model holds no rows; pass example_inputs=, some rows as the network takes them."
+        )
+    rows = to_device(rows, model.device)
     columns = (input_names, input_units, output_names, output_units)
     facts = describe(model, rows, columns, calibration_date)
     module = traced(model, rows)
@@ -82,10 +88,19 @@ def open_compiled(path: str | Path) -> Compiled:
     It holds machine code, which runs when it is opened: open only files that you trust. Damaged files, other
     packages, and those for another kind of machine are refused before that.
     """
-    facts = read_facts(Path(path))
-    _check_machine(facts, path)
     from torch._inductor import aoti_load_package
 
+    facts = read_facts(Path(path))
+    machine, here = facts.get("AOTI_MACHINE", ""), platform.machine()
+    able = torch.backends.cpu.get_cpu_capability()
+    wide = "AVX512" in facts.get("AOTI_CPU_ISA", "") and "AVX512" not in able
+    if machine not in ("", here) or wide:  # its instructions are not those of this processor
+        raise ArtifactError(
+            f"{path}: compiled for {machine} with {facts.get('AOTI_CPU_ISA')}; this is {here} with {able}. "
+            "Compile it on this kind of machine."
+        )
+    if facts["device"] == "cuda" and not torch.cuda.is_available():
+        raise ArtifactError(f"{path}: compiled for a GPU, and there is none here.")
     return Compiled(aoti_load_package(str(path)), facts)
 
 
@@ -102,11 +117,8 @@ class Compiled:
         self._device = torch.device(metadata["device"])
 
     def __call__(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The answers for these rows, by name.
-
-        The machine code does not look at what it is given, so that is done here: structure, shapes, at
-        least one row; numbers of another precision are converted.
-        """
+        """The answers for these rows, by name. The machine code does not look at what it is given, so that is
+        done here: structure, shapes, at least one row; numbers of another precision are converted."""
         inputs = rows_like(inputs, self._structure)
         if count(inputs) == 0:
             raise ValueError("inputs hold no rows.")
@@ -118,9 +130,8 @@ class Compiled:
         return dict(self._run(*flat))
 
     def __repr__(self) -> str:
-        return (
-            f"Compiled({self._structure} {self._shapes} on {self._device} to {', '.join(self.output_names)})"
-        )
+        inputs, answers = f"{self._structure} {self._shapes}", ", ".join(self.output_names)
+        return f"Compiled({inputs} on {self._device} to {answers})"
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -148,16 +159,6 @@ def _package(module: torch.fx.GraphModule, flat: list[Tensor], path: Path, setti
     aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
 
 
-def _examples(model: UncertaintyModel, given: Inputs | None) -> Inputs:
-    if given is not None:
-        return rows_like(given, model.origin.structure)
-    if model.memory is None:
-        raise ValueError(
-            "this model holds no rows; pass example_inputs=, some rows as the network takes them."
-        )
-    return model.memory.rows.take(torch.arange(min(32, len(model.memory.rows))))
-
-
 def _layout(model: UncertaintyModel, rows: Inputs, answers: list[str]) -> dict[str, str]:
     """What who calls the machine code must know: it does not look at what it is given."""
     tensors = leaves(rows)
@@ -170,17 +171,3 @@ def _layout(model: UncertaintyModel, rows: Inputs, answers: list[str]) -> dict[s
         "torch": torch.__version__,
     }
     return {PREFIX + name: value for name, value in layout.items()}
-
-
-def _check_machine(facts: Mapping[str, str], path: str | Path) -> None:
-    """Raise where its instructions are not those of this processor."""
-    machine, here = facts.get("AOTI_MACHINE", ""), platform.machine()
-    able = torch.backends.cpu.get_cpu_capability()
-    wide = "AVX512" in facts.get("AOTI_CPU_ISA", "") and "AVX512" not in able
-    if machine not in ("", here) or wide:
-        raise ArtifactError(
-            f"{path}: compiled for {machine} with {facts.get('AOTI_CPU_ISA')}; this is {here} with {able}. "
-            "Compile it on this kind of machine."
-        )
-    if facts["device"] == "cuda" and not torch.cuda.is_available():
-        raise ArtifactError(f"{path}: compiled for a GPU, and there is none here.")

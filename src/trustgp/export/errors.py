@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.trees import Inputs, copied
+from ..data.user_warnings import optional_package
 from ..tangents.network import HALF, TangentNetwork, call
 
 
@@ -21,13 +21,12 @@ class ExportError(ValueError):
 
 def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str) -> None:
     """Raise where some parameters' gradients have no closed form in the graph."""
-    if not names:
-        return
-    why = f" ({reason})" if reason else ""
-    raise ExportError(
-        f"the gradients of '{names[0]}' in {_layer(network.module, names[0])} cannot be written as a "
-        f"graph{why}; fit with tangents on other parameters: Sketch(parameters=...) or 'last'."
-    )
+    if names:
+        why = f" ({reason})" if reason else ""
+        raise ExportError(
+            f"the gradients of '{names[0]}' in {_layer(network.module, names[0])} cannot be written as a "
+            f"graph{why}; fit with tangents on other parameters: Sketch(parameters=...) or 'last'."
+        )
 
 
 def _layer(network: nn.Module, parameter: str) -> str:
@@ -37,10 +36,8 @@ def _layer(network: nn.Module, parameter: str) -> str:
 
 
 def refuse_network(network: nn.Module) -> None:
-    """Raise where a layer is recurrent: its loop over time has no fixed length in a graph.
-
-    And where one works in half precision: it rounds more than a graph may differ from `predict`.
-    """
+    """Raise where a layer is recurrent: its loop over time has no fixed length in a graph. And where one
+    works in half precision: it rounds more than a graph may differ from `predict`."""
     for name, module in network.named_modules():
         if isinstance(module, nn.RNNBase | nn.RNNCellBase):
             raise ExportError(
@@ -57,36 +54,28 @@ def refuse_network(network: nn.Module) -> None:
 
 def needs(*packages: str) -> None:
     """Raise unless these optional packages are there."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImportError(f'{missing[0]} is not installed; pip install "trustgp[export]".')
+    for name in packages:
+        optional_package(name, f'{name} is not installed; pip install "trustgp[export]".')
 
 
 def where_called(network: nn.Module, inputs: Inputs, operation: str) -> str:
     """The layer that calls an operation such as "aten.erfinv", or the one it is the backward pass of."""
-    watch = _Watch({operation, operation.removesuffix("_backward")})
+    names, inside, found = {operation, operation.removesuffix("_backward")}, [], []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found.extend(inside[-1:] if str(func).rpartition(".")[0] in names else [])
+            return func(*args, **(kwargs or {}))
+
+    def leave(*_: Any) -> None:
+        inside.pop()
+
     with ExitStack() as hooks:
         for name, module in network.named_modules():
             said = f"'{name}' ({type(module).__name__})"
-            enter = module.register_forward_pre_hook(lambda m, a, said=said: watch.stack.append(said))
-            for hook in (enter, module.register_forward_hook(watch.leave, always_call=True)):
+            enter = module.register_forward_pre_hook(lambda m, a, said=said: inside.append(said))
+            for hook in (enter, module.register_forward_hook(leave, always_call=True)):
                 hooks.enter_context(hook)
-        with torch.no_grad(), watch:
+        with torch.no_grad(), Watch():
             call(network, copied(inputs))
-    return watch.found
-
-
-class _Watch(TorchDispatchMode):
-    """Notes the innermost module in which one of some operations is called first."""
-
-    def __init__(self, names: set[str]) -> None:
-        super().__init__()
-        self.names, self.stack, self.found = names, [], ""
-
-    def leave(self, *_: Any) -> None:
-        self.stack.pop()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if str(func).rpartition(".")[0] in self.names and not self.found and self.stack:
-            self.found = self.stack[-1]
-        return func(*args, **(kwargs or {}))
+    return next(iter(found), "")

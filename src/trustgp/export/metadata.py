@@ -35,11 +35,8 @@ def describe(
     columns: Sequence[Sequence[str] | None],
     date: str | datetime.date | None,
 ) -> dict[str, str]:
-    """The metadata of a model, all of it text.
-
-    The `columns` hold texts for the numbers of a row, in the order of `COLUMNS`; `date` is that of the
-    calibration. None: not told.
-    """
+    """The metadata of a model, all of it text. The `columns` hold texts for the numbers of a row, in the
+    order of `COLUMNS`; `date` is that of the calibration. None: not told."""
     origin, alarm = model.origin, model.alarm
     date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
@@ -97,10 +94,9 @@ def sealed(made: Any, table: dict[str, str]) -> bytes:
 def digest_place(content: bytes) -> int:
     """Where the digest stands, which is at the end of the file; -1: there is none."""
     place = content.rfind(DIGEST.encode())
-    if place < 0:
-        return -1
     start = place + len(DIGEST) + 2  # the tag and the length of the value
-    return start if content[start - 2 : start] == b"\x12\x40" and len(content) >= start + 64 else -1
+    there = place >= 0 and content[start - 2 : start] == b"\x12\x40" and len(content) >= start + 64
+    return start if there else -1
 
 
 def is_whole(content: bytes) -> bool:

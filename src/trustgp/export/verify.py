@@ -60,10 +60,8 @@ def require_equal(
 def differences(
     model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs
 ) -> dict[str, float]:
-    """By which answers differ more than they may: how much more, by their names; empty: all is well.
-
-    The other form `run` takes inputs, and gives a dict of arrays or tensors; `example` holds a few rows.
-    """
+    """By which answers differ more than they may: how much more, by their names; empty: all is well. The
+    other form `run` takes inputs, and gives a dict of arrays or tensors; `example` holds a few rows."""
     rows, worst = check_rows(example), {}
     for batch in BATCHES:
         part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
@@ -83,20 +81,18 @@ def _excess(
         return dict.fromkeys(wanted.keys() ^ found.keys(), torch.inf)
     allowed = tolerances(expected, wanted)
     other = (wanted["expert"].cpu() != found["expert"]).reshape(len(expected), -1).any(dim=1)
-    tied = _tied(model, inputs) if bool(other.any()) else torch.zeros_like(other)
+    counts = ~(other & _tied(model, inputs)) if bool(other.any()) else ~other
     worst = {}
     for name, value in wanted.items():
-        value, other_value = value.cpu().double(), found[name].double()
-        if value.shape != other_value.shape:
+        value, second = value.cpu().double(), found[name].double()
+        if value.shape != second.shape:
             worst[name] = torch.inf
             continue
-        apart = (value - other_value).abs()
-        same = (value == other_value) | (value.isnan() & other_value.isnan())
+        same = (value == second) | (value.isnan() & second.isnan())
         unlike = ~expected.valid.cpu().reshape(-1, *[1] * (value.ndim - 1)) & ~value.isfinite()
-        same = same | (unlike & ~other_value.isfinite())  # what has overflowed may do so in several ways
-        share = torch.where(same, 0.0, apart / allowed[name].cpu().double())
-        share = torch.where(share.isnan(), torch.inf, share)
-        worst[name] = float(share[~(other & tied)].max()) if bool((~(other & tied)).any()) else 0.0
+        same = same | (unlike & ~second.isfinite())  # what has overflowed may do so in several ways
+        share = torch.where(same, 0.0, (value - second).abs() / allowed[name].cpu().double())
+        worst[name] = max(share.nan_to_num(torch.inf, torch.inf)[counts].flatten().tolist(), default=0.0)
     return worst
 
 

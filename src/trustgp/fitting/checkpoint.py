@@ -83,7 +83,11 @@ class Checkpoint:
                 except ArtifactError:
                     path.unlink()
                     continue
-                if _belongs(solved.expert.rows.cpu(), int(solved.expert.own), task):
+                rows, own = solved.expert.rows.cpu(), int(solved.expert.own)
+                complete = own == min(len(task.own), task.quota.own)
+                # the same settings on another machine may divide the rows a little differently
+                mine, lent = torch.isin(rows[:own], task.own), torch.isin(rows[own:], task.candidates)
+                if complete and bool(mine.all()) and bool(lent.all()):
                     found[expert] = solved
         return found
 
@@ -99,8 +103,7 @@ class Checkpoint:
             dtype = torch.int64 if name == "output" else torch.float64
             held[name] = reader.take(f"held.{name}", dtype, None)
         reader.finish()
-        device = tangents.network.device
-        read_back = moved(read_back, lambda tensor: tensor.to(device))
+        read_back = moved(read_back, lambda tensor: tensor.to(tangents.network.device))
         return Solved(read_back, CalibrationRows(**held) if held else None)
 
     def _text(self, mixture: int, expert: int) -> dict[str, Any]:
@@ -108,16 +111,6 @@ class Checkpoint:
 
     def _path(self, mixture: int, expert: int) -> Path:
         return self.folder / f"expert-{mixture:03d}-{expert:05d}.trustgp"
-
-
-def _belongs(rows: Tensor, own: int, task: Task) -> bool:
-    """Whether an expert holds rows that this task would have given it.
-
-    The same settings on another machine may divide the rows a little differently.
-    """
-    complete = own == min(len(task.own), task.quota.own)
-    mine, lent = bool(torch.isin(rows[:own], task.own).all()), torch.isin(rows[own:], task.candidates)
-    return complete and mine and bool(lent.all())
 
 
 @contextmanager
@@ -161,7 +154,5 @@ def _kept(store: Checkpoint | None) -> str:
     if store is None:
         return "Nothing of it is kept; with checkpoint=FOLDER solved experts are, and the same call goes on."
     count = len(list(store.folder.glob("expert-*.trustgp")))
-    number = (
-        f"{count} solved expert{' is' if count == 1 else 's are'}" if count else "no solved expert is yet"
-    )
-    return f"{number} in {store.folder}; the same call goes on from there."
+    found = f"{count} solved expert{' is' if count == 1 else 's are'}" if count else "no solved expert is yet"
+    return f"{found} in {store.folder}; the same call goes on from there."

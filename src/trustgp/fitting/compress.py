@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -10,21 +10,15 @@ import torch
 from ..data.rows import Rows, read_rows
 from ..executors.progress import Reporter, reporting
 from ..experts.shrink import Sizes
-from ..experts.witness import WitnessState
 from ..state.model_state import FittedModel, ModelState
 from .calibrate import recalibrate
 
 LEAST = {"rows": 1, "rank": 1, "gate": 2, "witness": 0}
 # Rows of an expert, rows of the gate, directions of a cell of the witness: each in two precisions.
 STEPS = (
-    (512, 256, 512),
-    (256, 128, 512),
-    (128, 128, 512),
-    (128, 64, 128),
-    (64, 64, 64),
-    (32, 64, 32),
-    (16, 32, 0),
-)
+    (512, 256, 512), (256, 128, 512), (128, 128, 512), (128, 64, 128),
+    (64, 64, 64), (32, 64, 32), (16, 32, 0),
+)  # fmt: skip
 RANK = 128  # directions of an expert that keeps all its rows
 Model = TypeVar("Model", bound=FittedModel)
 
@@ -62,7 +56,17 @@ def compress(
             threshold is gone.
         progress: Whether to show a bar in a terminal.
     """
-    sizes = _sizes(rows, rank, dtype, gate, witness)
+    if dtype is not None and dtype not in ("float16", torch.float16):
+        raise ValueError(
+            f'dtype={dtype!r}; allowed are "float16", and None for what the model was fitted in.'
+        )
+    sizes = Sizes(rows, rank, dtype is not None, gate, witness)
+    for name, least in LEAST.items():
+        value = getattr(sizes, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{name}={value!r}; a whole number of at least {least} is needed, or None: all.")
+    if sizes == Sizes():
+        raise ValueError("nothing to compress: pass rows=, rank=, dtype=, gate= or witness=.")
     check_whole(model.state)
     held = None if validation is None else read_rows(validation, name="validation")
     with reporting(enabled=progress) as report:
@@ -90,33 +94,14 @@ def compressed(
     found = ModelState(state.network, mixtures, provenance, state.calibrations, witness)
     if validation is None:
         return found
-    if witness is not None and state.witness is not None:
-        witness = _reaching(witness, state.witness, validation)
+    before = state.witness
+    if witness is not None and before is not None:
+        # sure of itself for as many of these rows as before: with less known, all is more novel
+        inputs = validation.take(torch.arange(len(validation)))
+        share = (before(inputs).novelty <= before.reach).double().mean()
+        reach = torch.maximum(witness(inputs).novelty.quantile(share), before.reach)
+        witness = replace(witness, reach=reach.clamp_max(1.0))
     return recalibrate(replace(found, witness=witness, threshold=state.threshold), validation, report)
-
-
-def _reaching(witness: WitnessState, before: WitnessState, rows: Rows) -> WitnessState:
-    """The witness, sure of itself for as many of these rows as before: with less known, all is more novel."""
-    inputs = rows.take(torch.arange(len(rows)))
-    share = (before(inputs).novelty <= before.reach).double().mean()
-    reach = witness(inputs).novelty.quantile(share)
-    return replace(witness, reach=torch.maximum(reach, before.reach).clamp_max(1.0))
-
-
-def _sizes(rows: Any, rank: Any, dtype: Any, gate: Any, witness: Any) -> Sizes:
-    """The settings, checked."""
-    if dtype is not None and dtype not in ("float16", torch.float16):
-        raise ValueError(
-            f'dtype={dtype!r}; allowed are "float16", and None for what the model was fitted in.'
-        )
-    sizes = Sizes(rows, rank, dtype is not None, gate, witness)
-    for name, least in LEAST.items():
-        value = getattr(sizes, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{name}={value!r}; a whole number of at least {least} is needed, or None: all.")
-    if all(getattr(sizes, field.name) == field.default for field in fields(sizes)):
-        raise ValueError("nothing to compress: pass rows=, rank=, dtype=, gate= or witness=.")
-    return sizes
 
 
 def ladder(state: ModelState) -> list[Sizes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +45,7 @@ WITHIN = "within"  # in the folder of a checkpoint: experts that were limited fr
 FAR = 3.0  # how many times their distance from the mean strange rows lie
 BLOCKS = 10  # of validation rows, in their order: every second one scores
 LOT = 1024  # rows predicted at a time
+Form = tuple[str, ModelState]  # a model that is to be tried, with its name
 Best = TypeVar("Best")
 Model = TypeVar("Model", bound=FittedModel)
 
@@ -65,25 +67,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning(Generic[Best]):
-    """What was tried, and what was chosen. Made by `tune`.
+    """What was tried, and what was chosen. Made by `tune`."""
 
-    Args:
-        table: One line for each model that was tried.
-        best: The best model within the budget, calibrated on all validation rows.
-        chosen: Its name in the table.
-        budget: The limits, in words.
-        by: The score that decided.
-        split: Which rows calibrated and which scored, in words.
-        strange: What the novelty score was asked to tell apart, in words.
-    """
-
-    table: list[Trial]
-    best: Best = field(repr=False)
-    chosen: str
-    budget: str
-    by: str
-    split: str
-    strange: str
+    table: list[Trial]  # one line for each model that was tried
+    best: Best = field(repr=False)  # the best within the budget, calibrated on all validation rows
+    chosen: str  # its name in the table
+    budget: str  # the limits, in words
+    by: str  # the score that decided
+    split: str  # which rows calibrated and which scored, in words
+    strange: str  # what the novelty score was asked to tell apart, in words
 
     def __str__(self) -> str:
         return table_text(self.__rich__())
@@ -97,22 +89,14 @@ class Tuning(Generic[Best]):
             shown.add_column(name, justify="right")
         for row in self.table:
             figures = (f"{row.nll:.3f}", f"{row.corrected:.3f}", f"{row.auroc:.4f}")
-            moved = f"{100 * row.moved:.1f} %"
             sizes = (size_text(row.nbytes), size_text(row.file_bytes), f"{row.milliseconds:.2f}")
+            moved = f"{100 * row.moved:.1f} %"
             style = "bold" if row.name == self.chosen else None
             shown.add_row(row.name, *figures, moved, *sizes, "yes" if row.fits else "", style=style)
         return shown
 
     def plot(self, path: str | Path | None = None, *, dpi: int = 120) -> Any:
-        """Draw the frontier: NLL and AUROC against memory and time. Needs `trustgp[plots]`.
-
-        Args:
-            path: The PNG, PDF or SVG to write; None: none.
-            dpi: Pixels per inch of a PNG.
-
-        Returns:
-            The matplotlib figure.
-        """
+        """A figure: NLL and AUROC against memory and time; see `trustgp.plots`. Needs `trustgp[plots]`."""
         return draw_frontier(self.table, path, chosen=self.chosen, dpi=dpi)
 
 
@@ -192,67 +176,49 @@ def tune_state(
     )
 
 
-def _forms(state: ModelState, rows: Rows, train: Any, report: Reporter) -> Iterator[tuple[str, ModelState]]:
+def _forms(state: ModelState, rows: Rows, train: Any, report: Reporter) -> Iterator[Form]:
     """Every form with its name, calibrated on these rows, the model itself first."""
-    known: dict = {}
-    steps = ladder(state)
+
+    def form(whole: ModelState, sizes: Sizes, known: dict) -> ModelState:
+        again = sizes == Sizes()
+        return recalibrate(whole, rows, report) if again else compressed(whole, sizes, rows, report, known)
+
+    known, steps = {}, ladder(state)
     for sizes in report.track(steps, stage="making smaller", total=len(steps)):
-        yield str(sizes), _form(state, sizes, rows, report, known)
+        yield str(sizes), form(state, sizes, known)
     if train is None:
         return
     if has_output_selector(state.network):
         raise ValueError("a model that was fitted with output= cannot be fitted again here; leave train out.")
     again = _refits(state)
     for name, options in report.track(again, stage="fitting again", total=len(again)):
-        refit = _refitted(state, train, rows, options)
-        known = {}
+        refit, known = _refitted(state, train, rows, options), {}
         for sizes in AGAIN:
-            words = name if sizes == Sizes() else f"{name}, {sizes}"
-            yield words, _form(refit, sizes, rows, report, known)
-
-
-def _form(state: ModelState, sizes: Sizes, rows: Rows, report: Reporter, known: dict) -> ModelState:
-    if sizes == Sizes():
-        return recalibrate(state, rows, report)
-    return compressed(state, sizes, rows, report, known)
+            yield name if sizes == Sizes() else f"{name}, {sizes}", form(refit, sizes, known)
 
 
 def _refits(state: ModelState) -> list[tuple[str, dict[str, Any]]]:
     """Other models of the same rows, by name: options of a fit."""
-    options: dict[str, dict[str, Any]] = {}
-    if state.shape.outputs > 1 and state.provenance.outputs != "pseudo":
-        options['outputs="pseudo"'] = {"outputs": "pseudo"}
-    for width in WIDTHS:
-        options[f"Sketch({width})"] = {"tangents": Sketch(width)}
-    if isinstance(state.provenance.tangents, LayerFactors):
-        options["last layer"] = {"tangents": LayerFactors("last")}
-    return list(options.items())
+    mixed = state.shape.outputs > 1 and state.provenance.outputs != "pseudo"
+    layers = isinstance(state.provenance.tangents, LayerFactors)
+    return [
+        *([('outputs="pseudo"', {"outputs": "pseudo"})] if mixed else []),
+        *((f"Sketch({width})", {"tangents": Sketch(width)}) for width in WIDTHS),
+        *([("last layer", {"tangents": LayerFactors("last")})] if layers else []),
+    ]
 
 
 def _refitted(state: ModelState, train: Any, rows: Rows, options: dict[str, Any]) -> ModelState:
-    provenance = state.provenance
-    settings = {
-        "likelihood": provenance.likelihood,
-        "validation": rows,
-        "outputs": provenance.outputs,
-        "num_experts": len(state.mixtures[0].experts),
-        "witness": provenance.witness,
-        "seed": provenance.seed,
-        "progress": False,
-    }
+    same = {name: getattr(state.provenance, name) for name in ("likelihood", "outputs", "witness", "seed")}
+    same |= {"validation": rows, "num_experts": len(state.mixtures[0].experts), "progress": False}
     network = copy.deepcopy(state.network)  # the model's own is frozen
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(name in provenance.names)
-    return fit_model(network, train, FitOptions.parse(**{**settings, **options}))
+        parameter.requires_grad_(name in state.provenance.names)
+    return fit_model(network, train, FitOptions.parse(**{**same, **options}))
 
 
 def _tried(
-    forms: list[tuple[str, ModelState]],
-    rows: Rows,
-    novel: Inputs,
-    limits: Budget,
-    calls: int,
-    report: Reporter,
+    forms: Sequence[Form], rows: Rows, novel: Inputs, limits: Budget, calls: int, report: Reporter
 ) -> list[Trial]:
     """The figures of every form."""
     said = [scores(form, rows, novel) for _, form in report.track(forms, stage="scoring", total=len(forms))]
@@ -264,21 +230,17 @@ def _tried(
         moved = float((experts != said[0][1]).double().mean()) if alike else 1.0
         held = nbytes(form)
         sizes = {"nbytes": held, "file_bytes": file_bytes(form), "milliseconds": 1e3 * seconds}
-        fits = limits.allows(held, seconds)
-        found.append(Trial(name=name, **figures, moved=moved, **sizes, fits=fits))
+        found.append(Trial(name, **figures, moved=moved, **sizes, fits=limits.allows(held, seconds)))
     return found
 
 
 def halves(rows: Rows) -> tuple[Rows, Rows]:
-    """Rows to calibrate on and rows to score: ten blocks in their order, every second one scores.
-
-    Rows that follow each other in time stay together, so that few score beside their own neighbours.
-    """
-    if len(rows) < 2 * BLOCKS:
-        raise ValueError(
-            f"{len(rows)} validation rows; tuning splits them in two and needs {2 * BLOCKS} at least."
-        )
-    block = torch.arange(len(rows)) * BLOCKS // len(rows)
+    """Rows to calibrate on and rows to score: ten blocks in their order, every second one scores. Rows that
+    follow each other in time stay together, so that few score beside their own neighbours."""
+    n, least = len(rows), 2 * BLOCKS
+    if n < least:
+        raise ValueError(f"{n} validation rows; tuning splits them in two and needs {least} at least.")
+    block = torch.arange(n) * BLOCKS // n
     return rows.some(block % 2 == 0), rows.some(block % 2 == 1)
 
 
@@ -299,35 +261,29 @@ def made_strange(rows: Rows) -> Inputs:
 
 def scores(state: ModelState, rows: Rows, novel: Inputs) -> tuple[dict[str, float], Tensor]:
     """NLL, corrected NLL and AUROC of a model, and the expert of each row [n] or [n, G]."""
-    said, strange = _predicted(state, rows.inputs), _predicted(state, novel)
+    said, strange = (
+        Prediction.cat([predict(state, take(inputs, index)) for index in chunks(count(inputs), LOT)])
+        for inputs in (rows.inputs, novel)
+    )
     # the novelty score is infinite where nothing is known
     familiar, novel = (torch.where(p.valid, p.score.double(), torch.inf) for p in (said, strange))
     found = {"nll": _nll(said, rows.targets), "corrected": _nll(said.corrected, rows.targets)}
     return found | {"auroc": float(auroc(familiar, novel))}, said.expert
 
 
-def _predicted(state: ModelState, inputs: Inputs) -> Prediction:
-    return Prediction.cat([predict(state, take(inputs, index)) for index in chunks(count(inputs), LOT)])
-
-
 def _nll(said: Prediction, targets: Tensor) -> float:
     targets = targets.to(said.mean.device)
     if isinstance(said, ClassPrediction):
         return float(class_nll(said.probabilities, targets.flatten().long()).mean())
-    mean, variance = as_matrix(said.mean), as_matrix(said.variance)
-    return float(gaussian_nll(mean, variance, targets).mean())
+    return float(gaussian_nll(as_matrix(said.mean), as_matrix(said.variance), targets).mean())
 
 
 def times(states: Sequence[ModelState], rows: Rows, *, calls: int) -> list[float]:
     """Median seconds of a prediction for one row, of each model; they take turns."""
-    spent: list[list[float]] = [[] for _ in states]
     ones = [rows.take(torch.tensor([k % len(rows)])) for k in range(calls + 1)]
-    for turn, one in enumerate(ones):
-        for state, found in zip(states, spent, strict=True):
-            seconds = timed(lambda state=state, one=one: predict(state, one), state.device)
-            if turn:  # the first call of each warms up
-                found.append(seconds)
-    return [float(torch.tensor(found, dtype=torch.float64).median()) for found in spent]
+    spent = [[timed(partial(predict, state, one), state.device) for state in states] for one in ones]
+    # the first call of each warms up
+    return torch.tensor(spent[1:], dtype=torch.float64).median(dim=0).values.tolist()
 
 
 def _best(found: list[Trial], limits: Budget, by: str) -> int:

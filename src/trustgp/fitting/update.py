@@ -60,7 +60,10 @@ def update_state(
         _check_alike(before.rows, added)
         labels = _join_groups(before.groups, check_groups(groups, added))
         state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
-        rows = _joined(before.rows, added)
+        # the old rows, then the new ones; more than memory should hold go to a file
+        both = before.rows, replace(added, targets=added.targets.to(before.rows.targets))
+        batches = (rows.batch(index) for rows in both for index in chunks(len(rows), BATCH_ROWS))
+        rows = Rows(*gather(batches, name="old and new rows"), before.rows.ordered and added.ordered)
         whole = replace(before, rows=rows, groups=labels)
         after, mixtures, touched = _solved_again(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
@@ -79,11 +82,10 @@ def _checked(state: ModelState, new_rows: Any) -> Rows:
             f"this model was compressed ({state.provenance.compressed}) and no longer holds what new rows "
             "need; update the model that it was made from, and compress that again."
         )
-    added, wanted = read_rows(new_rows, name="new_rows"), state.provenance.structure
-    if structure(added.inputs) != wanted:
-        raise ValueError(
-            f"new_rows have the structure {structure(added.inputs)}; the model was fitted on {wanted}."
-        )
+    added = read_rows(new_rows, name="new_rows")
+    given, wanted = structure(added.inputs), state.provenance.structure
+    if given != wanted:
+        raise ValueError(f"new_rows have the structure {given}; the model was fitted on {wanted}.")
     return added
 
 
@@ -119,22 +121,13 @@ def _solved_again(
     return after, tuple(mixtures), touched
 
 
-def _joined(old: Rows, new: Rows) -> Rows:
-    """The old rows, then the new ones; more than memory should hold go to a file."""
-    new = replace(new, targets=new.targets.to(old.targets))
-    batches = (rows.batch(index) for rows in (old, new) for index in chunks(len(rows), BATCH_ROWS))
-    inputs, targets = gather(batches, name="old and new rows")
-    return Rows(inputs, targets, old.ordered and new.ordered)
-
-
 def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> WitnessState | None:
     """The witness on all rows, within what a budget had left it."""
-    provenance = state.provenance
-    if state.witness is None or provenance.witness is None:
-        return state.witness
-    limited = any(cap < NO_CAP for cap in provenance.cap)  # by a budget
-    room = state.witness.nbytes if limited else None
-    return update_witness(state.witness, rows, provenance.witness, context.nearby(), room)[0]
+    witness, provenance = state.witness, state.provenance
+    if witness is None or provenance.witness is None:
+        return witness
+    room = witness.nbytes if any(cap < NO_CAP for cap in provenance.cap) else None  # there was a budget
+    return update_witness(witness, rows, provenance.witness, context.nearby(), room)[0]
 
 
 def _recall(state: ModelState, train: Any, context: FitContext) -> Training:
@@ -161,15 +154,12 @@ def _recall(state: ModelState, train: Any, context: FitContext) -> Training:
 
 
 def _check_alike(rows: Rows, added: Rows) -> None:
-    """New rows must have the shape of the old ones."""
-    pairs = zip([*leaves(rows.first), rows.targets], [*leaves(added.first), added.targets], strict=True)
-    for old, new in pairs:
-        if old.shape[1:] != new.shape[1:]:
-            raise ValueError(
-                f"new_rows hold {tuple(new.shape[1:])} numbers a row where the model was fitted on "
-                f"{tuple(old.shape[1:])}."
-            )
-    for old, new in zip(leaves(rows.first), leaves(added.first), strict=True):
+    """New rows must have the shape of the old ones, and their inputs the type."""
+    *inputs, targets = zip(*([*leaves(one.first), one.targets] for one in (rows, added)), strict=True)
+    for old, new in ([tuple(value.shape[1:]) for value in pair] for pair in (*inputs, targets)):
+        if old != new:
+            raise ValueError(f"new_rows hold {new} numbers a row where the model was fitted on {old}.")
+    for old, new in inputs:
         if old.dtype != new.dtype:
             raise ValueError(f"new_rows hold {new.dtype} where the model was fitted on {old.dtype}.")
 
@@ -178,6 +168,4 @@ def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
     """Labels of all rows; new rows are new trajectories."""
     if (old is None) != (new is None):
         raise ValueError("pass groups for the new rows exactly when the model was fitted with groups.")
-    if old is None or new is None:
-        return None
-    return torch.cat([old, new + int(old.max()) + 1])
+    return None if old is None or new is None else torch.cat([old, new + int(old.max()) + 1])

@@ -76,10 +76,8 @@ class Likelihood(ABC):
     def calibrate(
         self, rows: Any, shape: Shape, targets: Tensor | None, *, seen: bool = False
     ) -> Calibrations:
-        """What can be learnt from held-out rows, as `calibration_rows` gave them; None: the defaults.
-
-        Targets are those of the training rows, if they are known; `seen`: the network was trained on `rows`.
-        """
+        """What can be learnt from held-out rows, as `calibration_rows` gave them; None: the defaults. Targets
+        are those of the training rows, if they are known; `seen`: the network was trained on `rows`."""
 
     @abstractmethod
     def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:

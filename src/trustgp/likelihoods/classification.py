@@ -158,7 +158,7 @@ def _labels(targets: Tensor, outputs: Tensor) -> Tensor:
 class Finding(Classification):
     """Classes of which the last is "no object", of logits that add up to the log odds of an object.
 
-    All logits of a row may be shifted so that they do (`detection.splitting.ClassTail`), which changes no
+    All logits of a row may be shifted so that they do (`detection.detector.ClassTail`), which changes no
     probability. The kernel is that of their sum: how much the weights know about whether there is anything.
     """
 

@@ -26,8 +26,8 @@ def folded_quantile(offset: Tensor, spread: Tensor, level: float) -> Tensor:
     one shape; the widths are float64, and infinite where the spread is.
     """
     d, s = offset.double(), spread.double()
-    low, high = (math.sqrt(2.0) * _erfinv(p) for p in (2.0 * level - 1.0, level))
-    near, far = torch.full_like(s, low), torch.full_like(s, high)
+    ends = torch.tensor([2.0 * level - 1.0, level], dtype=torch.float64)
+    near, far = (torch.full_like(s, math.sqrt(2.0) * end) for end in torch.erfinv(ends).tolist())
     ratio = torch.where(s > 0, d / s, 0.0)
     for _ in range(HALVINGS):
         middle = (near + far) / 2
@@ -60,35 +60,22 @@ def above(score: Tensor, threshold: float | None) -> Tensor:
     return ~(score <= threshold)
 
 
-def _erfinv(value: float) -> float:
-    return float(torch.erfinv(torch.tensor(value, dtype=torch.float64)))
-
-
 @dataclass(frozen=True)
 class Prediction:
     r"""A prediction and its error bar; every tensor has the shape of the network's output unless noted.
 
     Of a half-precision network `mean` is in half precision, all else in float32.
-
-    Args:
-        mean: The network's own output, to the bit; or, for `corrected`, that plus the residual mean.
-        epistemic: Variance for want of data: it grows away from the training rows.
-        aleatoric: Variance of the noise in the targets.
-        excess: Squared residual mean: how far the network itself is thought to be off here.
-        novelty: Epistemic over prior variance, in [0, 1], shape [n]: 0 on the training rows, 1 far away.
-        expert: Which expert answered, shape [n], or [n, C] with separate outputs.
-        valid: False for rows with NaN or infinite inputs or outputs (their variance is infinite), shape [n].
-        rare: Second moment of errors that the training rows cannot rule out; None: left out. It is part of
-            the variance but not of the interval: it comes from rare rows, not from all.
     """
 
-    mean: Tensor
-    epistemic: Tensor
-    aleatoric: Tensor
-    excess: Tensor
-    novelty: Tensor
-    expert: Tensor
-    valid: Tensor
+    mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
+    epistemic: Tensor  # variance for want of data: it grows away from the training rows
+    aleatoric: Tensor  # variance of the noise in the targets
+    excess: Tensor  # squared residual mean: how far the network itself is thought to be off here
+    novelty: Tensor  # epistemic over prior variance, in [0, 1], [n]: 0 on the training rows, 1 far away
+    expert: Tensor  # which expert answered, shape [n], or [n, C] with separate outputs
+    valid: Tensor  # False for rows with NaN or infinite inputs or outputs (their variance is infinite), [n]
+    # Second moment of errors that the training rows cannot rule out; None: left out. It is part of the
+    # variance but not of the interval: it comes from rare rows, not from all.
     rare: Tensor | None = None
     _score: Tensor | None = field(default=None, repr=False)
     _threshold: float | None = field(default=None, repr=False)
@@ -181,12 +168,9 @@ class ClassPrediction(Prediction):
     two classes. `epistemic`, which is also `variance`, is their latent variance, of the same shape: a
     view of one number a row unless each logit has a kernel of its own. `aleatoric` and `excess` are 0: that
     a label may fall out otherwise is in the probabilities.
-
-    Args:
-        temperature: T of each row, float64, shape [n].
     """
 
-    temperature: Tensor = field(kw_only=True)
+    temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]
 
     @property
     def variance(self) -> Tensor:
@@ -226,26 +210,17 @@ class ClassPrediction(Prediction):
 
 @dataclass(frozen=True)
 class Detections:
-    """What was found in one picture, the surest first.
+    """What was found in one picture, the surest first."""
 
-    Args:
-        boxes: Left, top, right, bottom in pixels, as the detector says, [k, 4].
-        std: How sure each edge is, in pixels, [k, 4].
-        labels: The detector's classes, int64, [k].
-        confidence: The detector's own probability of that class, [k].
-        probabilities: Of all classes and, last, of no object, with the error bar, [k, C + 1].
-        novelty: How far from what it was trained on, in [0, 1]: the latent variance of whether there is
-            anything, over what it would be without training rows, [k].
-        valid: False where the picture, or what the detector says of it, holds NaN or infinity: then nothing
-            is known of it, and nothing found.
-    """
-
-    boxes: Tensor
-    std: Tensor
-    labels: Tensor
-    confidence: Tensor
-    probabilities: Tensor
+    boxes: Tensor  # left, top, right, bottom in pixels, as the detector says, [k, 4]
+    std: Tensor  # how sure each edge is, in pixels, [k, 4]
+    labels: Tensor  # the detector's classes, int64, [k]
+    confidence: Tensor  # the detector's own probability of that class, [k]
+    probabilities: Tensor  # of all classes and, last, of no object, with the error bar, [k, C + 1]
+    # How far from what it was trained on, in [0, 1]: the latent variance of whether there is anything, over
+    # what it would be without training rows, [k].
     novelty: Tensor
+    # False where the picture, or what the detector says of it, is not finite: nothing is known, or found.
     valid: bool = True
     _threshold: float | None = field(default=None, repr=False)
 

@@ -21,28 +21,9 @@ from .gaussian import (
 from .ranking import auroc, fpr95, selective_risk
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
-    # of Gaussian predictions
-    "gaussian_nll",
-    "gaussian_crps",
-    "squared_error",
-    "mse",
-    "interval_coverage",
-    "coverage",
-    "interval_width",
-    "sharpness",
-    "coverage_curve",
-    "calibration_error",
-    "rms_calibration_error",
-    "NUM_LEVELS",
-    # of probabilities
-    "class_nll",
-    "brier",
-    "accuracy",
-    "expected_calibration_error",
-    "reliability_curve",
-    "entropy",
-    # of one number a row
-    "selective_risk",
-    "auroc",
-    "fpr95",
-]
+    "gaussian_nll", "gaussian_crps", "squared_error", "mse", "interval_coverage", "coverage",
+    "interval_width", "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
+    "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
+    "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
+    "selective_risk", "auroc", "fpr95",  # of one number a row
+]  # fmt: skip

@@ -13,10 +13,8 @@ def corners(boxes: Tensor) -> Tensor:
 
 
 def overlaps(first: Tensor, second: Tensor) -> Tensor:
-    """Area of the intersection over that of the union, shape [..., k, m]; 0 where both are empty.
-
-    Boxes are left, top, right and bottom, shapes [..., k, 4] and [..., m, 4].
-    """
+    """Area of the intersection over that of the union, shape [..., k, m]; 0 where both are empty. Boxes are
+    left, top, right and bottom, shapes [..., k, 4] and [..., m, 4]."""
     return _areas(first, second)[0]
 
 

@@ -16,14 +16,14 @@ SUM = 1e-3  # that probabilities may add up to more or less than 1, in half prec
 def class_nll(probabilities: Tensor, labels: Tensor) -> Tensor:
     r"""Negative log likelihood of the labels, in nats, shape [n], float64: :math:`-\log p_{iy_i}`."""
     p = _checked(probabilities, labels)
-    cost = -_of_label(p, labels).log()
+    cost = -p.gather(1, labels[:, None]).squeeze(1).log()
     return torch.where(torch.isfinite(p).all(dim=1), cost, torch.inf)
 
 
 def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
     r"""Brier score of each row, shape [n], float64, from 0 to 2: :math:`\sum_c (p_{ic} - [c = y_i])^2`."""
     p = _checked(probabilities, labels)
-    cost = p.square().sum(dim=1) - 2 * _of_label(p, labels) + 1
+    cost = p.square().sum(dim=1) - 2 * p.gather(1, labels[:, None]).squeeze(1) + 1
     return torch.where(torch.isfinite(p).all(dim=1), cost, 2.0)
 
 
@@ -75,10 +75,6 @@ def reliability_curve(
 def entropy(probabilities: Tensor) -> Tensor:
     r"""How undecided a row is, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`, 0 if sure."""
     return torch.special.entr(probabilities.double()).sum(dim=1)
-
-
-def _of_label(p: Tensor, labels: Tensor) -> Tensor:
-    return p.gather(1, labels[:, None]).squeeze(1)
 
 
 def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:

@@ -23,12 +23,7 @@ LOT = 4096  # rows predicted at a time: the bar moves, and memory stays bounded
 
 
 def evaluate(
-    model: Any,
-    data: Any,
-    ood: Any = None,
-    *,
-    names: Sequence[str] | None = None,
-    progress: bool = True,
+    model: Any, data: Any, ood: Any = None, *, names: Sequence[str] | None = None, progress: bool = True
 ) -> Evaluation | ClassEvaluation:
     """How good are the error bars? Every score of a model, or of predictions it made, in one call.
 
@@ -49,7 +44,11 @@ def evaluate(
     source, targets = _familiar(model, data)
     outputs = targets.shape[1]
     foreign, ood_targets = (None, None) if ood is None else _foreign(ood, source, outputs)
-    labels = _labels(names, outputs)
+    labels = [f"output {c}" for c in range(outputs)] if names is None else [str(name) for name in names]
+    if len(labels) != outputs or len(set(labels)) != outputs or ALL in labels:
+        raise ValueError(
+            f"names={labels} for {outputs} outputs; one each is needed, no two alike, none called '{ALL}'."
+        )
     with reporting(enabled=progress) as report:
         prediction = _predicted(model, source, "data", outputs, report)
         strange = None if foreign is None else _predicted(model, foreign, "ood", outputs, report)
@@ -116,7 +115,7 @@ def _read_targets(data: Any, name: str) -> Tensor:
                 "pass the model itself, or the targets as a tensor."
             )
         return _real(rows.targets, name)
-    values = data[1] if _is_pair(data) else data
+    values = data[1] if isinstance(data, tuple | list) and len(data) == 2 else data
     if not isinstance(values, Tensor | np.ndarray):
         raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor or an array.")
     targets = as_inputs(values)
@@ -130,13 +129,9 @@ def _real(targets: Tensor, name: str) -> Tensor:
     return targets
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2
-
-
 def _foreign(ood: Any, familiar: Any, outputs: int) -> tuple[Any, Tensor | None]:
     """Foreign inputs or their prediction, as the familiar rows have, and their targets [m, C], if known."""
-    source, targets = ood if _is_pair(ood) else (ood, None)
+    source, targets = ood if isinstance(ood, tuple | list) and len(ood) == 2 else (ood, None)
     if isinstance(source, Prediction):
         targets = None if targets is None else _read_targets(targets, "ood")
         _check_shape(source, len(source) if targets is None else len(targets), outputs, "ood")
@@ -166,11 +161,10 @@ def _foreign_rows(ood: Any, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
     if count(found[0]) == 0:
         raise ValueError("ood holds no rows.")
     require_finite(found[0], "ood inputs")
-    for mine, theirs in zip(leaves(inputs), leaves(found[0]), strict=True):
-        if mine.ndim == theirs.ndim == 2 and mine.shape[1] != theirs.shape[1]:
-            raise ValueError(
-                f"ood inputs have {theirs.shape[1]} columns but those of data have {mine.shape[1]}."
-            )
+    for pair in zip(leaves(inputs), leaves(found[0]), strict=True):
+        mine, theirs = (leaf.shape[1] if leaf.ndim == 2 else None for leaf in pair)
+        if None not in (mine, theirs) and mine != theirs:
+            raise ValueError(f"ood inputs have {theirs} columns but those of data have {mine}.")
     return found[0], targets
 
 
@@ -185,12 +179,3 @@ def _read_tensors(source: Any) -> Inputs:
     if not batches:
         raise ValueError("ood holds no rows.")
     return concatenate(batches)
-
-
-def _labels(names: Sequence[str] | None, outputs: int) -> list[str]:
-    labels = [f"output {c}" for c in range(outputs)] if names is None else [str(name) for name in names]
-    if len(labels) != outputs or len(set(labels)) != outputs or ALL in labels:
-        raise ValueError(
-            f"names={labels} for {outputs} outputs; one each is needed, no two alike, none called '{ALL}'."
-        )
-    return labels

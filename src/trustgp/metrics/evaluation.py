@@ -13,16 +13,8 @@ from torch import Tensor
 from ..likelihoods import Classification
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
+from . import gaussian
 from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
-from .gaussian import (
-    calibration_error,
-    coverage_curve,
-    gaussian_crps,
-    gaussian_nll,
-    interval_width,
-    rms_calibration_error,
-    squared_error,
-)
 from .ranking import selective_risk
 from .score_report import RowCounts, ScoreReport, risk_curves, score_field, told_apart
 
@@ -89,30 +81,27 @@ class Evaluation(ScoreReport, RegressionScores):
         mean, variance = known(prediction)
         targets = targets.to(mean.device)
         around, excess = parts(prediction)
-        levels, observed = coverage_curve(mean, around, targets, excess=excess)
-        areas, curves = risk_curves(variance, squared_error(mean, targets))
+        levels, observed = gaussian.coverage_curve(mean, around, targets, excess=excess)
+        areas, curves = risk_curves(variance, gaussian.squared_error(mean, targets))
         values = {
             **_fit_to_targets(prediction, targets),
-            "calibration_error": calibration_error(levels, observed),
-            "rms_calibration_error": rms_calibration_error(levels, observed),
-            "crps": gaussian_crps(mean, variance, targets).mean(0),
-            "sharpness": interval_width(around, excess=excess).mean(0),
+            "calibration_error": gaussian.calibration_error(levels, observed),
+            "rms_calibration_error": gaussian.rms_calibration_error(levels, observed),
+            "crps": gaussian.gaussian_crps(mean, variance, targets).mean(0),
+            "sharpness": gaussian.interval_width(around, excess=excess).mean(0),
             **areas,
             **({} if ood is None else _foreign_scores(variance, ood, ood_targets)),
         }
         average = {name: float(value.mean()) for name, value in values.items()}
         average |= {} if ood is None else _rows_told_apart(prediction, ood)
-        # which rows have a finite prediction
-        usable = [
-            torch.isfinite(known(p)[1]).all(dim=1) & p.valid for p in (prediction, ood) if p is not None
-        ]
+        said = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
         return cls(
             **_with_root(average),
             **curves,
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
             outputs={n: RegressionScores(**_with_root(own)) for n, own in zip(names, columns, strict=True)},
-            counts=RowCounts.of(*usable),
+            counts=RowCounts.of(*(torch.isfinite(known(p)[1]).all(dim=1) & p.valid for p in said)),
             levels=levels,
             observed=observed,
             prediction=prediction,
@@ -146,10 +135,9 @@ class Evaluation(ScoreReport, RegressionScores):
         return f"<Evaluation of {size}: nll {self.nll:.4g}, rmse {self.rmse:.4g}, 95 % {self.coverage:.3f}>"
 
     def _about(self, which: str) -> Evaluation:
-        inner, foreign = getattr(self.prediction, which), self.ood_prediction
+        inner, foreign = getattr(self.prediction, which), getattr(self.ood_prediction, which, None)
         if inner is self.prediction:
             return self
-        foreign = None if foreign is None else getattr(foreign, which)
         return self.of(inner, self.targets, foreign, self.ood_targets, names=list(self.outputs))
 
 
@@ -161,10 +149,8 @@ def known(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 
 def parts(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    """What an interval is made of, each [n, C]: variance about the corrected mean, and excess.
-
-    The first is infinite, and the second 0, where mean or variance is not a finite number.
-    """
+    """What an interval is made of, each [n, C]: variance about the corrected mean, and excess. The first is
+    infinite, and the second 0, where mean or variance is not a finite number."""
     lost = torch.isinf(known(prediction)[1])
     around = as_matrix(prediction.epistemic) + as_matrix(prediction.aleatoric)
     return torch.where(lost, torch.inf, around), torch.where(lost, 0.0, as_matrix(prediction.excess))
@@ -175,9 +161,9 @@ def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor
     level = torch.tensor([0.95], dtype=torch.float64)
     (mean, variance), (around, excess) = known(prediction), parts(prediction)
     return {
-        "nll": gaussian_nll(mean, variance, targets).mean(0),
-        "mse": squared_error(mean, targets).mean(0),
-        "coverage": coverage_curve(mean, around, targets, excess=excess, levels=level)[1][0],
+        "nll": gaussian.gaussian_nll(mean, variance, targets).mean(0),
+        "mse": gaussian.squared_error(mean, targets).mean(0),
+        "coverage": gaussian.coverage_curve(mean, around, targets, excess=excess, levels=level)[1][0],
     }
 
 
@@ -304,10 +290,8 @@ class ClassEvaluation(ScoreReport, ClassScores):
         return {"reliability": bins, **super().curves}
 
     def __repr__(self) -> str:
-        return (
-            f"<ClassEvaluation of {len(self)} rows: nll {self.nll:.4g}, accuracy {self.accuracy:.3f}, "
-            f"ece {self.ece:.3f}>"
-        )
+        scores = f"nll {self.nll:.4g}, accuracy {self.accuracy:.3f}, ece {self.ece:.3f}"
+        return f"<ClassEvaluation of {len(self)} rows: {scores}>"
 
 
 def _foreign_class_scores(
@@ -316,8 +300,8 @@ def _foreign_class_scores(
     """How foreign rows are told apart, and how well they are predicted."""
     undecided = entropy(prediction.probabilities), entropy(ood.probabilities)
     found = told_apart({"score": (prediction.score, ood.score), "entropy": undecided})
-    if labels is None:
-        return found
-    labels = labels.to(ood.mean.device)
-    right = (ood.classes == labels).double()
-    return {**found, "ood_nll": class_nll(ood.probabilities, labels).mean(), "ood_accuracy": right.mean()}
+    if labels is not None:
+        labels = labels.to(ood.mean.device)
+        found["ood_nll"] = class_nll(ood.probabilities, labels).mean()
+        found["ood_accuracy"] = (ood.classes == labels).double().mean()
+    return found

@@ -121,7 +121,9 @@ def coverage_curve(
     distance = (target.double() - mean.double()).abs()
     reached = folded_share(distance, excess.double().sqrt(), variance.double().sqrt())
     reached = torch.where(torch.isfinite(mean), reached, torch.nan)
-    observed = [_share_within(column, levels) for column in reached.reshape(len(mean), -1).T]
+    # NaN is reached by no level
+    ordered = [column[~column.isnan()].sort().values for column in reached.reshape(len(mean), -1).T]
+    observed = [torch.searchsorted(column, levels, right=True).double() / len(mean) for column in ordered]
     return levels, torch.stack(observed, dim=1).reshape(len(levels), *mean.shape[1:])
 
 
@@ -133,12 +135,6 @@ def calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
 def rms_calibration_error(levels: Tensor, observed: Tensor) -> Tensor:
     """Root mean squared difference of observed and promised coverage; see `calibration_error`."""
     return _gaps(levels, observed).square().mean(dim=0).sqrt()
-
-
-def _share_within(reached: Tensor, levels: Tensor) -> Tensor:
-    """Share of the rows [n] that each level [L] reaches; NaN is reached by none, shape [L]."""
-    ordered = reached[~reached.isnan()].sort().values
-    return torch.searchsorted(ordered, levels, right=True).double() / len(reached)
 
 
 def _gaps(levels: Tensor, observed: Tensor) -> Tensor:

@@ -30,9 +30,7 @@ CURVE_POINTS = 100  # of a selective-risk curve that is kept; its area is taken 
 
 def score_field(title: str, good: str = "", *, share: bool = False, foreign: bool = False) -> Any:
     """A score in a dataclass: its title in a table, what is good, whether it is a share, and of foreign rows.
-
-    That of foreign rows is None without any.
-    """
+    That of foreign rows is None without any."""
     line = {"title": title, "good": good, "share": share, "foreign": foreign}
     return field(default=None if foreign else MISSING, metadata=line)
 
@@ -56,9 +54,8 @@ class RowCounts:
         """That some have none; empty where all have one."""
         kinds = ((self.invalid, self.rows, "rows"), (self.ood_invalid, self.ood_rows, "foreign rows"))
         parts = [f"{bad:,} of {rows:,} {kind}" for bad, rows, kind in kinds if bad]
-        if not parts:
-            return ""
-        return f"No finite prediction for {' and '.join(parts)}: each costs an infinite NLL."
+        said = f"No finite prediction for {' and '.join(parts)}: each costs an infinite NLL."
+        return said if parts else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -105,16 +102,14 @@ class ScoreReport:
         return {"risk_curve": {"kept": self.kept, "risk": self.risk, "oracle": self.oracle_risk}}
 
     def table(self, *, most: int = 8) -> Table:
-        """For a terminal: a line for each score, a column for each output.
-
-        Of more than `most` outputs, only the lowest and the highest are shown.
-        """
+        """For a terminal: a line for each score, a column for each output. Of more than `most` outputs, only
+        the lowest and the highest are shown."""
         average, *each = self.columns.items()
         ranged = len(each) > most
         names = ["lowest", "highest"] if ranged else [name for name, _ in each] if len(each) > 1 else []
         against = f", against {self.counts.ood_rows:,} foreign rows" if self.counts.ood_rows else ""
-        title = f"{len(self):,} rows, {self.subject}{against}"
-        table = Table(title=title, title_justify="left", caption_justify="left")
+        title, warning = f"{len(self):,} rows, {self.subject}{against}", self.counts.warning or None
+        table = Table(title=title, caption=warning, title_justify="left", caption_justify="left")
         table.add_column("score")
         table.add_column("good is", style="dim")
         for name in (each[0][0] if len(each) == 1 else ALL, *names):
@@ -128,18 +123,15 @@ class ScoreReport:
                 if ranged:
                     known = [value for value in shown if value is not None]
                     shown = [min(known, default=None), max(known, default=None)]
-                cells = (_cell(value, share=line["share"]) for value in (mean, *shown))
+                form = (lambda value: f"{100 * value:.1f} %") if line["share"] else "{:.4g}".format
+                cells = ("" if value is None else form(value) for value in (mean, *shown))
                 table.add_row(line["title"], line["good"], *cells)
             table.add_section()
-        table.caption = self.counts.warning or None
         return table
 
     def to_dict(self) -> dict[str, Any]:
         """Scores and curves as plain values that JSON can hold; what is infinite is the text "inf"."""
-        curves = {
-            name: {key: self._by_output(values) for key, values in curve.items()}
-            for name, curve in self.curves.items()
-        }
+        curves = {n: {k: self._by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
         return plain({**asdict(self.counts), "scores": self.columns, **curves})
 
     def to_csv(self, path: str | Path) -> Path:
@@ -178,9 +170,7 @@ def table_text(table: Table) -> str:
 
 def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """How well scores rank the losses, shape [n] or [n, C]: the areas `aurc` and `aurc_oracle`, [] or [C].
-
-    Then the curves that a report keeps: `kept` [100], `risk` and `oracle_risk` [100] or [100, C].
-    """
+    Then the curves that a report keeps: `kept` [100], `risk` and `oracle_risk` [100] or [100, C]."""
     risk, oracle = _risks(scores, losses), _risks(losses, losses)
     steps = torch.arange(1, CURVE_POINTS + 1, device=losses.device)
     last = (steps * len(losses) + CURVE_POINTS - 1) // CURVE_POINTS - 1  # whole numbers: no rounding past n
@@ -214,9 +204,3 @@ def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner, infinite=infinite) for inner in value]
     return value
-
-
-def _cell(value: float | None, *, share: bool) -> str:
-    if value is None:
-        return ""
-    return f"{100 * value:.1f} %" if share else f"{value:.4g}"

@@ -41,10 +41,8 @@ class Form:
 
 
 def read_frame(frame: Any, wanted: str | None) -> Inputs:
-    """A frame of the sensors with every leaf a tensor; the structure that is wanted may not be known.
-
-    Arrays, lists and numbers are taken too.
-    """
+    """A frame of the sensors with every leaf a tensor; the structure that is wanted may not be known. Arrays,
+    lists and numbers are taken too."""
     if isinstance(frame, dict):
         return {key: read_frame(value, None) for key, value in frame.items()}
     nested = isinstance(frame, (tuple, list)) and wanted != "tensor"
@@ -66,10 +64,8 @@ def read_frame(frame: Any, wanted: str | None) -> Inputs:
 
 def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype | None) -> tuple[Form, Any]:
     """The form of a model's frames, found by asking it about what `read_frame` gave, and what it answered.
-
     NaN and infinities count as zeros. The model must raise, or not answer with one row, unless it can work
-    with what it gets.
-    """
+    with what it gets."""
     first: Exception | None = None
     for row in _ways(map_tensors(torch.nan_to_num, frame), dtype):
         try:
@@ -97,7 +93,5 @@ def _ways(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:
     orders = ([False, True] if flat else [True, False]) if whole else [False]
     for keeps in orders:
         row = frame if keeps else map_tensors(lambda leaf: leaf[None], frame)
-        yield map_tensors(
-            lambda leaf: leaf.to(dtype or leaf.dtype) if leaf.is_floating_point() else leaf, row
-        )
-        yield map_tensors(lambda leaf: leaf.to(dtype or torch.float32), row)
+        yield map_tensors(lambda x: x.to(dtype or x.dtype) if x.is_floating_point() else x, row)
+        yield map_tensors(lambda x: x.to(dtype or torch.float32), row)

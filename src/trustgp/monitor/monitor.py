@@ -21,29 +21,17 @@ OK, UNCERTAIN, NOVEL, INVALID = STATUSES
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a monitor says of one frame; of an invalid frame only `status`, `frame`, `reason`, `rolling`.
+    """What a monitor says of one frame; of an invalid frame only `status`, `frame`, `reason`, `rolling`."""
 
-    Args:
-        status: "ok", "uncertain", "novel" or "invalid input".
-        frame: Its number since the last reset, from 0.
-        mean: The network's own output, shape [C].
-        std: Its standard deviation, shape [C].
-        novelty: In [0, 1].
-        score: What the threshold is compared with; in regression the novelty.
-        expert: Which one answered, one number for each kernel.
-        reason: What made the frame invalid; empty otherwise.
-        rolling: Statistics of the last frames, this one included.
-    """
-
-    status: str
-    frame: int
-    mean: Tensor | None = None
-    std: Tensor | None = None
-    novelty: float | None = None
-    score: float | None = None
-    expert: tuple[int, ...] | None = None
-    reason: str = ""
-    rolling: Rolling = field(kw_only=True)
+    status: str  # "ok", "uncertain", "novel" or "invalid input"
+    frame: int  # its number since the last reset, from 0
+    mean: Tensor | None = None  # the network's own output, shape [C]
+    std: Tensor | None = None  # its standard deviation, shape [C]
+    novelty: float | None = None  # in [0, 1]
+    score: float | None = None  # what the threshold is compared with; in regression the novelty
+    expert: tuple[int, ...] | None = None  # which one answered, one number for each kernel
+    reason: str = ""  # what made the frame invalid; empty otherwise
+    rolling: Rolling = field(kw_only=True)  # statistics of the last frames, this one included
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them; infinite numbers are None."""
@@ -113,9 +101,7 @@ class Monitor:
             raise ValueError(f"window={window}, patience={patience}; both must be at least 1.")
         if not 0.0 < leave <= 1.0:
             raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
-        self.model = model
-        self.window = int(window)
-        self.leave, self.patience = float(leave), int(patience)
+        self.model, self.window, self.leave, self.patience = model, int(window), float(leave), int(patience)
         self.threshold, self.limit = find_limits(
             model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm
         )
@@ -139,10 +125,9 @@ class Monitor:
         if not bool(reading.valid[0]):
             return self._invalid("the network's output, or its error bar, is not finite for this input")
         score, std = float(reading.score[0]), reading.std[0]
-        status = self._judged(score, reading.doubt[0])
-        self._history.add(status, np.array([score, *std.tolist()]))
         return self._verdict(
-            status,
+            self._judged(score, reading.doubt[0]),
+            np.array([score, *std.tolist()]),
             mean=reading.mean[0],
             std=std,
             novelty=float(reading.novelty[0]),
@@ -199,8 +184,8 @@ class Monitor:
         """An invalid frame says nothing, so it is not a quiet one either: alarms that are on begin anew."""
         self._novel(above=False, quiet=False)
         self._uncertain(above=False, quiet=False)
-        self._history.add(INVALID, None)
-        return self._verdict(INVALID, reason=reason)
+        return self._verdict(INVALID, None, reason=reason)
 
-    def _verdict(self, status: str, **said: Any) -> Verdict:
+    def _verdict(self, status: str, numbers: np.ndarray | None, **said: Any) -> Verdict:
+        self._history.add(status, numbers)
         return Verdict(status, self._history.frames - 1, **said, rolling=self._history.statistics())

@@ -101,11 +101,11 @@ def find_limits(
     """Threshold and limit, float64, [C] or [1], of a monitor; see `trustgp.Monitor` for the options."""
     check_share("false_alarm", false_alarm, 0.01)
     given, asked = _given_doubt(std, confidence), None
-    if rows is None and given is None and isinstance(model, UncertaintyModel):
+    if rows is not None:
+        asked = read_prediction(model, rows)
+    elif given is None and isinstance(model, UncertaintyModel):
         held: Rows | None = getattr(model.memory, "validation", None)
         asked = None if held is None else read_prediction(model, held.take(evenly(len(held), MOST_ROWS)))
-    elif rows is not None:
-        asked = read_prediction(model, rows)
     if threshold is not None:
         score = float(threshold)
     elif rows is not None and asked is not None:

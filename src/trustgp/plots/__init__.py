@@ -4,42 +4,18 @@ Everywhere `axes` are those of matplotlib, `colour` is that of a line and its ba
 legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixels per inch of a PNG.
 """
 
-from .basic import draw_band, draw_bands, draw_bars, draw_histograms
+from .basic import ExpertMap, draw_band, draw_bands, draw_bars, draw_experts, draw_histograms, map_experts
 from .boxes import colour_map, colour_of, detections
-from .experts import ExpertMap, draw_experts, map_experts
 from .quality import draw_calibration, draw_frontier, draw_parity, draw_sparsification, overview
 from .sheet import contact_sheet
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
-    # a figure in our style
-    "figure",
-    "require_matplotlib",
-    "BLUE",
-    "ORANGE",
-    "GREEN",
-    "RED",
-    "GREY",
-    "INK",
-    "PALETTE",
-    # one picture of an evaluation
-    "overview",
-    # pictures with what was found in them
-    "detections",
-    "contact_sheet",
-    "colour_map",
-    "colour_of",
-    # panels
-    "draw_band",
-    "draw_bands",
-    "draw_bars",
-    "draw_calibration",
-    "draw_experts",
-    "draw_frontier",
-    "draw_histograms",
-    "draw_parity",
-    "draw_sparsification",
-    # what a panel is drawn from
-    "ExpertMap",
-    "map_experts",
-]
+    "figure", "require_matplotlib",  # a figure in our style
+    "BLUE", "ORANGE", "GREEN", "RED", "GREY", "INK", "PALETTE",
+    "overview",  # one picture of an evaluation
+    "detections", "contact_sheet", "colour_map", "colour_of",  # pictures with what was found in them
+    "draw_band", "draw_bands", "draw_bars", "draw_calibration", "draw_experts",  # panels
+    "draw_frontier", "draw_histograms", "draw_parity", "draw_sparsification",
+    "ExpertMap", "map_experts",  # what a panel is drawn from
+]  # fmt: skip

@@ -95,14 +95,13 @@ def annotate(
 def as_picture(image: Any) -> Array:
     """A picture as matplotlib takes it, [h, w, 3] from 0 to 1."""
     values = torch.as_tensor(image).detach().cpu()
-    if values.ndim != 3 or 3 not in (values.shape[0], values.shape[2]) or values.numel() == 0:
-        raise ValueError(
-            f"the picture has the shape {tuple(values.shape)}; [3, h, w] or [h, w, 3] is needed."
-        )
-    if values.shape[0] == 3 and not (values.shape[2] == 3 and values.shape[1] > 3):
+    shape = tuple(values.shape)
+    if len(shape) != 3 or 3 not in (shape[0], shape[2]) or 0 in shape:
+        raise ValueError(f"the picture has the shape {shape}; [3, h, w] or [h, w, 3] is needed.")
+    if shape[0] == 3 and not (shape[2] == 3 and shape[1] > 3):
         values = values.permute(1, 2, 0)
     found = numbers(values)
-    low, high = (float(end) for end in (found.min(), found.max()))
+    low, high = float(found.min()), float(found.max())
     if not (low >= 0.0 and high <= 255.0):
         raise ValueError(
             f"the picture runs from {low:g} to {high:g}; from 0 to 255 or 0 to 1 is needed: the picture "
@@ -116,13 +115,12 @@ def label_of(
     found: Detections, k: int, *, names: Sequence[str] | None = None, threshold: float | None = None
 ) -> str:
     """Class, confidence and novelty of a detection; a warning sign where that lies above the threshold."""
-    kind = int(found.labels[k])
+    kind, novelty = int(found.labels[k]), float(found.novelty[k])
     if names is not None and kind >= len(names):
         raise ValueError(
             f"class {kind} was found, but names= has {len(names)}: one for each class is needed."
         )
     name = f"class {kind}" if names is None else names[kind]
-    novelty = float(found.novelty[k])
     sign = f"{WARNING} " if threshold is not None and not novelty <= threshold else ""
     return f"{sign}{name} {100 * float(found.confidence[k]):.0f} %, nov. {novelty:.2f}"
 
@@ -138,10 +136,11 @@ def _draw_box(
     low, high = (numbers(end[k]) for end in found.interval(level))
     outer, inner = np.concatenate([low[:2], high[2:]]), np.concatenate([high[:2], low[2:]])
     far = np.array([left - right, bottom - top, 2 * right, 2 * top])  # out of sight
-    nearer = np.where(np.isfinite(outer), outer, far)
-    rings = [_ring(nearer)]
+    outer = np.where(np.isfinite(outer), outer, far)
+    around = [0, 1, 2, 1, 2, 3, 0, 3, 0, 1]  # corners in order, the first once more
+    rings = [outer[around].reshape(5, 2)]
     if (inner[2:] > inner[:2]).all():  # the intervals of opposite edges do not meet
-        rings.append(_ring(inner)[::-1])
+        rings.append(inner[around].reshape(5, 2)[::-1])
     path = Path.make_compound_path(*(Path(ring, closed=True) for ring in rings))
     axes.add_patch(PathPatch(path, facecolor=colour, alpha=0.38, linewidth=0, gid="band"))
     box = numbers(found.boxes[k])
@@ -150,12 +149,6 @@ def _draw_box(
     line.set_linewidth(1.8)
     line.set_path_effects([Stroke(linewidth=3.0, foreground=INK, alpha=0.45), Normal()])
     axes.add_patch(line)
-
-
-def _ring(box: Array) -> Array:
-    """Corners in order, the first once more, [5, 2]."""
-    left, top, right, bottom = box
-    return np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]])
 
 
 def _draw_label(
@@ -170,21 +163,17 @@ def _draw_label(
     heights = [box[1] - size[1], box[3], box[1], box[3] - size[1]]  # above, below, inside
     heights += [box[1] - k * size[1] for k in (2, 3, 4)] + [box[3] + k * size[1] for k in (1, 2, 3)]
     places = [np.array([start, y, start + size[0], y + size[1]]) for y in heights]
-    inside = [one for one in places if one[1] >= top and one[3] <= bottom] or places[2:3]
-    far = 0.2 * np.prod(size) * np.arange(len(inside))  # the first places are nearer to the box
-    weights = [(10.0, taken), (0.5, boxes)]  # labels must not be covered, boxes rather not
-    cover = [sum(w * _shared(one, other) for w, others in weights for other in others) for one in inside]
-    where = inside[int(np.argmin(np.array(cover) + far))]
+    inside = np.array([one for one in places if one[1] >= top and one[3] <= bottom] or places[2:3])
+    cost = 0.2 * np.prod(size) * np.arange(len(inside))  # the first places are nearer to the box
+    # labels must not be covered, boxes rather not
+    for weight, others in ((10.0, np.reshape(taken, (-1, 4))), (0.5, boxes)):
+        ends = np.minimum(inside[:, None, 2:], others[:, 2:]), np.maximum(inside[:, None, :2], others[:, :2])
+        cost += weight * np.prod(np.maximum(ends[0] - ends[1], 0.0), axis=2).sum(axis=1)
+    where = inside[int(np.argmin(cost))]
     place = where[0] + 0.3 * FONT / points, (where[1] + where[3]) / 2
     style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
     axes.text(*place, text, color=ink_on(colour), **style)
     return where
-
-
-def _shared(one: Array, other: Array) -> float:
-    """Area that two boxes have in common."""
-    sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
-    return float(np.prod(np.maximum(sides, 0.0)))
 
 
 def _plate(colour: Any) -> dict[str, Any]:
@@ -192,20 +181,17 @@ def _plate(colour: Any) -> dict[str, Any]:
 
 
 def alarm(novelty: float, threshold: float | None = None) -> float:
-    """Where on the scale of colours a novelty stands, in [0, 1]; what is no number stands at the end.
-
-    A threshold stands in the middle of the scale, which then ends at twice of it.
-    """
+    """Where on the scale of colours a novelty stands, in [0, 1]; what is no number stands at the end. A
+    threshold stands in the middle of the scale, which then ends at twice of it."""
     place = novelty if threshold is None else novelty / max(2.0 * threshold, 1e-12)
     return 1.0 if np.isnan(place) else float(min(max(place, 0.0), 1.0))
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:
     """Red, green and blue, each from 0 to 1; the same as in `colour_map`, without matplotlib."""
-    place = alarm(novelty, threshold)
-    stops = [at for at, _ in SCALE]
-    shades = np.array([shade_of(colour) for _, colour in SCALE])
-    red, green, blue = (float(np.interp(place, stops, shades[:, k])) for k in range(3))
+    place, stops = alarm(novelty, threshold), [at for at, _ in SCALE]
+    shades = zip(*(shade_of(colour) for _, colour in SCALE), strict=True)
+    red, green, blue = (float(np.interp(place, stops, shade)) for shade in shades)
     return red, green, blue
 
 

@@ -37,9 +37,8 @@ def draw_calibration(
         axes.plot(levels, numbers(evaluation.observed), color=colour, linewidth=0.7, alpha=0.35)
     axes.fill_between(levels, levels, curve, color=colour, alpha=0.15, linewidth=0)
     axes.plot(levels, curve, color=colour, linewidth=1.8, label=label or None)
-    axes.set(
-        xlim=(0, 1), ylim=(0, 1), xlabel="promised: level of the interval", ylabel="observed: share inside"
-    )
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlabel="promised: level of the interval", ylabel="observed: share inside")
 
 
 def draw_sparsification(
@@ -82,9 +81,9 @@ def draw_parity(
     Rows without a finite prediction cannot be drawn. Of more than `most` rows so many are picked, evenly
     along the targets. Without an output it is the first.
     """
-    column = _column_of(evaluation, output or next(iter(evaluation.outputs)))
+    output = output or next(iter(evaluation.outputs))
     every = (evaluation.targets, *known(evaluation.prediction), *parts(evaluation.prediction))
-    target, mean, variance, around, excess = (values[:, column].detach().cpu() for values in every)
+    target, mean, variance, around, excess = (_of_output(evaluation, v, output).detach().cpu() for v in every)
     rows = torch.isfinite(mean) & torch.isfinite(variance)
     chosen = target[rows].argsort(stable=True)[evenly(int(rows.sum()), most)]
     truth, centre, around, excess = (values[rows][chosen] for values in (target, mean, around, excess))
@@ -101,15 +100,10 @@ def draw_parity(
 
 def _of_output(evaluation: Evaluation, values: Tensor, output: str | None) -> Tensor:
     """One output's column of [n, C], or the average of all; shape [n]."""
-    return values.mean(1) if output is None else values[:, _column_of(evaluation, output)]
-
-
-def _column_of(evaluation: Evaluation, output: str) -> int:
-    """Where an output stands; an unknown name is a ValueError that lists the known ones."""
     names = list(evaluation.outputs)
-    if output not in names:
+    if output is not None and output not in names:
         raise ValueError(f"output={output!r}; this evaluation has {names}.")
-    return names.index(output)
+    return values.mean(1) if output is None else values[:, names.index(output)]
 
 
 def overview(
@@ -124,9 +118,8 @@ def overview(
     with figure(path, width=8.4, height=6.8, dpi=dpi) as drawn:
         (parity, calibration), (sparsification, sizes) = drawn.subplots(2, 2)
         draw_parity(parity, evaluation, output=first)
-        parity.set_title(
-            f"{first}: prediction against target" if len(evaluation.outputs) > 1 else "Prediction"
-        )
+        several = len(evaluation.outputs) > 1
+        parity.set_title(f"{first}: prediction against target" if several else "Prediction")
         draw_calibration(calibration, evaluation, output=output, label="observed")
         calibration.set_title(f"Calibration: {100 * found.calibration_error:.1f} % off on average")
         draw_sparsification(sparsification, evaluation, output=output)

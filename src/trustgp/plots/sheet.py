@@ -63,10 +63,10 @@ def contact_sheet(
     with reporting(enabled=progress) as reporter:
         for part in reporter.track(parts, stage="looking at pictures", total=len(parts), rows=len):
             found += model.predict(prepare(part) if prepare is not None else part.float() / 255)
-    ranks = range(len(found))
+    shown = list(range(len(found)))
     if order == "novelty":
-        ranks = sorted(ranks, key=lambda i: (not len(found[i]), -found[i].summary["novelty"]))
-    shown = list(ranks)[:most]
+        shown.sort(key=lambda i: (not len(found[i]), -found[i].summary["novelty"]))
+    shown = shown[:most]
     columns = min(columns, len(shown))
     rows = -(-len(shown) // columns)
     with figure(out, width=INCHES * columns + 0.1, height=(INCHES + 0.2) * rows + 0.3) as drawn:
@@ -129,8 +129,7 @@ def _resized(picture: np.ndarray, size: tuple[int, int]) -> Tensor:
     from PIL import Image
 
     if picture.shape[:2] != tuple(size):
-        wanted = (size[1], size[0])
-        picture = np.asarray(Image.fromarray(picture).resize(wanted, Image.Resampling.BILINEAR))
+        picture = np.asarray(Image.fromarray(picture).resize((size[1], size[0]), Image.Resampling.BILINEAR))
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 

@@ -120,9 +120,7 @@ def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, 
 
 def _groups(state: ModelState, rows: int, needed: int) -> Tensor:
     """Experts that lie together, such that each group can expect enough of the validation rows, shape [M].
-
-    Decided by the training rows: groups chosen by the validation rows themselves would void the promise.
-    """
+    Decided by the training rows: groups chosen by the validation rows themselves would void the promise."""
     mixture, *others = state.mixtures
     if others:  # a gate for each output: a row has no one expert
         return torch.zeros(1, dtype=torch.int64)

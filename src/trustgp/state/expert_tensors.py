@@ -31,7 +31,10 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     table = {f"tangents.{name}": value for name, value in mixture.tangents.state().items()}
     table |= {"outputs": mixture.outputs, "bound": mixture.bound}
     table["neighbours"] = torch.tensor(padded, dtype=INT).reshape(len(padded), width)
-    table |= {f"gate.{name}": value for name, value in _gate_tensors(mixture.gate).items()}
+    gate, projection = {"centroids": mixture.gate.centroids}, mixture.gate.projection
+    if projection is not None and mixture.gate.centroids.shape[1]:
+        gate |= projection.tensors() | _feature_tensors([projection.features])
+    table |= {f"gate.{name}": value for name, value in gate.items()}
     return table | {f"experts.{k}": v for k, v in expert_tensors(mixture.experts).items()}
 
 
@@ -60,13 +63,6 @@ def _within(values: Tensor, low: int, high: int) -> Tensor:
     return (values >= low) & (values <= high)
 
 
-def _gate_tensors(gate: Gate) -> dict[str, Tensor]:
-    table = {"centroids": gate.centroids}
-    if gate.projection is None or not gate.centroids.shape[1]:
-        return table
-    return table | gate.projection.tensors() | _feature_tensors([gate.projection.features])
-
-
 def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     components = centroids.shape[1]
@@ -89,7 +85,10 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
     names = reader.matching(prefix)
     if "scales" in names:
         return _read_halves(reader, prefix, tangents, rows)
-    _check_pairs(reader, prefix, names)
+    for name in names:  # every layer's activations need its signals, and the other way round
+        for here, there in (("activations.", "signals."), ("signals.", "activations.")):
+            if name.startswith(here) and (partner := there + name.removeprefix(here)) not in names:
+                raise reader.fail(prefix + partner, "is missing")
     dtype = tangents.network.dtype
     table = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
     try:
@@ -123,14 +122,6 @@ def _feature_tensors(lots: Sequence[KernelRows | None]) -> dict[str, Tensor]:
     held: list[Any] = [lot for lot in lots if lot is not None]
     table = type(held[0]).cat(held).stored() if held else {}
     return {f"features.{name}": value for name, value in table.items()}
-
-
-def _check_pairs(reader: Reader, prefix: str, names: list[str]) -> None:
-    """Every layer's activations need its signals, and the other way round."""
-    for name in names:
-        for here, there in (("activations.", "signals."), ("signals.", "activations.")):
-            if name.startswith(here) and (partner := there + name.removeprefix(here)) not in names:
-                raise reader.fail(prefix + partner, "is missing")
 
 
 def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
@@ -233,8 +224,7 @@ def _read_roots(reader: Reader, prefix: str, sizes: list[int]) -> list[Tensor]:
     flat = reader.take(f"{prefix}root", None, sum(counts))
     known = flat.dtype in (torch.float64, torch.float32)
     reader.require(known, f"{prefix}root", f"is {flat.dtype}, neither float64 nor float32")
-    parts = flat.split(counts)
-    return [part.view(m, rank) for part, m, rank in zip(parts, sizes, ranks, strict=True)]
+    return [part.view(m, r) for part, m, r in zip(flat.split(counts), sizes, ranks, strict=True)]
 
 
 def _read_spans(

@@ -59,10 +59,8 @@ def read_model(
     where: str,
     output: Output | None = None,
 ) -> ModelState:
-    """The state of what `model_text` and `model_tensors` gave, every tensor checked.
-
-    Any other network than the one it was fitted to is refused; `where` names the file in an error.
-    """
+    """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
+    the one it was fitted to is refused; `where` names the file in an error."""
     origin, count = _read_origin(text, where)
     if network_fingerprint(network) != origin.network:
         raise ArtifactError(

@@ -27,11 +27,9 @@ REMEMBERED = 64  # shapes of inputs
 
 
 class SharedForward:
-    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both.
-
-    To the bit is what has to be seen: a network may take other ways while its layers are watched, such as a
-    fused attention. So of inputs of a new shape both passes are made, and compared.
-    """
+    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both. To the
+    bit is what has to be seen: a network may take other ways while its layers are watched, such as a fused
+    attention. So of inputs of a new shape both passes are made, and compared."""
 
     def __init__(self) -> None:
         self._dimensions: dict[tuple, int] = {}  # of the outputs, by the inputs' shapes; 0: they differ
@@ -180,11 +178,8 @@ def _predict(state: ModelState, inputs: Inputs) -> Prediction:
     raw, known = _known(state, inputs, outputs, features, good)
     prediction = state.likelihood.prediction(outputs, raw, state.calibrations)
     limit = None if state.threshold is None else float(state.threshold.threshold)
-    inner = {
-        name: replace(value, valid=known, _threshold=limit)
-        for name in ("_corrected", "_plain")
-        if (value := getattr(prediction, name)) is not None
-    }
+    inner = {name: getattr(prediction, name) for name in ("_corrected", "_plain")}
+    inner = {k: replace(p, valid=known, _threshold=limit) for k, p in inner.items() if p is not None}
     return replace(prediction, valid=known, _threshold=limit, **inner)
 
 
@@ -212,14 +207,12 @@ def _known(
 
 def _inputs_of(state: ModelState, batch: Any) -> Inputs:
     """The inputs in what the user passed: themselves, or the first of a pair with targets."""
-    inputs = as_inputs(batch)
-    wanted = state.provenance.structure
-    if structure(inputs) != wanted:
+    inputs, wanted = as_inputs(batch), state.provenance.structure
+    given = structure(inputs)
+    if given != wanted:
         pair = isinstance(inputs, (tuple, list)) and len(inputs) in (1, 2)
         if not (pair and structure(inputs[0]) == wanted):
-            raise ValueError(
-                f"inputs have the structure {structure(inputs)}; the model was fitted on {wanted}."
-            )
+            raise ValueError(f"inputs have the structure {given}; the model was fitted on {wanted}.")
         inputs = inputs[0]
     if count(inputs) == 0:
         raise ValueError("inputs hold no rows.")

@@ -59,14 +59,9 @@ class Summary:
 
 def inspect_tables(path: Path, *, every: bool) -> list[Table]:
     """What a file holds of a model or of a detector's error bars; with `every`, of however many experts."""
-    if kind_of(path) == DETECTOR:
-        return _detector_tables(path)
-    summary = summarise(path)
-    return [origin_table(summary), size_table(summary), expert_table(summary, most=None if every else MOST)]
-
-
-def _detector_tables(path: Path) -> list[Table]:
-    """The settings, and where the model comes from."""
+    if kind_of(path) != DETECTOR:
+        summary, most = summarise(path), None if every else MOST
+        return [origin_table(summary), size_table(summary), expert_table(summary, most=most)]
     whole = Summary(path, *read(path, kind=DETECTOR))
     settings = {name: value for name, value in whole.field("settings").items() if value is not None}
     facts = {
@@ -77,8 +72,7 @@ def _detector_tables(path: Path) -> list[Table]:
         "network": whole.field("network"),
         "file": size_text(whole.path.stat().st_size),
     }
-    part = "finding"
-    inner = Summary(Path(part), whole.field(part), inside(whole.tensors, f"{part}."))
+    inner = Summary(Path("finding"), whole.field("finding"), inside(whole.tensors, "finding."))
     return [_facts(path, facts), origin_table(inner)]
 
 
@@ -99,9 +93,9 @@ def summarise(path: str | Path) -> Summary:
 def origin_table(summary: Summary) -> Table:
     """Where the model comes from."""
     names, kind = summary.field("names"), summary.field("likelihood")["kind"]
-    bounds = torch.stack([summary.tensor(k, "bound") for k in range(summary.kernels)])
     if kind not in KINDS:
         raise ArtifactError(f"{summary.path}: its likelihood, {kind!r}, is unknown.")
+    bounds = torch.stack([summary.tensor(k, "bound") for k in range(summary.kernels)])
     facts = {
         "trustgp": summary.text.get("trustgp", "unknown"),
         "training rows": summary.field("rows"),
@@ -146,45 +140,32 @@ def expert_table(summary: Summary, *, most: int | None = MOST) -> Table:
     table = Table(title=title, title_justify="left", caption_justify="left")
     if summary.outputs > 1:
         table.caption = "scale, noise and kappa: geometric means over the outputs"
-    table.add_column("expert", justify="right")
-    for name in ("own rows", "lent rows", "neighbours", "scale s", "noise", "kappa"):
-        table.add_column(name, justify="left" if name == "neighbours" else "right")
-    table.add_column("state")
-    for kernel, expert in shown:
-        name = f"{kernel}.{expert}" if summary.kernels > 1 else str(expert)
-        table.add_row(name, *_expert_cells(summary, kernel, expert))
+    for name in ("expert", "own rows", "lent rows", "neighbours", "scale s", "noise", "kappa", "state"):
+        table.add_column(name, justify="left" if name in ("neighbours", "state") else "right")
+    for k, e in shown:
+        own, total = (int(summary.tensor(k, f"experts.{n}")[e]) for n in ("own", "sizes"))
+        near = [str(j) for j in summary.tensor(k, "neighbours")[e].tolist() if j >= 0]
+        each = [summary.tensor(k, f"experts.{n}")[e] for n in ("scale", "noise", "kappa")]
+        numbers = [f"{float(value.log().mean().exp()):.3g}" for value in each]
+        failed, jitter = (float(summary.tensor(k, f"experts.{n}")[e]) for n in ("failed", "jitter"))
+        state = "failed: prior" if failed else f"jitter {jitter:.1e}" if jitter else "ok"
+        name = f"{k}.{e}" if summary.kernels > 1 else str(e)
+        table.add_row(name, str(own), str(total - own), " ".join(near) or "-", *numbers, state)
     return table
 
 
-def _expert_cells(summary: Summary, kernel: int, expert: int) -> list[str]:
-    def of(name: str) -> Tensor:
-        return summary.tensor(kernel, name)[expert]
-
-    own, total = int(of("experts.own")), int(of("experts.sizes"))
-    near = [j for j in of("neighbours").tolist() if j >= 0]
-    numbers = [f"{float(of(f'experts.{n}').log().mean().exp()):.3g}" for n in ("scale", "noise", "kappa")]
-    jitter = float(of("experts.jitter"))
-    state = "failed: prior" if bool(of("experts.failed")) else f"jitter {jitter:.1e}" if jitter else "ok"
-    return [str(own), str(total - own), " ".join(map(str, near)) or "-", *numbers, state]
-
-
-def _choice(value: Mapping[str, Any]) -> str:
-    """An object of the fit as it was written in Python."""
-    settings = ", ".join(f"{name}={_short(setting)}" for name, setting in value["settings"].items())
-    return f"{value['kind']}({settings})"
-
-
-def _short(setting: Any) -> str:
-    """A setting in Python; of long lists the ends, of objects their call."""
-    if isinstance(setting, Mapping) and "kind" in setting:
-        return _choice(setting)
-    if isinstance(setting, list) and len(setting) > 3:
-        return f"[{setting[0]!r}, ... {len(setting) - 2} more, {setting[-1]!r}]"
-    return repr(setting)
+def _choice(value: Any) -> str:
+    """An object of the fit, or a setting of it, as it was written in Python; of long lists the ends."""
+    if isinstance(value, Mapping) and "kind" in value:
+        settings = ", ".join(f"{name}={_choice(setting)}" for name, setting in value["settings"].items())
+        return f"{value['kind']}({settings})"
+    if isinstance(value, list) and len(value) > 3:
+        return f"[{value[0]!r}, ... {len(value) - 2} more, {value[-1]!r}]"
+    return repr(value)
 
 
 def _threshold(summary: Summary) -> str:
-    found = [summary.tensors.get(f"novelty.{name}") for name in ("threshold", "false_alarm")]
-    if found[0] is None or found[1] is None:
+    limit, share = (summary.tensors.get(f"novelty.{name}") for name in ("threshold", "false_alarm"))
+    if limit is None or share is None:
         return "not fitted"
-    return f"{float(found[0]):.4g}, for {100 * float(found[1]):.3g} % false alarms"
+    return f"{float(limit):.4g}, for {100 * float(share):.3g} % false alarms"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...data.trees import Inputs
+from ...data.trees import Inputs, moved
 from ...experts.features import amplitudes
 from ...experts.gate import Gate
 from ...experts.mixture import Mixture
@@ -90,9 +90,8 @@ class Chosen(nn.Module):
 def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
     """The answers of `Chosen` number `key`."""
     choice = CHOICES[key]
-    rows = [
-        choice.experts[label](*(vector[i] for vector in vectors)) for i, label in enumerate(labels.tolist())
-    ]
+    chosen = (choice.experts[label] for label in labels.tolist())
+    rows = [expert(*(vector[i] for vector in vectors)) for i, expert in enumerate(chosen)]
     return [torch.stack(lot) for lot in zip(*rows, strict=True)]
 
 
@@ -158,11 +157,9 @@ class SpanExpert(nn.Module):
         self.register_buffer("weights", posterior.weights)
 
     def forward(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r"""Unit variance [...], prior [...] and m(x) [..., B] of a gradient [..., 1, d].
-
-        The variance is the sum of squares :math:`|\phi - V V^\top \phi|^2 + \sum_i c_i (v_i^\top \phi)^2`,
-        in the precision of the basis: nothing that is large cancels, but in the part outside, as in it.
-        """
+        r"""Unit variance [...], prior [...] and m(x) [..., B] of a gradient [..., 1, d]. The variance is the
+        sum of squares :math:`|\phi - V V^\top \phi|^2 + \sum_i c_i (v_i^\top \phi)^2`, in the precision of
+        the basis: nothing that is large cancels, but in the part outside, as in it."""
         inside, wide = phi @ self.basis, phi.double()
         outside = (phi.transpose(-2, -1) - self.basis @ inside.transpose(-2, -1)).double()
         unit = (outside * outside).sum(dim=(-2, -1))
@@ -176,18 +173,15 @@ class FactorExperts(nn.Module):
     def __init__(self, mixture: Mixture, *, plain: bool) -> None:
         super().__init__()
         self.mixture, solved = mixture, first_solved(mixture)
-        nothing = FactorFeatures.from_tensors(
-            {name: torch.zeros_like(value[:1]) for name, value in solved.features.tensors().items()}
-        )
+        blank = {name: torch.zeros_like(value[:1]) for name, value in solved.features.tensors().items()}
+        nothing = FactorFeatures.from_tensors(blank)
         none = RootPosterior(nothing, solved.weights.new_zeros(1, 1), torch.zeros_like(solved.weights[:1]))
         experts = [RowExpert(none if e.failed else e.posterior) for e in mixture.experts]
         self.experts = one_of(experts, [column[0] for column in _columns(nothing)], plain=plain)
 
     def forward(self, features: FactorFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
-        r"""What the experts `labels` [n] say, and the amplitudes of the outputs, [n, B] or [n, 1].
-
-        The variance is the difference :math:`k(x, x) - |L^{-1} k(x)|^2`, in float64.
-        """
+        r"""What the experts `labels` [n] say, and the amplitudes of the outputs, [n, B] or [n, 1]. The
+        variance is the difference :math:`k(x, x) - |L^{-1} k(x)|^2`, in float64."""
         reduction, mean = self.experts(labels, *_columns(features))
         prior = features.diag()
         return LatentMoments(prior - reduction, prior, mean), _amplitudes(self.mixture, features)
@@ -199,13 +193,8 @@ class SpanExperts(nn.Module):
     def __init__(self, mixture: Mixture, *, plain: bool) -> None:
         super().__init__()
         self.mixture, first = mixture, first_solved(mixture)
-        none = replace(
-            first,
-            columns=torch.zeros_like(first.columns),
-            basis=torch.zeros_like(first.basis[:, :1]),
-            shrinkage=torch.zeros_like(first.shrinkage[:1]),
-            weights=torch.zeros_like(first.weights),
-        )
+        narrow = replace(first, basis=first.basis[:, :1], shrinkage=first.shrinkage[:1])
+        none = moved(narrow, torch.zeros_like)
         posteriors: list[Any] = [none if e.failed else e.posterior for e in mixture.experts]
         example = _whole(first.basis)[:, 0][None].contiguous()
         self.precision = example.dtype
@@ -247,16 +236,15 @@ class GraphGate(nn.Module):
         projection, centroids = self.gate.projection, self.gate.centroids
         if projection is None or len(centroids) == 1:
             return torch.zeros(len(features), dtype=torch.int64, device=centroids.device)
-        known = features.rows.double() if isinstance(features, RowFeatures) else self._kernel(features)
+        if isinstance(features, RowFeatures):
+            known = features.rows.double()
+        else:  # k(x, S) / s, float64, shape [n, m]: products in the network's precision, their sum in float64
+            assert self.subset is not None
+            lots = zip(features.groups(), self.subset.groups(), strict=True)
+            a, g, p = ([(x @ y.T).double() for x, y in zip(*pair, strict=True)] for pair in lots)
+            shares = [*(x * y for x, y in zip(a, g, strict=True)), *p]
+            known = torch.stack(shares).sum(dim=0) if len(shares) > 1 else shares[0]
         return distances(known @ projection.directions - projection.offset, centroids).argmin(dim=1)
-
-    def _kernel(self, features: FactorFeatures) -> Tensor:
-        """k(x, S) / s, float64, shape [n, m]: products in the network's precision, their sum in float64."""
-        assert self.subset is not None
-        lots = zip(features.groups(), self.subset.groups(), strict=True)
-        a, g, p = ([(x @ y.T).double() for x, y in zip(*pair, strict=True)] for pair in lots)
-        shares = [*(x * y for x, y in zip(a, g, strict=True)), *p]
-        return torch.stack(shares).sum(dim=0) if len(shares) > 1 else shares[0]
 
 
 class GraphWitness(nn.Module):

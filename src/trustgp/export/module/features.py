@@ -102,12 +102,9 @@ class GraphRows(nn.Module):
 
     def parts(self, n: int) -> list[Tensor]:
         """What was taken, [n, K, d] for each parameter of which something is kept."""
-        zeros = self.parameters_like.new_zeros
-        sizes = {name: size for name, size in self.sizes.items() if size}
-        return [
-            self.found[name] if name in self.found else zeros(n, self.mixed, size)
-            for name, size in sizes.items()
-        ]
+        zeros, mixed = self.parameters_like.new_zeros, self.mixed
+        kept = [(name, size) for name, size in self.sizes.items() if size]
+        return [self.found[name] if name in self.found else zeros(n, mixed, size) for name, size in kept]
 
 
 class WrittenRows(GraphRows):

@@ -17,7 +17,7 @@ from ..errors import refuse_network
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 from .features import feature_maker
 
-UNKNOWN = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}  # of rows about which nothing is known
+UNKNOWN = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}  # of rows of which nothing is known; else 0
 EXPERTS: dict[type, type[nn.Module]] = {
     GramPosterior: FactorExperts,
     RootPosterior: FactorExperts,
@@ -72,9 +72,7 @@ class Graph(nn.Module):
         super().__init__()
         refuse_network(model.network)
         self.network = model.network
-        self.mixtures = nn.ModuleList(
-            [GraphMixture(mixture, example, plain=plain) for mixture in model.mixtures]
-        )
+        self.mixtures = nn.ModuleList(GraphMixture(one, example, plain=plain) for one in model.mixtures)
         self.witness = None if model.witness is None else GraphWitness(model.witness, plain=plain)
         self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
         self.threshold = None if model.alarm is None else float(model.alarm.threshold)
@@ -88,40 +86,21 @@ class Graph(nn.Module):
             second = self.witness(inputs)
             mean = second.mean - as_matrix(outputs).double()
             raw = replace(raw, witness_mean=mean, witness_precision=second.precision)
-        valid = _finite(inputs, outputs, raw.epistemic, raw.residual_mean, raw.witness_mean)
-        raw = _masked(raw, valid)
-        found = self.likelihood.prediction(outputs, raw, self.calibrations)
+        # rows that hold no NaN and no infinity in any of these: nothing else times 0 is not 0
+        values = leaves((inputs, outputs, raw.epistemic, raw.residual_mean, raw.witness_mean))
+        real = [leaf for leaf in values if leaf.is_floating_point()]
+        zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in real]
+        valid = sum(zeros[1:], zeros[0]) == 0
+        known = {k: torch.where(valid[:, None], v, UNKNOWN.get(k, 0.0)) for k, v in vars(raw).items()}
+        found = self.likelihood.prediction(outputs, replace(raw, **known), self.calibrations)
         found = replace(found, valid=valid, _threshold=self.threshold)
         return answers_of(found, self.threshold is not None)
 
 
 def answers_of(found: Prediction, alarm: bool) -> dict[str, Tensor]:
     """A prediction as a dict of all answers there are, in their order."""
-    answers = {
-        "mean": found.mean,
-        "variance": found.variance,
-        "corrected": found.corrected.mean,
-        "corrected_variance": found.corrected.variance,
-        "novelty": found.novelty,
-        "expert": found.expert,
-        "valid": found.valid,
-        "score": found.score,
-    }
-    if alarm:
-        answers["is_novel"] = found.is_novel
-    if isinstance(found, ClassPrediction):
-        answers["probabilities"] = found.probabilities
-    return answers
-
-
-def _finite(*values: Inputs) -> Tensor:
-    """Which rows hold no NaN and no infinity in any of these, shape [n]: nothing else times 0 is not 0."""
-    tensors = [leaf for value in values for leaf in leaves(value) if leaf.is_floating_point()]
-    zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in tensors]
-    return sum(zeros[1:], zeros[0]) == 0
-
-
-def _masked(raw: LatentPrediction, valid: Tensor) -> LatentPrediction:
-    """As `LatentPrediction.spread`: where a row is not valid nothing is known of it."""
-    rows, values = valid[:, None], vars(raw)
-    return replace(raw, **{k: torch.where(rows, v, UNKNOWN.get(k, 0.0)) for k, v in values.items()})
+    answers = {"mean": found.mean, "variance": found.variance}
+    answers |= {"corrected": found.corrected.mean, "corrected_variance": found.corrected.variance}
+    names = ["novelty", "expert", "valid", "score", *(["is_novel"] if alarm else [])]
+    names += ["probabilities"] if isinstance(found, ClassPrediction) else []
+    return answers | {name: getattr(found, name) for name in names}

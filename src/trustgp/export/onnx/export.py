@@ -64,7 +64,14 @@ def export_onnx(
     inputs = as_inputs(example_inputs)
     columns = (input_names, input_units, output_names, output_units)
     facts = describe(model, inputs, columns, calibration_date)
-    content = sealed(_made(model, inputs, opset), facts)
+    try:
+        made = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
+    except UntranslatedError as error:
+        layer = where_called(model.network, inputs, str(error.target).rpartition(".")[0])
+        where = f"layer {layer} calls it" if layer else "it comes from the network's forward or its gradients"
+        said = f"{error}; {where}. Replace that layer, or use the model through predict."
+        raise ExportError(said) from error
+    content = sealed(made, facts)
     with temporary_beside(path) as temporary:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -75,18 +82,6 @@ def export_onnx(
     if (taken := time.monotonic() - began) > SLOW:
         LOGGER.info("%s: %.1f MB, traced, written and checked in %.0f s", path, len(content) / 1e6, taken)
     return path
-
-
-def _made(model: UncertaintyModel, inputs: Inputs, opset: int) -> Any:
-    """The ONNX model; what has no place in it is named by its layer."""
-    try:
-        return to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
-    except UntranslatedError as error:
-        layer = where_called(model.network, inputs, str(error.target).rpartition(".")[0])
-        where = f"layer {layer} calls it" if layer else "it comes from the network's forward or its gradients"
-        raise ExportError(
-            f"{error}; {where}. Replace that layer, or use the model through predict."
-        ) from error
 
 
 def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
@@ -111,7 +106,10 @@ class OnnxRunner:
         self.metadata = MappingProxyType(dict(metadata))
         self.input_names = tuple(given.name for given in session.get_inputs())
         self.output_names = tuple(found.name for found in session.get_outputs())
-        self._types = tuple(_numpy_type(given.type) for given in session.get_inputs())
+        # such as tensor(int64); onnxruntime has names of its own for two
+        inner = (given.type.removeprefix("tensor(").removesuffix(")") for given in session.get_inputs())
+        known = {"float": "float32", "double": "float64"}
+        self._types = tuple(np.dtype(known.get(name, name)) for name in inner)
 
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """The answers for these rows, by name; arrays or tensors, nested as the network takes them."""
@@ -123,12 +121,6 @@ class OnnxRunner:
                 raise TypeError(f"'{name}' is {array.dtype}; the network takes {kind}.")
             arrays[name] = array
         return dict(zip(self.output_names, self.session.run(None, arrays), strict=True))
-
-
-def _numpy_type(name: str) -> np.dtype:
-    """Of a type as onnxruntime writes it, such as tensor(int64); it has names of its own for two."""
-    inner = name.removeprefix("tensor(").removesuffix(")")
-    return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))
 
 
 def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner:
@@ -174,14 +166,14 @@ def _checked(content: bytes, where: str) -> dict[str, str]:
     except (DecodeError, ValueError) as error:
         raise ArtifactError(f"{where} is no ONNX file, or damaged: {error}") from error
     graphs = list(_graphs(model.graph))
-    for tensor in (tensor for graph in graphs for tensor in _tensors(graph)):
+    for tensor in (tensor for _, held in graphs for tensor in held):
         if tensor.data_location == EXTERNAL or tensor.external_data:
             places = {entry.key: entry.value for entry in tensor.external_data}
             raise ArtifactError(
                 f"{where}: tensor '{tensor.name}' lies in another file ({places.get('location', '?')}); "
                 "only files that stand by themselves are opened."
             )
-    nodes = [node for graph in graphs for node in graph.node]
+    nodes = [node for graph, _ in graphs for node in graph.node]
     domains = {part.domain for part in (*model.opset_import, *nodes)}
     foreign = sorted(domains - {"", "ai.onnx"})
     if foreign or model.functions:
@@ -200,20 +192,12 @@ def _checked(content: bytes, where: str) -> dict[str, str]:
     return metadata
 
 
-def _graphs(graph: Any) -> Iterator[Any]:
-    """The graph, and those inside its operations."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(inner)
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    """The constants of one graph, those in operations included."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+def _graphs(graph: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The graph and those inside its operations, each with its constants, those in operations included."""
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    sparse = [tensor for one in graph.sparse_initializer for tensor in (one.values, one.indices)]
+    held = [tensor for a in attributes for tensor in (*([a.t] if a.HasField("t") else []), *a.tensors)]
+    yield graph, [*graph.initializer, *sparse, *held]
+    for a in attributes:
+        for inner in (*([a.g] if a.HasField("g") else []), *a.graphs):
+            yield from _graphs(inner)

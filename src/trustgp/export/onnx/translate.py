@@ -17,8 +17,7 @@ from ..errors import ExportError
 from ..module.experts import CHOICES, Chosen
 from ..trace.decompositions import table
 from ..trace.trace import simplify
-from .ops_arithmetic import ARITHMETIC
-from .ops_shape import SHAPING
+from .operators import OPERATORS
 from .writer import TYPES, Translation, Writer, dtype_of, shape_of
 
 OPSETS = range(20, 23)  # 20 is the first with Gelu
@@ -26,7 +25,7 @@ IR_VERSION = 10
 MOST_BYTES = 2**31 - 2**20  # of one file: the format has no place for more
 TABLE: dict[Any, Translation] = {
     operator.attrgetter(name if "." in name else f"{name}.default")(torch.ops.aten): translate
-    for names, translate in {**ARITHMETIC, **SHAPING}.items()
+    for names, translate in OPERATORS.items()
     for name in names.split()
 } | {
     torch.ops.prims.convert_element_type.default: lambda w, n: w.tensor(n.args[0], n.args[1]),

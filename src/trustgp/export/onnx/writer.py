@@ -11,25 +11,16 @@ from torch import Tensor
 from torch.fx import Node
 
 TYPES = {  # of torch and of ONNX
-    torch.float32: 1,
-    torch.uint8: 2,
-    torch.int8: 3,
-    torch.int16: 5,
-    torch.int32: 6,
-    torch.int64: 7,
-    torch.bool: 9,
-    torch.float16: 10,
-    torch.float64: 11,
-}
+    torch.float32: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 5, torch.int32: 6, torch.int64: 7,
+    torch.bool: 9, torch.float16: 10, torch.float64: 11,
+}  # fmt: skip
 Translation = Callable[["Writer", Any], Any]  # of a node: the name of its result, or a tuple of names
 SHARED = 64  # numbers up to which equal constants are looked for
 
 
 class Writer:
-    """Collects nodes and constants, and knows by what name each value of the traced graph goes.
-
-    All names have a prefix: they must not be those of an outer graph.
-    """
+    """Collects nodes and constants, and knows by what name each value of the traced graph goes. All names
+    have a prefix: they must not be those of an outer graph."""
 
     def __init__(self, prefix: str = "") -> None:
         from onnx import helper, numpy_helper
@@ -57,13 +48,11 @@ class Writer:
         tensor = tensor if dtype is None else tensor.to(dtype)
         array = tensor.contiguous().numpy()
         key = (str(tensor.dtype), tuple(tensor.shape), array.tobytes()) if tensor.numel() <= SHARED else None
-        if key is None or key not in self._shared:
-            name = f"{self.prefix}constant_{len(self.constants)}"
+        name = f"{self.prefix}constant_{len(self.constants)}"
+        known = name if key is None else self._shared.setdefault(key, name)
+        if known == name:
             self.constants[name] = array
-            if key is None:
-                return name
-            self._shared[key] = name
-        return self._shared[key]
+        return known
 
     def integers(self, values: Sequence[int]) -> str:
         """A list of whole numbers, as shapes and axes are given."""
@@ -74,8 +63,7 @@ class Writer:
         if not isinstance(value, Node):
             return self.constant(value, dtype)
         name = self.values[value]
-        have = value.meta["val"].dtype
-        return name if dtype in (None, have) else self.cast(name, dtype)
+        return name if dtype is None or dtype == dtype_of(value) else self.cast(name, dtype)
 
     def cast(self, name: str, dtype: torch.dtype) -> str:
         """The same values in another type."""

@@ -76,17 +76,11 @@ def convolution_backward(
     """What comes back to the input: the adjoint of a convolution is the transposed one, and the reverse."""
     if wanted[1] or wanted[2]:
         return NotImplemented
-    dims = weight.ndim - 2
-    if transposed:
-        zeros = [0] * dims
-        found = aten.convolution(grad, weight, None, stride, padding, dilation, False, zeros, groups)
-        return found, None, None
-    extra = [
-        inputs.shape[2 + i]
-        - ((grad.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (weight.shape[2 + i] - 1) + 1)
-        for i in range(dims)
-    ]
-    return aten.convolution(grad, weight, None, stride, padding, dilation, True, extra, groups), None, None
+    sides = zip(inputs.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    extra = [size - ((out - 1) * s - 2 * p + d * (kernel - 1) + 1) for size, out, kernel, s, p, d in sides]
+    extra = [0] * len(extra) if transposed else extra
+    found = aten.convolution(grad, weight, None, stride, padding, dilation, not transposed, extra, groups)
+    return found, None, None
 
 
 def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:

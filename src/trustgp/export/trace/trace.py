@@ -8,15 +8,15 @@ where torch's symbolic sizes give up (the rules of vmap, sizes in sets and as ke
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functionalize
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 
 from ...data.trees import Inputs, as_inputs, leaves, rebuilt, state_tensors
 from ...model import UncertaintyModel
@@ -50,7 +50,12 @@ def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = Tru
     def run(*tensors: Tensor) -> dict[str, Tensor]:
         return graph(rebuilt(inputs, iter(tensors)))
 
-    stands = _stand_in(graph, leaves(inputs))
+    # a number of rows that divides no size of the inputs, nor of what the graph holds in any form
+    tensors = [leaf[0] for leaf in leaves(inputs)]
+    for held in (vars(part) for part in graph.modules()):
+        tensors += [*tensors_in(held), *state_tensors(list(held.values()))]
+    sizes = {size for tensor in tensors for size in (*tensor.shape, tensor.numel())}
+    stands = next(p for p in PRIMES if all(size == 0 or size % p for size in sizes))
     flat = [leaf[:1].expand(stands, *leaf.shape[1:]).clone() for leaf in leaves(inputs)]
     found = _trace(run, flat)
     schemas = [getattr(node.target, "_schema", None) for node in found.graph.nodes]
@@ -66,15 +71,6 @@ def _trace(function: Callable[..., Any], flat: list[Tensor]) -> GraphModule:
     return make_fx(function, table(), tracing_mode="fake", _allow_non_fake_inputs=True)(*flat)
 
 
-def _stand_in(module: nn.Module, inputs: Sequence[Tensor]) -> int:
-    """A number of rows that divides no size of the inputs, nor of what a module holds in any form."""
-    tensors = [leaf[0] for leaf in inputs]
-    for held in (vars(part) for part in module.modules()):
-        tensors += [*tensors_in(held), *state_tensors(list(held.values()))]
-    sizes = {size for tensor in tensors for size in (*tensor.shape, tensor.numel())}
-    return next(p for p in PRIMES if all(size == 0 or size % p for size in sizes))
-
-
 def _any_batch(module: GraphModule, rows: int) -> None:
     """Replace this number of rows, and multiples of it, by what the first input has; in place."""
     graph = module.graph
@@ -86,8 +82,6 @@ def _any_batch(module: GraphModule, rows: int) -> None:
 
     def replaced(value: Any) -> Any:
         nonlocal after
-        if isinstance(value, (list, tuple)):
-            return type(value)(replaced(v) for v in value)
         if type(value) is not int or value == 0 or value == ENDLESS or value % rows:
             return value
         times = value // rows
@@ -98,23 +92,23 @@ def _any_batch(module: GraphModule, rows: int) -> None:
 
     for node in list(graph.nodes):
         if node.op == "call_function" and node not in made.values():
-            node.args = replaced(node.args)
-            node.kwargs = {name: replaced(value) for name, value in node.kwargs.items()}
+            node.args, node.kwargs = map_aggregate((node.args, node.kwargs), replaced)
     graph.eliminate_dead_code()
     graph.lint()
     module.recompile()
 
 
 def simplify(module: GraphModule) -> GraphModule:
-    """The same function without probes, copies, and what is done twice; the module is changed and returned.
-
+    """The same function without probes, copies, what is done twice, and tensors that none names; in place.
     The network is traced several times over: for its output, and once more for the gradients of each kernel.
-    Once the probes are gone all these passes are the same operations, and one is left.
-    """
+    Once the probes are gone all these passes are the same operations, and one is left."""
     for step in (_same_once, _without_idle, _same_once, _folded, _same_once):
         step(module)
         module.graph.eliminate_dead_code()
-    _drop_unused(module)
+    named = {node.target for node in module.graph.find_nodes(op="get_attr")}
+    held = {**module._buffers, **module._parameters, **vars(module)}
+    for name in [n for n, value in held.items() if isinstance(value, Tensor) and n not in named]:
+        delattr(module, name)
     module.graph.lint()
     module.recompile()
     return module
@@ -122,20 +116,17 @@ def simplify(module: GraphModule) -> GraphModule:
 
 def _without_idle(module: GraphModule) -> None:
     """Without operations that give what they are given."""
-    for node in module.graph.nodes:
-        if node.op != "call_function":
-            continue
+    for node in (node for node in module.graph.nodes if node.op == "call_function"):
         if node.target in VIEWS:
             node.target = aten.reshape.default  # what is given may no longer lie as it did
-        found = _idle(node)
-        if found is not None:
+        if (found := _idle(node)) is not None:
             node.replace_all_uses_with(found)
 
 
 def _idle(node: Any) -> Node | None:
     """What the operation gives, where that is what it is given."""
-    first = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-    if first is None:
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node):
         return None
     if node.target in COPIES:
         return first
@@ -144,10 +135,8 @@ def _idle(node: Any) -> Node | None:
             if isinstance(other, Node) and _is_zero(other) and isinstance(one, Node) and _alike(one, node):
                 return one
     same = (aten._to_copy.default, aten.expand.default, aten.slice.Tensor, aten.reshape.default)
-    if node.target in same and _alike(first, node):
-        whole = node.target is not aten.slice.Tensor or len(node.args) < 5
-        return first if whole else None
-    return None
+    whole = node.target is not aten.slice.Tensor or len(node.args) < 5
+    return first if node.target in same and whole and _alike(first, node) else None
 
 
 def _is_zero(node: Any) -> bool:
@@ -158,25 +147,22 @@ def _is_zero(node: Any) -> bool:
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether both are tensors of the same type, device and shape, symbols taken as they are written."""
-    a, b = one.meta.get("val"), other.meta.get("val")
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+    values = [node.meta.get("val") for node in (one, other)]
+    if not all(isinstance(value, Tensor) for value in values):
         return False
-    shapes = [tuple(map(str, x.shape)) for x in (a, b)]
-    return a.dtype == b.dtype and a.device == b.device and shapes[0] == shapes[1]
+    first, second = ((value.dtype, value.device, tuple(map(str, value.shape))) for value in values)
+    return first == second
 
 
 def _folded(module: GraphModule) -> None:
     """With what does not depend on the inputs computed once."""
     known: dict[Node, Any] = {n: getattr(module, n.target) for n in module.graph.find_nodes(op="get_attr")}
-    for node in list(module.graph.nodes):
-        if node.op != "call_function":
-            continue
+    for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (aten.mm.default, aten.bmm.default):
             _fold_repeated(module, node, known)
         value = _constant(node, known)
-        if value is None:
-            continue
-        known[node] = value
+        if value is not None:
+            known[node] = value
         if isinstance(value, Tensor):
             node.replace_all_uses_with(_before(module, node, value, known))
 
@@ -186,7 +172,7 @@ def _constant(node: Any, known: dict[Node, Any]) -> Any:
     given = node.all_input_nodes
     if any(n not in known for n in given) or not (given or node.target in MADE):
         return None
-    args, kwargs = map_arg((node.args, node.kwargs), lambda n: known[n])
+    args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
     value = node.target(*args, **kwargs)
     sizes = [known[n].nbytes for n in given if isinstance(known[n], Tensor)]
     return None if isinstance(value, Tensor) and value.nbytes > max([FOLDED, *sizes]) else value
@@ -240,11 +226,3 @@ def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((k, _key(v)) for k, v in sorted(value.items()))
     return (type(value).__name__, value if isinstance(value, Node) else repr(value))
-
-
-def _drop_unused(module: GraphModule) -> None:
-    """Without tensors that no operation names."""
-    named = {node.target for node in module.graph.find_nodes(op="get_attr")}
-    held = {**module._buffers, **module._parameters, **vars(module)}
-    for name in [n for n, value in held.items() if isinstance(value, Tensor) and n not in named]:
-        delattr(module, name)

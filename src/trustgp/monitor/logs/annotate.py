@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...data.tensor_file import PART
-from .formats import BagReader, BagWriter, McapReader, McapWriter
-from .joints import FIELDS, ROS_TYPE, TEXT_TYPE, JointState, LogError
+from . import formats
+from .formats import FIELDS, ROS_TYPE, TEXT_TYPE, JointState, LogError
 
 TOPIC = "/joint_states"
 VERDICTS = "/trustgp/verdict"
@@ -35,9 +35,7 @@ def joint_states(
         needs: The fields that must not be empty.
     """
     with _reader(Path(path), topic) as reader:
-        for _, state in _messages(reader, topic, joints, needs):
-            if state is not None:
-                yield state
+        yield from (s for _, s in _messages(reader, topic, joints, needs) if s is not None)
 
 
 def annotate(
@@ -96,10 +94,8 @@ def record(
 def _messages(
     reader: Any, topic: str, joints: Sequence[str] | None, needs: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, int, Any], JointState | None]]:
-    """Every message (channel, time, data), and its wanted joints in the wanted order.
-
-    A message of the topic with none of them is somebody else's, such as a gripper's: it is passed over.
-    """
+    """Every message (channel, time, data), and its wanted joints in the wanted order. A message of the topic
+    with none of them is somebody else's, such as a gripper's: it is passed over."""
     unknown = sorted(set(needs) - set(FIELDS))
     if unknown:
         raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
@@ -124,7 +120,7 @@ def _reader(path: Path, topic: str) -> Iterator[Any]:
     """An open log that has the topic."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such log.")
-    with closing(BagReader(path) if path.is_dir() else McapReader(path)) as reader:
+    with closing(formats.BagReader(path) if path.is_dir() else formats.McapReader(path)) as reader:
         kinds = {channel.topic: channel.msgtype for channel in reader.channels}
         if topic not in kinds:
             there = ", ".join(sorted(kinds)) or "none"
@@ -144,6 +140,8 @@ def _writer(out: Path, storage: str) -> Iterator[Any]:
     name = {"prefix": f".{out.name}.", "suffix": PART, "dir": out.parent}
     with tempfile.TemporaryDirectory(**name, ignore_cleanup_errors=True) as folder:
         inner = Path(folder) / out.name  # a bag's files are called after their folder
-        with McapWriter.opened(inner) if storage == "json" else BagWriter.opened(inner, storage) as writer:
+        plain = storage == "json"
+        opened = formats.McapWriter.opened(inner) if plain else formats.BagWriter.opened(inner, storage)
+        with opened as writer:
             yield writer
         os.replace(inner, out)

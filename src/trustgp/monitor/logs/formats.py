@@ -1,4 +1,4 @@
-"""How logs are read and written: ROS 2 bags by rosbags, MCAP files by mcap.
+"""A message of a robot's joints, and how logs of them are read and written: by rosbags, and by mcap.
 
 Bags are folders with SQLite or MCAP storage. In MCAP files joint states are in JSON, or as ROS 2 writes them.
 """
@@ -6,8 +6,10 @@ Bags are folders with SQLite or MCAP storage. In MCAP files joint states are in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +17,80 @@ from typing import Any
 
 import numpy as np
 
-from .joints import FIELDS, ROS_TYPE, TEXT_TYPE, JointState, LogError, needed
+from ...data.user_warnings import optional_package
 
+ROS_TYPE, TEXT_TYPE = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+FIELDS = ("position", "velocity", "effort")
 FORMAT = 8  # of a bag; ROS 2 Jazzy and later read it
 JSON = "json"
 TITLES = {TEXT_TYPE: "trustgp.Verdict", ROS_TYPE: "sensor_msgs.JointState"}  # of JSON in place of ROS's types
 SCHEMAS = {TEXT_TYPE: {"status": {"type": "string"}}, ROS_TYPE: {"name": {"type": "array"}}}
+
+
+class LogError(ValueError):
+    """A log that is damaged, or does not hold what was asked for."""
+
+
+@dataclass(frozen=True)
+class JointState:
+    """Joints at one time; position, velocity and effort are float64, [joints]; empty: not recorded."""
+
+    time: int  # in nanoseconds, when it was recorded
+    names: tuple[str, ...]
+    position: np.ndarray
+    velocity: np.ndarray
+    effort: np.ndarray
+
+    @classmethod
+    def read(cls, time: int, said: Mapping[str, Any], *, where: str) -> JointState:
+        """From the fields of a message; null counts as NaN, which is for a monitor to judge."""
+        names = said.get("name")
+        if not isinstance(names, Iterable) or isinstance(names, str):
+            raise LogError(f"{where}: the message at {time} ns has no list of joint names; not a JointState.")
+        names, numbers = tuple(str(name) for name in names), {}
+        for field in FIELDS:
+            values = [] if said.get(field) is None else said[field]
+            try:
+                numbers[field] = np.array([np.nan if v is None else v for v in values], dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise LogError(f"{where}: {field} at {time} ns holds no numbers: {error}") from error
+            if len(numbers[field]) not in (0, len(names)):
+                raise LogError(
+                    f"{where}: {len(numbers[field])} numbers of {field} for {len(names)} joints at {time} ns."
+                )
+        return cls(time, names, **numbers)
+
+    def pick(self, joints: Sequence[str], needs: Sequence[str], *, where: str) -> JointState | None:
+        """These joints in this order, with the fields that are needed; None: the message has none of them."""
+        place = {name: at for at, name in enumerate(self.names)}
+        missing = [name for name in joints if name not in place]
+        if len(missing) == len(joints):
+            return None
+        if missing:
+            raise LogError(
+                f"{where}: the message at {self.time} ns lacks the joints {', '.join(missing)}; "
+                f"it has {', '.join(self.names)}."
+            )
+        for field in needs:
+            if not len(getattr(self, field)):
+                raise LogError(
+                    f"{where}: {field} is empty at {self.time} ns; record it, or leave it out of needs=."
+                )
+        order = [place[name] for name in joints]
+        numbers = {f: values[order] if len(values := getattr(self, f)) else values for f in FIELDS}
+        return JointState(self.time, tuple(joints), **numbers)
+
+    def plain(self) -> dict[str, Any]:
+        """As a message in JSON; NaN becomes null."""
+        stamp = {"sec": self.time // 10**9, "nanosec": self.time % 10**9}
+        numbers = {f: [v if math.isfinite(v) else None for v in getattr(self, f).tolist()] for f in FIELDS}
+        return {"header": {"stamp": stamp, "frame_id": ""}, "name": list(self.names), **numbers}
+
+
+def needed(package: str) -> Any:
+    """An optional package, or an error that names the extra."""
+    missing = f'logs need {package}, which is not installed: pip install "trustgp[logs]"'
+    return optional_package(package, missing)
 
 
 @cache
@@ -86,10 +156,7 @@ class BagWriter:
             yield cls(writer)
 
     def copy(self, channel: Any) -> Any:
-        kept = {
-            "serialization_format": channel.ext.serialization_format,
-            "offered_qos_profiles": channel.ext.offered_qos_profiles,
-        }
+        kept = {n: getattr(channel.ext, n) for n in ("serialization_format", "offered_qos_profiles")}
         if channel.msgdef.data and channel.digest:
             kept |= {"msgdef": channel.msgdef.data, "rihs01": channel.digest}
         elif channel.msgtype in self._types.fielddefs:
@@ -105,18 +172,17 @@ class BagWriter:
         return self._writer.add_connection(topic, kind, typestore=self._types)
 
     def write_text(self, channel: Any, time: int, text: str) -> None:
-        self.write(channel, time, self._cdr(self._types.types[TEXT_TYPE](data=text), TEXT_TYPE))
+        self._put(channel, time, self._types.types[TEXT_TYPE](data=text), TEXT_TYPE)
 
     def write_state(self, channel: Any, state: JointState) -> None:
         kinds = self._types.types
         stamp = kinds["builtin_interfaces/msg/Time"](sec=state.time // 10**9, nanosec=state.time % 10**9)
         header = kinds["std_msgs/msg/Header"](stamp=stamp, frame_id="")
         numbers = (np.asarray(v, dtype=np.float64) for v in (state.position, state.velocity, state.effort))
-        message = kinds[ROS_TYPE](header, list(state.names), *numbers)
-        self.write(channel, state.time, self._cdr(message, ROS_TYPE))
+        self._put(channel, state.time, kinds[ROS_TYPE](header, list(state.names), *numbers), ROS_TYPE)
 
-    def _cdr(self, message: Any, kind: str) -> bytes:
-        return bytes(self._types.serialize_cdr(message, kind))
+    def _put(self, channel: Any, time: int, message: Any, kind: str) -> None:
+        self.write(channel, time, bytes(self._types.serialize_cdr(message, kind)))
 
 
 class McapReader:
@@ -125,8 +191,16 @@ class McapReader:
     storage = JSON
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.channels = list(self._channels().values())
+        self.path, schemas, found = path, {}, {}
+        for record in self.records("Schema", "Channel"):  # of the whole file: a channel may be announced late
+            if type(record).__name__ == "Schema":
+                schemas[record.id] = record
+                continue
+            schema = schemas.get(record.schema_id)
+            kind = "" if schema is None else schema.name
+            kind = ROS_TYPE if record.message_encoding == JSON else kind  # JSON may call its type as it likes
+            found[record.id] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
+        self.channels = list(found.values())
 
     def close(self) -> None:
         """Nothing is left open between two looks at the file."""
@@ -148,20 +222,6 @@ class McapReader:
         if not isinstance(said, dict):
             raise LogError(f"{self.path}: the message at {time} ns is no table of fields.")
         return JointState.read(time, said, where=str(self.path))
-
-    def _channels(self) -> dict[int, Any]:
-        """Of the whole file: a channel may be announced late."""
-        schemas, found = {0: None}, {}
-        for record in self.records("Schema", "Channel"):
-            if type(record).__name__ == "Schema":
-                schemas[record.id] = record
-            else:
-                schema = schemas.get(record.schema_id)
-                kind = "" if schema is None else schema.name
-                if record.message_encoding == JSON:  # may call its type as it likes
-                    kind = ROS_TYPE
-                found[record.id] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
-        return found
 
     def records(self, *kinds: str) -> Iterator[Any]:
         """Those of some kinds, as mcap has them, such as "Message"."""
@@ -208,9 +268,8 @@ class McapWriter:
             if type(item).__name__ == "Metadata":
                 self._writer.add_metadata(item.name, item.metadata)
             else:
-                self._writer.add_attachment(
-                    item.create_time, item.log_time, item.name, item.media_type, item.data
-                )
+                times = item.create_time, item.log_time
+                self._writer.add_attachment(*times, item.name, item.media_type, item.data)
 
     def add_topic(self, topic: str, kind: str) -> int:
         """A topic of messages in JSON."""
