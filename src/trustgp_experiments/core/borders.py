@@ -12,8 +12,8 @@ from torch import Tensor
 
 from trustgp import plots
 
+from .claim import change
 from .grid import Grid
-from .statistics import change
 
 # How far the two sides of a border lie apart, in lengths of the line: so far that rounding cannot confuse
 # them, and so near that the slope of the error bar changes it by a factor far below any jump of interest.

@@ -12,8 +12,8 @@ from typing import Any
 
 from trustgp.executors.progress import reporting
 
+from .claim import mean_spread
 from .result import Setting, StudyError
-from .statistics import mean_spread
 
 Place = tuple[Any, ...]
 """A label for each axis, in the order of the axes."""

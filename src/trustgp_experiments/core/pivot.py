@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from .claim import mean_spread
 from .grid import Grid, Place, is_infinite
 from .result import Column, Table
-from .statistics import mean_spread
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ dict, and gives a `trustgp.Prediction`, or for classes a `ClassAnswer`.
 """
 
 from ..training.train import cnn, mlp, train, train_many
-from .class_answer import ClassAnswer
 from .landmark_gp import LandmarkGP
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
@@ -17,11 +16,12 @@ from .members import (
     Ensemble,
     EnsembleClassifier,
     MCDropout,
+    PropagatedDropout,
     SoftmaxClassifier,
 )
-from .propagation import PropagatedDropout
 from .registry import CLASS_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
 from .trusted import SubsetGP, TrustGP
+from .tuning import ClassAnswer
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     # error bars from the network alone

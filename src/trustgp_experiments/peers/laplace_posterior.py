@@ -23,7 +23,7 @@ from trustgp.tangents.jacobian.accumulators import products
 from trustgp.tangents.jacobian.per_sample import Gradients
 from trustgp.tangents.network import as_matrix, choose_parameters, prepare
 
-from ..training.inference import errors, own_randomness, run_network
+from ..training.train import errors, own_randomness, run_network
 
 BATCH = 1024  # rows of a step of the curvature
 CHUNK = 512  # rows whose signals stand side by side

@@ -21,10 +21,18 @@ from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
 from trustgp.metrics import class_nll
 from trustgp.tangents.network import call_with
 
-from ..training.inference import errors, moments, run_network
-from .class_answer import ClassAnswer, answer_classes, check_labels, read_labels
+from ..training.train import errors, moments, run_network
 from .laplace_posterior import KronPosterior
-from .tuning import NoisyPeer, held_out_nll, likeliest_noise, likeliest_scale
+from .tuning import (
+    ClassAnswer,
+    NoisyPeer,
+    answer_classes,
+    check_labels,
+    held_out_nll,
+    likeliest_noise,
+    likeliest_scale,
+    read_labels,
+)
 
 DECADES = range(-4, 5)  # powers of ten times the evidence's prior precision
 HALF_DECADES = range(-8, 9)  # powers of the root of ten, likewise

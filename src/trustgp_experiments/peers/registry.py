@@ -25,9 +25,9 @@ from .members import (
     Ensemble,
     EnsembleClassifier,
     MCDropout,
+    PropagatedDropout,
     SoftmaxClassifier,
 )
-from .propagation import PropagatedDropout
 from .trusted import InputGP, SubsetGP, TrustGP
 
 Rows = tuple[Tensor, Tensor]

@@ -23,7 +23,7 @@ from trustgp.experts.witness_fit import find_witness
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.model import UncertaintyModel
 
-from ..training.inference import answer
+from ..training.train import answer
 
 READINGS = ("own", "corrected", "plain")
 

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from ..core.registry import STUDIES
 from ..core.result import RESULT, Figure, Result, StudyError, read_result, write_text
-from .html import Html, join, prose, tag
-from .table import table_html
+from .table import Html, join, prose, table_html, tag
 
 PAGE = "report.html"
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".gif": "image/gif"}

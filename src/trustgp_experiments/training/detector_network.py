@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trustgp.metrics.boxes import corners, overlaps
 
-from .inference import own_randomness
+from .train import own_randomness
 
 CHANNELS = 112  # of the backbone's last stage
 SIZES = {"ffn_dim": 512, "attention_heads": 4}  # of encoder and decoder

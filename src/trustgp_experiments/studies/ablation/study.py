@@ -11,13 +11,23 @@ from trustgp import plots
 from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
+from ...core.claim import change, words
 from ...core.grid import Grid, Place, work_ahead
 from ...core.pivot import Measure, Pivot, flat_measure
 from ...core.result import Column, Figure, Result, Setting, Table, provenance
-from ...core.statistics import change, words
-from .axes import HEARD, KINDS, NUM_EXPERTS, QUICK_EXPERTS, Axis, our_axes, paper_axes, trials_of
+from .axes import (
+    HEARD,
+    KINDS,
+    NUM_EXPERTS,
+    QUICK_EXPERTS,
+    SHARE,
+    Axis,
+    Bench,
+    our_axes,
+    paper_axes,
+    trials_of,
+)
 from .observations import GAIN, LITTLE, OBSERVATIONS, Curve, judge
-from .trials import SHARE, Bench
 
 FITTED = "fitted"  # stands for a kind of prediction where sizes and times are, which all kinds share
 SIZES = (

@@ -18,8 +18,19 @@ from ...core.grid import Grid
 from ...core.recipes import MEMBERS, NetworkRecipe
 from ...core.result import Figure, Result, Setting, provenance
 from ...peers import CLASS_METHODS, Bundle, DropoutClassifier, cnn, fit_methods
-from .images import DEGREES, NAMES, NOISES, TRAINED, VALIDATION, foreign_to, make_images
-from .scores import AXES, class_findings, class_tables, score_method
+from .scores import (
+    AXES,
+    DEGREES,
+    NAMES,
+    NOISES,
+    TRAINED,
+    VALIDATION,
+    class_findings,
+    class_tables,
+    foreign_to,
+    make_images,
+    score_method,
+)
 
 Runs = Mapping[str, Sequence[dict[str, Any]]]  # by what trained, the part of each seed
 Curves = Mapping[str, Mapping[str, Any]]  # of one seed, by method: what was kept to draw, by test set

@@ -14,10 +14,8 @@ from ...core.result import Figure, Result, Setting, provenance
 from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import class_precisions, trained
 from .flight import flight_gif
-from .peers import find, last_layer_laplace
-from .pictures import FAMILIAR, NOVEL, World, counted, make_cells, make_scenes
-from .scores import LATENT, OURS, hits, right, time_calls, told_apart, told_by_all
-from .tables import findings, tables
+from .peers import FAMILIAR, NOVEL, World, counted, find, last_layer_laplace, make_cells, make_scenes
+from .scores import LATENT, OURS, findings, hits, right, tables, time_calls, told_apart, told_by_all
 
 LABELLED = (FAMILIAR, "flight")
 FALSE_ALARM = 0.05  # of the monitor in the flight

@@ -17,11 +17,11 @@ from trustgp.api import fit
 from trustgp.executors import Executor, Processes, Ray, Threads, nearby
 
 from ...core.arm import scaled_rows
+from ...core.claim import words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
 from ...core.result import Column, Figure, Result, Setting, provenance
-from ...core.statistics import words
 from ...datasets import simulate, standardise
 
 KINDS: dict[str, Callable[[int], Executor]] = {

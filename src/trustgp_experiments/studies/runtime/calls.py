@@ -18,7 +18,7 @@ from trustgp.export.trace.trace import traced
 from trustgp.model import UncertaintyModel
 from trustgp.tangents.sketch import Sketch
 
-from ...training.inference import moments
+from ...training.train import moments
 from . import fixtures
 from .fixtures import BATCHED, ENSEMBLE, MEMBERS, PLAIN, SAMPLES, SERIAL, FittedCase, ours
 from .timing import Interleaved, Times, call_peak, noting, reason_of, threads

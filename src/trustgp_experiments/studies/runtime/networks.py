@@ -19,7 +19,7 @@ from trustgp.tangents import Sketch
 from ...core.cases import Case
 from ...core.registry import require_extras
 from ...peers import cnn, mlp
-from ...training.inference import own_randomness
+from ...training.train import own_randomness
 from .rows import TEXTURES, CaseSize, arm, rectangles, small_images
 
 DROPOUT = 0.1

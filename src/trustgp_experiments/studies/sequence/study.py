@@ -21,7 +21,7 @@ from ...core.recipes import MEMBERS, NetworkRecipe, Pair
 from ...core.result import Figure, Result, Setting, Table, provenance
 from ...datasets import Recording, load, seams, simulate, split_unseen, standardise, window_ends, windows_at
 from ...peers.registry import Fitted, fit_methods
-from ...training.inference import own_randomness
+from ...training.train import own_randomness
 from ..transfer.scores import AXES, CORRECTED, COVERED, NLL, everything, others, score_method
 from ..transfer.study import OFFSET, QUICK_ROWS, known_nll, name_rows
 

@@ -15,10 +15,10 @@ from trustgp.metrics import gaussian_nll
 
 from ...core.arm import evenly, scaled_rows
 from ...core.cases import IN_DOMAIN, OURS, PREDICT, Case, costs_table, read_tests
+from ...core.claim import mean_spread
 from ...core.grid import Grid, Place, is_infinite, work_ahead
 from ...core.recipes import Pair, mlp_recipe
 from ...core.result import Figure, Result, Setting, provenance
-from ...core.statistics import mean_spread
 from ...datasets import Recording, Split, load, split_random, split_unseen, standardise
 from ...peers import Bundle, MCDropout, fit_methods
 from .scores import AXES, claims, others, score_method, tables
