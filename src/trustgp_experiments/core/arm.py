@@ -3,8 +3,6 @@
 The real SARCOS recording where it is there, else the simulated arm.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Where does the answering expert change along a line, and by how much does the error bar jump there?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,9 +1,6 @@
 """A training set with its test sets, and a fitted method on all of them: for studies beside the peers."""
 
-from __future__ import annotations
-
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -13,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..peers.registry import Fitted
+from ..training.train import now
 from .grid import Grid, Place
 from .pivot import Measure, Pivot
 from .recipes import Pair
@@ -98,15 +96,15 @@ def costs_table(
 
 def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
     """The prediction, and the seconds of a second one: the first may have to load or compile things."""
-
-    def now() -> float:
-        if inputs.is_cuda:
-            torch.cuda.synchronize(inputs.device)
-        return time.perf_counter()
-
-    said, start = fitted.predict(inputs), now()
+    said, start = fitted.predict(inputs), now(inputs.device)
     fitted.predict(inputs)
-    return said, now() - start
+    return said, now(inputs.device) - start
+
+
+def shares_between(values: Tensor, edges: Tensor) -> list[float]:
+    """Share of the values in each bar between edges; those beyond an end count in the last bar there."""
+    place = torch.bucketize(values.cpu().double(), edges[1:-1])
+    return (torch.bincount(place, minlength=len(edges) - 1).double() / max(1, len(values))).tolist()
 
 
 def number(value: Tensor) -> float | str:

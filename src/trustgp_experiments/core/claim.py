@@ -1,7 +1,5 @@
 """A finding: a statement, the cases it is judged on with their numbers, and a sentence made from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev

@@ -1,7 +1,5 @@
 """How the networks of a study are made and trained: one recipe for the network, its siblings and dropout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -47,18 +45,11 @@ class NetworkRecipe:
         return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
-        self,
-        rows: Pair,
-        validation: Pair,
-        *,
-        seed: int,
-        dropout_network: nn.Module | None = None,
-        **place: Any,
+        self, rows: Pair, validation: Pair, *, seed: int, dropping: nn.Module | None = None, **place: Any
     ) -> Bundle:
-        """What the methods of a study are given: the network and its siblings, and the rows.
+        """What the methods of a study are given: the network, its siblings, one with dropout, and the rows.
 
-        Members take the seeds 100 seed + 0, 1, 2, ...; methods that need a network trained with dropout are
-        given one.
+        Members take the seeds 100 seed + 0, 1, 2, ...
         """
         seeds = [100 * seed + member for member in range(MEMBERS)]
         if self.together:
@@ -66,7 +57,7 @@ class NetworkRecipe:
             networks = train_many(fresh, *rows, seeds=seeds, **self._options, **place)
         else:
             networks = [self.train(rows, seed=number, **place) for number in seeds]
-        return Bundle(networks[0], networks[1:], dropout_network, rows, validation, seed, place["device"])
+        return Bundle(networks[0], networks[1:], dropping, rows, validation, seed, place["device"])
 
     @property
     def _options(self) -> dict[str, Any]:

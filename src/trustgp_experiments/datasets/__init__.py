@@ -19,30 +19,13 @@ from .toy import snelson_like, truth
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # made here
-    "arm_chain",
-    "read_chain",
-    "simulate",
-    "snelson_like",
-    "truth",
+    "arm_chain", "read_chain", "simulate", "snelson_like", "truth",
     # recorded
-    "Recording",
-    "load",
+    "Recording", "load",
     # images
-    "Images",
-    "add_noise",
-    "load_images",
-    "rotate",
-    "uniform_noise",
+    "Images", "add_noise", "load_images", "rotate", "uniform_noise",
     # split and scaled
-    "Split",
-    "Standardiser",
-    "recorded_split",
-    "split_groups",
-    "split_random",
-    "split_unseen",
-    "standardise",
+    "Split", "Standardiser", "recorded_split", "split_groups", "split_random", "split_unseen", "standardise",
     # in time
-    "seams",
-    "window_ends",
-    "windows_at",
-]
+    "seams", "window_ends", "windows_at",
+]  # fmt: skip

@@ -5,8 +5,6 @@ solid cylinders. All joint frames are parallel at q = 0; the axes alternate betw
 chain of rigid bodies come from `inverse_dynamics`: recursive Newton-Euler, many rows at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -321,8 +319,7 @@ def simulate(
             targets[first : first + len(q)] = torque
             first += len(q)
 
-    for _ in Threads().run(record, range(0, rows, _BLOCK if blocks else rows)):
-        pass
+    list(Threads().run(record, range(0, rows, _BLOCK if blocks else rows)))
     groups = torch.arange(rows) // ROWS_PER_TRAJECTORY
     return Recording(inputs, targets, name=f"arm_{style}", groups=groups, style=style)
 

@@ -23,13 +23,12 @@ class Folder:
 
     def has(self, file: str, root: str | Path | None) -> bool:
         """Whether the file is there; False too where no root is known."""
-        place = _root(root)
-        return place is not None and (place / self.name / file).is_file()
+        return (place := _root(root)) is not None and (place / self.name / file).is_file()
 
     def path(self, file: str, root: str | Path | None) -> Path:
         """The file, relative to this folder, checked against the folder's manifest where there is one."""
         place = _root(root)
-        if place is None or not (place / self.name / file).is_file():
+        if place is None or not self.has(file, root):
             fault = f"is needed and {VARIABLE} is not set" if place is None else f"does not exist in {place}"
             raise FileNotFoundError(
                 f"{self.name}/{file} {fault}; set {VARIABLE} (or pass root=) to the folder that holds "
@@ -56,9 +55,7 @@ def verify(path: str | Path, sha256: str) -> None:
 def read_manifest(file: Path, folder: Path) -> str | None:
     """The SHA-256 that the folder's manifest lists for a file in it; None where it lists none."""
     manifest = folder / MANIFEST
-    if not manifest.is_file():
-        return None
-    for line in manifest.read_text().splitlines():
+    for line in manifest.read_text().splitlines() if manifest.is_file() else ():
         digest, _, name = line.strip().partition(" ")
         if Path(name.strip().removeprefix("*")) == file:
             return digest

@@ -3,8 +3,6 @@
 Neither is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,20 +58,14 @@ def load_photographs(
         entries = {f"{one}.jpg": entries[f"{one}.jpg"] for one in listed}
     images, boxes, labels, dropped = [], [], [], 0
     for file, entry in entries.items():
-        path = folder.path(f"images/{file}", root)
-        images.append(_picture(path, size))
+        images.append(_picture(folder.path(f"images/{file}", root), size))
         found, kinds = _boxes(entry, _KINDS[name], size)
         whole = (found[:, 2:] - found[:, :2]).amin(dim=1) >= LEAST
         dropped += int((~whole).sum())
         boxes.append(found[whole])
         labels.append(kinds[whole])
-    return Photographs(
-        torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous(),
-        tuple(boxes),
-        tuple(labels),
-        _KINDS[name],
-        dropped,
-    )
+    pictures = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+    return Photographs(pictures, tuple(boxes), tuple(labels), _KINDS[name], dropped)
 
 
 def _entries(path: Path) -> dict[str, dict]:

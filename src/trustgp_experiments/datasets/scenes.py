@@ -4,8 +4,6 @@ Single pictures (`scenes`), and a short `flight` over one world: past what a det
 down to a novel thing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

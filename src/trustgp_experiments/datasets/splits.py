@@ -3,8 +3,6 @@
 A recurrent network sees windows of past states, which cross no border.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

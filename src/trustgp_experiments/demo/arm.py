@@ -1,7 +1,5 @@
 """Part two of the demo: does the error bar of an arm's torques know motions that were never trained?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,10 +91,9 @@ def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> A
         "training_seconds": round(trained - start, 2),
         "fit_seconds": round(fitted - trained, 2),
     }
-    scores = {
-        method: {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
-        for method, found in predictions.items()
-    }
+    scores = {}
+    for method, found in predictions.items():
+        scores[method] = {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
     return Arm(data, scores, predictions, _predict_all(methods, data.films), figures)
 
 
@@ -137,10 +134,7 @@ def _score(found: Prediction, known: Prediction, targets: Tensor) -> Scores:
 
 def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]) -> Predictions:
     """By method, then by motion; "corrected" comes from the same call as "trustgp"."""
-    found = {
-        name: {motion: predict(inputs) for motion, (inputs, _) in tests.items()}
-        for name, predict in methods.items()
-    }
+    found = {name: {m: predict(rows[0]) for m, rows in tests.items()} for name, predict in methods.items()}
     found["trustgp corrected"] = {motion: p.corrected for motion, p in found["trustgp"].items()}
     return found
 

@@ -1,7 +1,5 @@
 """`trustgp demo --detection`: does a detector know things and views on which it was never trained?"""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,9 +102,8 @@ def _run(size: PictureCounts, seed: int) -> tuple[dict[str, SeenPictures], Detec
     with reporting(enabled=True) as reporter:
         train = rendered(size.train, "carry", SEED["train"], reporter)
         validation = rendered(size.validation, "carry", SEED["validation"], reporter)
-        looked_at = {
-            key: rendered(size.looked_at, style, SEED["looked at"], reporter) for key, style in STYLES.items()
-        }
+        seed_at = SEED["looked at"]
+        looked_at = {key: rendered(size.looked_at, one, seed_at, reporter) for key, one in STYLES.items()}
     ready = time.perf_counter()
     given, held = ((pixels(images), things) for images, things in (train, validation))
     model = fit_detector(network, given, Detection(), validation=held, seed=seed, progress=True)
@@ -160,10 +157,8 @@ def summarise(seen: dict[str, SeenPictures]) -> dict[str, dict[str, float | None
         medians = [float(v.median()) if v.numel() else None for v in (confidence, std, novelty)]
         areas: list[float | None] = [None, None]
         if key != "known" and len(novelty) and len(familiar["novelty"]):
-            areas = [
-                round(float(auroc(familiar["novelty"], novelty)), 4),
-                round(float(auroc(1 - familiar["confidence"], 1 - confidence)), 4),
-            ]
+            pairs = (familiar["novelty"], novelty), (1 - familiar["confidence"], 1 - confidence)
+            areas = [round(float(auroc(*pair)), 4) for pair in pairs]
         groups[key] = dict(zip(COLUMNS, (len(novelty), *medians, *areas), strict=True))
     return groups
 

@@ -3,8 +3,6 @@
 Part one, here: does patchwork smooth the steps that the borders of experts cut into the band?
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -69,7 +67,7 @@ def run_toy(*, seed: int = 0, progress: bool = False) -> Toy:
     grid = torch.linspace(-0.4, 6.4, 3401)[:, None]
     bands = {}
     for name, patchwork in VARIANTS.items():
-        model = fit_toy(network, rows, patchwork, seed=seed, progress=progress)
+        model = fit_toy(network, rows, patchwork=patchwork, seed=seed, progress=progress)
         prediction = model.predict(scaling.inputs(grid))
         bands[name] = Band(prediction, model.predict(rows[0]).expert, *border_jumps(prediction))
     return Toy(inputs[:, 0], targets[:, 0], grid[:, 0], bands)
@@ -206,9 +204,7 @@ def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
 def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     arm = alone(lambda: run_arm(size=QUICK if quick else FULL, seed=seed, progress=True))
     draw_arm(arm, out / "arm.png")
-    sections = {
-        title: {method: arm.scores[method][m] for method in arm.scores} for m, title in MOTIONS.items()
-    }
+    sections = {title: {name: by[m] for name, by in arm.scores.items()} for m, title in MOTIONS.items()}
     title = "Arm: errors and error bars of 7 torques, in training units"
     console.print(result_table(title, "error bar", ARM_COLUMNS, sections))
     figures, ours = arm.figures, arm.scores["trustgp"]

@@ -25,33 +25,13 @@ from .tuning import ClassAnswer
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     # error bars from the network alone
-    "ConstantNoise",
-    "KronPosterior",
-    "LaplaceGLM",
-    "LaplaceSampled",
-    "SubsetGP",
-    "LandmarkGP",
-    "TrustGP",
+    "ConstantNoise", "KronPosterior", "LaplaceGLM", "LaplaceSampled", "SubsetGP", "LandmarkGP", "TrustGP",
     # error bars that need networks of their own
-    "Ensemble",
-    "MCDropout",
-    "PropagatedDropout",
+    "Ensemble", "MCDropout", "PropagatedDropout",
     # classes
-    "ClassAnswer",
-    "SoftmaxClassifier",
-    "LaplaceClassifier",
-    "EnsembleClassifier",
-    "DropoutClassifier",
+    "ClassAnswer", "SoftmaxClassifier", "LaplaceClassifier", "EnsembleClassifier", "DropoutClassifier",
     # all of them by name
-    "METHODS",
-    "CLASS_METHODS",
-    "Method",
-    "Bundle",
-    "Fitted",
-    "fit_methods",
+    "METHODS", "CLASS_METHODS", "Method", "Bundle", "Fitted", "fit_methods",
     # networks
-    "mlp",
-    "cnn",
-    "train",
-    "train_many",
-]
+    "mlp", "cnn", "train", "train_many",
+]  # fmt: skip

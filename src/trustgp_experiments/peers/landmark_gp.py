@@ -78,16 +78,14 @@ def _choose(
     model: UncertaintyModel, sums: LandmarkSums, held: Rows
 ) -> tuple[float, tuple[Calibration, Calibration]]:
     """The tau of the largest likelihood of the validation rows, each with its own calibrations."""
-    tangents = model.mixtures[0].tangents
+    tangents, state = model.mixtures[0].tangents, model.state
     seen = [sums.project(tangents(held.take(index))) for index in chunks(len(held), chunk_rows(tangents))]
     every = zip(*(vars(one).values() for one in seen), strict=True)
     projected = Projected(*(torch.cat(parts) for parts in every))
     # as the calibration wants the rows, with another GP's answers
-    places = [(index, index.to(held.targets.device)) for index in chunks(len(held))]
-    rows_of, state = model.state.likelihood.calibration_rows, model.state
-    frame = CalibrationRows.cat(
-        [rows_of(*answers(state, held.take(index)), held.targets[there]) for index, there in places]
-    )
+    pairs = [(held.take(index), held.targets[index.to(held.targets.device)]) for index in chunks(len(held))]
+    rows_of = state.likelihood.calibration_rows
+    frame = CalibrationRows.cat([rows_of(*answers(state, inputs), targets) for inputs, targets in pairs])
     found = []
     for decade in DECADES:
         tau = float(sums.level) * 10.0**decade
@@ -118,18 +116,10 @@ def _held_out(sums: LandmarkSums, tau: float, rows: Projected, frame: Calibratio
 
 def _expert(frame: Expert, sums: LandmarkSums, tau: float) -> Expert:
     """The sparse GP in the place of an expert."""
-    scale = sums.scale(tau)
-    posterior: Any = sums.posterior(tau)
-    return replace(
-        frame,
-        rows=torch.empty(0, dtype=torch.int64),
-        own=sums.rows.long(),
-        posterior=posterior,
-        scale=scale,
-        noise=tau * scale,
-        kappa=torch.ones_like(scale),
-        jitter=scale.new_zeros(()),
-    )
+    scale, none = sums.scale(tau), torch.empty(0, dtype=torch.int64)
+    made: dict[str, Any] = {"posterior": sums.posterior(tau), "scale": scale, "noise": tau * scale}
+    made |= {"kappa": torch.ones_like(scale), "jitter": scale.new_zeros(())}
+    return replace(frame, rows=none, own=sums.rows.long(), **made)
 
 
 @dataclass(frozen=True)

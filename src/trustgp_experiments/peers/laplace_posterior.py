@@ -113,8 +113,7 @@ class KronPosterior:
         rows = to_device(as_inputs(inputs), mean.device)
         rows = torch.nan_to_num(rows)  # in a joint backward pass a broken row would break its neighbours
         if self.gradients is None:
-            size = self._jacobian_rows()
-            return torch.cat([self._by_library(part, precision, priors) for part in rows.split(size)])
+            return self._by_library(rows, precision, priors)
         blocks, parts = blocks_of(precision, self.names, priors), []
         for index in chunks(count(rows), CHUNK):
             parts.append(mean.new_zeros(len(index), self.laplace.n_outputs, len(priors)))
@@ -122,16 +121,15 @@ class KronPosterior:
         return torch.cat(parts)
 
     def _by_library(self, rows: Tensor, precision: Any, priors: Sequence[float]) -> Tensor:
-        backend = self.laplace.backend
-        jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(rows)
-        grown = [precision + self.laplace.mean.new_tensor([prior]) for prior in priors]
-        return torch.stack([one.inv_square_form(jacobians).diagonal(dim1=1, dim2=2) for one in grown], dim=2)
-
-    def _jacobian_rows(self) -> int:
-        """Rows of a chunk whose Jacobians, three times over, fit the memory set aside for them."""
-        mean = self.laplace.mean
+        """By Jacobians, which three times over fit the memory set aside for them."""
+        backend, mean, parts = self.laplace.backend, self.laplace.mean, []
         row = 3 * self.laplace.n_outputs * self.laplace.n_params * mean.element_size()
-        return max(1, JACOBIAN_BYTES.get(mean.device.type, 2**28) // row)
+        grown = [precision + mean.new_tensor([prior]) for prior in priors]
+        for part in rows.split(max(1, JACOBIAN_BYTES.get(mean.device.type, 2**28) // row)):
+            jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(part)
+            found = [one.inv_square_form(jacobians).diagonal(dim1=1, dim2=2) for one in grown]
+            parts.append(torch.stack(found, dim=2))
+        return torch.cat(parts)
 
 
 def _curvature(
@@ -243,10 +241,6 @@ class KronCollector:
         """As they are."""
         return values
 
-    def add(self, name: str, value: Tensor) -> None:
-        """As `plain`: nothing is thinned."""
-        self.plain(name, value)
-
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         """Refused."""
         raise ValueError(f"'{name}' is an embedding, which has no Kronecker factors.")
@@ -260,3 +254,5 @@ class KronCollector:
         whole = value.reshape(*value.shape[:2], len(block.left), len(block.right))
         rotated = block.left.T @ whole @ block.right
         self.total += rotated.flatten(2).square() @ block.inverse.flatten(1).T
+
+    add = plain  # nothing is thinned

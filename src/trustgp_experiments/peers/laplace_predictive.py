@@ -115,24 +115,14 @@ class LaplaceSampled(NoisyPeer):
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The drawn networks' mean, and their variance over the draws themselves."""
         rows = to_device(as_inputs(inputs), self.weights.device)
+        own = {name: value for name, value in self.network.named_parameters() if name in self.names}
+        split = [row.split([value.numel() for value in own.values()]) for row in self.weights]
+        draws = [{n: part.view_as(own[n]) for n, part in zip(own, row, strict=True)} for row in split]
         parts = []
-        for index in chunks(count(rows), 8192):
-            chunk = take(rows, index)
-            parts.append(moments(torch.stack([call_with(self.network, one, chunk) for one in self._draws()])))
+        for chunk in (take(rows, index) for index in chunks(count(rows), 8192)):
+            parts.append(moments(torch.stack([call_with(self.network, drawn, chunk) for drawn in draws])))
         means, spreads = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(spreads)
-
-    def _draws(self) -> list[dict[str, Tensor]]:
-        """The drawn parameters of each network, by name."""
-        shapes = {name: value.shape for name, value in self.network.named_parameters() if name in self.names}
-        sizes = [shape.numel() for shape in shapes.values()]
-        return [
-            {
-                name: part.reshape(shape)
-                for (name, shape), part in zip(shapes.items(), row.split(sizes), strict=True)
-            }
-            for row in self.weights
-        ]
 
 
 @dataclass(frozen=True)
@@ -183,11 +173,9 @@ class LaplaceClassifier:
         check_labels(logits, labels, name="validation")
         priors = [self.posterior.prior * math.sqrt(10.0) ** step for step in HALF_DECADES]
         labels = labels.to(logits.device)
-        losses = [
-            float(class_nll(_probit(logits, variance), labels).mean())
-            for variance in self.variances(rows.inputs, priors).unbind(dim=2)
-        ]
-        return priors[min(range(len(priors)), key=losses.__getitem__)]
+        variances = self.variances(rows.inputs, priors).unbind(dim=2)
+        losses = [float(class_nll(_probit(logits, one), labels).mean()) for one in variances]
+        return priors[losses.index(min(losses))]
 
 
 def _probit(logits: Tensor, variance: Tensor) -> Tensor:

@@ -87,11 +87,11 @@ class Ensemble(NoisyPeer):
     @classmethod
     def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Ensemble:
         """At least two networks, with the noise that suits how far they spread."""
-        return cls(tuple(networks)).fitted(validation)
+        return cls(_several(networks)).fitted(validation)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The members' mean and variance."""
-        return moments(_answers(self.networks, inputs))
+        return moments(torch.stack([run_network(one, inputs) for one in self.networks]))
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,11 @@ class EnsembleClassifier:
     @classmethod
     def fit(cls, networks: Sequence[nn.Module]) -> EnsembleClassifier:
         """At least two networks that give logits [n, C]; there is nothing to fit."""
-        _check_networks(networks)
-        return cls(tuple(networks))
+        return cls(_several(networks))
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
         """The mean of the members' probabilities."""
-        return answer_members(inputs, _answers(self.networks, inputs))
+        return answer_members(inputs, torch.stack([run_network(one, inputs) for one in self.networks]))
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,7 @@ class DropoutClassifier:
     @classmethod
     def fit(cls, network: nn.Module, *, samples: int = 20, seed: int = 0) -> DropoutClassifier:
         """A network trained with dropout, such as `cnn(dropout=0.2)`; there is nothing to fit."""
-        _check_samples(samples)
-        return cls(with_dropout_on(network), samples, seed)
+        return cls(with_dropout_on(network), _enough(samples), seed)
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
         """The mean of the probabilities under all masks."""
@@ -165,27 +163,22 @@ def with_dropout_on(network: nn.Module) -> nn.Module:
     return dropping
 
 
-def _answers(networks: Sequence[nn.Module], inputs: Inputs) -> Tensor:
-    """The members' outputs, [S, n] or [S, n, C]."""
-    _check_networks(networks)
-    return torch.stack([run_network(network, inputs) for network in networks])
-
-
 def _masked(network: nn.Module, inputs: Inputs, samples: int, seed: int) -> Tensor:
     """The answers under different masks, [S, n] or [S, n, C]; no global generator moves."""
-    _check_samples(samples)
     with own_randomness(seed, next(network.parameters()).device):
-        return torch.stack([run_network(network, inputs) for _ in range(samples)])
+        return torch.stack([run_network(network, inputs) for _ in range(_enough(samples))])
 
 
-def _check_networks(networks: Sequence[nn.Module]) -> None:
+def _several(networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
     if len(networks) < 2:
         raise ValueError(f"{len(networks)} networks; an ensemble needs at least 2.")
+    return tuple(networks)
 
 
-def _check_samples(samples: int) -> None:
+def _enough(samples: int) -> int:
     if samples < 2:
         raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
+    return samples
 
 
 ELEMENTWISE = (

@@ -1,7 +1,5 @@
 """What the peers learn from the validation rows, and what they say about classes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,9 +27,8 @@ COLDEST, HOTTEST = 1e-2, 1e2  # temperatures looked at
 class NoisyPeer:
     """A peer of regression: a mean with an epistemic variance, by its `moments`, and a constant noise."""
 
-    noise: Tensor = field(
-        default_factory=lambda: torch.zeros(1), kw_only=True
-    )  # of each output, [C], float64
+    # of each output, [C], float64
+    noise: Tensor = field(default_factory=lambda: torch.zeros(1), kw_only=True)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs without their noise, each [n] or [n, C]."""

@@ -1,7 +1,5 @@
 """All results of a folder as one page of HTML that needs nothing else: no network, no other file."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -152,8 +150,8 @@ def _size(file: Path, content: bytes) -> dict[str, int]:
     if not content.startswith(begin) or len(content) < at + 2 * each:
         kind = suffix[1:].upper()
         raise StudyError(f"figure {file} is not a {kind}, or a damaged one; run the study again.")
-    places = {"width": at, "height": at + each}
-    return {name: int.from_bytes(content[start : start + each], order) for name, start in places.items()}
+    width, height = (int.from_bytes(content[k : k + each], order) for k in (at, at + each))
+    return {"width": width, "height": height}
 
 
 def _origin(provenance: Mapping[str, Any]) -> Html | None:

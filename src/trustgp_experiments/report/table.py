@@ -1,7 +1,5 @@
 """A table as HTML, in which text is escaped: grouped by its block, the best in bold; it sorts and filters."""
 
-from __future__ import annotations
-
 import re
 from html import escape
 from typing import Any

@@ -1,7 +1,5 @@
 """A study's result in the terminal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich import table as rich_table

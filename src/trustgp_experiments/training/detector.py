@@ -11,8 +11,6 @@ pair first. On a GPU a step is recorded once and played again. Weights are avera
 average is saved, in float16.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

@@ -1,7 +1,5 @@
 """A small Conditional DETR on an EfficientNet: 128-pixel pictures, two classes, made from nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -144,26 +142,18 @@ def class_precisions(
         said = network(part.to(network.device))
         scores += list(said.logits.float().sigmoid().cpu())
         found += list(corners(said.pred_boxes.float()).cpu() * size)
-    return [
-        average_precision(
-            found,
-            [score[:, kind] for score in scores],
-            [some[label == kind] for some, label in zip(boxes, labels, strict=True)],
-        )
-        for kind in range(network.config.num_labels)
-    ]
+
+    def precision(kind: int) -> float:
+        true = [some[label == kind] for some, label in zip(boxes, labels, strict=True)]
+        return average_precision(found, [score[:, kind] for score in scores], true)
+
+    return [precision(kind) for kind in range(network.config.num_labels)]
 
 
-def average_precision(
-    boxes: Sequence[Tensor],
-    scores: Sequence[Tensor],
-    truth: Sequence[Tensor],
-    *,
-    overlap: float = 0.5,
-) -> float:
+def average_precision(boxes: Sequence[Tensor], scores: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
     """Area under precision against recall for one class, precision made to fall (AP as COCO and VOC 2010 do).
 
-    The surest detection comes first; it is right where it overlaps a true box that is still free by `overlap`
+    The surest detection comes first; it is right where it overlaps a true box that is still free by half
     at least, and takes the one that it overlaps most. Of each picture: boxes that were found, left, top,
     right and bottom [k, 4], how sure they are [k], and the true ones [m, 4]. In [0, 1]; nan without any.
     """
@@ -178,7 +168,7 @@ def average_precision(
     right = torch.zeros(len(entries), dtype=torch.float64)
     for place, (_, image, k) in enumerate(entries):
         candidates = torch.where(free[image], shares[image][k], -1.0)
-        if len(candidates) and float(candidates.max()) >= overlap:
+        if len(candidates) and float(candidates.max()) >= 0.5:
             free[image][int(candidates.argmax())] = False
             right[place] = 1.0
     if not len(entries):

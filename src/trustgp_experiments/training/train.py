@@ -1,8 +1,7 @@
 """Networks of the demo and the studies, how they are trained (AdamW, one cycle, shuffles by seed) and run."""
 
-from __future__ import annotations
-
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from trustgp.executors.progress import reporting
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.tangents.network import as_matrix, call
 
+Activation = Callable[[], nn.Module]
 Loss = Callable[[Tensor, Tensor], Tensor]
 BatchLoss = Callable[[Tensor], Tensor]  # of rows [E, b], those of each member's batch, to a scalar
 
@@ -41,11 +41,7 @@ class TrainingRecipe:
 
 
 def mlp(
-    widths: Sequence[int],
-    *,
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    dropout: float = 0.0,
-    seed: int = 0,
+    widths: Sequence[int], *, activation: Activation = nn.ReLU, dropout: float = 0.0, seed: int = 0
 ) -> nn.Module:
     """A fully connected network, for example `mlp([21, 200, 200, 7], activation=nn.SiLU)`.
 
@@ -84,7 +80,7 @@ def cnn(
 
 
 def _stacked(
-    groups: Iterable[list[nn.Module]], activation: Callable[[], nn.Module], dropout: float, seed: int
+    groups: Iterable[list[nn.Module]], activation: Activation, dropout: float, seed: int
 ) -> nn.Module:
     """Groups of layers, made one after another from a seed, with an activation and dropout in between."""
     if not 0.0 <= dropout < 1.0:
@@ -111,14 +107,9 @@ def train(
 ) -> nn.Module:
     """A trained copy of the network, in eval mode; the network itself stays as it was.
 
-    Args:
-        network: With fresh weights, or weights to go on from.
-        inputs, targets: Shape [n, ...].
-        seed: Of the shuffling.
-        device: Where to train; None: where the network is.
-        record: On a GPU, record a step once and replay it; False for layers that cannot be recorded.
-        progress: Whether to show a bar in a terminal.
-        recipe: Of `TrainingRecipe`.
+    Rows are [n, ...], the seed is that of the shuffling; a `device` that is None is where the network is. On
+    a GPU a step is recorded once and replayed, but for layers that cannot be (`record=False`). With
+    `progress` there is a bar in a terminal. The recipe is a `TrainingRecipe`.
     """
     how = TrainingRecipe(**recipe)
     (trained,), inputs, targets = _moved([network], inputs, targets, device)
@@ -144,12 +135,8 @@ def train_many(
 
     Their parameters are stacked and a step is one vectorised pass. AdamW is elementwise and the loss a
     sum over members, so each is trained as `train` would with its seed. Not for networks that change
-    their buffers while they train (batch normalisation).
-
-    Args:
-        networks: E of them, of one architecture.
-        seeds: Of each member's shuffling; None: 0, 1, 2, ...
-        inputs, targets, device, progress, recipe: See `train`.
+    their buffers while they train (batch normalisation). Seeds are of each member's shuffling, None: 0, 1,
+    2, ...; for the rest see `train`.
     """
     how = TrainingRecipe(**recipe)
     seeds = list(range(len(networks))) if seeds is None else list(seeds)
@@ -263,6 +250,13 @@ def _record(fill: Callable[[Tensor], None], batch: Tensor) -> tuple[Tensor, torc
     with torch.cuda.graph(graph):
         fill(batch)
     return batch, graph
+
+
+def now(device: str | torch.device) -> float:
+    """The clock, in seconds, once all work on that device is done: on a GPU some may still be under way."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 @torch.no_grad()

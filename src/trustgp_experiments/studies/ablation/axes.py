@@ -1,7 +1,5 @@
 """What the ablation turns, one axis for each setting of the method, and one trial: fit, predict, score."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The paper's four observations about its settings: each a rule on numbers, and its verdict in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

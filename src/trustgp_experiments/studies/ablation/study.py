@@ -1,7 +1,5 @@
 """`trustgp study ablation`: what does each setting of the method bring?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

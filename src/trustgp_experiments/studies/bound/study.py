@@ -4,8 +4,6 @@ A division keeps the kernel within experts and drops it between them. The paper'
 squared kernel that is dropped; a good division is far below a random one of the same sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from trustgp.fitting.prepare import prepare_network
 from ...core.arm import arm_recipe, arm_rows
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
+from ...core.recipes import Pair
 from ...core.result import Column, Figure, Result, Setting, provenance
 from ...core.toy import NETWORKS, WIDTH, toy_data
 
@@ -80,22 +79,20 @@ def run(setting: Setting) -> Result:
 
 def one_seed(setting: Setting, data: str, seed: int) -> dict[str, Any]:
     """What is dropped on one network, as JSON."""
-    experts, components = EXPERTS[data][setting.quick], COMPONENTS[data][setting.quick]
+    counts = EXPERTS[data][setting.quick], COMPONENTS[data][setting.quick]
     made, recipe = toy_data(), setting.sized(*NETWORKS)
     if data == "arm":
         made, recipe = arm_rows(seed=seed, quick=setting.quick), arm_recipe(setting.quick)
     network = recipe.train(made.train, seed=seed, **setting.place)
-    progress = setting.place["progress"]
-    found = shares_of(network, made.train, experts, components, seed=seed, progress=progress)
+    found = shares_of(network, made.train, *counts, seed, not setting.console.quiet)
     return {"source": made.source, "rows": len(made.train[0]), "shares": found}
 
 
 def shares_of(
     network: nn.Module,
-    rows: tuple[Tensor, Tensor],
+    rows: Pair,
     experts: Sequence[int],
     components: Sequence[int],
-    *,
     seed: int,
     progress: bool,
 ) -> list[dict[str, Any]]:
@@ -126,9 +123,7 @@ def shares_of(
             labels = {"ours": ours[sample], "random": random[sample]}
             entry: dict[str, Any] = {"components": q, "asked": count, "experts": partition.gate.num_experts}
             for name, kernel in kernels.items():
-                entry[name] = {
-                    kind: between_share(kernel, label, len(read)) for kind, label in labels.items()
-                }
+                entry[name] = {kind: between_share(kernel, own, len(read)) for kind, own in labels.items()}
             found.append({**entry, "reported": float(bound)})
     return found
 

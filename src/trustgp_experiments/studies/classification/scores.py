@@ -1,7 +1,5 @@
 """Images of the classification study, every method on them, and what it writes down: tables and words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +9,7 @@ from torch import Tensor
 from trustgp import metrics
 
 from ...core import cases
-from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, Case, Test, number
+from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, Case, Test, number, shares_between
 from ...core.claim import Claim, at_most, words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
@@ -81,15 +79,10 @@ def _load(name: str, part: str, quick: bool) -> tuple[Images, bool]:
     few = QUICK_ROWS["train"] + QUICK_ROWS["validation"] if part == "train" else QUICK_ROWS["test"]
     try:
         whole = load_images(name, part)
-    except FileNotFoundError:
-        return _stand_ins(name, part, few), True
+    except FileNotFoundError:  # enough to see that the study runs
+        pixels, labels = patterns(few, TRAINED.index(name), seed=100 + len(part))
+        return Images((255 * pixels[:, 0]).byte(), labels), True
     return Images(whole.pixels[:few], whole.labels[:few]), False
-
-
-def _stand_ins(name: str, part: str, n: int) -> Images:
-    """Enough to see that the study runs."""
-    pixels, labels = patterns(n, TRAINED.index(name), seed=100 + len(part))
-    return Images((255 * pixels[:, 0]).byte(), labels)
 
 
 BARS = 40  # of a histogram
@@ -110,6 +103,10 @@ APART = tuple(
     for key, name, better in (("auroc", "AUROC", "high"), ("fpr95", "FPR95", "low"))
     for score, told in SCORES.items()
 )
+WHOLE = {
+    "Probabilities on every labelled set of images": RIGHT,
+    "Every set of images told from familiar ones": APART,
+}
 TEMPERATURE, SOFTMAX = "temperature scaling", "softmax"
 WANTED = 0.99  # AUROC of the latent variance
 
@@ -170,32 +167,22 @@ def _pair_curves(
     losses = torch.cat([wrong, torch.ones_like(strange["entropy"])])
     curves = {}
     for name, here in familiar.items():
-        risk = metrics.selective_risk(torch.cat([here, strange[name]]), losses)
+        both = torch.cat([here, strange[name]])
+        risk, edges = metrics.selective_risk(both, losses), _edges(both, even=name == "entropy")
         places = torch.linspace(0, len(risk) - 1, KEPT).round().long().to(risk.device)
-        edges = _edges(torch.cat([here, strange[name]]), even=name == "entropy")
-        curves[name] = {
-            "edges": edges.tolist(),
-            "in": _shares(here, edges),
-            "out": _shares(strange[name], edges),
-            "risk": risk[places].tolist(),
-            "area": number(risk.mean()),
-        }
+        sides = {"in": shares_between(here, edges), "out": shares_between(strange[name], edges)}
+        told = {"risk": risk[places].tolist(), "area": number(risk.mean())}
+        curves[name] = {"edges": edges.tolist(), **sides, **told}
     return curves
 
 
 def _edges(both: Tensor, *, even: bool) -> Tensor:
     """Of the bars, from the smallest to the largest number of both kinds: evenly, or by equal factors."""
-    both = both[torch.isfinite(both)]
+    both = both[both.isfinite()]
     if even:
         return torch.linspace(0.0, max(float(both.max()), 1e-12), BARS + 1, dtype=torch.float64)
     both = both.clamp_min(max(1e-12, 1e-9 * float(both.max())))
     return torch.logspace(float(both.min().log10()), float(both.max().log10()) + 1e-9, BARS + 1).double()
-
-
-def _shares(values: Tensor, edges: Tensor) -> list[float]:
-    """Share of the values in each bar; those beyond an end are counted in the last bar there."""
-    place = torch.bucketize(values.cpu(), edges[1:-1])
-    return (torch.bincount(place, minlength=BARS).double() / len(values)).tolist()
 
 
 def class_tables(grid: Grid, *more: Table) -> list[Table]:
@@ -214,11 +201,7 @@ def class_tables(grid: Grid, *more: Table) -> list[Table]:
         measures = [NLL.at(test, digits=3, tested=test) for test in tests]
         note = "Rotated by so many degrees; with Gaussian noise of so much std in every pixel from 0 to 1."
         distorted.append(Pivot(f"NLL on distorted {named}", METHOD, measures, at, note=note))
-        whole = {
-            "Probabilities on every labelled set of images": RIGHT,
-            "Every set of images told from familiar ones": APART,
-        }
-        for title, measures in whole.items():
+        for title, measures in WHOLE.items():
             title = f"{title}, trained on {named}"
             every.append(Pivot(title, cases.TESTED, measures, at, NAMES, block="tested on"))
     headline = [pivot.table(grid) for pivot in (*near, *foreign, *distorted)]

@@ -1,7 +1,5 @@
 """`trustgp study classification`: CNNs, their probabilities, and whether foreign images are told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -97,7 +95,7 @@ def train_bundle(setting: Setting, case: Case, seed: int) -> tuple[Bundle, float
         return float(class_nll(said.probabilities, held[1]).mean())
 
     best = min(RATES, key=loss)
-    return recipe.bundle(rows, held, seed=seed, dropout_network=dropping[best], **place), best
+    return recipe.bundle(rows, held, seed=seed, dropping=dropping[best], **place), best
 
 
 def _figures(setting: Setting, runs: Runs) -> list[Figure]:

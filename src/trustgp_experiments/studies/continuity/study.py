@@ -1,7 +1,5 @@
 """`trustgp study continuity`: how far does the variance jump at the experts' borders, in 21 dimensions?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

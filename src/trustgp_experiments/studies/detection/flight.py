@@ -1,7 +1,5 @@
 """A film of the rendered flight: what the detector finds in each frame, and what a monitor says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path

@@ -3,8 +3,6 @@
 What else puts an error bar on a detector: passes with dropout, an ensemble, Laplace on the last layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """One detector, every method: what is told apart, how right it is, what it costs, as numbers and tables."""
 
-from __future__ import annotations
-
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from trustgp.detection.state import Edges
 from trustgp.metrics import auroc, class_nll, entropy, fpr95, gaussian_nll
 from trustgp.metrics.boxes import nearest, overlaps
 
-from ...core.cases import number
+from ...core.cases import number, shares_between
 from ...core.pivot import Pivot, flat_measure, flat_table
 from ...core.result import Column, Table
 from ..runtime.timing import Interleaved, call_peak, threads
@@ -147,11 +146,8 @@ def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:
     """Shares of both in bars of equal width."""
     top = float(torch.cat([here, there]).quantile(0.995).clamp_min(1e-9))
     edges = torch.linspace(0, top, BARS + 1, dtype=torch.float64)
-    shares = [
-        (torch.bincount(torch.bucketize(v.double(), edges[1:-1]), minlength=BARS) / max(1, len(v))).tolist()
-        for v in (here, there)
-    ]
-    return {"edges": edges.tolist(), "in": shares[0], "out": shares[1]}
+    sides = {"in": shares_between(here, edges), "out": shares_between(there, edges)}
+    return {"edges": edges.tolist(), **sides}
 
 
 def right(
@@ -204,13 +200,10 @@ def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quic
     Each round takes the next of the images [n, 3, h, w]; `others` are further members of an ensemble.
     """
     network, graph = model.network, model.traced()
-    shown = [0]
+    shown = deque(images.split(1))  # the first of them in this round
 
     def picture() -> Tensor:
-        return images[shown[0] % len(images)][None]
-
-    def next_picture() -> None:
-        shown[0] += 1
+        return shown[0]
 
     def noisy(pictures: Tensor) -> Any:
         with dropping_decoder(network):
@@ -228,7 +221,7 @@ def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quic
     rounds = 3 if quick else 200
     timing = Interleaved(rounds=rounds, warm_up=2, patience=60.0, least=3, busy=time.thread_time)
     with threads(1), torch.no_grad():
-        found = timing.run({**calls, "": next_picture})
+        found = timing.run({**calls, "": lambda: shown.rotate(-1)})
         return {
             name: {
                 "over": found[name].over(found[PLAIN]),
@@ -322,12 +315,10 @@ def findings(worlds: Mapping[str, Mapping[str, Any]], times: Mapping[str, Any]) 
 def _best(told: Mapping[str, Any], test: str) -> str:
     """Ours by latent variance against the best score of any other method."""
     own = told[OURS][test][LATENT]["auroc"]
-    others = {
-        f"{method} by {score}": numbers["auroc"]
-        for method, by_test in told.items()
-        for score, numbers in by_test[test].items()
-        if method != OURS
-    }
+    others = {}
+    for method, by_test in told.items():
+        if method != OURS:
+            others |= {f"{method} by {score}": found["auroc"] for score, found in by_test[test].items()}
     best, highest = max(others.items(), key=lambda item: item[1])
     words = "above" if own > highest else "not above"
     found = f"{test}: AUROC {own:.3f} by latent variance, {words} the best peer, {best}, {highest:.3f}."

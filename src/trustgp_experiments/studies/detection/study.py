@@ -1,7 +1,5 @@
 """`trustgp study detection`: a detector that knows when it does not know, as the paper's second task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

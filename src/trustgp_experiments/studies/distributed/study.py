@@ -3,8 +3,6 @@
 The paper's figure: time against workers, beside the ideal of twice as fast with twice as many.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +22,7 @@ from ...core.recipes import mlp_recipe
 from ...core.result import Column, Figure, Result, Setting, provenance
 from ...datasets import simulate, standardise
 
-KINDS: dict[str, Callable[[int], Executor]] = {
-    "threads": Threads,
-    "processes": Processes,
-    "ray": lambda workers: Ray(workers=workers),
-}
+KINDS = {"threads": Threads, "processes": Processes, "ray": lambda workers: Ray(workers=workers)}
 STREAMS = (1, 2, 4)  # threads on a GPU, each with a stream
 # rows, experts, widths of the network, repeats
 CPU = (16_000, 16, [21, 200, 200, 7], 3)
@@ -132,11 +126,9 @@ def _measure(setting: Setting, seed: int) -> dict[str, Any]:
             if repeat >= 0:
                 seconds.append(watch.experts_seconds(found))
     about = {"rows": n, "experts": found, "widths": widths, "cores": cores, "difference": max(differences)}
-    entries = [
-        {"executor": kind, "workers": workers, "seconds": seconds, "start": executors[kind, workers][1]}
-        for (kind, workers), seconds in times.items()
-    ]
-    return {**about, "times": entries}
+    names = ("executor", "workers", "seconds", "start")
+    entries = [(*where, seconds, executors[where][1]) for where, seconds in times.items()]
+    return {**about, "times": [dict(zip(names, entry, strict=True)) for entry in entries]}
 
 
 def _size(setting: Setting) -> tuple[int, int, list[int], int]:
@@ -144,19 +136,21 @@ def _size(setting: Setting) -> tuple[int, int, list[int], int]:
 
 
 def times_grid(runs: list[dict[str, Any]]) -> Grid:
-    """By executor and workers, one value for each repeat of each seed."""
-    repeats = [
-        {(entry["executor"], entry["workers"]): _repeat(entry, run["times"][0], k) for entry in run["times"]}
-        for run in runs
-        for k in range(len(run["times"][0]["seconds"]))
-    ]
-    return Grid.of(("executor", "workers"), {(): repeats}, lambda repeat: repeat)
-
-
-def _repeat(entry: dict[str, Any], first: dict[str, Any], k: int) -> dict[str, float]:
-    """The k-th, beside the first executor in the same one."""
-    seconds, speed = entry["seconds"][k], first["seconds"][k] / entry["seconds"][k]
-    return {"seconds": seconds, "speed": speed, "share": speed / entry["workers"], "start": entry["start"]}
+    """By executor and workers, one value for each repeat of each seed, also over the first executor's."""
+    repeats = []
+    for times in (run["times"] for run in runs):
+        for k, first in enumerate(times[0]["seconds"]):
+            repeats.append({})
+            for entry in times:
+                workers, seconds, speed = entry["workers"], entry["seconds"][k], first / entry["seconds"][k]
+                found = {
+                    "seconds": seconds,
+                    "speed": speed,
+                    "share": speed / workers,
+                    "start": entry["start"],
+                }
+                repeats[-1][entry["executor"], workers] = found
+    return Grid.of(("executor", "workers"), {(): repeats}, dict)
 
 
 def findings(grid: Grid, runs: list[dict[str, Any]]) -> list[str]:

@@ -1,7 +1,5 @@
 """Every method in every runtime as a call on one batch of inputs, and what such calls take."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """One network of the runtime study with every method fitted to it, and how good and how large they are."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The networks of the runtime study, what trains them, and at which budgets trustgp is fitted to them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

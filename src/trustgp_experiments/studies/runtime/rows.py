@@ -1,7 +1,5 @@
 """Rows of the runtime study, known and new: a simulated arm, small images, pictures of rectangles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -1,7 +1,5 @@
 """`trustgp study runtime`: what does an error bar cost at run time, and what is it worth?"""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import product

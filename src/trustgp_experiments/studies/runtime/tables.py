@@ -1,7 +1,5 @@
 """Tables, figures and findings of the runtime study: how long, how good, how large, and what is promised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """Rows of the simulated arm by the million, the network that serves them all, and one fit of so many."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

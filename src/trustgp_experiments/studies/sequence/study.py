@@ -1,7 +1,5 @@
 """`trustgp study sequence`: a GRU from windows of past states to torques, and its error bars."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

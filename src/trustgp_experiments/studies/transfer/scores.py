@@ -1,7 +1,5 @@
 """One method on every test set of torques, the tables of what was scored, and what they show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

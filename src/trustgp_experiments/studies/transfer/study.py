@@ -1,7 +1,5 @@
 """`trustgp study transfer`: every method, trained on one arm and tested on all. The paper's Table 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -98,13 +96,11 @@ def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
     return Case(rows(recording, parts.train, "train"), rows(recording, parts.validation, "validation"), tests)
 
 
-def one_training(
-    setting: Setting, trained: str, split: str, seed: int, only: str | None = None
-) -> dict[str, Any]:
+def one_training(setting: Setting, trained: str, split: str, seed: int, only: str = "") -> dict[str, Any]:
     """Every method on one training set, tested on everything or on one set only: sizes, scores and costs."""
     rate = dropout_rate(setting, trained, split)
     case = make_case(trained, split, seed=seed, quick=setting.quick)
-    tests = case.tests if only is None else {only: case.tests[only]}
+    tests = {only: case.tests[only]} if only else case.tests
     fitted = fit_methods(train_bundle(setting, case, rate, seed))
     methods = {method.name: score_method(method, tests, setting.device) for method in fitted}
     return {"sizes": case.sizes, "dropout": rate, "methods": methods}
@@ -115,12 +111,11 @@ def dropout_rate(setting: Setting, trained: str, split: str) -> float:
 
     def rates() -> dict[str, float]:
         case = make_case(trained, split, seed=0, quick=setting.quick)
-        inputs, targets = case.validation
         found = {}
         for rate in RATES:
             network = setting.sized(FULL, QUICK).train(case.train, seed=0, dropout=rate, **setting.place)
-            said = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(inputs)
-            nll = gaussian_nll(said.mean, said.variance, targets.to(said.mean.device))
+            said = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(case.validation[0])
+            nll = gaussian_nll(said.mean, said.variance, case.validation[1].to(said.mean.device))
             found[str(rate)] = float(nll.mean())
         return found
 
@@ -132,7 +127,7 @@ def train_bundle(setting: Setting, case: Case, rate: float, seed: int) -> Bundle
     """All networks of one training set."""
     recipe, place = setting.sized(FULL, QUICK), setting.place
     dropping = recipe.train(case.train, seed=100 * seed, dropout=rate, **place)
-    return recipe.bundle(case.train, case.validation, seed=seed, dropout_network=dropping, **place)
+    return recipe.bundle(case.train, case.validation, seed=seed, dropping=dropping, **place)
 
 
 def draw_in_domain(grid: Grid, path: Path) -> None:
