@@ -3,6 +3,7 @@
 The real SARCOS recording where it is there, else the simulated arm.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -69,18 +70,13 @@ def evenly(n: int, count: int) -> Tensor:
 
 
 def _recording(seed: int, quick: bool) -> tuple[Recording, Split, str]:
-    try:
+    with suppress(FileNotFoundError):
         recording = load("sarcos")
-    except FileNotFoundError:
-        return _simulated(seed, QUICK_TRAJECTORIES if quick else TRAJECTORIES)
-    split = split_random(len(recording.inputs), test=0.2, validation=0.1, seed=seed)
-    return recording, split, "Real SARCOS arm, duplicates dropped; 20 % test, 10 % validation, at random"
-
-
-def _simulated(seed: int, trajectories: int) -> tuple[Recording, Split, str]:
+        split = split_random(len(recording.inputs), test=0.2, validation=0.1, seed=seed)
+        return recording, split, "Real SARCOS arm, duplicates dropped; 20 % test, 10 % validation, at random"
+    trajectories, every = QUICK_TRAJECTORIES if quick else TRAJECTORIES, slice(None, None, STRIDE)
     recording = simulate(rows=500 * trajectories, seed=0)
     assert recording.groups is not None
-    every = slice(None, None, STRIDE)
     thinned = Recording(recording.inputs[every], recording.targets[every], name=recording.name)
     split = split_groups(recording.groups[every], test_share=0.2, validation_share=0.1, seed=seed)
     about = (

@@ -62,9 +62,7 @@ class Claim:
     @property
     def verdict(self) -> str:
         """In a word or three."""
-        if not self.lost:
-            return "confirmed"
-        return "confirmed in part" if self.held else "contradicted"
+        return "confirmed" if not self.lost else "confirmed in part" if self.held else "contradicted"
 
     @property
     def sentence(self) -> str:

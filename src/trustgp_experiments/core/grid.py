@@ -60,10 +60,7 @@ class Grid:
 
     @classmethod
     def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Grid:
-        """Parts (by case, what each seed gave) turned inside out: by place and measure, one value a seed.
-
-        `read` goes from a part to its numbers: by the rest of a place, then by measure.
-        """
+        """By place and measure one value a seed, of parts by case and seed; `read` gives those of a part."""
         cells: dict[Place, dict[str, list[Any]]] = {}
         gone: dict[Place, str] = {}
         for case, found in parts.items():
@@ -80,10 +77,7 @@ class Grid:
         return cls(tuple(axes), cells, parts, gone)
 
     def along(self, *axes: str, **fixed: Any) -> list[Any]:
-        """Labels on an axis in the order of the study, tuples of them where several axes are named.
-
-        Only of the places that have the labels which are fixed, by axis.
-        """
+        """Labels on an axis, tuples of them on several, in the study's order, where others are `fixed`."""
         at = [self.axes.index(axis) for axis in axes]
         bound = {self.axes.index(axis): label for axis, label in fixed.items()}
         places = (p for p in self.cells if all(p[number] == label for number, label in bound.items()))

@@ -37,20 +37,14 @@ class NetworkRecipe:
         )
 
     def train(self, rows: Pair, *, seed: int, dropout: float = 0.0, **place: Any) -> nn.Module:
-        """A network of this seed, with layers that drop a share of the units unless that is 0.
-
-        `place` are device and progress.
-        """
+        """A network of this seed; `dropout` is the share of units that layers drop, `place` as of `train`."""
         fresh = self.make(seed=seed, dropout=dropout) if dropout else self.make(seed=seed)
         return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
         self, rows: Pair, validation: Pair, *, seed: int, dropping: nn.Module | None = None, **place: Any
     ) -> Bundle:
-        """What the methods of a study are given: the network, its siblings, one with dropout, and the rows.
-
-        Members take the seeds 100 seed + 0, 1, 2, ...
-        """
+        """What methods are given: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows."""
         seeds = [100 * seed + member for member in range(MEMBERS)]
         if self.together:
             fresh = [self.make(seed=number) for number in seeds]

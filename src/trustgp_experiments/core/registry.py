@@ -57,10 +57,7 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
 
 
 def require_extras(what: str, extras: Iterable[str]) -> None:
-    """An ImportError that names what is missing of `MODULES` and the command that brings it; else nothing.
-
-    What needs them is said in words: "The study toy".
-    """
+    """An ImportError that names what is missing of `MODULES`, and how to get it for "The study toy"."""
     gone = {extra: [name for name in MODULES[extra] if find_spec(name) is None] for extra in extras}
     missing = [extra for extra, names in gone.items() if names]
     if missing:

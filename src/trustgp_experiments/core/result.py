@@ -126,10 +126,9 @@ class Table:
             where = f"table {self.title!r}, row {number}"
             if len(row) != len(names):
                 raise StudyError(f"{where} has {len(row)} cells, not {len(names)}.")
-            for cell in row:
-                if not _is_cell(cell):
-                    allowed = "give text, a number, [mean, spread] or None."
-                    raise StudyError(f"{where}: {cell!r} is not a cell; {allowed}")
+            for cell in (cell for cell in row if not _is_cell(cell)):
+                allowed = "give text, a number, [mean, spread] or None."
+                raise StudyError(f"{where}: {cell!r} is not a cell; {allowed}")
 
 
 @dataclass(frozen=True)
@@ -178,12 +177,9 @@ def read_result(file: Path) -> Result:
     """A result as it was written; a damaged or foreign file is a StudyError that names it."""
     try:
         found = _parse(file)
-        tables = [
-            Table(**{**table, "columns": [Column(**c) for c in table["columns"]]})
-            for table in found["tables"]
-        ]
+        tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in found["tables"]]
         figures = [Figure(**figure) for figure in found["figures"]]
-        return Result(**{**found, "tables": tables, "figures": figures})
+        return Result(**{**found, "tables": [Table(**table) for table in tables], "figures": figures})
     except KeyError as error:
         raise StudyError(f"{file} is not the result of a study: {error} is missing.") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -191,15 +187,11 @@ def read_result(file: Path) -> Result:
 
 
 def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
-    """Where a result comes from: command, commit, versions, seeds, device, day, and more of the study's own.
-
-    No path of a machine.
-    """
-    flags = [f"--seeds {setting.seeds}"]
-    flags += ["--quick"] if setting.quick else []
-    flags += [f"--device {setting.device}"] if setting.device != "cpu" else []
+    """Where a result comes from, the machine's paths aside: command, commit, versions, seeds, device, day."""
+    flags = " --quick" if setting.quick else ""
+    flags += f" --device {setting.device}" if setting.device != "cpu" else ""
     return {
-        "command": " ".join(["trustgp study", study, *flags]),
+        "command": f"trustgp study {study} --seeds {setting.seeds}{flags}",
         "commit": commit(),
         "versions": {"python": platform.python_version(), **versions()},
         "seeds": list(range(setting.seeds)),
@@ -211,10 +203,7 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source, with "+" where files differ from it.
-
-    Where the source is no checkout (a copy elsewhere), what the variable TRUSTGP_COMMIT says, or None.
-    """
+    """The commit of the source, "+" where files differ; of no checkout what TRUSTGP_COMMIT says, or None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(SOURCE), *arguments]

@@ -58,10 +58,7 @@ def toy_data() -> ToyData:
 
 
 def fit_toy(network: nn.Module, rows: Pair, **options: Any) -> UncertaintyModel:
-    """The network's error bar; the division does not depend on the patchwork.
-
-    Unless a witness is among the options of `trustgp.fit`, the experts speak alone, as in the paper.
-    """
+    """The network's error bar; unless the options have a witness, experts speak alone, as in the paper."""
     own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None}
     return fit(network, rows, **{**own, **options})
 

@@ -40,10 +40,7 @@ class Chain:
 
 
 def read_chain(model: Any) -> Chain:
-    """The chain of a ``pinocchio.Model``, for example of one that pinocchio has read from a file.
-
-    Its joints must turn about an axis x, y or z of their frames and follow one another.
-    """
+    """Of a ``pinocchio.Model``, whose joints must turn about an axis x, y or z and follow one another."""
     count = model.njoints - 1
     kinds = [joint.shortname().removeprefix("JointModel") for joint in list(model.joints)[1:]]
     if list(model.parents)[1:] != list(range(count)) or not set(kinds) <= set(AXES):
@@ -220,10 +217,7 @@ def arm_chain() -> Chain:
 
 @dataclass(frozen=True)
 class MotionStyle:
-    """Where and how fast a kind of motion goes, as ranges of uniform draws.
-
-    Centre + amplitude stays below 1, so every motion is inside the joint limits.
-    """
+    """Ranges of uniform draws; centre + amplitude stays below 1, so motions are inside the joint limits."""
 
     centre: tuple[float, float]  # fraction of a joint's limit
     amplitude: tuple[float, float]  # likewise

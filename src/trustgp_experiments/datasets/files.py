@@ -69,10 +69,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
-    """One matrix, by its key, of a MATLAB file, float64, shape [n, columns], which must be so.
-
-    Up to MATLAB version 7; the 7.3 files are HDF5, which scipy does not read.
-    """
+    """One matrix of a MATLAB file up to version 7 (7.3 is HDF5), by its key, float64, shape [n, columns]."""
     from scipy.io import loadmat  # comes with scikit-learn, and is slow to import
 
     data = loadmat(path)

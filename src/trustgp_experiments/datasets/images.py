@@ -63,10 +63,7 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
-    """The array of an idx file, uint8: two zeros, the kind, the number of dimensions, their sizes, the bytes.
-
-    It is packed with gzip where its name ends in ``.gz``.
-    """
+    """The array of an idx file, packed if .gz: two zeros, kind, number of dimensions, sizes, the bytes."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
         try:
             start = file.read(4)
@@ -101,10 +98,7 @@ def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """The images [n, channels, height, width] turned against the clock about their centre.
-
-    Pixels in between are interpolated linearly; what comes in from outside is 0.
-    """
+    """Images [n, channels, height, width] turned against the clock, interpolated; 0 comes in from outside."""
     _check(images)
     angle = math.radians(degrees)
     height, width = images.shape[2:]

@@ -36,10 +36,7 @@ def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: in
 
 
 def block_labels(n: int, *, blocks: int = 30) -> Tensor:
-    """Number of the contiguous block of each row, int64, shape [n]; sizes differ by at most one row.
-
-    Also usable as the ``groups`` of a recording without trajectories.
-    """
+    """Number of each row's contiguous block, int64, shape [n]; may serve as ``groups``. Sizes differ by 1."""
     if not 1 <= blocks <= n:
         raise ValueError(f"blocks={blocks} for {n} rows; pass 1 <= blocks <= rows.")
     return torch.arange(n) * blocks // n
@@ -68,10 +65,7 @@ def split_repeats(places: Tensor, *, blocks: int = 30, validation: float = 0.12,
 def split_groups(
     groups: Tensor, *, test_share: float = 0.2, validation_share: float = 0.12, seed: int = 0
 ) -> Split:
-    """Split rows by whole groups, labels [n]: runs, motions or trajectories.
-
-    Shares are of all labels, rounded, at least one; others validate than train or test.
-    """
+    """Split rows by whole groups, labels [n]: shares are of all labels, rounded, at least one."""
     labels = groups.unique()
     tested, held = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
     if min(test_share, validation_share) < 0 or tested + held >= len(labels):
@@ -161,10 +155,7 @@ class Standardiser:
 
 
 def standardise(train_inputs: Tensor, train_targets: Tensor) -> Standardiser:
-    """Measure the training rows, [n, d] and [n, C]; use it on every other set too, another arm's included.
-
-    A constant column gets the scale 1, so it becomes zero on the training rows.
-    """
+    """Measure training rows, [n, d] and [n, C], to scale all sets by; the scale of a constant column is 1."""
     if len(train_inputs) != len(train_targets) or len(train_inputs) < 2:
         raise ValueError(
             f"{len(train_inputs)} input rows and {len(train_targets)} target rows; "

@@ -83,14 +83,10 @@ def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> A
         "trustgp": model.predict,
     }
     predictions = _predict_all(methods, data.tests)
-    figures = {
-        "train_rows": len(data.train[0]),
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "experts": model.num_experts,
-        "model_bytes": model.nbytes,
-        "training_seconds": round(trained - start, 2),
-        "fit_seconds": round(fitted - trained, 2),
-    }
+    parameters = sum(p.numel() for p in network.parameters())
+    figures = {"train_rows": len(data.train[0]), "parameters": parameters, "experts": model.num_experts}
+    figures |= {"model_bytes": model.nbytes, "training_seconds": round(trained - start, 2)}
+    figures |= {"fit_seconds": round(fitted - trained, 2)}
     scores = {}
     for method, found in predictions.items():
         scores[method] = {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
@@ -150,9 +146,8 @@ def draw_arm(arm: Arm, path: Path) -> None:
 
 def _draw_film(axes: Any, arm: Arm) -> None:
     """One slow trajectory, then a fast one, of one torque, in N m."""
-    scaling = arm.data.scaling
+    scaling, start = arm.data.scaling, 0.0
     scale = float(scaling.target_scale[JOINT])
-    start = 0.0
     for number, (motion, (_, targets)) in enumerate(arm.data.films.items()):
         times = start + torch.arange(len(targets)) / 100.0
         ours, constant = arm.films["trustgp"][motion], arm.films["constant noise"][motion]
@@ -166,8 +161,8 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         axes.plot(times, mean + narrow, **dashed)
         truth = scaling.restore_targets(targets)[:, JOINT]
         axes.plot(times, truth, color=plots.INK, linewidth=1.2, label="true torque" if first else None)
-        middle = float(times.mean())
-        axes.text(middle, 0.97, LABELS[motion], ha="center", va="top", transform=axes.get_xaxis_transform())
+        style = {"ha": "center", "va": "top", "transform": axes.get_xaxis_transform()}
+        axes.text(float(times.mean()), 0.97, LABELS[motion], **style)
         start = float(times[-1]) + 0.01
     axes.axvline(start / 2, color=plots.GREY, linewidth=1)
     axes.set_title(f"Torque of joint {JOINT + 1} along two trajectories that were never trained")

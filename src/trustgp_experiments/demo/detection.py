@@ -130,10 +130,7 @@ def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor,
 
 
 def counting(key: str, found: list[Detections], things: list[Things]) -> list[Tensor]:
-    """Which detections of each picture belong to a group, [k] bool.
-
-    In flight all of them; else those whose box is that of a known thing, or of a novel one.
-    """
+    """Which detections count, [k] bool: in flight all, else those on a known thing, or on a novel one."""
     counts = []
     for one, true in zip(found, things, strict=True):
         if key == "flight" or not len(true.labels):

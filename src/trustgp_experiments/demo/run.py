@@ -51,11 +51,9 @@ class Toy:
 
     def summary(self) -> dict[str, dict[str, float]]:
         """The numbers of the table, by variant."""
-        found = {}
-        for name, band in self.bands.items():
-            mean, largest = float(band.jumps.mean()), float(band.jumps.max())
-            found[name] = {"borders": len(band.jumps), "mean_jump": mean, "largest_jump": largest}
-        return found
+        jumps = {name: band.jumps for name, band in self.bands.items()}
+        found = {name: (len(j), float(j.mean()), float(j.max())) for name, j in jumps.items()}
+        return {name: dict(zip(TOY_COLUMNS, numbers, strict=True)) for name, numbers in found.items()}
 
 
 def run_toy(*, seed: int = 0, progress: bool = False) -> Toy:
@@ -183,10 +181,8 @@ def result_table(
             table.add_section()
             table.add_row(f"[bold]{heading}[/bold]")
         for name, numbers in rows.items():
-            cells = [
-                "" if numbers[key] is None else text.format(numbers[key]).replace("%", " %")
-                for key, (_, text) in columns.items()
-            ]
+            pairs = [(numbers[key], text) for key, (_, text) in columns.items()]
+            cells = ["" if n is None else text.format(n).replace("%", " %") for n, text in pairs]
             table.add_row(f"  {name}" if heading else name, *cells)
     return table
 

@@ -7,7 +7,6 @@ dict, and gives a `trustgp.Prediction`, or for classes a `ClassAnswer`.
 """
 
 from ..training.train import cnn, mlp, train, train_many
-from .landmark_gp import LandmarkGP
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
 from .members import (
@@ -20,7 +19,7 @@ from .members import (
     SoftmaxClassifier,
 )
 from .registry import CLASS_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
-from .trusted import SubsetGP, TrustGP
+from .trusted import LandmarkGP, SubsetGP, TrustGP
 from .tuning import ClassAnswer
 
 __all__ = [  # noqa: RUF022  grouped by what they are for

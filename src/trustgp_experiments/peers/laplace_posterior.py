@@ -181,10 +181,7 @@ class KronBlock:
 
 
 def blocks_of(precision: Any, names: Sequence[str], priors: Sequence[float]) -> dict[str, KronBlock]:
-    """laplace-torch's `KronDecomposed` by parameter, named in its order, with D prior precisions added.
-
-    A weight has two factors, a bias one.
-    """
+    """`KronDecomposed` by parameter, named in its order, with D priors added: of a weight two factors."""
     found = {}
     parts = zip(names, precision.eigenvalues, precision.eigenvectors, precision.deltas, strict=True)
     for name, values, (left, *right), delta in parts:

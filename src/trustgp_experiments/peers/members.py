@@ -112,10 +112,7 @@ class EnsembleClassifier:
 
 @dataclass(frozen=True)
 class MCDropout(NoisyPeer):
-    """A network that keeps dropping units when it predicts, asked several times. Made by `fit`.
-
-    The same rows in the same order get the same masks.
-    """
+    """A network that drops units when it predicts; the same rows get the same masks. Made by `fit`."""
 
     network: nn.Module  # a private copy: dropout layers in training mode, everything else in eval mode
     samples: int

@@ -14,7 +14,6 @@ from trustgp.data.trees import Inputs
 from trustgp.likelihoods import Classification
 
 from ..training.train import now
-from .landmark_gp import LandmarkGP
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
 from .members import (
@@ -26,7 +25,7 @@ from .members import (
     PropagatedDropout,
     SoftmaxClassifier,
 )
-from .trusted import InputGP, SubsetGP, TrustGP
+from .trusted import InputGP, LandmarkGP, SubsetGP, TrustGP
 
 Rows = tuple[Tensor, Tensor]
 

@@ -25,10 +25,7 @@ ORIGIN = ("date", "device", "seeds", "commit", "versions")
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of every `folder/*/result.json`; the same results give the same bytes.
-
-    The page is `out`, or `folder/report.html` where that is None; its path is returned.
-    """
+    """The page of every `folder/*/result.json`, `out` or `folder/report.html`; results decide its bytes."""
     folder = Path(folder)
     return write_text(folder / PAGE if out is None else Path(out), render(read_results(folder)))
 

@@ -202,13 +202,10 @@ class Bench:
 
     def fitted(self, trial: AblationTrial, *, witness: Witness | None = None) -> UncertaintyModel:
         """The experts alone, or the same ones with the witness."""
-        options: dict[str, Any] = {
-            "num_experts": QUICK_EXPERTS if self.setting.quick else NUM_EXPERTS,
-            "outputs": "pseudo" if trial.small else "shared",
-            "validation": self.rows.validation if trial.validated else None,
-            **trial.options,
-        }
-        options |= {"device": self.setting.device, "seed": self.seed}
+        options: dict[str, Any] = {"num_experts": self.setting.sized(NUM_EXPERTS, QUICK_EXPERTS)}
+        options["outputs"] = "pseudo" if trial.small else "shared"
+        options["validation"] = self.rows.validation if trial.validated else None
+        options |= {**trial.options, "device": self.setting.device, "seed": self.seed}
         with warnings.catch_warnings():
             if not trial.validated:  # that leave-one-out is optimistic is what is measured
                 warnings.filterwarnings("ignore", message="the rows look like a time series")
@@ -224,16 +221,11 @@ class Bench:
         fitted = time.perf_counter()
         alone = model.predict(inputs)
         found = {"own": alone, "corrected": alone.corrected, "plain": alone.plain}
-        predicted = time.perf_counter()
+        seconds = {"fit_seconds": fitted - start, "predict_seconds": time.perf_counter() - fitted}
         if heard:
             both = self.fitted(trial, witness=Witness()).predict(inputs)
             found |= {"heard_own": both, "heard_corrected": both.corrected}
-        return {
-            **sizes_of(model),
-            **scores_of(found, targets),
-            "fit_seconds": fitted - start,
-            "predict_seconds": predicted - fitted,
-        }
+        return {**sizes_of(model), **scores_of(found, targets), **seconds}
 
 
 def sizes_of(model: UncertaintyModel) -> dict[str, Any]:

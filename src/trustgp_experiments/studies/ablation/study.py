@@ -62,6 +62,9 @@ def run(setting: Setting) -> Result:
     shown = {axis.name: PAPER for axis in paper} | {axis.name: OURS for axis in ours}
     draw_ablation(axes, cells, shown, setting.out / "ablation.png")
     verdicts = verdicts_of(paper, grid)
+    told = {claim: verdict for claim, (verdict, _) in verdicts.items()}
+    origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
+    origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
     return Result(
         study="ablation",
         title="What does each setting of the method bring?",
@@ -69,20 +72,8 @@ def run(setting: Setting) -> Result:
         tables=tables(paper, ours, grid),
         figures=[Figure("ablation.png", "NLL against each setting", CAPTION)],
         findings=[*(sentence for _, sentence in verdicts.values()), *on_our_axes(ours, grid)],
-        numbers={
-            "axes": cells,
-            "observations": {claim: verdict for claim, (verdict, _) in verdicts.items()},
-            "seeds": runs,
-        },
-        provenance=provenance(
-            setting,
-            "ablation",
-            data=about[0]["source"],
-            split=about[0]["about"],
-            rows=[one["rows"] for one in about],
-            network=arm_recipe(setting.quick).words(),
-            fits=len(runs[0]),
-        ),
+        numbers={"axes": cells, "observations": told, "seeds": runs},
+        provenance=provenance(setting, "ablation", **origin),
     )
 
 

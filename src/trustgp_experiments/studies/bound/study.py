@@ -59,6 +59,9 @@ def run(setting: Setting) -> Result:
     grid = Grid.run(setting, one_seed, cases, axes=AXES, read=_read, ahead=cases[::-1])
     runs = {data: grid.parts[data,] for data in DATA}
     draw_bound(grid, setting.out / "bound.png")
+    origin: dict[str, Any] = {"data": {data: found[0]["source"] for data, found in runs.items()}}
+    origin["rows"] = {data: [run["rows"] for run in found] for data, found in runs.items()}
+    origin["networks"] = {"toy": f"1-{WIDTH}-1 tanh", "arm": arm_recipe(setting.quick).words()}
     return Result(
         study="bound",
         title="How much of the kernel falls between the experts?",
@@ -67,13 +70,7 @@ def run(setting: Setting) -> Result:
         figures=[Figure("bound.png", "Kernel mass between experts against their number", CAPTION)],
         findings=[*(_finding(grid, data) for data in DATA), *_on_components(grid)],
         numbers={"seeds": runs},
-        provenance=provenance(
-            setting,
-            "bound",
-            data={data: found[0]["source"] for data, found in runs.items()},
-            rows={data: [run["rows"] for run in found] for data, found in runs.items()},
-            networks={"toy": f"1-{WIDTH}-1 tanh", "arm": arm_recipe(setting.quick).words()},
-        ),
+        provenance=provenance(setting, "bound", **origin),
     )
 
 

@@ -112,10 +112,7 @@ WANTED = 0.99  # AUROC of the latent variance
 
 
 def score_method(fitted: Fitted, tests: Mapping[str, Test], foreign: str, device: str) -> dict[str, Any]:
-    """Scores by test set and what the method costs, see `score_tests`, and curves to draw.
-
-    `foreign` is the test set that is drawn beside the familiar one.
-    """
+    """See `score_tests`; and curves to draw, of the `foreign` test set beside the familiar one."""
     curves: dict[str, Any] = {}
     familiar_labels = tests[IN_DOMAIN][1]
     assert familiar_labels is not None, "familiar images have labels"

@@ -78,13 +78,9 @@ def run(setting: Setting) -> Result:
     runs = grid.parts[()]
     first, network = runs[0], arm_recipe(setting.quick).words()
     draw_continuity(runs, setting.out / "continuity.png")
-    cells = {
-        quantity: {
-            name: {m.key: grid.spread((quantity, name), m.key) for m in MEASURES}
-            for name in grid.along("variant", quantity=quantity)
-        }
-        for quantity in QUANTITIES
-    }
+    cells: dict[str, dict[str, Any]] = {quantity: {} for quantity in QUANTITIES}
+    for quantity, name in grid.along("quantity", "variant"):
+        cells[quantity][name] = {m.key: grid.spread((quantity, name), m.key) for m in MEASURES}
     kept = ("borders", "experts", "rows", "jumps", "control", "training_seconds", "fit_seconds")
     rows, experts = ([run[key] for run in runs] for key in ("rows", "experts"))
     origin = {"data": first["source"], "split": first["about"], "rows": rows, "network": network}
@@ -255,11 +251,9 @@ def random_places(starts: Tensor, ends: Tensor, count: int, *, seed: int) -> Bor
 
 def jumps_of(model: UncertaintyModel, borders: Borders) -> dict[str, Tensor]:
     """Factors by which the error bar and its epistemic part differ on two sides, shape [b, C] each."""
-    left, right = model.predict(borders.left), model.predict(borders.right)
-    return {
-        "std": jump_factors(left.std, right.std).double().cpu(),
-        "epistemic": jump_factors(left.epistemic.sqrt(), right.epistemic.sqrt()).double().cpu(),
-    }
+    sides = [model.predict(points) for points in (borders.left, borders.right)]
+    pairs = {"std": [said.std for said in sides], "epistemic": [said.epistemic.sqrt() for said in sides]}
+    return {name: jump_factors(*pair).double().cpu() for name, pair in pairs.items()}
 
 
 def summary(jumps: Tensor) -> dict[str, float]:
@@ -278,18 +272,14 @@ def quantiles(jumps: Tensor) -> list[float]:
 def example_lines(
     models: Mapping[str, UncertaintyModel], starts: Tensor, ends: Tensor, borders: Borders, count: int
 ) -> list[dict[str, Any]]:
-    """The std of the first torque, for the figure, on the first lines [l, d] with two borders or more.
-
-    Those with most, where they are too few.
-    """
+    """The std of the first torque along the first lines [l, d] with two borders, else those with most."""
     crossed = torch.bincount(borders.line, minlength=len(starts))
     chosen = crossed.clamp(max=2).argsort(descending=True, stable=True)[:count]
     place = torch.linspace(0, 1, FINE + 1)[:, None]
     found = []
     for line in chosen.tolist():
         points = starts[line] + place * (ends[line] - starts[line])
-        said = {name: model.predict(points).std[:, 0].double().cpu() for name, model in models.items()}
+        std = {name: model.predict(points).std[:, 0].double().tolist() for name, model in models.items()}
         own = borders.place[borders.line == line].tolist()
-        std = {name: values.tolist() for name, values in said.items()}
         found.append({"place": place.flatten().tolist(), "std": std, "borders": own})
     return found

@@ -15,8 +15,7 @@ from trustgp.detection import Things
 from trustgp.detection.query_rows import Detection, kept, probabilities
 from trustgp.metrics.boxes import corners, overlaps
 
-from ...datasets.photographs import load_photographs
-from ...datasets.scenes import CLASSES, scenes
+from ...datasets.scenes import CLASSES, load_photographs, scenes
 from ...peers import LaplaceClassifier
 from ...training.detector_network import pixels
 

@@ -100,10 +100,7 @@ def hits(found: Found) -> tuple[Tensor, Tensor]:
 
 
 def strange(found: Found) -> Tensor:
-    """Which detections lie on a thing that the detector was not trained on, bool, [m].
-
-    With that thing they overlap by `NEAR` at least, and more than with any other.
-    """
+    """Which detections overlap a thing that is not known by `NEAR`, and more than any other, bool, [m]."""
     on_new = torch.zeros(len(found.image), dtype=torch.bool)
     for i, things in enumerate(found.pictures.things):
         mine = found.image == i
@@ -114,10 +111,7 @@ def strange(found: Found) -> Tensor:
 
 
 def told_apart(answers: Mapping[str, Mapping[str, Told]], found: Mapping[str, Found]) -> dict[str, Any]:
-    """AUROC and FPR95 of each score, by method and test set: by detection, and by the worst of a picture.
-
-    Answers are by test set and method, what was found by test set.
-    """
+    """AUROC and FPR95 by method, test set and score: by detection, and by the worst of a picture."""
     out: dict[str, Any] = {}
     for method, familiar in answers[FAMILIAR].items():
         for test in (name for name in answers if name != FAMILIAR):
@@ -195,10 +189,7 @@ def _calibration(confidence: Tensor, correct: Tensor) -> Tensor:
 
 
 def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quick: bool) -> dict[str, Any]:
-    """Seconds, ratios within rounds, and bytes at the peak of one call, by name.
-
-    Each round takes the next of the images [n, 3, h, w]; `others` are further members of an ensemble.
-    """
+    """Seconds, ratios in rounds, peak bytes of calls; a round takes the next image, `others` are members."""
     network, graph = model.network, model.traced()
     shown = deque(images.split(1))  # the first of them in this round
 
@@ -222,15 +213,12 @@ def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quic
     timing = Interleaved(rounds=rounds, warm_up=2, patience=60.0, least=3, busy=time.thread_time)
     with threads(1), torch.no_grad():
         found = timing.run({**calls, "": lambda: shown.rotate(-1)})
-        return {
-            name: {
-                "over": found[name].over(found[PLAIN]),
-                "under": found[SERIAL].over(found[name]),
-                **found[name].summary(),
-                "peak": call_peak(call, "cpu"),
-            }
-            for name, call in calls.items()
-        }
+        out = {}
+        for name, call in calls.items():
+            own, peak = found[name], call_peak(call, "cpu")
+            ratios = {"over": own.over(found[PLAIN]), "under": found[SERIAL].over(own)}
+            out[name] = {**ratios, **own.summary(), "peak": peak}
+        return out
 
 
 METHOD = {"method": Column.text("method")}
@@ -258,10 +246,7 @@ RIGHT = Pivot(
         flat_measure("class_nll", "NLL of classes", better="low"),
         flat_measure("dece", "D-ECE", 1, "low", unit="%", factor=100),
         flat_measure("box_nll", "NLL of edges", better="low"),
-        *(
-            flat_measure(f"within {level}", f"within {round(100 * level)} %", 1, unit="%", factor=100)
-            for level in LEVELS
-        ),
+        *(flat_measure(f"within {p}", f"within {round(100 * p)} %", 1, unit="%", factor=100) for p in LEVELS),
         flat_measure("std", "mean std", 2, unit="px"),
         flat_measure("rms", "rms error", 2, unit="px"),
     ],

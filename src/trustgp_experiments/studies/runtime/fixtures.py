@@ -38,10 +38,7 @@ def ours(budget: str) -> str:
 
 
 class FittedCase:
-    """A trained network and its error bars. What takes long is kept in a folder, and read when it is there.
-
-    The folder must belong to this network, seed and code alone.
-    """
+    """A trained network and its error bars, kept in a folder that is of this network, seed and code alone."""
 
     def __init__(self, kind: Kind, *, seed: int, device: str, folder: Path) -> None:
         self.kind, self.seed, self.device, self.folder = kind, seed, device, folder

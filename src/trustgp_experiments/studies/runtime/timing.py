@@ -45,10 +45,7 @@ class Times:
         return {"calls": len(self.seconds), "median": self.median, "p99": self.p99}
 
     def over(self, other: Times) -> float | None:
-        """Median of the ratio to another call of the same round; None: they have no round in common.
-
-        Of busy seconds where both have them.
-        """
+        """Median ratio to another call of the same round, of busy seconds if known; None: no common round."""
         own, others = (self.busy, other.busy) if self.busy and other.busy else (self.seconds, other.seconds)
         shared = own.keys() & others.keys()
         return median(own[r] / others[r] for r in shared) if shared else None

@@ -35,10 +35,7 @@ TITLE = "Is the error bar of a recurrent network right, on new motions and on an
 
 
 class TorqueGRU(nn.Module):
-    """Windows [n, length, states] to torques [n, joints], by one recurrent layer of hidden units.
-
-    The seed is that of the initial weights; torch's global generators are left alone.
-    """
+    """Windows [n, length, states] to torques [n, joints], by one recurrent layer; weights by the seed."""
 
     def __init__(self, hidden: int, *, states: int = 21, joints: int = 7, seed: int = 0) -> None:
         super().__init__()
@@ -226,10 +223,7 @@ def _dots(axes: Any, grid: Grid, at: Place, offset: float, colour: str) -> None:
 
 
 def draw_tracks(tracks: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
-    """One torque of each arm along a stretch of a new motion, one number a window.
-
-    What was measured ("truth"), predicted ("mean"), and the 95 % interval ("lower", "upper").
-    """
+    """One torque of each arm along a new motion: "truth", "mean", and the interval's "lower" and "upper"."""
     with plots.figure(path, width=8.5, height=1.9 * len(tracks) + 0.3) as figure:
         panels = figure.subplots(len(tracks), 1, squeeze=False)[:, 0]
         for axes, (arm, track) in zip(panels, tracks.items(), strict=True):

@@ -35,10 +35,7 @@ COVERED = (0.90, 0.985)  # coverage of a 95 % interval that passes
 
 
 def score_method(fitted: Fitted, tests: Mapping[str, cases.Test], device: str) -> dict[str, Any]:
-    """Scores of a fitted method by test set, and what it costs: see `score_tests`.
-
-    Sets are told apart by the mean std of a row's torques, for every method alike; None where it has none.
-    """
+    """See `score_tests`; sets are told apart by the mean std of a row's torques, None where it has none."""
 
     def score(name: str, known: Prediction, said: Prediction, targets: Tensor | None) -> dict[str, Any]:
         assert targets is not None, "torques are known everywhere"

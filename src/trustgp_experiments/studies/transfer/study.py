@@ -77,10 +77,7 @@ def foreign(trained: str, quick: bool) -> list[str]:
 
 
 def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
-    """Load, split by the seed and scale, everything in the training rows' units.
-
-    Where it must be quick, some hundred rows of each part, and the real arms only.
-    """
+    """Load, split by the seed, scale by the training rows; quick: some hundred rows, the real arms only."""
     recording = load(trained)
     parts = SPLITS[split](recording, seed)
     scaling = standardise(recording.inputs[parts.train], recording.targets[parts.train])
