@@ -1,7 +1,4 @@
-"""Rows of a 7-joint arm and the recipe of its network: for the studies of the method alone.
-
-The real SARCOS recording where it is there, else the simulated arm.
-"""
+"""Rows of a 7-joint arm, real SARCOS or else simulated, and its network: for studies of the method alone."""
 
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,14 +1,12 @@
 """What a study measured: cases x methods x measures x seeds, in parts that are kept and can be resumed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Self
 
 from trustgp.executors.progress import reporting
 
@@ -44,7 +42,7 @@ class Grid:
         axes: Sequence[str],
         read: Read,
         ahead: Sequence[Place] | None = None,
-    ) -> Grid:
+    ) -> Self:
         """Do every part that is not there yet, as `part(setting, *case, seed)`, and read all: see `of`.
 
         Cases are `[()]` where seeds are all there is. The axes are those of a case, then those of `read`.
@@ -59,7 +57,7 @@ class Grid:
         return cls.of(axes, parts, read)
 
     @classmethod
-    def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Grid:
+    def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Self:
         """By place and measure one value a seed, of parts by case and seed; `read` gives those of a part."""
         cells: dict[Place, dict[str, list[Any]]] = {}
         gone: dict[Place, str] = {}
@@ -84,7 +82,7 @@ class Grid:
         found = dict.fromkeys(tuple(place[number] for number in at) for place in places)
         return [labels[0] for labels in found] if len(axes) == 1 else list(found)
 
-    def only(self, **labels: Collection[Any]) -> Grid:
+    def only(self, **labels: Collection[Any]) -> Self:
         """The part of the grid whose places have one of these labels, by axis."""
         at = {self.axes.index(axis): chosen for axis, chosen in labels.items()}
         cells = {p: c for p, c in self.cells.items() if all(p[n] in chosen for n, chosen in at.items())}

@@ -1,11 +1,9 @@
 """A table as a pivot of a grid: which axes are its rows, which measures its columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 from .claim import mean_spread
 from .grid import Grid, Place, is_infinite
@@ -23,7 +21,7 @@ class Measure:
     words: Callable[[Any], str | None] | None = None  # of values that are no numbers: from the first to text
     place: Mapping[str, Any] = field(default_factory=dict)  # by axis, labels of this column alone
 
-    def at(self, name: str | None = None, *, digits: int | None = None, **place: Any) -> Measure:
+    def at(self, name: str | None = None, *, digits: int | None = None, **place: Any) -> Self:
         """The same measure in a column of its own: under a name, with other digits, of another place."""
         column = replace(self.column, name=self.column.name if name is None else name)
         return replace(self, column=column if digits is None else replace(column, digits=digits), place=place)
@@ -77,7 +75,7 @@ class Pivot:
 
 def flat_measure(
     key: str, name: str, digits: int = 3, better: str | None = None, unit: str = "", factor: float = 1.0
-) -> Measure:
+) -> Self:
     """A column of numbers that were measured once, or averaged before: one a cell, without a spread."""
     return Measure(key, Column(name, digits, better, unit), factor, statistic=fmean)
 

@@ -1,9 +1,4 @@
-"""What every study shares: how it is asked for, and the form its result has on disk and in the report.
-
-A study is a function `run(setting) -> Result`, and one line in `core/registry.py`.
-"""
-
-from __future__ import annotations
+"""What every study shares: how it is asked for, and the form its result has on disk and in the report."""
 
 import hashlib
 import json
@@ -17,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from rich.console import Console
@@ -102,7 +97,7 @@ class Column:
             raise StudyError(f"column {self.name!r}: better={self.better!r}; give 'low', 'high' or None.")
 
     @classmethod
-    def text(cls, name: str) -> Column:
+    def text(cls, name: str) -> Self:
         """A column of words."""
         return cls(name, digits=-1)
 

@@ -48,11 +48,7 @@ class Ledger:
 
 @contextmanager
 def stages(device: str | torch.device) -> Iterator[Ledger]:
-    """Times the stages of the fit inside the block; the ledger is complete at its end.
-
-    A stage lasts until the next one begins. On a GPU, where the work is done, it is waited for where they
-    meet.
-    """
+    """Times the fit's stages in the block, each until the next; a GPU is waited for where they meet."""
     clock, level = _Clock(torch.device(device)), LOGGER.level
     LOGGER.addHandler(clock)
     LOGGER.setLevel(logging.DEBUG)

@@ -1,7 +1,4 @@
-"""Where are the files of the recordings, and are they the ones that are meant?
-
-None is part of this package. The folder that holds them all is named by ``TRUSTGP_DATA`` or ``root=``.
-"""
+"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``, and are they those that are meant?"""
 
 import hashlib
 import os

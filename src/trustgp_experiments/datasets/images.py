@@ -1,7 +1,4 @@
-"""How are sets of small grey images read (Fashion-MNIST and MNIST), turned, and made noisy?
-
-Neither set is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
-"""
+"""Fashion-MNIST and MNIST, read from below ``TRUSTGP_DATA`` or ``root=``, turned, and made noisy."""
 
 import gzip
 import math

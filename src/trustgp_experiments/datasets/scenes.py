@@ -5,8 +5,6 @@ down to a novel thing. Photographs are BCCD's blood cells, and raccoons, of whic
 nothing. Neither is part of this package; their folder is named by ``TRUSTGP_DATA`` or ``root=``.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Which rows train, validate, test? Seeds choose rows, blocks or groups; the training rows scale them all.
-
-A recurrent network sees windows of past states, which cross no border.
-"""
+"""Which rows train, validate, test? By seeds; the training rows scale them all; windows cross no border."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,4 @@
-"""`trustgp demo`: its parts one after another, their tables, their figures and `results.json`.
-
-Part one, here: does patchwork smooth the steps that the borders of experts cut into the band?
-"""
+"""`trustgp demo`: its parts, of which the toy is here, their tables, their figures and `results.json`."""
 
 import json
 import time
@@ -145,10 +142,7 @@ ARM_COLUMNS = {
 def run_demo(
     out: Path, *, seed: int = 0, quick: bool = False, parts: Sequence[str] = PARTS, console: Console
 ) -> int:
-    """Run the parts, write their figures and `results.json` into the folder `out`, and print what they found.
-
-    A missing extra is an ImportError that names it; else 0 is returned.
-    """
+    """Run the parts, write figures and `results.json` to `out`, print; a missing extra is an ImportError."""
     start = time.perf_counter()
     require_extras("The demo", ["plots"])
     out.mkdir(parents=True, exist_ok=True)

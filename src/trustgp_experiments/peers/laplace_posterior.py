@@ -1,7 +1,4 @@
-"""The Kronecker-factored Laplace posterior over a network's weights: laplace-torch does the work.
-
-It is made once; `LaplaceGLM`, `LaplaceSampled` and `LaplaceClassifier` are ways to predict with it.
-"""
+"""The Kronecker-factored Laplace posterior over a network's weights, by laplace-torch, to predict with."""
 
 from __future__ import annotations
 
@@ -54,10 +51,7 @@ class KronPosterior:
     def fit(
         cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False
     ) -> KronPosterior:
-        """The curvature of the training rows (KFAC of the Gauss-Newton matrix), and the evidence's prior.
-
-        The layers must be some that curvlinops knows; all weights vary, or those of the last layer alone.
-        """
+        """KFAC of the training rows, of all weights or the last layer's, and the evidence's prior."""
         rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
         still = copy.deepcopy(network).eval()
         noise = float(errors(run_network(still, held.inputs), held).square().mean())

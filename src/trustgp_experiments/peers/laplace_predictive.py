@@ -4,13 +4,11 @@ All choose the prior precision by the likelihood of the validation rows, on a gr
 evidence prefers; in regression the posterior's noise and the outputs' too.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +47,7 @@ class LaplaceGLM(NoisyPeer):
     precision: Any  # the chosen P, laplace-torch's `KronDecomposed`
 
     @classmethod
-    def fit(cls, posterior: KronPosterior, validation: Any, *, tune: bool = True) -> LaplaceGLM:
+    def fit(cls, posterior: KronPosterior, validation: Any, *, tune: bool = True) -> Self:
         r"""Prior, posterior noise and output noise of the largest validation likelihood.
 
         A factor c on the variance is a choice of the posterior's noise:
@@ -84,9 +82,7 @@ class LaplaceSampled(NoisyPeer):
     weights: Tensor  # their drawn values, one vector a network, [S, P]
 
     @classmethod
-    def fit(
-        cls, posterior: KronPosterior, validation: Any, *, samples: int = 20, seed: int = 0
-    ) -> LaplaceSampled:
+    def fit(cls, posterior: KronPosterior, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
         """Prior, posterior noise and output noise of the largest validation likelihood, by sampling."""
         if samples < 2:
             raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
@@ -133,9 +129,7 @@ class LaplaceClassifier:
     prior: float  # the prior precision that is used
 
     @classmethod
-    def fit(
-        cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False
-    ) -> LaplaceClassifier:
+    def fit(cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False) -> Self:
         """The curvature of all training rows, see `KronPosterior`, and a prior precision for logits [n, C].
 
         Without validation rows the evidence's; with them, that of their highest likelihood.

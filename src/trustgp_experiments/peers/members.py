@@ -12,13 +12,11 @@ a Linear layer gives :math:`W \Sigma W^\top`, both exactly; an activation f is l
 :math:`f'(\mu_i) \Sigma_{ij} f'(\mu_j)`, which leaves the mean at the network's own output.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +44,7 @@ class ConstantNoise(NoisyPeer):
     network: nn.Module
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any) -> ConstantNoise:
+    def fit(cls, network: nn.Module, validation: Any) -> Self:
         """The maximum-likelihood variance, output by output."""
         error, _ = cls(network).against(validation)
         return cls(network, noise=squared_errors(error).mean(dim=0))
@@ -65,7 +63,7 @@ class SoftmaxClassifier:
     temperature: float = 1.0  # T in softmax(z / T); 1: the network as it is
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any = None) -> SoftmaxClassifier:
+    def fit(cls, network: nn.Module, validation: Any = None) -> Self:
         """The network as it is, or, with validation rows, with the temperature that suits them best."""
         if validation is None:
             return cls(network)
@@ -85,7 +83,7 @@ class Ensemble(NoisyPeer):
     networks: tuple[nn.Module, ...]
 
     @classmethod
-    def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Ensemble:
+    def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Self:
         """At least two networks, with the noise that suits how far they spread."""
         return cls(_several(networks)).fitted(validation)
 
@@ -101,7 +99,7 @@ class EnsembleClassifier:
     networks: tuple[nn.Module, ...]
 
     @classmethod
-    def fit(cls, networks: Sequence[nn.Module]) -> EnsembleClassifier:
+    def fit(cls, networks: Sequence[nn.Module]) -> Self:
         """At least two networks that give logits [n, C]; there is nothing to fit."""
         return cls(_several(networks))
 
@@ -119,7 +117,7 @@ class MCDropout(NoisyPeer):
     seed: int
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> MCDropout:
+    def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
         """A network trained with dropout, such as `mlp(..., dropout=0.1)`; at least 2 samples."""
         return cls(with_dropout_on(network), samples, seed).fitted(validation)
 
@@ -137,7 +135,7 @@ class DropoutClassifier:
     seed: int
 
     @classmethod
-    def fit(cls, network: nn.Module, *, samples: int = 20, seed: int = 0) -> DropoutClassifier:
+    def fit(cls, network: nn.Module, *, samples: int = 20, seed: int = 0) -> Self:
         """A network trained with dropout, such as `cnn(dropout=0.2)`; there is nothing to fit."""
         return cls(with_dropout_on(network), _enough(samples), seed)
 
@@ -192,7 +190,7 @@ class PropagatedDropout(NoisyPeer):
     network: nn.Module  # a private copy in eval mode
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any) -> PropagatedDropout:
+    def fit(cls, network: nn.Module, validation: Any) -> Self:
         """The likeliest noise for an `nn.Sequential` of Linear, Dropout and activation layers."""
         still = copy.deepcopy(network).eval()
         if not any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers_of(still)):

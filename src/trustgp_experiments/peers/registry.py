@@ -1,7 +1,4 @@
-"""Every method of the studies by its name, and what they are given: networks, rows, work they may share.
-
-A further one is a class, and its line in a table below.
-"""
+"""Every method of the studies by its name (a further one is a line below), and what they are given."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

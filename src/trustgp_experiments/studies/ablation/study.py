@@ -181,10 +181,7 @@ def _on_axis(axis: Axis, grid: Grid) -> str:
 
 
 def draw_ablation(axes: Sequence[Axis], cells: Cells, shown: Mapping[str, Sequence[str]], path: Path) -> None:
-    """NLL against every setting, mean over seeds with its spread; a shaded strip is the default.
-
-    Cells are mean and spread of the NLL, by axis, setting and kind of prediction; `shown` kinds are by axis.
-    """
+    """NLL against every setting, mean and spread by axis, setting and kind; a strip is the default."""
     count = -(-len(axes) // COLUMNS)
     with plots.figure(path, width=12.0, height=2.7 * count + 0.5, dpi=100) as figure:
         panels = figure.subplots(count, COLUMNS, squeeze=False).flatten()

@@ -133,10 +133,7 @@ def draw_reliability(curves: Curves, tests: Sequence[str], path: Path) -> None:
 
 
 def draw_histograms(trainings: Mapping[str, Curves], score: str, label: str, path: Path) -> None:
-    """Histograms of a score on familiar and on foreign images, a panel for each method that has it.
-
-    By what trained; the score is "entropy", "variance" or "information", the label that of its axis.
-    """
+    """Histograms of a score on familiar and foreign images, by what trained, for methods that have it."""
     trained, first = next(iter(trainings.items()))
     methods = [method for method in first if score in first[method][foreign_to(trained)]]
     with plots.figure(path, width=2.1 * len(methods) + 0.8, height=2.1 * len(trainings) + 0.5) as figure:

@@ -1,7 +1,4 @@
-"""The pictures of the detection study: rendered scenes, and blood cells with raccoons. And its peers.
-
-What else puts an error bar on a detector: passes with dropout, an ensemble, Laplace on the last layer.
-"""
+"""Pictures of the detection study, and other error bars of a detector: dropout, an ensemble, Laplace."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -178,10 +175,7 @@ class Decoder:
         return found
 
     def again(self, image: Tensor, query: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities [m, C + 1] and boxes in pixels [m, 4] of one pass with dropout.
-
-        Of the detections image, query, [m] each; the size is width and height twice, [4].
-        """
+        """Probabilities [m, C + 1] and boxes [m, 4] of a pass with dropout; image, query: detections [m]."""
         with dropping_decoder(self.network) as decoder:
             hidden = decoder(*self.given[0], **self.given[1]).last_hidden_state[image, query]
         logits = with_background(self.network.class_labels_classifier(hidden), self.network.config.num_labels)

@@ -1,9 +1,4 @@
-"""`trustgp study detection`: a detector that knows when it does not know, as the paper's second task.
-
-With a film of a rendered flight: what it finds in each frame, and what a monitor says of it.
-"""
-
-from __future__ import annotations
+"""`trustgp study detection`: a detector that knows when it does not know, and a film of a flight with it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO

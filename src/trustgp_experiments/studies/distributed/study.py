@@ -1,7 +1,4 @@
-"""`trustgp study distributed`: how much sooner are the experts solved with more workers?
-
-The paper's figure: time against workers, beside the ideal of twice as fast with twice as many.
-"""
+"""`trustgp study distributed`: time against workers, beside the ideal, as in the paper's figure."""
 
 import os
 import time

@@ -140,10 +140,7 @@ def _on_the_gap(grid: Grid) -> str:
 
 
 def draw_toy(drawn: dict[str, Any], gap: tuple[float, float], path: Path) -> None:
-    """Two bands with the experts below them, one above the other, and the deviations of all variants.
-
-    `drawn` holds grid, bands (mean and std by variant), borders, x and y, as plain lists.
-    """
+    """Two bands with the experts below them, and the deviations of all variants, from plain lists."""
     with plots.figure(path, width=8.0, height=8.4, dpi=110) as figure:
         *upper, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
         for axes, (name, title) in zip(upper, BANDS.items(), strict=True):
