@@ -76,10 +76,8 @@ class Grid:
 
     def along(self, *axes: str, **fixed: Any) -> list[Any]:
         """Labels on an axis, tuples of them on several, in the study's order, where others are `fixed`."""
-        at = [self.axes.index(axis) for axis in axes]
-        bound = {self.axes.index(axis): label for axis, label in fixed.items()}
-        places = (p for p in self.cells if all(p[number] == label for number, label in bound.items()))
-        found = dict.fromkeys(tuple(place[number] for number in at) for place in places)
+        at, places = [self.axes.index(axis) for axis in axes], self.only(**{k: [v] for k, v in fixed.items()})
+        found = dict.fromkeys(tuple(place[number] for number in at) for place in places.cells)
         return [labels[0] for labels in found] if len(axes) == 1 else list(found)
 
     def only(self, **labels: Collection[Any]) -> Self:

@@ -63,14 +63,11 @@ class Pivot:
             labels = tuple(where[axis] for axis in self.rows)
             places = [(measure, grid.place(**where, **measure.place)) for measure in self.measures]
             if any(measure.key in grid.cells.get(place, {}) for measure, place in places):
-                names = [self._name(labels[: end + 1]) for end in range(len(labels))]
+                names = [self.names.get(labels[:n], self.names.get(x, x)) for n, x in enumerate(labels, 1)]
                 cells = [measure.cell(grid.values(place, measure.key)) for measure, place in places]
                 found.append([*names, *cells])
         columns = [*self.rows.values(), *(measure.column for measure in self.measures)]
         return Table(self.title, columns, found, block=self.block, note=self.note)
-
-    def _name(self, labels: tuple[Any, ...]) -> Any:
-        return self.names.get(labels, self.names.get(labels[-1], labels[-1]))
 
 
 def flat_measure(

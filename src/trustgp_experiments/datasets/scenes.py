@@ -214,10 +214,9 @@ def load_photographs(
     "bccd" are "train" (205 pictures in the source), "val" (87), "trainval" and "test" (72); of "raccoon"
     "all" (200). Pictures are stretched to a size, height and width.
     """
-    if name not in _FOLDERS:
-        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(_FOLDERS)}.")
-    if part not in _PARTS[name]:
-        raise ValueError(f"part={part!r} is unknown; choose one of {_PARTS[name]}.")
+    for key, value, known in (("name", name, tuple(_FOLDERS)), ("part", part, _PARTS.get(name, ()))):
+        if value not in known:
+            raise ValueError(f"{key}={value!r} is unknown; choose one of {known}.")
     if min(size) < 1:
         raise ValueError(f"size={size}; height and width must be at least 1.")
     folder = _FOLDERS[name]

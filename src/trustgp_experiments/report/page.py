@@ -91,12 +91,14 @@ def study_html(result: Result, folder: Path, name: str) -> Html:
     paragraphs = (tag("p", prose(paragraph)) for paragraph in result.protocol)
     measured = tag("details", tag("summary", "How it was measured"), *paragraphs, class_="protocol")
     quick = "This is a quick run.", "Its figures mean nothing; it shows that the study works."
+    command = tag("code", str(result.provenance.get("command")))
+    copy = tag("button", "Copy", type="button", class_="copy", aria_label="Copy the command")
     return tag(
         "article",
         tag("p", result.study, class_="eyebrow"),
         tag("h2", result.title, id=f"{name}-title"),
         quick_warning(*quick, [result]),
-        _command(result.provenance.get("command")),
+        tag("div", command, copy, class_="command") if result.provenance.get("command") else None,
         found if result.findings else None,
         measured if result.protocol else None,
         *(table_html(table, f"{name}-table-{n}") for n, table in enumerate(result.tables, 1)),
@@ -112,13 +114,6 @@ def quick_warning(first: str, then: str, results: Iterable[Result]) -> Html | No
     if not any(result.provenance.get("quick") for result in results):
         return None
     return tag("p", tag("strong", first), " ", then, class_="warning", role="note")
-
-
-def _command(command: Any) -> Html | None:
-    if not command:
-        return None
-    copy = tag("button", "Copy", type="button", class_="copy", aria_label="Copy the command")
-    return tag("div", tag("code", str(command)), copy, class_="command")
 
 
 def _figure(figure: Figure, folder: Path, name: str) -> Html:

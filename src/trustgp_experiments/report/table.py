@@ -22,7 +22,10 @@ def tag(name: str, *children: str | None, **attributes: str | bool | int | None)
     Html stands as it is, other text is escaped, None is left out. A final underscore of an attribute falls
     off, others become hyphens; True is the name alone, None and False are left out.
     """
-    words = "".join(_attribute(key, value) for key, value in attributes.items())
+    words, names = "", {key: key.rstrip("_").replace("_", "-") for key in attributes}
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            words += f" {names[key]}" if value is True else f' {names[key]}="{escape(str(value))}"'
     return Html(f"<{name}{words}>" + ("" if name in VOID else f"{join(*children)}</{name}>"))
 
 
@@ -36,13 +39,6 @@ def prose(text: str) -> Html:
     """Plain words in which `code` may stand between backticks; no line begins with ± or %, or ends in ±."""
     parts = re.split(r"`([^`]+)`", re.sub(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text))
     return join(*(tag("code", part) if place % 2 else part for place, part in enumerate(parts)))
-
-
-def _attribute(name: str, value: str | bool | int | None) -> str:
-    name = name.rstrip("_").replace("_", "-")
-    if value is None or value is False:
-        return ""
-    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
 LONG = 12  # rows above which a filter is offered

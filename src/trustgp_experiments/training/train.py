@@ -286,12 +286,10 @@ def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
 def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Prediction:
     """A prediction without experts, whose mean [n] or [n, C] has this variance and noise [C]: no novelty."""
     valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
-    shape = (-1,) + (1,) * (mean.ndim - 1)
-    unknown = torch.full_like(mean, torch.inf)
-    blank = mean.new_zeros(len(mean))
+    shape, blank = (-1,) + (1,) * (mean.ndim - 1), mean.new_zeros(len(mean))
     return Prediction(
         mean=mean,
-        epistemic=torch.where(valid.reshape(shape), epistemic, unknown),
+        epistemic=torch.where(valid.reshape(shape), epistemic, torch.full_like(mean, torch.inf)),
         aleatoric=noise.to(mean).expand(as_matrix(mean).shape).reshape(mean.shape),
         excess=torch.zeros_like(mean),
         novelty=blank,

@@ -146,15 +146,12 @@ def novelty_scores(said: Any) -> dict[str, Tensor]:
 
 
 def _right(probabilities: Tensor, labels: Tensor) -> dict[str, Any]:
+    """By the keys of `RIGHT`."""
     wrong = (probabilities.argmax(dim=1) != labels).double()
-    found = {
-        "nll": metrics.class_nll(probabilities, labels).mean(),
-        "ece": metrics.expected_calibration_error(probabilities, labels),
-        "accuracy": metrics.accuracy(probabilities, labels),
-        "brier": metrics.brier(probabilities, labels).mean(),
-        "aurc": metrics.selective_risk(1 - probabilities.amax(dim=1), wrong).mean(),
-    }
-    return {name: number(value) for name, value in found.items()}
+    rows = (metrics.class_nll, metrics.expected_calibration_error, metrics.accuracy, metrics.brier)
+    values = [measure(probabilities, labels).mean() for measure in rows]
+    values.append(metrics.selective_risk(1 - probabilities.amax(dim=1), wrong).mean())
+    return {measure.key: number(value) for measure, value in zip(RIGHT, values, strict=True)}
 
 
 def _pair_curves(

@@ -156,11 +156,12 @@ def right(
         own, past = _errors(told.boxes, thing, found), _errors(held[method].boxes, known, before)
         edges = Edges.fit(past, held[method].unknown[known >= 0])
         std = edges.std(told.unknown[thing >= 0])
+        reach = torch.special.ndtri(0.5 + torch.tensor(LEVELS, dtype=torch.float64) / 2)
         out[method] = {
             "class_nll": number(class_nll(told.probabilities, label).mean()),
             "dece": number(_calibration(confidence, (chosen == label).double())),
             "box_nll": number(gaussian_nll(torch.zeros_like(own), std.square(), own).mean()),
-            "coverage": [number(_covered(own, std, level)) for level in LEVELS],
+            "coverage": [number((own.abs() <= one * std).double().mean()) for one in reach],
             "std": number(std.mean()),
             "rms": number(own.square().mean().sqrt()),
             "rows": [len(thing), int((thing >= 0).sum())],
@@ -174,11 +175,6 @@ def _errors(boxes: Tensor, thing: Tensor, found: Found) -> Tensor:
     things = found.pictures.things
     true = torch.stack([things[int(found.image[r])].boxes[int(thing[r])] for r in rows])
     return (boxes[thing >= 0] - true).double()
-
-
-def _covered(errors: Tensor, std: Tensor, level: float) -> Tensor:
-    reach = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
-    return (errors.abs() <= reach * std).double().mean()
 
 
 def _calibration(confidence: Tensor, correct: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from trustgp.executors import Executor, Processes, Ray, Threads, nearby
 
 from ...core.arm import scaled_rows
 from ...core.claim import words
-from ...core.grid import Grid
+from ...core.grid import Grid, keep_part
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
 from ...core.result import Column, Figure, Result, Setting, provenance
@@ -82,8 +82,7 @@ def started(kind: str, workers: int) -> tuple[Executor, float]:
 
 def run(setting: Setting) -> Result:
     """Fit the same model on every executor in turn, and take the time of the experts."""
-    seeds = range(setting.seeds)
-    runs = [setting.once(f"seed-{seed}", lambda seed=seed: _measure(setting, seed)) for seed in seeds]
+    runs = [keep_part(setting, _measure, (), seed) for seed in range(setting.seeds)]
     first, grid = runs[0], times_grid(runs)
     draw_times(grid, setting.out / "distributed.png")
     origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}

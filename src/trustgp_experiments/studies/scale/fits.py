@@ -73,12 +73,12 @@ def measured_fit(
 def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:
     """Mean negative log likelihood per torque of the test rows: of trustgp, and of network + noise."""
     peers: dict[str, Any] = {"trustgp": model, "network + noise": ConstantNoise.fit(network, rows.validation)}
-    inputs, targets = rows.test
-    said = {name: peer.predict(inputs) for name, peer in peers.items()}
-    return {
-        name: float(metrics.gaussian_nll(one.mean, one.variance, targets.to(one.mean.device)).mean())
-        for name, one in said.items()
-    }
+    found = {}
+    for name, peer in peers.items():
+        said, targets = peer.predict(rows.test[0]), rows.test[1]
+        nll = metrics.gaussian_nll(said.mean, said.variance, targets.to(said.mean.device))
+        found[name] = float(nll.mean())
+    return found
 
 
 def held_rows(model: UncertaintyModel) -> list[int]:

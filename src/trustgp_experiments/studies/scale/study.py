@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -117,7 +117,7 @@ def one_seed(setting: Setting, size: ScaleSize, seed: int) -> Runs:
 
     found = []
     for experts in size.experts:
-        found.append(setting.once(f"{experts}-{seed}", lambda experts=experts: measure(experts)))
+        found.append(setting.once(f"{experts}-{seed}", partial(measure, experts)))
         setting.console.print(f"seed {seed}: {found[-1]['rows']} rows, {found[-1]['seconds']:.1f} s")
     return found
 

@@ -41,13 +41,9 @@ def score_method(fitted: Fitted, tests: Mapping[str, cases.Test], device: str) -
         assert targets is not None, "torques are known everywhere"
         targets = targets.to(said.mean.device)
         per_torque = gaussian_nll(said.mean, said.variance, targets).mean(dim=0)
-        scores = {
-            "nll": number(per_torque.mean()),
-            "nll_per_torque": [number(value) for value in per_torque],
-            "mse": number(mse(said.mean, targets)),
-            "coverage": number(coverage(said, targets)),
-            "sharpness": number(sharpness(said)),
-        }
+        scores = {"nll": number(per_torque.mean()), "nll_per_torque": list(map(number, per_torque))}
+        scores |= {"mse": number(mse(said.mean, targets)), "coverage": number(coverage(said, targets))}
+        scores["sharpness"] = number(sharpness(said))
         if name == IN_DOMAIN:
             return scores
         here, there = (one.std.double().mean(dim=1) for one in (known, said))
