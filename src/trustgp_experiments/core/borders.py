@@ -65,7 +65,7 @@ def jump_factors(left: Tensor, right: Tensor) -> Tensor:
     return torch.maximum(left / right, right / left)
 
 
-def jump_sentences(grid: Grid, names: Mapping[str, str], mean: str, largest: str, *at: str) -> list[str]:
+def jump_words(grid: Grid, names: Mapping[str, str], mean: str, largest: str, *at: str) -> list[str]:
     """What each variant, the last axis, makes of the two measures of jumps of the first, seed by seed."""
     first, *others = names
 

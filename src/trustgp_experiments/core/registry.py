@@ -47,11 +47,8 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
     if name not in STUDIES:
         raise ValueError(f"study {name!r} is unknown; choose one of {', '.join(STUDIES)}.")
     require_extras(f"The study {name}", ("plots", *NEEDED.get(name, ())))
-    study, result = (
-        import_module(f"trustgp_experiments.{module}") for module in (f"studies.{name}.study", "core.result")
-    )
-    asked = result.Setting(out / name, **setting)
-    found = study.run(asked)
+    asked = import_module("trustgp_experiments.core.result").Setting(out / name, **setting)
+    found = import_module(f"trustgp_experiments.studies.{name}.study").run(asked)
     found.write(asked.out)
     return found
 

@@ -1,13 +1,11 @@
 """The Kronecker-factored Laplace posterior over a network's weights, by laplace-torch, to predict with."""
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -48,9 +46,7 @@ class KronPosterior:
     gradients: Gradients | None  # of the outputs; None: laplace-torch's own Jacobians, [n, C, P], are used
 
     @classmethod
-    def fit(
-        cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False
-    ) -> KronPosterior:
+    def fit(cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False) -> Self:
         """KFAC of the training rows, of all weights or the last layer's, and the evidence's prior."""
         rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
         still = copy.deepcopy(network).eval()
@@ -61,7 +57,7 @@ class KronPosterior:
     @classmethod
     def of(
         cls, network: nn.Module, inputs: Inputs, targets: Tensor, *, noise: float | None, last_layer: bool
-    ) -> KronPosterior:
+    ) -> Self:
         """The same for a private copy of a network; without a noise, targets are class numbers [n]."""
         kind = "classification" if noise is None else "regression"
         laplace, names = _curvature(network, inputs, targets, kind, last_layer=last_layer)
@@ -74,7 +70,7 @@ class KronPosterior:
         plain = cls(network, names, laplace, sigma2, prior, None)
         return plain._without_jacobians(take(inputs, torch.arange(min(3, len(targets)))))
 
-    def _without_jacobians(self, few: Inputs) -> KronPosterior:
+    def _without_jacobians(self, few: Inputs) -> Self:
         """Without Jacobians where that gives what laplace-torch gives on a few rows, else as it is."""
         mix = torch.eye(self.laplace.n_outputs, dtype=torch.float64)
         found = replace(self, gradients=Gradients(prepare(self.network, self.names, None), mix))
@@ -203,9 +199,9 @@ class KronCollector:
     total: Tensor
     together: bool = False  # a single position needs no product
 
-    def part(self, rows: slice, mixed: slice) -> KronCollector:
+    def part(self, rows: slice, mixed: slice) -> Self:
         """For some of the rows and outputs."""
-        return KronCollector(self.blocks, self.total[rows, mixed])
+        return type(self)(self.blocks, self.total[rows, mixed])
 
     def room(self, size: int) -> int:
         """None: products are cut to size here."""

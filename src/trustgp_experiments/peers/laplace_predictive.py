@@ -20,17 +20,9 @@ from trustgp.metrics import class_nll
 from trustgp.tangents.network import call_with
 
 from ..training.train import errors, moments, run_network
+from . import tuning
 from .laplace_posterior import KronPosterior
-from .tuning import (
-    ClassAnswer,
-    NoisyPeer,
-    answer_classes,
-    check_labels,
-    held_out_nll,
-    likeliest_noise,
-    likeliest_scale,
-    read_labels,
-)
+from .tuning import ClassAnswer, NoisyPeer
 
 DECADES = range(-4, 5)  # powers of ten times the evidence's prior precision
 HALF_DECADES = range(-8, 9)  # powers of the root of ten, likewise
@@ -62,8 +54,8 @@ class LaplaceGLM(NoisyPeer):
             prior = posterior.prior * 10.0**decade
             precision = posterior.precision(prior, posterior.noise)
             spread = posterior.variances(rows.inputs, precision)[..., 0].double()
-            scale, noise = likeliest_scale(error, spread)
-            found.append((held_out_nll(error, scale * spread + noise), prior, scale, noise))
+            scale, noise = tuning.likeliest_scale(error, spread)
+            found.append((tuning.held_out_nll(error, scale * spread + noise), prior, scale, noise))
         _, prior, scale, noise = min(found, key=lambda entry: entry[0])
         return cls(posterior, posterior.precision(prior / scale, posterior.noise * scale), noise=noise)
 
@@ -105,7 +97,7 @@ class LaplaceSampled(NoisyPeer):
         error, spread = self.against(rows)
         if not bool(torch.isfinite(spread).all() and torch.isfinite(error).all()):
             return math.inf
-        return held_out_nll(error, spread + likeliest_noise(error, spread))
+        return tuning.held_out_nll(error, spread + tuning.likeliest_noise(error, spread))
 
     @torch.no_grad()
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -134,10 +126,10 @@ class LaplaceClassifier:
 
         Without validation rows the evidence's; with them, that of their highest likelihood.
         """
-        rows, labels = read_labels(train, name="train")
+        rows, labels = tuning.read_labels(train, name="train")
         still = copy.deepcopy(network).eval()
         if isinstance(rows.inputs, Tensor):
-            check_labels(run_network(still, rows.inputs[:2]), labels, name="train")
+            tuning.check_labels(run_network(still, rows.inputs[:2]), labels, name="train")
         posterior = KronPosterior.of(still, rows.inputs, labels, noise=None, last_layer=last_layer)
         if posterior.gradients is None:
             raise ValueError(
@@ -154,7 +146,7 @@ class LaplaceClassifier:
         """
         logits = run_network(self.posterior.network, inputs)
         variance = self.variances(inputs, [self.prior])[..., 0]
-        return answer_classes(inputs, logits, _probit(logits, variance), variance)
+        return tuning.answer_classes(inputs, logits, _probit(logits, variance), variance)
 
     def variances(self, inputs: Inputs, priors: Sequence[float]) -> Tensor:
         """Of each logit under each of D prior precisions, chunk by chunk, shape [n, C, D]."""
@@ -162,9 +154,9 @@ class LaplaceClassifier:
 
     def _likeliest(self, validation: Any) -> float:
         """The prior of the highest likelihood of held-out rows."""
-        rows, labels = read_labels(validation, name="validation")
+        rows, labels = tuning.read_labels(validation, name="validation")
         logits = run_network(self.posterior.network, rows.inputs)
-        check_labels(logits, labels, name="validation")
+        tuning.check_labels(logits, labels, name="validation")
         priors = [self.posterior.prior * math.sqrt(10.0) ** step for step in HALF_DECADES]
         labels = labels.to(logits.device)
         variances = self.variances(rows.inputs, priors).unbind(dim=2)

@@ -215,11 +215,9 @@ def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
     size = max(1, CHUNK_BYTES // (widest**2 * first.element_size()))
     parts = [_moments(layers, rows[index.to(rows.device)])[1] for index in chunks(len(rows), size)]
     variance = torch.cat(parts)
-    if bool((variance < 0).any()):
-        warnings.warn(
-            f"{int((variance < 0).sum())} propagated variances fell below zero by rounding: set to 0.",
-            stacklevel=2,
-        )
+    if below := int((variance < 0).sum()):
+        told = f"{below} propagated variances fell below zero by rounding: set to 0."
+        warnings.warn(told, stacklevel=2)
     return variance.clamp_min(0.0)
 
 

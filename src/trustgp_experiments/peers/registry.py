@@ -11,17 +11,9 @@ from trustgp.data.trees import Inputs
 from trustgp.likelihoods import Classification
 
 from ..training.train import now
+from . import members
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
-from .members import (
-    ConstantNoise,
-    DropoutClassifier,
-    Ensemble,
-    EnsembleClassifier,
-    MCDropout,
-    PropagatedDropout,
-    SoftmaxClassifier,
-)
 from .trusted import InputGP, LandmarkGP, SubsetGP, TrustGP
 
 Rows = tuple[Tensor, Tensor]
@@ -133,10 +125,12 @@ def _shared_trustgp(bundle: Bundle) -> TrustGP:
 
 _trained = partial(Method, training_free=False)  # it needs networks of its own
 METHODS = (
-    Method("network + noise", lambda b: ConstantNoise.fit(b.network, b.validation)),
-    _trained("ensemble of 5", lambda b: Ensemble.fit(b.ensemble, b.validation)),
-    _trained("MC-dropout 20", lambda b: MCDropout.fit(b.dropping, b.validation, samples=20, seed=b.seed)),
-    _trained("rMC-dropout", lambda b: PropagatedDropout.fit(b.dropping, b.validation)),
+    Method("network + noise", lambda b: members.ConstantNoise.fit(b.network, b.validation)),
+    _trained("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, b.validation)),
+    _trained(
+        "MC-dropout 20", lambda b: members.MCDropout.fit(b.dropping, b.validation, samples=20, seed=b.seed)
+    ),
+    _trained("rMC-dropout", lambda b: members.PropagatedDropout.fit(b.dropping, b.validation)),
     Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), b.validation, seed=b.seed)),
     Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), b.validation)),
     Method(
@@ -154,10 +148,10 @@ METHODS = (
 """Regression, in the order of the studies' tables."""
 
 CLASS_METHODS = (
-    Method("softmax", lambda b: SoftmaxClassifier.fit(b.network)),
-    Method("temperature scaling", lambda b: SoftmaxClassifier.fit(b.network, b.validation)),
-    _trained("MC-dropout 20", lambda b: DropoutClassifier.fit(b.dropping, samples=20, seed=b.seed)),
-    _trained("ensemble of 5", lambda b: EnsembleClassifier.fit(b.ensemble)),
+    Method("softmax", lambda b: members.SoftmaxClassifier.fit(b.network)),
+    Method("temperature scaling", lambda b: members.SoftmaxClassifier.fit(b.network, b.validation)),
+    _trained("MC-dropout 20", lambda b: members.DropoutClassifier.fit(b.dropping, samples=20, seed=b.seed)),
+    _trained("ensemble of 5", lambda b: members.EnsembleClassifier.fit(b.ensemble)),
     Method("Laplace last layer", lambda b: LaplaceClassifier.fit(*b.rows, last_layer=True)),
     Method("Laplace KFAC", lambda b: LaplaceClassifier.fit(*b.rows)),
     Method("trustgp", lambda b: _trustgp(b, likelihood=Classification())),

@@ -41,6 +41,7 @@ from trustgp.tangents.base import Features, TangentMap
 
 from ..training.train import answer
 
+Device = str | torch.device
 READINGS = ("own", "corrected", "plain")
 
 
@@ -115,9 +116,7 @@ class InputGP:
     scale: Tensor  # of the variance of each output, by the validation rows, [C], float64
 
     @classmethod
-    def fit(
-        cls, train: Any, validation: Any, *, seed: int = 0, device: str | torch.device | None = None
-    ) -> InputGP:
+    def fit(cls, train: Any, validation: Any, *, seed: int = 0, device: Device | None = None) -> Self:
         """The local Gaussian processes, and the size of their variance by maximum likelihood.
 
         The rows are at least 50, each of at most 64 real numbers; the seed is that of k-means.

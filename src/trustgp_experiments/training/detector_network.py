@@ -160,9 +160,8 @@ def average_precision(boxes: Sequence[Tensor], scores: Sequence[Tensor], truth: 
     total = sum(len(true) for true in truth)
     if total == 0:
         return float("nan")
-    entries = sorted(
-        ((float(s), i, k) for i, row in enumerate(scores) for k, s in enumerate(row)), key=lambda e: -e[0]
-    )
+    entries = [(float(s), i, k) for i, row in enumerate(scores) for k, s in enumerate(row)]
+    entries.sort(key=lambda entry: -entry[0])
     shares = [overlaps(found, true) for found, true in zip(boxes, truth, strict=True)]
     free = [torch.ones(len(true), dtype=torch.bool) for true in truth]
     right = torch.zeros(len(entries), dtype=torch.float64)

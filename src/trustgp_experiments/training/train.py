@@ -21,6 +21,7 @@ from trustgp.likelihoods.prediction import Prediction
 from trustgp.tangents.network import as_matrix, call
 
 Activation = Callable[[], nn.Module]
+Layers = list[nn.Module]
 Loss = Callable[[Tensor, Tensor], Tensor]
 BatchLoss = Callable[[Tensor], Tensor]  # of rows [E, b], those of each member's batch, to a scalar
 
@@ -69,7 +70,7 @@ def cnn(
     if not channels or size < 1:
         raise ValueError(f"channels={list(channels)}, size={size}; at least one convolution is needed.")
 
-    def groups() -> Iterator[list[nn.Module]]:
+    def groups() -> Iterator[Layers]:
         for pair in pairwise((1, *channels)):
             yield [nn.Conv2d(*pair, 5, stride=2, padding=2)]
         side = -(-size // 2 ** len(channels))
@@ -79,13 +80,11 @@ def cnn(
     return _stacked(groups(), nn.ReLU, dropout, seed)
 
 
-def _stacked(
-    groups: Iterable[list[nn.Module]], activation: Activation, dropout: float, seed: int
-) -> nn.Module:
+def _stacked(groups: Iterable[Layers], activation: Activation, dropout: float, seed: int) -> nn.Module:
     """Groups of layers, made one after another from a seed, with an activation and dropout in between."""
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout={dropout}; a share from 0 to below 1 is needed.")
-    layers: list[nn.Module] = []
+    layers: Layers = []
     with own_randomness(seed, torch.device("cpu")):
         for group in groups:
             if layers:

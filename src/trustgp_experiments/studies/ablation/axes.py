@@ -31,7 +31,7 @@ HEARD = {"heard_own": "own, witness", "heard_corrected": "corrected, witness"}
 """The same experts with the witness beside them."""
 
 ALL = "all"
-NUM_EXPERTS, QUICK_EXPERTS = 12, 4
+NUM_EXPERTS, QUICK_EXPERTS = EXPERTS = 12, 4  # of a full run, and of a quick one
 KEPT, QUICK_KEPT = 8192, 512  # parameters kept for all experts where stage (ii) is turned
 PER_EXPERT, QUICK_PER_EXPERT = 2048, 128  # of these, columns that an expert keeps in the pruned rows
 VALUES: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # of a full run, and of a quick one
@@ -202,7 +202,7 @@ class Bench:
 
     def fitted(self, trial: AblationTrial, *, witness: Witness | None = None) -> UncertaintyModel:
         """The experts alone, or the same ones with the witness."""
-        options: dict[str, Any] = {"num_experts": self.setting.sized(NUM_EXPERTS, QUICK_EXPERTS)}
+        options: dict[str, Any] = {"num_experts": self.setting.sized(*EXPERTS)}
         options["outputs"] = "pseudo" if trial.small else "shared"
         options["validation"] = self.rows.validation if trial.validated else None
         options |= {**trial.options, "device": self.setting.device, "seed": self.seed}

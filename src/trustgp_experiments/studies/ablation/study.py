@@ -13,18 +13,7 @@ from ...core.claim import change, words
 from ...core.grid import Grid, Place, work_ahead
 from ...core.pivot import Measure, Pivot, flat_measure
 from ...core.result import Column, Figure, Result, Setting, Table, provenance
-from .axes import (
-    HEARD,
-    KINDS,
-    NUM_EXPERTS,
-    QUICK_EXPERTS,
-    SHARE,
-    Axis,
-    Bench,
-    our_axes,
-    paper_axes,
-    trials_of,
-)
+from .axes import EXPERTS, HEARD, KINDS, SHARE, Axis, Bench, our_axes, paper_axes, trials_of
 from .observations import GAIN, LITTLE, OBSERVATIONS, Curve, judge
 
 FITTED = "fitted"  # stands for a kind of prediction where sizes and times are, which all kinds share
@@ -232,12 +221,12 @@ def _draw_kind(panel: Any, kind: str, values: Mapping[int, Sequence[float]], *, 
 
 def _protocol(setting: Setting, about: Mapping[str, Any]) -> list[str]:
     """How it was measured on these rows, a paragraph each."""
-    experts = QUICK_EXPERTS if setting.quick else NUM_EXPERTS
     rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
     return [
         f"Data: {about['about']} Every test row is scored.",
         f"Network: {arm_recipe(setting.quick).words()}, trained once a seed and shared by all settings. One "
-        f"setting is turned at a time; all others stay at the library's defaults, with {experts} experts.",
+        "setting is turned at a time; all others stay at the library's defaults, with "
+        f"{setting.sized(*EXPERTS)} experts.",
         "On the paper's axes (experts, subset, both stages of pruning, active rows) the experts speak "
         "alone, without the witness, so that they are what is measured. Three predictions are scored: the "
         "network's own, the corrected one, and the plain variance, which is the paper's: evidence only. On "

@@ -100,10 +100,8 @@ def train_bundle(setting: Setting, case: Case, seed: int) -> tuple[Bundle, float
 
 def _figures(setting: Setting, runs: Runs) -> list[Figure]:
     """Of seed 0."""
-    curves = {
-        trained: {method: scores["curves"] for method, scores in found[0]["methods"].items()}
-        for trained, found in runs.items()
-    }
+    methods = {trained: found[0]["methods"] for trained, found in runs.items()}
+    curves = {trained: {m: scores["curves"] for m, scores in by.items()} for trained, by in methods.items()}
     first, out = curves[TRAINED[0]], setting.out
     known = next(iter(first.values()))
     draw_reliability(first, [test for test in SHOWN if test in known], out / "reliability.png")

@@ -18,15 +18,7 @@ from trustgp.experts.neighbours import Patchwork
 from trustgp.model import UncertaintyModel
 
 from ...core.arm import arm_recipe, arm_rows
-from ...core.borders import (
-    APART,
-    Borders,
-    both_sides,
-    draw_borders,
-    find_borders,
-    jump_factors,
-    jump_sentences,
-)
+from ...core.borders import APART, Borders, both_sides, draw_borders, find_borders, jump_factors, jump_words
 from ...core.claim import mean_spread, words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
@@ -145,7 +137,7 @@ def _read(part: dict[str, Any]) -> dict[tuple, dict[str, Any]]:
 
 
 def _findings(grid: Grid, runs: Sequence[dict[str, Any]]) -> list[str]:
-    found = jump_sentences(grid, {name: NAMES[name] for name in VARIANTS}, "mean", "largest", "std")
+    found = jump_words(grid, {name: NAMES[name] for name in VARIANTS}, "mean", "largest", "std")
     crossed = mean_spread([run["borders"] / run["num_lines"] for run in runs])
     found.append(
         f"A line between two test rows crosses {crossed[0]:.1f} borders on average; at half of them the std "

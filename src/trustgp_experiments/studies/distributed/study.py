@@ -138,13 +138,9 @@ def times_grid(runs: list[dict[str, Any]]) -> Grid:
         for k, first in enumerate(times[0]["seconds"]):
             repeats.append({})
             for entry in times:
-                workers, seconds, speed = entry["workers"], entry["seconds"][k], first / entry["seconds"][k]
-                found = {
-                    "seconds": seconds,
-                    "speed": speed,
-                    "share": speed / workers,
-                    "start": entry["start"],
-                }
+                workers, seconds, start = entry["workers"], entry["seconds"][k], entry["start"]
+                speed = first / seconds
+                found = {"seconds": seconds, "speed": speed, "share": speed / workers, "start": start}
                 repeats[-1][entry["executor"], workers] = found
     return Grid.of(("executor", "workers"), {(): repeats}, dict)
 

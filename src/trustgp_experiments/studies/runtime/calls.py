@@ -57,10 +57,8 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
 
     entries = []
     for (method, runtime), own in times.items():
-        over = {
-            "over_network": own.over(of(PLAIN, runtime)),
-            "passes_over_this": of(SERIAL, runtime).over(own),
-        }
+        plain, passes = of(PLAIN, runtime), of(SERIAL, runtime)
+        over = {"over_network": own.over(plain), "passes_over_this": passes.over(own)}
         over |= {"over_eager_ensemble": own.over(of(ENSEMBLE, EAGER)), "reason": own.reason}
         sizes = {"peak": peaks.get((method, runtime)), "file_bytes": calls.bytes.get((method, runtime))}
         where = {"batch": load.batch, "threads": load.threads}

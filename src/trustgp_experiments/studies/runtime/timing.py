@@ -68,10 +68,9 @@ class Interleaved:
     busy: Callable[[], float] | None = None  # those that this thread was at work; None: nobody asks
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.warm_up < 1 or self.least < 1:
-            raise ValueError(
-                f"rounds={self.rounds}, warm_up={self.warm_up}, least={self.least}; at least 1 of each."
-            )
+        counts = {"rounds": self.rounds, "warm_up": self.warm_up, "least": self.least}
+        if min(counts.values()) < 1:
+            raise ValueError(f"{', '.join(f'{k}={v}' for k, v in counts.items())}; at least 1 of each.")
 
     def run(self, calls: Mapping[Name, Callable[[], object]]) -> dict[Name, Times]:
         """The times of all calls, by name; one that raises is left out from then on, and says why."""

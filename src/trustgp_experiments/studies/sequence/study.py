@@ -153,11 +153,10 @@ def sequence_tables(grid: Grid) -> list[Table]:
     """The headline, then everything by arm."""
     arms = grid.along("trained")
     near, far = _places(grid)
-    columns = sorted((*near, *far), key=lambda place: arms.index(place[0]))  # the arm's own first
-    measures = [
-        NLL.at(_words(place), digits=3 if place in near else 2, trained=place[0], tested=place[2])
-        for place in columns
-    ]
+    measures = []
+    for place in sorted((*near, *far), key=lambda place: arms.index(place[0])):  # the arm's own first
+        digits = 3 if place in near else 2
+        measures.append(NLL.at(_words(place), digits=digits, trained=place[0], tested=place[2]))
     note = "A column that names one arm is of new motions of that arm; the others are zero shot."
     pivots = [Pivot("NLL per torque", METHOD, measures, {"split": SPLIT}, note=note)]
     pivots += [everything(f"trained on {arm}", arm, SPLIT) for arm in arms]

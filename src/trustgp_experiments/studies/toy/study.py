@@ -13,7 +13,7 @@ from trustgp.experts.witness import Witness
 from trustgp.model import UncertaintyModel
 
 from ...core import toy
-from ...core.borders import draw_borders, find_borders, jump_factors, jump_sentences
+from ...core.borders import draw_borders, find_borders, jump_factors, jump_words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Figure, Result, Setting, provenance
@@ -89,7 +89,7 @@ def run(setting: Setting) -> Result:
         ],
         tables=[table],
         figures=[Figure("toy.png", "Bands of one, two and three sigma", caption)],
-        findings=[*jump_sentences(grid, NAMES, MEAN, LARGEST), _on_the_gap(grid)],
+        findings=[*jump_words(grid, NAMES, MEAN, LARGEST), _on_the_gap(grid)],
         numbers={"variants": cells, "seeds": [run["variants"] for run in runs]},
         provenance=provenance(setting, "toy", **about),
     )
