@@ -40,11 +40,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a study says of its numbers, true or not: the sentence tells in how many cases it holds.
-
-    `at_most` and `within` make the checks that most studies need; any other is a `Check` whose words are made
-    from the numbers that decided it.
-    """
+    """What a study says of its numbers, true or not: the sentence tells in how many cases it holds."""
 
     statement: str
     checks: Sequence[Check]

@@ -234,10 +234,7 @@ def versions() -> dict[str, str]:
 
 
 def alone(work: Callable[[], Found]) -> Found:
-    """The result of `work`, done on one BLAS thread; `fit` still solves experts side by side.
-
-    Batches as small as the toy's gain nothing from a second thread, and lose tenfold on a busy machine.
-    """
+    """The result of `work`, on one BLAS thread: on a busy machine small batches lose tenfold by a second."""
     ((_, result),) = Threads(1).run(lambda task: task(), [work])
     return result
 

@@ -71,11 +71,7 @@ class SeenPictures:
 
 
 def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
-    """Fit, look, print a table, and write `detection.png` and `results.json` into the folder `out`.
-
-    The seed is that of the fit: pictures are always the same. Missing extras are an ImportError that names
-    them all; else 0 is returned.
-    """
+    """Fit, look, print a table, write `detection.png` and `results.json`; pictures are always the same."""
     start = time.perf_counter()
     require_extras("The demo of detection", ["plots", "detection"])
     out.mkdir(parents=True, exist_ok=True)
@@ -143,10 +139,7 @@ def counting(key: str, found: list[Detections], things: list[Things]) -> list[Te
 
 
 def summarise(seen: dict[str, SeenPictures]) -> dict[str, dict[str, float | None]]:
-    """Of each group: how many detections, medians, and by how well two scores tell them from known things.
-
-    The std is that of the edges, in pixels. Known things, and groups without detections, have no AUROC.
-    """
+    """Of each group: number, medians (edges in pixels), and how two scores tell it from known things."""
     familiar = {field: seen["known"].of(field) for field in ("novelty", "confidence")}
     groups = {}
     for key, one in seen.items():

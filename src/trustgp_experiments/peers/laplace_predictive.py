@@ -122,10 +122,7 @@ class LaplaceClassifier:
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False) -> Self:
-        """The curvature of all training rows, see `KronPosterior`, and a prior precision for logits [n, C].
-
-        Without validation rows the evidence's; with them, that of their highest likelihood.
-        """
+        """KFAC of all training rows, and the prior that validation rows, or else the evidence, prefer."""
         rows, labels = tuning.read_labels(train, name="train")
         still = copy.deepcopy(network).eval()
         if isinstance(rows.inputs, Tensor):

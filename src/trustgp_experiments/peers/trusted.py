@@ -117,10 +117,7 @@ class InputGP:
 
     @classmethod
     def fit(cls, train: Any, validation: Any, *, seed: int = 0, device: Device | None = None) -> Self:
-        """The local Gaussian processes, and the size of their variance by maximum likelihood.
-
-        The rows are at least 50, each of at most 64 real numbers; the seed is that of k-means.
-        """
+        """Local GPs on 50 rows or more of at most 64 numbers, and their variance's likeliest size."""
         place = torch.device(device or "cpu")
         rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
         with reporting(enabled=False) as report:

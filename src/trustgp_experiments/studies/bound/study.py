@@ -1,8 +1,4 @@
-"""`trustgp study bound`: how much of the kernel does a division throw away?
-
-A division keeps the kernel within experts and drops it between them. The paper's bound is the share of the
-squared kernel that is dropped; a good division is far below a random one of the same sizes.
-"""
+"""`trustgp study bound`: how much of the kernel does a division into experts throw away?"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -197,10 +197,7 @@ def _same(chances: Tensor, boxes: Tensor, image: Tensor, mine: Tensor) -> tuple[
 
 
 def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:
-    """laplace-torch's Kronecker posterior of the detector's class head alone, on what that is given.
-
-    The labels of training and held-out detections are what they have found; the last class: nothing.
-    """
+    """laplace-torch's posterior of the class head, on what it is given; labels: what was found, or none."""
     head, linear = network.class_labels_classifier, nn.Linear(train.hidden.shape[1], train.logits.shape[1])
     for own, given in ((linear.weight, head.weight), (linear.bias, head.bias)):
         own.data.zero_()[: len(given)] = given.data

@@ -26,11 +26,7 @@ WARM_ROWS, WARM_EXPERTS = 2_000, 2
 
 
 def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
-    """Slow motions of the simulated arm: so many rows train, of other motions so many validate and test.
-
-    Those that train are as recorded, trajectory by trajectory; the first of them are the same however many
-    there are.
-    """
+    """Slow motions, the first rows the same however many train; others validate and test."""
     recording = simulate(rows=rows, seed=seed, blocks=True)
     scaling = standardise(recording.inputs[:SCALING_ROWS], recording.targets[:SCALING_ROWS])
     half = held * STRIDE

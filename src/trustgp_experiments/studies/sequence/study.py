@@ -91,10 +91,7 @@ def arms(quick: bool) -> tuple[str, ...]:
 
 
 def make_case(trained: str, *, seed: int, quick: bool) -> Case:
-    """Load, split by time, scale by what trains, and cut windows: inputs [n, LENGTH, 21], targets [n, 7].
-
-    The seed chooses the validation blocks; where it must be quick, there are some hundred windows a part.
-    """
+    """Windows [n, LENGTH, 21] to torques [n, 7], split by time, scaled by what trains; quick: fewer."""
     recording = _recording(trained)
     split = split_unseen(recording, seed=seed)
     scaling = standardise(recording.inputs[split.train], recording.targets[split.train])
