@@ -72,7 +72,7 @@ class Pivot:
 
 def flat_measure(
     key: str, name: str, digits: int = 3, better: str | None = None, unit: str = "", factor: float = 1.0
-) -> Self:
+) -> Measure:
     """A column of numbers that were measured once, or averaged before: one a cell, without a spread."""
     return Measure(key, Column(name, digits, better, unit), factor, statistic=fmean)
 

@@ -82,7 +82,7 @@ class LaplaceSampled(NoisyPeer):
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:TUNING_ROWS]
         few = Rows(rows.take(chosen), rows.targets[chosen.to(rows.targets.device)])
 
-        def trials() -> Iterator[LaplaceSampled]:
+        def trials() -> Iterator[Self]:
             for decade in SAMPLED_DECADES:
                 prior = posterior.prior * 10.0**decade
                 deviations = posterior.deviations(prior, posterior.noise, samples, seed)
