@@ -25,9 +25,14 @@ from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, g
 
 from trustgp.executors import Processes
 from trustgp.metrics.boxes import corners, generous_overlaps
-
-from ..datasets.scenes import Scenes, load_photographs, scenes
-from .detector_network import TRAINED, class_precisions, detector, load_weights, pixels
+from trustgp_experiments.datasets.scenes import Scenes, load_photographs, scenes
+from trustgp_experiments.training.detector_network import (
+    TRAINED,
+    class_precisions,
+    detector,
+    load_weights,
+    pixels,
+)
 
 FEW = 3  # things in a picture, for which every assignment is looked at
 LOT = 250  # pictures rendered at a time
