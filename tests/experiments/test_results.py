@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trustgp_experiments.core.borders import jump_sentences
+from trustgp_experiments.core.borders import jump_words
 from trustgp_experiments.core.cases import read_tests
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.report.page import read_results, write_report
@@ -128,7 +128,7 @@ def _bound():
 def _toy():
     parts = [{"variants": seed} for seed in stored("toy")["numbers"]["seeds"]]
     grid = Grid.of(("variant",), {(): parts}, toy._read)
-    return [*jump_sentences(grid, toy.NAMES, toy.MEAN, toy.LARGEST), toy._on_the_gap(grid)]
+    return [*jump_words(grid, toy.NAMES, toy.MEAN, toy.LARGEST), toy._on_the_gap(grid)]
 
 
 def _continuity():

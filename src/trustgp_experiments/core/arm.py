@@ -1,10 +1,6 @@
-"""Rows of a 7-joint arm and the recipe of its network: for the studies of the method alone.
+"""Rows of a 7-joint arm, real SARCOS or else simulated, and its network: for studies of the method alone."""
 
-The real SARCOS recording where it is there, else the simulated arm.
-"""
-
-from __future__ import annotations
-
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -71,18 +67,13 @@ def evenly(n: int, count: int) -> Tensor:
 
 
 def _recording(seed: int, quick: bool) -> tuple[Recording, Split, str]:
-    try:
+    with suppress(FileNotFoundError):
         recording = load("sarcos")
-    except FileNotFoundError:
-        return _simulated(seed, QUICK_TRAJECTORIES if quick else TRAJECTORIES)
-    split = split_random(len(recording.inputs), test=0.2, validation=0.1, seed=seed)
-    return recording, split, "Real SARCOS arm, duplicates dropped; 20 % test, 10 % validation, at random"
-
-
-def _simulated(seed: int, trajectories: int) -> tuple[Recording, Split, str]:
+        split = split_random(len(recording.inputs), test=0.2, validation=0.1, seed=seed)
+        return recording, split, "Real SARCOS arm, duplicates dropped; 20 % test, 10 % validation, at random"
+    trajectories, every = QUICK_TRAJECTORIES if quick else TRAJECTORIES, slice(None, None, STRIDE)
     recording = simulate(rows=500 * trajectories, seed=0)
     assert recording.groups is not None
-    every = slice(None, None, STRIDE)
     thinned = Recording(recording.inputs[every], recording.targets[every], name=recording.name)
     split = split_groups(recording.groups[every], test_share=0.2, validation_share=0.1, seed=seed)
     about = (

@@ -1,7 +1,5 @@
 """Where does the answering expert change along a line, and by how much does the error bar jump there?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from torch import Tensor
 
 from trustgp import plots
 
+from .claim import change
 from .grid import Grid
-from .statistics import change
 
 # How far the two sides of a border lie apart, in lengths of the line: so far that rounding cannot confuse
 # them, and so near that the slope of the error bar changes it by a factor far below any jump of interest.
@@ -67,7 +65,7 @@ def jump_factors(left: Tensor, right: Tensor) -> Tensor:
     return torch.maximum(left / right, right / left)
 
 
-def jump_sentences(grid: Grid, names: Mapping[str, str], mean: str, largest: str, *at: str) -> list[str]:
+def jump_words(grid: Grid, names: Mapping[str, str], mean: str, largest: str, *at: str) -> list[str]:
     """What each variant, the last axis, makes of the two measures of jumps of the first, seed by seed."""
     first, *others = names
 

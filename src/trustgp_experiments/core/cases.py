@@ -1,9 +1,6 @@
 """A training set with its test sets, and a fitted method on all of them: for studies beside the peers."""
 
-from __future__ import annotations
-
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -13,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..peers.registry import Fitted
+from ..training.train import now
 from .grid import Grid, Place
 from .pivot import Measure, Pivot
 from .recipes import Pair
@@ -22,9 +20,8 @@ IN_DOMAIN = "in domain"
 OURS, ENSEMBLE = "trustgp", "ensemble of 5"
 METHOD = {"method": Column.text("method")}
 TESTED = {"tested": Column.text("tested on"), **METHOD}
-NETWORKS = Measure(
-    "training_free", Column.text("networks"), words=lambda free: "the one" if free else "its own"
-)
+FREE = {True: "the one", False: "its own"}
+NETWORKS = Measure("training_free", Column.text("networks"), words=FREE.__getitem__)
 FIT = Measure("fit_seconds", Column("fit s", digits=1))
 PREDICT = Measure("predict_seconds", Column("predict ms/row", digits=4), factor=1000.0)
 COSTS = (FIT.key, PREDICT.key)
@@ -67,12 +64,11 @@ def score_tests(fitted: Fitted, tests: Mapping[str, Test], device: str, score: S
 
 def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
     """The numbers of a part by test set and method; `part["methods"]` holds what `score_tests` gave."""
-    shared = (NETWORKS.key, *COSTS)
-    return {
-        (test, method): {**scores, **{key: found[key] for key in shared}}
-        for method, found in part["methods"].items()
-        for test, scores in found["tests"].items()
-    }
+    cells = {}
+    for method, found in part["methods"].items():
+        shared = {key: found[key] for key in (NETWORKS.key, *COSTS)}
+        cells |= {(test, method): {**scores, **shared} for test, scores in found["tests"].items()}
+    return cells
 
 
 def costs_table(
@@ -87,10 +83,10 @@ def costs_table(
     def times(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         return {name: {key: one[key] for key in COSTS} for name, one in found["methods"].items()}
 
-    def again() -> dict[str, dict[str, float]]:
-        return times(part(setting, *case, 0, only=IN_DOMAIN))
-
-    costs = times(grid.parts[case][0]) if setting.jobs == 1 else setting.once("costs", again)
+    if setting.jobs == 1:
+        costs = times(grid.parts[case][0])
+    else:
+        costs = setting.once("costs", lambda: times(part(setting, *case, 0, only=IN_DOMAIN)))
     found = Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
     measures = [replace(measure, statistic=fmean) for measure in (FIT, PREDICT.at(each))]
     return Pivot("What it costs", METHOD, measures, note=note).table(found), found
@@ -98,15 +94,15 @@ def costs_table(
 
 def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
     """The prediction, and the seconds of a second one: the first may have to load or compile things."""
-
-    def now() -> float:
-        if inputs.is_cuda:
-            torch.cuda.synchronize(inputs.device)
-        return time.perf_counter()
-
-    said, start = fitted.predict(inputs), now()
+    said, start = fitted.predict(inputs), now(inputs.device)
     fitted.predict(inputs)
-    return said, now() - start
+    return said, now(inputs.device) - start
+
+
+def shares_between(values: Tensor, edges: Tensor) -> list[float]:
+    """Share of the values in each bar between edges; those beyond an end count in the last bar there."""
+    place = torch.bucketize(values.cpu().double(), edges[1:-1])
+    return (torch.bincount(place, minlength=len(edges) - 1).double() / max(1, len(values))).tolist()
 
 
 def number(value: Tensor) -> float | str:

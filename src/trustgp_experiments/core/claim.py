@@ -1,9 +1,29 @@
 """A finding: a statement, the cases it is judged on with their numbers, and a sentence made from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+
+def mean_spread(values: Sequence[float]) -> list[float]:
+    """Mean and standard deviation over seeds, as a table's cell."""
+    return [fmean(values), pstdev(values)]
+
+
+def words(cell: Sequence[float], digits: int = 2) -> str:
+    """Mean and spread as text: "1.22 ± 0.05"."""
+    return " ± ".join(f"{value:.{digits}f}" for value in cell)
+
+
+def change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> str:
+    """From the numbers of some seeds to those of another setting on the same seeds, in words."""
+    pairs = list(zip(before, after, strict=True))
+    verb = f"falls in {sum(b < a for a, b in pairs)} of {len(pairs)} seeds"
+    if all(b < a for a, b in pairs):
+        verb = "falls in every seed"
+    elif all(b > a for a, b in pairs):
+        verb = "grows in every seed"
+    return f"{verb}, from {words(mean_spread(before), digits)} to {words(mean_spread(after), digits)}"
 
 
 @dataclass(frozen=True)
@@ -20,11 +40,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a study says of its numbers, true or not: the sentence tells in how many cases it holds.
-
-    `at_most` and `within` make the checks that most studies need; any other is a `Check` whose words are made
-    from the numbers that decided it.
-    """
+    """What a study says of its numbers, true or not: the sentence tells in how many cases it holds."""
 
     statement: str
     checks: Sequence[Check]
@@ -42,9 +58,7 @@ class Claim:
     @property
     def verdict(self) -> str:
         """In a word or three."""
-        if not self.lost:
-            return "confirmed"
-        return "confirmed in part" if self.held else "contradicted"
+        return "confirmed" if not self.lost else "confirmed in part" if self.held else "contradicted"
 
     @property
     def sentence(self) -> str:

@@ -1,19 +1,17 @@
 """What a study measured: cases x methods x measures x seeds, in parts that are kept and can be resumed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Self
 
 from trustgp.executors.progress import reporting
 
+from .claim import mean_spread
 from .result import Setting, StudyError
-from .statistics import mean_spread
 
 Place = tuple[Any, ...]
 """A label for each axis, in the order of the axes."""
@@ -44,7 +42,7 @@ class Grid:
         axes: Sequence[str],
         read: Read,
         ahead: Sequence[Place] | None = None,
-    ) -> Grid:
+    ) -> Self:
         """Do every part that is not there yet, as `part(setting, *case, seed)`, and read all: see `of`.
 
         Cases are `[()]` where seeds are all there is. The axes are those of a case, then those of `read`.
@@ -59,11 +57,8 @@ class Grid:
         return cls.of(axes, parts, read)
 
     @classmethod
-    def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Grid:
-        """Parts (by case, what each seed gave) turned inside out: by place and measure, one value a seed.
-
-        `read` goes from a part to its numbers: by the rest of a place, then by measure.
-        """
+    def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Self:
+        """By place and measure one value a seed, of parts by case and seed; `read` gives those of a part."""
         cells: dict[Place, dict[str, list[Any]]] = {}
         gone: dict[Place, str] = {}
         for case, found in parts.items():
@@ -80,17 +75,12 @@ class Grid:
         return cls(tuple(axes), cells, parts, gone)
 
     def along(self, *axes: str, **fixed: Any) -> list[Any]:
-        """Labels on an axis in the order of the study, tuples of them where several axes are named.
-
-        Only of the places that have the labels which are fixed, by axis.
-        """
-        at = [self.axes.index(axis) for axis in axes]
-        bound = {self.axes.index(axis): label for axis, label in fixed.items()}
-        places = (p for p in self.cells if all(p[number] == label for number, label in bound.items()))
-        found = dict.fromkeys(tuple(place[number] for number in at) for place in places)
+        """Labels on an axis, tuples of them on several, in the study's order, where others are `fixed`."""
+        at, places = [self.axes.index(axis) for axis in axes], self.only(**{k: [v] for k, v in fixed.items()})
+        found = dict.fromkeys(tuple(place[number] for number in at) for place in places.cells)
         return [labels[0] for labels in found] if len(axes) == 1 else list(found)
 
-    def only(self, **labels: Collection[Any]) -> Grid:
+    def only(self, **labels: Collection[Any]) -> Self:
         """The part of the grid whose places have one of these labels, by axis."""
         at = {self.axes.index(axis): chosen for axis, chosen in labels.items()}
         cells = {p: c for p, c in self.cells.items() if all(p[n] in chosen for n, chosen in at.items())}

@@ -1,15 +1,13 @@
 """A table as a pivot of a grid: which axes are its rows, which measures its columns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
+from .claim import mean_spread
 from .grid import Grid, Place, is_infinite
 from .result import Column, Table
-from .statistics import mean_spread
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Measure:
     words: Callable[[Any], str | None] | None = None  # of values that are no numbers: from the first to text
     place: Mapping[str, Any] = field(default_factory=dict)  # by axis, labels of this column alone
 
-    def at(self, name: str | None = None, *, digits: int | None = None, **place: Any) -> Measure:
+    def at(self, name: str | None = None, *, digits: int | None = None, **place: Any) -> Self:
         """The same measure in a column of its own: under a name, with other digits, of another place."""
         column = replace(self.column, name=self.column.name if name is None else name)
         return replace(self, column=column if digits is None else replace(column, digits=digits), place=place)
@@ -65,14 +63,11 @@ class Pivot:
             labels = tuple(where[axis] for axis in self.rows)
             places = [(measure, grid.place(**where, **measure.place)) for measure in self.measures]
             if any(measure.key in grid.cells.get(place, {}) for measure, place in places):
-                names = [self._name(labels[: end + 1]) for end in range(len(labels))]
+                names = [self.names.get(labels[:n], self.names.get(x, x)) for n, x in enumerate(labels, 1)]
                 cells = [measure.cell(grid.values(place, measure.key)) for measure, place in places]
                 found.append([*names, *cells])
         columns = [*self.rows.values(), *(measure.column for measure in self.measures)]
         return Table(self.title, columns, found, block=self.block, note=self.note)
-
-    def _name(self, labels: tuple[Any, ...]) -> Any:
-        return self.names.get(labels, self.names.get(labels[-1], labels[-1]))
 
 
 def flat_measure(

@@ -1,7 +1,5 @@
 """How the networks of a study are made and trained: one recipe for the network, its siblings and dropout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -39,34 +37,21 @@ class NetworkRecipe:
         )
 
     def train(self, rows: Pair, *, seed: int, dropout: float = 0.0, **place: Any) -> nn.Module:
-        """A network of this seed, with layers that drop a share of the units unless that is 0.
-
-        `place` are device and progress.
-        """
+        """A network of this seed; `dropout` is the share of units that layers drop, `place` as of `train`."""
         fresh = self.make(seed=seed, dropout=dropout) if dropout else self.make(seed=seed)
         return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
-        self,
-        rows: Pair,
-        validation: Pair,
-        *,
-        seed: int,
-        dropout_network: nn.Module | None = None,
-        **place: Any,
+        self, rows: Pair, validation: Pair, *, seed: int, dropping: nn.Module | None = None, **place: Any
     ) -> Bundle:
-        """What the methods of a study are given: the network and its siblings, and the rows.
-
-        Members take the seeds 100 seed + 0, 1, 2, ...; methods that need a network trained with dropout are
-        given one.
-        """
+        """What methods are given: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows."""
         seeds = [100 * seed + member for member in range(MEMBERS)]
         if self.together:
             fresh = [self.make(seed=number) for number in seeds]
             networks = train_many(fresh, *rows, seeds=seeds, **self._options, **place)
         else:
             networks = [self.train(rows, seed=number, **place) for number in seeds]
-        return Bundle(networks[0], networks[1:], dropout_network, rows, validation, seed, place["device"])
+        return Bundle(networks[0], networks[1:], dropping, rows, validation, seed, place["device"])
 
     @property
     def _options(self) -> dict[str, Any]:

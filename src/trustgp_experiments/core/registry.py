@@ -47,20 +47,14 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
     if name not in STUDIES:
         raise ValueError(f"study {name!r} is unknown; choose one of {', '.join(STUDIES)}.")
     require_extras(f"The study {name}", ("plots", *NEEDED.get(name, ())))
-    study, result = (
-        import_module(f"trustgp_experiments.{module}") for module in (f"studies.{name}.study", "core.result")
-    )
-    asked = result.Setting(out / name, **setting)
-    found = study.run(asked)
+    asked = import_module("trustgp_experiments.core.result").Setting(out / name, **setting)
+    found = import_module(f"trustgp_experiments.studies.{name}.study").run(asked)
     found.write(asked.out)
     return found
 
 
 def require_extras(what: str, extras: Iterable[str]) -> None:
-    """An ImportError that names what is missing of `MODULES` and the command that brings it; else nothing.
-
-    What needs them is said in words: "The study toy".
-    """
+    """An ImportError that names what is missing of `MODULES`, and how to get it for "The study toy"."""
     gone = {extra: [name for name in MODULES[extra] if find_spec(name) is None] for extra in extras}
     missing = [extra for extra, names in gone.items() if names]
     if missing:

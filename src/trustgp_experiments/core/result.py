@@ -1,9 +1,4 @@
-"""What every study shares: how it is asked for, and the form its result has on disk and in the report.
-
-A study is a function `run(setting) -> Result`, and one line in `core/registry.py`.
-"""
-
-from __future__ import annotations
+"""What every study shares: how it is asked for, and the form its result has on disk and in the report."""
 
 import hashlib
 import json
@@ -17,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from rich.console import Console
@@ -102,7 +97,7 @@ class Column:
             raise StudyError(f"column {self.name!r}: better={self.better!r}; give 'low', 'high' or None.")
 
     @classmethod
-    def text(cls, name: str) -> Column:
+    def text(cls, name: str) -> Self:
         """A column of words."""
         return cls(name, digits=-1)
 
@@ -126,10 +121,9 @@ class Table:
             where = f"table {self.title!r}, row {number}"
             if len(row) != len(names):
                 raise StudyError(f"{where} has {len(row)} cells, not {len(names)}.")
-            for cell in row:
-                if not _is_cell(cell):
-                    allowed = "give text, a number, [mean, spread] or None."
-                    raise StudyError(f"{where}: {cell!r} is not a cell; {allowed}")
+            for cell in (cell for cell in row if not _is_cell(cell)):
+                allowed = "give text, a number, [mean, spread] or None."
+                raise StudyError(f"{where}: {cell!r} is not a cell; {allowed}")
 
 
 @dataclass(frozen=True)
@@ -178,12 +172,9 @@ def read_result(file: Path) -> Result:
     """A result as it was written; a damaged or foreign file is a StudyError that names it."""
     try:
         found = _parse(file)
-        tables = [
-            Table(**{**table, "columns": [Column(**c) for c in table["columns"]]})
-            for table in found["tables"]
-        ]
+        tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in found["tables"]]
         figures = [Figure(**figure) for figure in found["figures"]]
-        return Result(**{**found, "tables": tables, "figures": figures})
+        return Result(**{**found, "tables": [Table(**table) for table in tables], "figures": figures})
     except KeyError as error:
         raise StudyError(f"{file} is not the result of a study: {error} is missing.") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -191,15 +182,11 @@ def read_result(file: Path) -> Result:
 
 
 def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
-    """Where a result comes from: command, commit, versions, seeds, device, day, and more of the study's own.
-
-    No path of a machine.
-    """
-    flags = [f"--seeds {setting.seeds}"]
-    flags += ["--quick"] if setting.quick else []
-    flags += [f"--device {setting.device}"] if setting.device != "cpu" else []
+    """Where a result comes from, the machine's paths aside: command, commit, versions, seeds, device, day."""
+    flags = " --quick" if setting.quick else ""
+    flags += f" --device {setting.device}" if setting.device != "cpu" else ""
     return {
-        "command": " ".join(["trustgp study", study, *flags]),
+        "command": f"trustgp study {study} --seeds {setting.seeds}{flags}",
         "commit": commit(),
         "versions": {"python": platform.python_version(), **versions()},
         "seeds": list(range(setting.seeds)),
@@ -211,10 +198,7 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source, with "+" where files differ from it.
-
-    Where the source is no checkout (a copy elsewhere), what the variable TRUSTGP_COMMIT says, or None.
-    """
+    """The commit of the source, "+" where files differ; of no checkout what TRUSTGP_COMMIT says, or None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(SOURCE), *arguments]
@@ -250,10 +234,7 @@ def versions() -> dict[str, str]:
 
 
 def alone(work: Callable[[], Found]) -> Found:
-    """The result of `work`, done on one BLAS thread; `fit` still solves experts side by side.
-
-    Batches as small as the toy's gain nothing from a second thread, and lose tenfold on a busy machine.
-    """
+    """The result of `work`, on one BLAS thread: on a busy machine small batches lose tenfold by a second."""
     ((_, result),) = Threads(1).run(lambda task: task(), [work])
     return result
 

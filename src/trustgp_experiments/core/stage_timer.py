@@ -1,11 +1,8 @@
 """How long does each stage of a fit take, and how much memory? Told by the log of the fit itself."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,6 +11,8 @@ from pathlib import Path
 import torch
 
 from trustgp.executors.progress import LOGGER
+
+from ..training.train import now
 
 _PROCESS = Path("/proc/self")
 FIRST = "preparing"  # until a fit says otherwise
@@ -49,11 +48,7 @@ class Ledger:
 
 @contextmanager
 def stages(device: str | torch.device) -> Iterator[Ledger]:
-    """Times the stages of the fit inside the block; the ledger is complete at its end.
-
-    A stage lasts until the next one begins. On a GPU, where the work is done, it is waited for where they
-    meet.
-    """
+    """Times the fit's stages in the block, each until the next; a GPU is waited for where they meet."""
     clock, level = _Clock(torch.device(device)), LOGGER.level
     LOGGER.addHandler(clock)
     LOGGER.setLevel(logging.DEBUG)
@@ -71,7 +66,7 @@ class _Clock(logging.Handler):
     def __init__(self, device: torch.device) -> None:
         super().__init__(logging.DEBUG)
         self._device, self._stage = device, FIRST
-        self._peak, self._since = Peak(device), self._now()
+        self._peak, self._since = Peak(device), now(device)
         self.ledger = Ledger(held=self._peak.held)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -81,17 +76,11 @@ class _Clock(logging.Handler):
 
     def turn(self, stage: str) -> None:
         """What was used since the last turn belongs to the stage that ends."""
-        now, peaks, ended = self._now(), self._peak.lap(), self._stage
-        ledger = self.ledger
-        ledger.seconds[ended] = ledger.seconds.get(ended, 0.0) + now - self._since
+        time, peaks, ended, ledger = now(self._device), self._peak.lap(), self._stage, self.ledger
+        ledger.seconds[ended] = ledger.seconds.get(ended, 0.0) + time - self._since
         before = ledger.peaks.get(ended, {})
         ledger.peaks[ended] = {place: max(size, before.get(place, 0)) for place, size in peaks.items()}
-        self._stage, self._since = stage, now
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        self._stage, self._since = stage, time
 
 
 class Peak:

@@ -1,7 +1,5 @@
 """The toy's rows, its network, and its error bar with and without patchwork, as numbers and drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +10,6 @@ from trustgp import plots
 from trustgp.api import fit
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
-from trustgp.experts.witness import Witness
 from trustgp.model import UncertaintyModel
 
 from ..datasets import load, snelson_like, standardise
@@ -60,21 +57,10 @@ def toy_data() -> ToyData:
     return ToyData(x[kept].float(), recording.targets[kept].float(), gap, "snelson", about)
 
 
-def fit_toy(
-    network: nn.Module,
-    rows: Pair,
-    patchwork: Patchwork,
-    *,
-    witness: Witness | None = None,
-    progress: bool = False,
-    **place: Any,
-) -> UncertaintyModel:
-    """The network's error bar; the division does not depend on the patchwork.
-
-    Without a witness the experts speak alone, as in the paper; `place` are device and seed.
-    """
-    place |= {"division": Division(components=4), "num_experts": NUM_EXPERTS, "progress": progress}
-    return fit(network, rows, patchwork=patchwork, witness=witness, **place)
+def fit_toy(network: nn.Module, rows: Pair, **options: Any) -> UncertaintyModel:
+    """The network's error bar; unless the options have a witness, experts speak alone, as in the paper."""
+    own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None}
+    return fit(network, rows, **{**own, **options})
 
 
 def draw_deviations(

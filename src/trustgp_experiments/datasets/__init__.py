@@ -1,47 +1,31 @@
 """Data for the studies: the simulated arm, a 1-D toy, real recordings, images, splits and scaling."""
 
-from .arm import arm_chain, simulate
-from .chain import read_chain
+from .arm import arm_chain, read_chain, simulate
 from .images import Images, add_noise, load_images, rotate, uniform_noise
 from .recordings import Recording, load
 from .splits import (
     Split,
     Standardiser,
     recorded_split,
+    seams,
     split_groups,
     split_random,
     split_unseen,
     standardise,
+    window_ends,
+    windows_at,
 )
 from .toy import snelson_like, truth
-from .windows import seams, window_ends, windows_at
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # made here
-    "arm_chain",
-    "read_chain",
-    "simulate",
-    "snelson_like",
-    "truth",
+    "arm_chain", "read_chain", "simulate", "snelson_like", "truth",
     # recorded
-    "Recording",
-    "load",
+    "Recording", "load",
     # images
-    "Images",
-    "add_noise",
-    "load_images",
-    "rotate",
-    "uniform_noise",
+    "Images", "add_noise", "load_images", "rotate", "uniform_noise",
     # split and scaled
-    "Split",
-    "Standardiser",
-    "recorded_split",
-    "split_groups",
-    "split_random",
-    "split_unseen",
-    "standardise",
+    "Split", "Standardiser", "recorded_split", "split_groups", "split_random", "split_unseen", "standardise",
     # in time
-    "seams",
-    "window_ends",
-    "windows_at",
-]
+    "seams", "window_ends", "windows_at",
+]  # fmt: skip

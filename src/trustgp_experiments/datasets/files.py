@@ -1,7 +1,4 @@
-"""Where are the files of the recordings, and are they the ones that are meant?
-
-None is part of this package. The folder that holds them all is named by ``TRUSTGP_DATA`` or ``root=``.
-"""
+"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``, and are they those that are meant?"""
 
 import hashlib
 import os
@@ -23,13 +20,12 @@ class Folder:
 
     def has(self, file: str, root: str | Path | None) -> bool:
         """Whether the file is there; False too where no root is known."""
-        place = _root(root)
-        return place is not None and (place / self.name / file).is_file()
+        return (place := _root(root)) is not None and (place / self.name / file).is_file()
 
     def path(self, file: str, root: str | Path | None) -> Path:
         """The file, relative to this folder, checked against the folder's manifest where there is one."""
         place = _root(root)
-        if place is None or not (place / self.name / file).is_file():
+        if place is None or not self.has(file, root):
             fault = f"is needed and {VARIABLE} is not set" if place is None else f"does not exist in {place}"
             raise FileNotFoundError(
                 f"{self.name}/{file} {fault}; set {VARIABLE} (or pass root=) to the folder that holds "
@@ -56,9 +52,7 @@ def verify(path: str | Path, sha256: str) -> None:
 def read_manifest(file: Path, folder: Path) -> str | None:
     """The SHA-256 that the folder's manifest lists for a file in it; None where it lists none."""
     manifest = folder / MANIFEST
-    if not manifest.is_file():
-        return None
-    for line in manifest.read_text().splitlines():
+    for line in manifest.read_text().splitlines() if manifest.is_file() else ():
         digest, _, name = line.strip().partition(" ")
         if Path(name.strip().removeprefix("*")) == file:
             return digest
@@ -72,10 +66,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
-    """One matrix, by its key, of a MATLAB file, float64, shape [n, columns], which must be so.
-
-    Up to MATLAB version 7; the 7.3 files are HDF5, which scipy does not read.
-    """
+    """One matrix of a MATLAB file up to version 7 (7.3 is HDF5), by its key, float64, shape [n, columns]."""
     from scipy.io import loadmat  # comes with scikit-learn, and is slow to import
 
     data = loadmat(path)

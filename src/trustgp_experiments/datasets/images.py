@@ -1,7 +1,4 @@
-"""How are sets of small grey images read (Fashion-MNIST and MNIST), turned, and made noisy?
-
-Neither set is part of this package; the folder that holds them is named by ``TRUSTGP_DATA`` or ``root=``.
-"""
+"""Fashion-MNIST and MNIST, read from below ``TRUSTGP_DATA`` or ``root=``, turned, and made noisy."""
 
 import gzip
 import math
@@ -16,11 +13,9 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from .files import Folder, read_npz
 
-_FOLDERS = {
-    "fashion_mnist": Folder(
-        "fashion_mnist", "https://github.com/zalandoresearch/fashion-mnist, data/fashion"
-    ),
-    "mnist": Folder("mnist", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+_ORIGINS = {
+    "fashion_mnist": "https://github.com/zalandoresearch/fashion-mnist, data/fashion",
+    "mnist": "https://storage.googleapis.com/cvdf-datasets/mnist/",
 }
 _FILES = {"train": "train", "test": "t10k"}
 _BYTES = 0x08  # the kind of numbers in an idx file, and the only one of these
@@ -45,16 +40,17 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
     holds a file SHA256SUMS, what that lists is checked before it is read. The set is "fashion_mnist" or
     "mnist", the part "train" (60,000 images in the source) or "test" (10,000).
     """
-    if name not in _FOLDERS:
-        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(_FOLDERS)}.")
+    if name not in _ORIGINS:
+        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(_ORIGINS)}.")
     if part not in _FILES:
         raise ValueError(f"part={part!r} is unknown; choose 'train' or 'test'.")
-    folder = _FOLDERS[name]
+    folder = Folder(name, _ORIGINS[name])
     if folder.has(f"{name}.npz", root):
         pixels, labels = _read_archive(folder.path(f"{name}.npz", root), part)
     else:
-        pixels = read_idx(_packed_or_not(folder, f"{_FILES[part]}-images-idx3-ubyte", root), 3)
-        labels = read_idx(_packed_or_not(folder, f"{_FILES[part]}-labels-idx1-ubyte", root), 1)
+        files = {f"{_FILES[part]}-images-idx3-ubyte": 3, f"{_FILES[part]}-labels-idx1-ubyte": 1}
+        packed = {file: f"{file}.gz" if folder.has(f"{file}.gz", root) else file for file in files}
+        pixels, labels = (read_idx(folder.path(packed[file], root), n) for file, n in files.items())
     if len(pixels) != len(labels) or len(pixels) == 0:
         raise ValueError(
             f"{name}, {part}: {len(pixels)} images and {len(labels)} labels; as many of each are needed, "
@@ -64,10 +60,7 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
-    """The array of an idx file, uint8: two zeros, the kind, the number of dimensions, their sizes, the bytes.
-
-    It is packed with gzip where its name ends in ``.gz``.
-    """
+    """The array of an idx file, packed if .gz: two zeros, kind, number of dimensions, sizes, the bytes."""
     with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
         try:
             start = file.read(4)
@@ -101,15 +94,8 @@ def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     return pixels, labels
 
 
-def _packed_or_not(folder: Folder, file: str, root: str | Path | None) -> Path:
-    return folder.path(f"{file}.gz" if folder.has(f"{file}.gz", root) else file, root)
-
-
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """The images [n, channels, height, width] turned against the clock about their centre.
-
-    Pixels in between are interpolated linearly; what comes in from outside is 0.
-    """
+    """Images [n, channels, height, width] turned against the clock, interpolated; 0 comes in from outside."""
     _check(images)
     angle = math.radians(degrees)
     height, width = images.shape[2:]
@@ -133,9 +119,9 @@ def add_noise(images: Tensor, std: float, *, seed: int = 0) -> Tensor:
     return (images + std * noise).clamp(0.0, 1.0)
 
 
-def uniform_noise(n: int, shape: tuple[int, int, int] = (1, 28, 28), *, seed: int = 0) -> Tensor:
-    """Images of nothing: every pixel uniform on [0, 1], float32, shape [n, *shape]."""
-    return torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed))
+def uniform_noise(n: int, *, seed: int = 0) -> Tensor:
+    """Images of nothing: every pixel uniform on [0, 1], float32, shape [n, 1, 28, 28]."""
+    return torch.rand(n, 1, 28, 28, generator=torch.Generator().manual_seed(seed))
 
 
 def _check(images: Tensor) -> None:

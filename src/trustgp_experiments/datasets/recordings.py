@@ -35,12 +35,8 @@ _GPML = Folder(
     "sarcos_official", "http://www.gaussianprocess.org/gpml/data/ (sarcos_inv.mat, sarcos_inv_test.mat)"
 )
 _MEIER = Folder("kuka-data", "https://github.com/fmeier/kuka-data (clone it into that folder)")
-_PARTS = {
-    "sarcos": "sarcos_real",
-    "sarcos_sim": "sarcos_sl_sim",
-    "barrett": "barrett_real",
-    "barrett_sim": "barrett_sl_sim",
-}
+_PARTS = {"sarcos": "sarcos_real", "sarcos_sim": "sarcos_sl_sim"}
+_PARTS |= {"barrett": "barrett_real", "barrett_sim": "barrett_sl_sim"}
 _KINOVA_RUNS = (
     "identification_data__RecordTrajectory_quadratic",
     "identification_data__RunTrajectory1",
@@ -124,9 +120,7 @@ def load(name: str, root: Root = None) -> Recording:
 
 def _load_parts(name: str, root: Root) -> Recording:
     data = read_npz(_IAS.path(f"{_PARTS[name]}.npz", root))
-    train, test = (
-        np.concatenate([data[f"X_{part}"], data[f"Y_{part}"]], axis=1) for part in ("train", "test")
-    )
+    train, test = (np.concatenate([data[f"{k}_{part}"] for k in "XY"], axis=1) for part in ("train", "test"))
     rows, test_only = merge_in_time(train, test)
     apart = len(rows) == len(train) + len(test)
     return _recording(name, rows, recorded_test=torch.from_numpy(test_only) if apart else None)
@@ -144,7 +138,7 @@ def _load_runs(name: str, root: Root) -> Recording:
         runs.append(np.concatenate(columns, axis=1)[sane])
     rows = np.concatenate(runs)
     number = np.repeat(np.arange(1, len(runs) + 1), [len(run) for run in runs])
-    kept, same = _is_first(rows), _SAME_MOTION.get(name, {})
+    kept, same = _first_places(rows) == np.arange(len(rows)), _SAME_MOTION.get(name, {})
     places = _places(runs, same) if name == "kuka" else None
     return _recording(
         name,
@@ -159,10 +153,6 @@ def _load_sarcos_inv(name: str, root: Root) -> Recording:
     train, test = read_mat(_GPML.path("sarcos_inv.mat", root), "sarcos_inv", COLUMNS), _gpml_test(root)
     rows, _ = merge_in_time(train, test)
     return _recording(name, rows, recorded_test=torch.from_numpy(_stands_in(rows, test)))
-
-
-def _load_sarcos_official(name: str, root: Root) -> Recording:
-    return _recording(name, _without_duplicates(_gpml_test(root)))
 
 
 def _load_kuka_meier(name: str, root: Root) -> Recording:
@@ -192,7 +182,7 @@ _LOADERS: dict[str, Callable[[str, Root], Recording]] = {
     **dict.fromkeys(_PARTS, _load_parts),
     **dict.fromkeys(_RUNS, _load_runs),
     "sarcos_inv": _load_sarcos_inv,
-    "sarcos_official": _load_sarcos_official,
+    "sarcos_official": lambda name, root: _recording(name, _without_duplicates(_gpml_test(root))),
     **dict.fromkeys(_KUKA_PARTS, _load_kuka_meier),
     "snelson": _load_snelson,
 }
@@ -203,7 +193,7 @@ def _gpml_test(root: Root) -> np.ndarray:
     """The test file as MATLAB wrote it, or as a NumPy archive of X and Y."""
     if not _GPML.has("sarcos_inv_test.mat", root) and _GPML.has("sarcos_inv_test.npz", root):
         data = read_npz(_GPML.path("sarcos_inv_test.npz", root))
-        return np.concatenate([data["X"], data["Y"]], axis=1)
+        return np.concatenate([data[key] for key in "XY"], axis=1)
     return read_mat(_GPML.path("sarcos_inv_test.mat", root), "sarcos_inv_test", COLUMNS)
 
 
@@ -252,12 +242,7 @@ def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _without_duplicates(rows: np.ndarray) -> np.ndarray:
     """The rows [n, d] in their order, each once."""
-    rows = rows + 0.0
-    return rows[_is_first(rows)]
-
-
-def _is_first(rows: np.ndarray) -> np.ndarray:
-    return _first_places(rows) == np.arange(len(rows))
+    return (rows + 0.0)[_first_places(rows) == np.arange(len(rows))]
 
 
 def _stands_in(rows: np.ndarray, part: np.ndarray) -> np.ndarray:

@@ -48,9 +48,8 @@ def frustum(low: Point, high: Point, radii: tuple[float, float], colour: Colour,
 
 def block(centre: Point, size: Point, colour: Colour) -> Part:
     """A box along the axes."""
-    corners = np.array(
-        [[x, y, z] for z in (-0.5, 0.5) for x, y in ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))]
-    )
+    around = ((-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5))
+    corners = np.array([[x, y, z] for z in (-0.5, 0.5) for x, y in around])
     faces = [[3, 2, 1, 0], [4, 5, 6, 7], [0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6], [3, 0, 4, 7]]
     return Part(corners * np.array(size) + np.array(centre), faces, colour)
 

@@ -1,7 +1,5 @@
 """One picture of a scene: things on a ground, in a light, through haze, as a camera above it takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -75,9 +73,8 @@ def texture(number: int) -> Array:
         offsets = [(grid - c + TEXELS / 2) % TEXELS - TEXELS / 2 for c in centre]
         off = np.hypot(offsets[0][:, None], offsets[1][None]) / radius
         slope = offsets[0][:, None] / radius * np.ones_like(off)
-        found += 0.35 * np.where(off < 1, slope, 0.0) - 0.2 * np.exp(-(((off - 1) / 0.15) ** 2)) * np.sign(
-            slope
-        )
+        rim = np.exp(-(((off - 1) / 0.15) ** 2))
+        found += 0.35 * np.where(off < 1, slope, 0.0) - 0.2 * rim * np.sign(slope)
     return np.clip(found, 0.25, 1.9)
 
 

@@ -1,4 +1,4 @@
-"""Which rows train, validate, test? Seeds choose rows, blocks or groups; the training rows scale them all."""
+"""Which rows train, validate, test? By seeds; the training rows scale them all; windows cross no border."""
 
 from dataclasses import dataclass
 
@@ -33,10 +33,7 @@ def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: in
 
 
 def block_labels(n: int, *, blocks: int = 30) -> Tensor:
-    """Number of the contiguous block of each row, int64, shape [n]; sizes differ by at most one row.
-
-    Also usable as the ``groups`` of a recording without trajectories.
-    """
+    """Number of each row's contiguous block, int64, shape [n]; may serve as ``groups``. Sizes differ by 1."""
     if not 1 <= blocks <= n:
         raise ValueError(f"blocks={blocks} for {n} rows; pass 1 <= blocks <= rows.")
     return torch.arange(n) * blocks // n
@@ -65,10 +62,7 @@ def split_repeats(places: Tensor, *, blocks: int = 30, validation: float = 0.12,
 def split_groups(
     groups: Tensor, *, test_share: float = 0.2, validation_share: float = 0.12, seed: int = 0
 ) -> Split:
-    """Split rows by whole groups, labels [n]: runs, motions or trajectories.
-
-    Shares are of all labels, rounded, at least one; others validate than train or test.
-    """
+    """Split rows by whole groups, labels [n]: shares are of all labels, rounded, at least one."""
     labels = groups.unique()
     tested, held = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
     if min(test_share, validation_share) < 0 or tested + held >= len(labels):
@@ -158,10 +152,7 @@ class Standardiser:
 
 
 def standardise(train_inputs: Tensor, train_targets: Tensor) -> Standardiser:
-    """Measure the training rows, [n, d] and [n, C]; use it on every other set too, another arm's included.
-
-    A constant column gets the scale 1, so it becomes zero on the training rows.
-    """
+    """Measure training rows, [n, d] and [n, C], to scale all sets by; the scale of a constant column is 1."""
     if len(train_inputs) != len(train_targets) or len(train_inputs) < 2:
         raise ValueError(
             f"{len(train_inputs)} input rows and {len(train_targets)} target rows; "
@@ -180,3 +171,56 @@ def _statistics(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _apply(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return ((rows.double() - mean.to(rows.device)) / scale.to(rows.device)).to(rows.dtype)
+
+
+# Of a joint's spread: on the real arms, steps of a motion stay below 0.04 and seams are above 0.13.
+SEAM = 0.1
+
+
+def seams(recording: Recording) -> Tensor:
+    r"""Where the arm jumps: steps that the joints' velocities do not explain, bool, shape [n - 1].
+
+    .. math:: \max_j | \Delta q_j - \Delta t\, \bar{\dot q}_j | / \mathrm{std}(q_j)
+
+    with the time step that explains the row's step best, between nothing and twice the usual one. Recordings
+    are put together from runs without saying where one ends: `sarcos` has eight such places. Its inputs begin
+    with the positions and velocities of as many joints as there are torques.
+    """
+    joints = recording.targets.shape[1]
+    position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
+    if velocity.shape != position.shape or len(position) < 2:
+        raise ValueError(
+            f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the positions "
+            f"and velocities of {joints} joints, in two rows at least."
+        )
+    step, mean = position.diff(dim=0), (velocity[1:] + velocity[:-1]) / 2
+    usual = (step * mean).sum() / mean.square().sum().clamp_min(1e-300)
+    time = (step * mean).sum(dim=1) / mean.square().sum(dim=1).clamp_min(1e-300)
+    time = time.clamp(min=torch.zeros_like(usual), max=2 * usual)  # [n - 1]
+    spread = position.std(dim=0, correction=0).clamp_min(1e-300)
+    jumps = ((step - time[:, None] * mean).abs() / spread).amax(dim=1) > SEAM
+    if recording.groups is not None:
+        jumps |= recording.groups.diff() != 0
+    return jumps
+
+
+def window_ends(labels: Tensor, borders: Tensor, length: int) -> Tensor:
+    """The last rows of all windows whose rows share a label and hold no border, ascending, shape [m].
+
+    Labels [n] say which part of a split a row belongs to, borders [n - 1] which step to the next row is none.
+    """
+    n = len(labels)
+    if not 1 <= length <= n or len(borders) != n - 1:
+        raise ValueError(
+            f"length={length} with {n} rows and {len(borders)} steps; a window has 1 to {n} rows, and there "
+            "is one step less than rows."
+        )
+    broken = borders | (labels.diff() != 0)
+    before = torch.cat([broken.new_zeros(1, dtype=torch.int64), broken.cumsum(0)])  # breaks up to each row
+    ends = torch.arange(length - 1, n, device=labels.device)
+    return ends[before[ends] == before[ends - length + 1]]
+
+
+def windows_at(rows: Tensor, ends: Tensor, length: int) -> Tensor:
+    """Windows of rows [n, d], in the order of time, that end at rows [m], shape [m, length, d]."""
+    return rows[ends[:, None] + torch.arange(1 - length, 1, device=ends.device)]

@@ -1,7 +1,5 @@
 """Part two of the demo: does the error bar of an arm's torques know motions that were never trained?"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,18 +83,13 @@ def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> A
         "trustgp": model.predict,
     }
     predictions = _predict_all(methods, data.tests)
-    figures = {
-        "train_rows": len(data.train[0]),
-        "parameters": sum(p.numel() for p in network.parameters()),
-        "experts": model.num_experts,
-        "model_bytes": model.nbytes,
-        "training_seconds": round(trained - start, 2),
-        "fit_seconds": round(fitted - trained, 2),
-    }
-    scores = {
-        method: {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
-        for method, found in predictions.items()
-    }
+    parameters = sum(p.numel() for p in network.parameters())
+    figures = {"train_rows": len(data.train[0]), "parameters": parameters, "experts": model.num_experts}
+    figures |= {"model_bytes": model.nbytes, "training_seconds": round(trained - start, 2)}
+    figures |= {"fit_seconds": round(fitted - trained, 2)}
+    scores = {}
+    for method, found in predictions.items():
+        scores[method] = {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
     return Arm(data, scores, predictions, _predict_all(methods, data.films), figures)
 
 
@@ -137,10 +130,7 @@ def _score(found: Prediction, known: Prediction, targets: Tensor) -> Scores:
 
 def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]) -> Predictions:
     """By method, then by motion; "corrected" comes from the same call as "trustgp"."""
-    found = {
-        name: {motion: predict(inputs) for motion, (inputs, _) in tests.items()}
-        for name, predict in methods.items()
-    }
+    found = {name: {m: predict(rows[0]) for m, rows in tests.items()} for name, predict in methods.items()}
     found["trustgp corrected"] = {motion: p.corrected for motion, p in found["trustgp"].items()}
     return found
 
@@ -156,9 +146,8 @@ def draw_arm(arm: Arm, path: Path) -> None:
 
 def _draw_film(axes: Any, arm: Arm) -> None:
     """One slow trajectory, then a fast one, of one torque, in N m."""
-    scaling = arm.data.scaling
+    scaling, start = arm.data.scaling, 0.0
     scale = float(scaling.target_scale[JOINT])
-    start = 0.0
     for number, (motion, (_, targets)) in enumerate(arm.data.films.items()):
         times = start + torch.arange(len(targets)) / 100.0
         ours, constant = arm.films["trustgp"][motion], arm.films["constant noise"][motion]
@@ -172,8 +161,8 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         axes.plot(times, mean + narrow, **dashed)
         truth = scaling.restore_targets(targets)[:, JOINT]
         axes.plot(times, truth, color=plots.INK, linewidth=1.2, label="true torque" if first else None)
-        middle = float(times.mean())
-        axes.text(middle, 0.97, LABELS[motion], ha="center", va="top", transform=axes.get_xaxis_transform())
+        style = {"ha": "center", "va": "top", "transform": axes.get_xaxis_transform()}
+        axes.text(float(times.mean()), 0.97, LABELS[motion], **style)
         start = float(times[-1]) + 0.01
     axes.axvline(start / 2, color=plots.GREY, linewidth=1)
     axes.set_title(f"Torque of joint {JOINT + 1} along two trajectories that were never trained")

@@ -1,7 +1,5 @@
 """`trustgp demo --detection`: does a detector know things and views on which it was never trained?"""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,11 +71,7 @@ class SeenPictures:
 
 
 def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
-    """Fit, look, print a table, and write `detection.png` and `results.json` into the folder `out`.
-
-    The seed is that of the fit: pictures are always the same. Missing extras are an ImportError that names
-    them all; else 0 is returned.
-    """
+    """Fit, look, print a table, write `detection.png` and `results.json`; pictures are always the same."""
     start = time.perf_counter()
     require_extras("The demo of detection", ["plots", "detection"])
     out.mkdir(parents=True, exist_ok=True)
@@ -104,9 +98,8 @@ def _run(size: PictureCounts, seed: int) -> tuple[dict[str, SeenPictures], Detec
     with reporting(enabled=True) as reporter:
         train = rendered(size.train, "carry", SEED["train"], reporter)
         validation = rendered(size.validation, "carry", SEED["validation"], reporter)
-        looked_at = {
-            key: rendered(size.looked_at, style, SEED["looked at"], reporter) for key, style in STYLES.items()
-        }
+        seed_at = SEED["looked at"]
+        looked_at = {key: rendered(size.looked_at, one, seed_at, reporter) for key, one in STYLES.items()}
     ready = time.perf_counter()
     given, held = ((pixels(images), things) for images, things in (train, validation))
     model = fit_detector(network, given, Detection(), validation=held, seed=seed, progress=True)
@@ -133,10 +126,7 @@ def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor,
 
 
 def counting(key: str, found: list[Detections], things: list[Things]) -> list[Tensor]:
-    """Which detections of each picture belong to a group, [k] bool.
-
-    In flight all of them; else those whose box is that of a known thing, or of a novel one.
-    """
+    """Which detections count, [k] bool: in flight all, else those on a known thing, or on a novel one."""
     counts = []
     for one, true in zip(found, things, strict=True):
         if key == "flight" or not len(true.labels):
@@ -149,10 +139,7 @@ def counting(key: str, found: list[Detections], things: list[Things]) -> list[Te
 
 
 def summarise(seen: dict[str, SeenPictures]) -> dict[str, dict[str, float | None]]:
-    """Of each group: how many detections, medians, and by how well two scores tell them from known things.
-
-    The std is that of the edges, in pixels. Known things, and groups without detections, have no AUROC.
-    """
+    """Of each group: number, medians (edges in pixels), and how two scores tell it from known things."""
     familiar = {field: seen["known"].of(field) for field in ("novelty", "confidence")}
     groups = {}
     for key, one in seen.items():
@@ -160,10 +147,8 @@ def summarise(seen: dict[str, SeenPictures]) -> dict[str, dict[str, float | None
         medians = [float(v.median()) if v.numel() else None for v in (confidence, std, novelty)]
         areas: list[float | None] = [None, None]
         if key != "known" and len(novelty) and len(familiar["novelty"]):
-            areas = [
-                round(float(auroc(familiar["novelty"], novelty)), 4),
-                round(float(auroc(1 - familiar["confidence"], 1 - confidence)), 4),
-            ]
+            pairs = (familiar["novelty"], novelty), (1 - familiar["confidence"], 1 - confidence)
+            areas = [round(float(auroc(*pair)), 4) for pair in pairs]
         groups[key] = dict(zip(COLUMNS, (len(novelty), *medians, *areas), strict=True))
     return groups
 

@@ -1,28 +1,125 @@
-"""`trustgp demo`: its parts one after another, their tables, their figures and `results.json`."""
-
-from __future__ import annotations
+"""`trustgp demo`: its parts, of which the toy is here, their tables, their figures and `results.json`."""
 
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
+from trustgp import plots
+from trustgp.likelihoods.prediction import Prediction
+
+from ..core.borders import draw_borders, jump_factors
 from ..core.registry import require_extras
 from ..core.result import alone
-from ..core.toy import NUM_EXPERTS
+from ..core.toy import INDEPENDENT, NETWORK, NUM_EXPERTS, PATCHWORK, draw_deviations, fit_toy
+from ..datasets import snelson_like, standardise, truth
 from .arm import FULL, QUICK, draw_arm, run_arm
-from .toy import draw_toy, run_toy
+
+GAP = (2.4, 3.6)
+NOISE = 0.28
+VARIANTS = {"independent": INDEPENDENT, "patchwork": PATCHWORK}
+
+
+@dataclass(frozen=True)
+class Band:
+    """The error bar along the grid; borders and jumps as `border_jumps` gives them."""
+
+    prediction: Prediction
+    row_expert: Tensor  # which expert owns each training row, [n]
+    borders: Tensor
+    jumps: Tensor
+
+
+@dataclass(frozen=True)
+class Toy:
+    """What part one found: training rows [n], the grid [g], and on it the bands by variant."""
+
+    inputs: Tensor
+    targets: Tensor
+    grid: Tensor
+    bands: dict[str, Band]
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """The numbers of the table, by variant."""
+        jumps = {name: band.jumps for name, band in self.bands.items()}
+        found = {name: (len(j), float(j.mean()), float(j.max())) for name, j in jumps.items()}
+        return {name: dict(zip(TOY_COLUMNS, numbers, strict=True)) for name, numbers in found.items()}
+
+
+def run_toy(*, seed: int = 0, progress: bool = False) -> Toy:
+    """Train a 1-200-1 tanh network and fit it twice; only the patchwork differs."""
+    inputs, targets = snelson_like(gap=GAP, noise=NOISE, seed=seed)
+    scaling = standardise(inputs, targets)
+    rows = scaling.inputs(inputs), targets
+    network = NETWORK.train(rows, seed=seed, progress=progress)
+    grid = torch.linspace(-0.4, 6.4, 3401)[:, None]
+    bands = {}
+    for name, patchwork in VARIANTS.items():
+        model = fit_toy(network, rows, patchwork=patchwork, seed=seed, progress=progress)
+        prediction = model.predict(scaling.inputs(grid))
+        bands[name] = Band(prediction, model.predict(rows[0]).expert, *border_jumps(prediction))
+    return Toy(inputs[:, 0], targets[:, 0], grid[:, 0], bands)
+
+
+def border_jumps(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    """Grid points just left of a change of expert [b], and max(a/b, b/a) >= 1 of the deviations there [b]."""
+    expert, std = prediction.expert, prediction.std.flatten()
+    borders = (expert[1:] != expert[:-1]).nonzero().flatten()
+    return borders, jump_factors(std[borders], std[borders + 1])
+
+
+def draw_toy(toy: Toy, path: Path) -> None:
+    """Both bands, one above the other, and their standard deviations."""
+    titles = {
+        "independent": "Independent experts: the band steps at their borders",
+        "patchwork": "Patchwork: neighbours lend each other rows",
+    }
+    with plots.figure(path, width=8.0, height=8.2, dpi=110) as figure:
+        upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
+        for axes, (name, found) in zip((upper, middle), toy.summary().items(), strict=True):
+            _draw_variant(axes, toy, toy.bands[name])
+            steps = f"steps: mean {found['mean_jump']:.2f}, largest {found['largest_jump']:.2f}"
+            axes.set_title(f"{titles[name]}   ({steps})")
+            axes.set(ylabel="y", ylim=(-4.6, 4.6))
+        upper.legend(loc="upper right", ncols=2, fontsize=8)
+        _draw_deviations(lower, toy)
+
+
+def _draw_variant(axes: Any, toy: Toy, band: Band) -> None:
+    """Band, truth, borders, and the rows in the colour of their expert."""
+    prediction = band.prediction
+    draw_borders(axes, toy.grid[band.borders].tolist())
+    mean, deviation = prediction.mean.flatten(), prediction.std.flatten()
+    axes.plot(toy.grid, truth(toy.grid), color=plots.INK, linewidth=1, linestyle="--", label="truth")
+    plots.draw_band(axes, toy.grid, mean, 3 * deviation, label="three sigma", line="network")
+    experts = band.row_expert.unique().tolist()
+    experts.sort(key=lambda e: float(toy.inputs[band.row_expert == e].mean()))  # neighbours differ in colour
+    for colour, expert in enumerate(experts):
+        rows = band.row_expert == expert
+        dots = {"s": 11, "color": plots.PALETTE[colour % len(plots.PALETTE)], "zorder": 3}
+        axes.scatter(toy.inputs[rows], toy.targets[rows], **dots, edgecolors="white", linewidths=0.3)
+
+
+def _draw_deviations(axes: Any, toy: Toy) -> None:
+    colours = {"independent": plots.ORANGE, "patchwork": plots.BLUE}
+    curves = {name: (band.prediction.std.flatten(), colours[name]) for name, band in toy.bands.items()}
+    draw_deviations(axes, toy.grid, curves, GAP, ticks=(0.25, 0.5, 1.0, 2.0))
+    axes.axhline(NOISE, color=plots.INK, linewidth=1, linestyle="--", label="true noise")
+    axes.text(sum(GAP) / 2, 0.32, "no rows", ha="center", color=plots.GREY)
+    axes.set_title("Standard deviation of both")
+    axes.legend(loc="upper right", ncols=3, fontsize=8)
+
 
 PARTS = ("toy", "arm")
-MOTIONS = {
-    "same": "motions like the training's",
-    "shifted": "elsewhere, as slow",
-    "fast": "elsewhere, and faster",
-}
+MOTIONS = {"same": "motions like the training's", "shifted": "elsewhere, as slow"}
+MOTIONS["fast"] = "elsewhere, and faster"
 TOY_COLUMNS = {  # of a number: the head of its column, and how it is written
     "borders": ("borders", "{}"),
     "mean_jump": ("mean ratio", "{:.2f}"),
@@ -42,10 +139,7 @@ ARM_COLUMNS = {
 def run_demo(
     out: Path, *, seed: int = 0, quick: bool = False, parts: Sequence[str] = PARTS, console: Console
 ) -> int:
-    """Run the parts, write their figures and `results.json` into the folder `out`, and print what they found.
-
-    A missing extra is an ImportError that names it; else 0 is returned.
-    """
+    """Run the parts, write figures and `results.json` to `out`, print; a missing extra is an ImportError."""
     start = time.perf_counter()
     require_extras("The demo", ["plots"])
     out.mkdir(parents=True, exist_ok=True)
@@ -78,10 +172,8 @@ def result_table(
             table.add_section()
             table.add_row(f"[bold]{heading}[/bold]")
         for name, numbers in rows.items():
-            cells = [
-                "" if numbers[key] is None else text.format(numbers[key]).replace("%", " %")
-                for key, (_, text) in columns.items()
-            ]
+            pairs = [(numbers[key], text) for key, (_, text) in columns.items()]
+            cells = ["" if n is None else text.format(n).replace("%", " %") for n, text in pairs]
             table.add_row(f"  {name}" if heading else name, *cells)
     return table
 
@@ -99,9 +191,7 @@ def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
 def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     arm = alone(lambda: run_arm(size=QUICK if quick else FULL, seed=seed, progress=True))
     draw_arm(arm, out / "arm.png")
-    sections = {
-        title: {method: arm.scores[method][m] for method in arm.scores} for m, title in MOTIONS.items()
-    }
+    sections = {title: {name: by[m] for name, by in arm.scores.items()} for m, title in MOTIONS.items()}
     title = "Arm: errors and error bars of 7 torques, in training units"
     console.print(result_table(title, "error bar", ARM_COLUMNS, sections))
     figures, ours = arm.figures, arm.scores["trustgp"]

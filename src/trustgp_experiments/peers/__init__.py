@@ -7,8 +7,6 @@ dict, and gives a `trustgp.Prediction`, or for classes a `ClassAnswer`.
 """
 
 from ..training.train import cnn, mlp, train, train_many
-from .class_answer import ClassAnswer
-from .landmark_gp import LandmarkGP
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
 from .members import (
@@ -17,41 +15,22 @@ from .members import (
     Ensemble,
     EnsembleClassifier,
     MCDropout,
+    PropagatedDropout,
     SoftmaxClassifier,
 )
-from .propagation import PropagatedDropout
 from .registry import CLASS_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
-from .trusted import SubsetGP, TrustGP
+from .trusted import LandmarkGP, SubsetGP, TrustGP
+from .tuning import ClassAnswer
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     # error bars from the network alone
-    "ConstantNoise",
-    "KronPosterior",
-    "LaplaceGLM",
-    "LaplaceSampled",
-    "SubsetGP",
-    "LandmarkGP",
-    "TrustGP",
+    "ConstantNoise", "KronPosterior", "LaplaceGLM", "LaplaceSampled", "SubsetGP", "LandmarkGP", "TrustGP",
     # error bars that need networks of their own
-    "Ensemble",
-    "MCDropout",
-    "PropagatedDropout",
+    "Ensemble", "MCDropout", "PropagatedDropout",
     # classes
-    "ClassAnswer",
-    "SoftmaxClassifier",
-    "LaplaceClassifier",
-    "EnsembleClassifier",
-    "DropoutClassifier",
+    "ClassAnswer", "SoftmaxClassifier", "LaplaceClassifier", "EnsembleClassifier", "DropoutClassifier",
     # all of them by name
-    "METHODS",
-    "CLASS_METHODS",
-    "Method",
-    "Bundle",
-    "Fitted",
-    "fit_methods",
+    "METHODS", "CLASS_METHODS", "Method", "Bundle", "Fitted", "fit_methods",
     # networks
-    "mlp",
-    "cnn",
-    "train",
-    "train_many",
-]
+    "mlp", "cnn", "train", "train_many",
+]  # fmt: skip

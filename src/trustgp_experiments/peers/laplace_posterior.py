@@ -1,16 +1,11 @@
-"""The Kronecker-factored Laplace posterior over a network's weights: laplace-torch does the work.
-
-It is made once; `LaplaceGLM`, `LaplaceSampled` and `LaplaceClassifier` are ways to predict with it.
-"""
-
-from __future__ import annotations
+"""The Kronecker-factored Laplace posterior over a network's weights, by laplace-torch, to predict with."""
 
 import copy
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +18,7 @@ from trustgp.tangents.jacobian.accumulators import products
 from trustgp.tangents.jacobian.per_sample import Gradients
 from trustgp.tangents.network import as_matrix, choose_parameters, prepare
 
-from ..training.inference import errors, own_randomness, run_network
+from ..training.train import errors, own_randomness, run_network
 
 BATCH = 1024  # rows of a step of the curvature
 CHUNK = 512  # rows whose signals stand side by side
@@ -51,13 +46,8 @@ class KronPosterior:
     gradients: Gradients | None  # of the outputs; None: laplace-torch's own Jacobians, [n, C, P], are used
 
     @classmethod
-    def fit(
-        cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False
-    ) -> KronPosterior:
-        """The curvature of the training rows (KFAC of the Gauss-Newton matrix), and the evidence's prior.
-
-        The layers must be some that curvlinops knows; all weights vary, or those of the last layer alone.
-        """
+    def fit(cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False) -> Self:
+        """KFAC of the training rows, of all weights or the last layer's, and the evidence's prior."""
         rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
         still = copy.deepcopy(network).eval()
         noise = float(errors(run_network(still, held.inputs), held).square().mean())
@@ -67,7 +57,7 @@ class KronPosterior:
     @classmethod
     def of(
         cls, network: nn.Module, inputs: Inputs, targets: Tensor, *, noise: float | None, last_layer: bool
-    ) -> KronPosterior:
+    ) -> Self:
         """The same for a private copy of a network; without a noise, targets are class numbers [n]."""
         kind = "classification" if noise is None else "regression"
         laplace, names = _curvature(network, inputs, targets, kind, last_layer=last_layer)
@@ -80,7 +70,7 @@ class KronPosterior:
         plain = cls(network, names, laplace, sigma2, prior, None)
         return plain._without_jacobians(take(inputs, torch.arange(min(3, len(targets)))))
 
-    def _without_jacobians(self, few: Inputs) -> KronPosterior:
+    def _without_jacobians(self, few: Inputs) -> Self:
         """Without Jacobians where that gives what laplace-torch gives on a few rows, else as it is."""
         mix = torch.eye(self.laplace.n_outputs, dtype=torch.float64)
         found = replace(self, gradients=Gradients(prepare(self.network, self.names, None), mix))
@@ -113,8 +103,7 @@ class KronPosterior:
         rows = to_device(as_inputs(inputs), mean.device)
         rows = torch.nan_to_num(rows)  # in a joint backward pass a broken row would break its neighbours
         if self.gradients is None:
-            size = self._jacobian_rows()
-            return torch.cat([self._by_library(part, precision, priors) for part in rows.split(size)])
+            return self._by_library(rows, precision, priors)
         blocks, parts = blocks_of(precision, self.names, priors), []
         for index in chunks(count(rows), CHUNK):
             parts.append(mean.new_zeros(len(index), self.laplace.n_outputs, len(priors)))
@@ -122,16 +111,15 @@ class KronPosterior:
         return torch.cat(parts)
 
     def _by_library(self, rows: Tensor, precision: Any, priors: Sequence[float]) -> Tensor:
-        backend = self.laplace.backend
-        jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(rows)
-        grown = [precision + self.laplace.mean.new_tensor([prior]) for prior in priors]
-        return torch.stack([one.inv_square_form(jacobians).diagonal(dim1=1, dim2=2) for one in grown], dim=2)
-
-    def _jacobian_rows(self) -> int:
-        """Rows of a chunk whose Jacobians, three times over, fit the memory set aside for them."""
-        mean = self.laplace.mean
+        """By Jacobians, which three times over fit the memory set aside for them."""
+        backend, mean, parts = self.laplace.backend, self.laplace.mean, []
         row = 3 * self.laplace.n_outputs * self.laplace.n_params * mean.element_size()
-        return max(1, JACOBIAN_BYTES.get(mean.device.type, 2**28) // row)
+        grown = [precision + mean.new_tensor([prior]) for prior in priors]
+        for part in rows.split(max(1, JACOBIAN_BYTES.get(mean.device.type, 2**28) // row)):
+            jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(part)
+            found = [one.inv_square_form(jacobians).diagonal(dim1=1, dim2=2) for one in grown]
+            parts.append(torch.stack(found, dim=2))
+        return torch.cat(parts)
 
 
 def _curvature(
@@ -183,10 +171,7 @@ class KronBlock:
 
 
 def blocks_of(precision: Any, names: Sequence[str], priors: Sequence[float]) -> dict[str, KronBlock]:
-    """laplace-torch's `KronDecomposed` by parameter, named in its order, with D prior precisions added.
-
-    A weight has two factors, a bias one.
-    """
+    """`KronDecomposed` by parameter, named in its order, with D priors added: of a weight two factors."""
     found = {}
     parts = zip(names, precision.eigenvalues, precision.eigenvectors, precision.deltas, strict=True)
     for name, values, (left, *right), delta in parts:
@@ -214,9 +199,9 @@ class KronCollector:
     total: Tensor
     together: bool = False  # a single position needs no product
 
-    def part(self, rows: slice, mixed: slice) -> KronCollector:
+    def part(self, rows: slice, mixed: slice) -> Self:
         """For some of the rows and outputs."""
-        return KronCollector(self.blocks, self.total[rows, mixed])
+        return type(self)(self.blocks, self.total[rows, mixed])
 
     def room(self, size: int) -> int:
         """None: products are cut to size here."""
@@ -243,10 +228,6 @@ class KronCollector:
         """As they are."""
         return values
 
-    def add(self, name: str, value: Tensor) -> None:
-        """As `plain`: nothing is thinned."""
-        self.plain(name, value)
-
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         """Refused."""
         raise ValueError(f"'{name}' is an embedding, which has no Kronecker factors.")
@@ -260,3 +241,5 @@ class KronCollector:
         whole = value.reshape(*value.shape[:2], len(block.left), len(block.right))
         rotated = block.left.T @ whole @ block.right
         self.total += rotated.flatten(2).square() @ block.inverse.flatten(1).T
+
+    add = plain  # nothing is thinned

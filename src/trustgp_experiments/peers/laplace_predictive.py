@@ -4,13 +4,11 @@ All choose the prior precision by the likelihood of the validation rows, on a gr
 evidence prefers; in regression the posterior's noise and the outputs' too.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +19,10 @@ from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
 from trustgp.metrics import class_nll
 from trustgp.tangents.network import call_with
 
-from ..training.inference import errors, moments, run_network
-from .class_answer import ClassAnswer, answer_classes, check_labels, read_labels
+from ..training.train import errors, moments, run_network
+from . import tuning
 from .laplace_posterior import KronPosterior
-from .tuning import NoisyPeer, held_out_nll, likeliest_noise, likeliest_scale
+from .tuning import ClassAnswer, NoisyPeer
 
 DECADES = range(-4, 5)  # powers of ten times the evidence's prior precision
 HALF_DECADES = range(-8, 9)  # powers of the root of ten, likewise
@@ -41,7 +39,7 @@ class LaplaceGLM(NoisyPeer):
     precision: Any  # the chosen P, laplace-torch's `KronDecomposed`
 
     @classmethod
-    def fit(cls, posterior: KronPosterior, validation: Any, *, tune: bool = True) -> LaplaceGLM:
+    def fit(cls, posterior: KronPosterior, validation: Any, *, tune: bool = True) -> Self:
         r"""Prior, posterior noise and output noise of the largest validation likelihood.
 
         A factor c on the variance is a choice of the posterior's noise:
@@ -56,8 +54,8 @@ class LaplaceGLM(NoisyPeer):
             prior = posterior.prior * 10.0**decade
             precision = posterior.precision(prior, posterior.noise)
             spread = posterior.variances(rows.inputs, precision)[..., 0].double()
-            scale, noise = likeliest_scale(error, spread)
-            found.append((held_out_nll(error, scale * spread + noise), prior, scale, noise))
+            scale, noise = tuning.likeliest_scale(error, spread)
+            found.append((tuning.held_out_nll(error, scale * spread + noise), prior, scale, noise))
         _, prior, scale, noise = min(found, key=lambda entry: entry[0])
         return cls(posterior, posterior.precision(prior / scale, posterior.noise * scale), noise=noise)
 
@@ -76,9 +74,7 @@ class LaplaceSampled(NoisyPeer):
     weights: Tensor  # their drawn values, one vector a network, [S, P]
 
     @classmethod
-    def fit(
-        cls, posterior: KronPosterior, validation: Any, *, samples: int = 20, seed: int = 0
-    ) -> LaplaceSampled:
+    def fit(cls, posterior: KronPosterior, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
         """Prior, posterior noise and output noise of the largest validation likelihood, by sampling."""
         if samples < 2:
             raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
@@ -86,7 +82,7 @@ class LaplaceSampled(NoisyPeer):
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:TUNING_ROWS]
         few = Rows(rows.take(chosen), rows.targets[chosen.to(rows.targets.device)])
 
-        def trials() -> Iterator[LaplaceSampled]:
+        def trials() -> Iterator[Self]:
             for decade in SAMPLED_DECADES:
                 prior = posterior.prior * 10.0**decade
                 deviations = posterior.deviations(prior, posterior.noise, samples, seed)
@@ -101,30 +97,20 @@ class LaplaceSampled(NoisyPeer):
         error, spread = self.against(rows)
         if not bool(torch.isfinite(spread).all() and torch.isfinite(error).all()):
             return math.inf
-        return held_out_nll(error, spread + likeliest_noise(error, spread))
+        return tuning.held_out_nll(error, spread + tuning.likeliest_noise(error, spread))
 
     @torch.no_grad()
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The drawn networks' mean, and their variance over the draws themselves."""
         rows = to_device(as_inputs(inputs), self.weights.device)
+        own = {name: value for name, value in self.network.named_parameters() if name in self.names}
+        split = [row.split([value.numel() for value in own.values()]) for row in self.weights]
+        draws = [{n: part.view_as(own[n]) for n, part in zip(own, row, strict=True)} for row in split]
         parts = []
-        for index in chunks(count(rows), 8192):
-            chunk = take(rows, index)
-            parts.append(moments(torch.stack([call_with(self.network, one, chunk) for one in self._draws()])))
+        for chunk in (take(rows, index) for index in chunks(count(rows), 8192)):
+            parts.append(moments(torch.stack([call_with(self.network, drawn, chunk) for drawn in draws])))
         means, spreads = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(spreads)
-
-    def _draws(self) -> list[dict[str, Tensor]]:
-        """The drawn parameters of each network, by name."""
-        shapes = {name: value.shape for name, value in self.network.named_parameters() if name in self.names}
-        sizes = [shape.numel() for shape in shapes.values()]
-        return [
-            {
-                name: part.reshape(shape)
-                for (name, shape), part in zip(shapes.items(), row.split(sizes), strict=True)
-            }
-            for row in self.weights
-        ]
 
 
 @dataclass(frozen=True)
@@ -135,17 +121,12 @@ class LaplaceClassifier:
     prior: float  # the prior precision that is used
 
     @classmethod
-    def fit(
-        cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False
-    ) -> LaplaceClassifier:
-        """The curvature of all training rows, see `KronPosterior`, and a prior precision for logits [n, C].
-
-        Without validation rows the evidence's; with them, that of their highest likelihood.
-        """
-        rows, labels = read_labels(train, name="train")
+    def fit(cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False) -> Self:
+        """KFAC of all training rows, and the prior that validation rows, or else the evidence, prefer."""
+        rows, labels = tuning.read_labels(train, name="train")
         still = copy.deepcopy(network).eval()
         if isinstance(rows.inputs, Tensor):
-            check_labels(run_network(still, rows.inputs[:2]), labels, name="train")
+            tuning.check_labels(run_network(still, rows.inputs[:2]), labels, name="train")
         posterior = KronPosterior.of(still, rows.inputs, labels, noise=None, last_layer=last_layer)
         if posterior.gradients is None:
             raise ValueError(
@@ -162,7 +143,7 @@ class LaplaceClassifier:
         """
         logits = run_network(self.posterior.network, inputs)
         variance = self.variances(inputs, [self.prior])[..., 0]
-        return answer_classes(inputs, logits, _probit(logits, variance), variance)
+        return tuning.answer_classes(inputs, logits, _probit(logits, variance), variance)
 
     def variances(self, inputs: Inputs, priors: Sequence[float]) -> Tensor:
         """Of each logit under each of D prior precisions, chunk by chunk, shape [n, C, D]."""
@@ -170,16 +151,14 @@ class LaplaceClassifier:
 
     def _likeliest(self, validation: Any) -> float:
         """The prior of the highest likelihood of held-out rows."""
-        rows, labels = read_labels(validation, name="validation")
+        rows, labels = tuning.read_labels(validation, name="validation")
         logits = run_network(self.posterior.network, rows.inputs)
-        check_labels(logits, labels, name="validation")
+        tuning.check_labels(logits, labels, name="validation")
         priors = [self.posterior.prior * math.sqrt(10.0) ** step for step in HALF_DECADES]
         labels = labels.to(logits.device)
-        losses = [
-            float(class_nll(_probit(logits, variance), labels).mean())
-            for variance in self.variances(rows.inputs, priors).unbind(dim=2)
-        ]
-        return priors[min(range(len(priors)), key=losses.__getitem__)]
+        variances = self.variances(rows.inputs, priors).unbind(dim=2)
+        losses = [float(class_nll(_probit(logits, one), labels).mean()) for one in variances]
+        return priors[losses.index(min(losses))]
 
 
 def _probit(logits: Tensor, variance: Tensor) -> Tensor:

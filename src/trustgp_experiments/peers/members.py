@@ -1,24 +1,40 @@
-"""Networks' own answers: of one, of several, or of one under several dropout masks.
+r"""Networks' own answers: of one, of several, of one under several dropout masks, or under all of them.
 
 The variance over the members themselves is epistemic. To it comes a noise, or, for classes, nothing.
+
+`PropagatedDropout` is rMC-dropout (Postels et al. 2019), which draws no sample: mean and covariance of the
+units go through the network layer by layer. PyTorch's dropout gives :math:`y = x m / (1 - p)` with
+:math:`m \sim \mathrm{Bernoulli}(1 - p)`, so that E y = E x and
+
+.. math:: \mathrm{cov}(y) = \Sigma + \tfrac{p}{1-p} \, \mathrm{diag}(\Sigma_{ii} + \mu_i^2),
+
+a Linear layer gives :math:`W \Sigma W^\top`, both exactly; an activation f is linearised at the mean,
+:math:`f'(\mu_i) \Sigma_{ij} f'(\mu_j)`, which leaves the mean at the network's own output.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from trustgp.data.trees import Inputs
+from trustgp.data.chunking import chunks
+from trustgp.data.trees import Inputs, as_inputs, to_device
 
-from ..training.inference import moments, own_randomness, run_network
-from .class_answer import ClassAnswer, answer_classes, answer_members, read_labels
-from .tuning import NoisyPeer, likeliest_temperature, squared_errors
+from ..training.train import moments, own_randomness, run_network
+from .tuning import (
+    ClassAnswer,
+    NoisyPeer,
+    answer_classes,
+    answer_members,
+    likeliest_temperature,
+    read_labels,
+    squared_errors,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class ConstantNoise(NoisyPeer):
     network: nn.Module
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any) -> ConstantNoise:
+    def fit(cls, network: nn.Module, validation: Any) -> Self:
         """The maximum-likelihood variance, output by output."""
         error, _ = cls(network).against(validation)
         return cls(network, noise=squared_errors(error).mean(dim=0))
@@ -47,7 +63,7 @@ class SoftmaxClassifier:
     temperature: float = 1.0  # T in softmax(z / T); 1: the network as it is
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any = None) -> SoftmaxClassifier:
+    def fit(cls, network: nn.Module, validation: Any = None) -> Self:
         """The network as it is, or, with validation rows, with the temperature that suits them best."""
         if validation is None:
             return cls(network)
@@ -67,13 +83,13 @@ class Ensemble(NoisyPeer):
     networks: tuple[nn.Module, ...]
 
     @classmethod
-    def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Ensemble:
+    def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Self:
         """At least two networks, with the noise that suits how far they spread."""
-        return cls(tuple(networks)).fitted(validation)
+        return cls(_several(networks)).fitted(validation)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The members' mean and variance."""
-        return moments(_answers(self.networks, inputs))
+        return moments(torch.stack([run_network(one, inputs) for one in self.networks]))
 
 
 @dataclass(frozen=True)
@@ -83,29 +99,25 @@ class EnsembleClassifier:
     networks: tuple[nn.Module, ...]
 
     @classmethod
-    def fit(cls, networks: Sequence[nn.Module]) -> EnsembleClassifier:
+    def fit(cls, networks: Sequence[nn.Module]) -> Self:
         """At least two networks that give logits [n, C]; there is nothing to fit."""
-        _check_networks(networks)
-        return cls(tuple(networks))
+        return cls(_several(networks))
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
         """The mean of the members' probabilities."""
-        return answer_members(inputs, _answers(self.networks, inputs))
+        return answer_members(inputs, torch.stack([run_network(one, inputs) for one in self.networks]))
 
 
 @dataclass(frozen=True)
 class MCDropout(NoisyPeer):
-    """A network that keeps dropping units when it predicts, asked several times. Made by `fit`.
-
-    The same rows in the same order get the same masks.
-    """
+    """A network that drops units when it predicts; the same rows get the same masks. Made by `fit`."""
 
     network: nn.Module  # a private copy: dropout layers in training mode, everything else in eval mode
     samples: int
     seed: int
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> MCDropout:
+    def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
         """A network trained with dropout, such as `mlp(..., dropout=0.1)`; at least 2 samples."""
         return cls(with_dropout_on(network), samples, seed).fitted(validation)
 
@@ -123,10 +135,9 @@ class DropoutClassifier:
     seed: int
 
     @classmethod
-    def fit(cls, network: nn.Module, *, samples: int = 20, seed: int = 0) -> DropoutClassifier:
+    def fit(cls, network: nn.Module, *, samples: int = 20, seed: int = 0) -> Self:
         """A network trained with dropout, such as `cnn(dropout=0.2)`; there is nothing to fit."""
-        _check_samples(samples)
-        return cls(with_dropout_on(network), samples, seed)
+        return cls(with_dropout_on(network), _enough(samples), seed)
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
         """The mean of the probabilities under all masks."""
@@ -147,24 +158,118 @@ def with_dropout_on(network: nn.Module) -> nn.Module:
     return dropping
 
 
-def _answers(networks: Sequence[nn.Module], inputs: Inputs) -> Tensor:
-    """The members' outputs, [S, n] or [S, n, C]."""
-    _check_networks(networks)
-    return torch.stack([run_network(network, inputs) for network in networks])
-
-
 def _masked(network: nn.Module, inputs: Inputs, samples: int, seed: int) -> Tensor:
     """The answers under different masks, [S, n] or [S, n, C]; no global generator moves."""
-    _check_samples(samples)
     with own_randomness(seed, next(network.parameters()).device):
-        return torch.stack([run_network(network, inputs) for _ in range(samples)])
+        return torch.stack([run_network(network, inputs) for _ in range(_enough(samples))])
 
 
-def _check_networks(networks: Sequence[nn.Module]) -> None:
+def _several(networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
     if len(networks) < 2:
         raise ValueError(f"{len(networks)} networks; an ensemble needs at least 2.")
+    return tuple(networks)
 
 
-def _check_samples(samples: int) -> None:
+def _enough(samples: int) -> int:
     if samples < 2:
         raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
+    return samples
+
+
+ELEMENTWISE = (
+    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Tanh,
+    nn.Sigmoid, nn.LogSigmoid, nn.Softsign, nn.Hardtanh, nn.PReLU, nn.Identity,
+)  # fmt: skip
+CHUNK_BYTES = 2**27  # of one covariance of a chunk of rows; three live at a time
+
+
+@dataclass(frozen=True)
+class PropagatedDropout(NoisyPeer):
+    """A dropout network and the variance that its masks cause, in closed form. Made by `fit`."""
+
+    network: nn.Module  # a private copy in eval mode
+
+    @classmethod
+    def fit(cls, network: nn.Module, validation: Any) -> Self:
+        """The likeliest noise for an `nn.Sequential` of Linear, Dropout and activation layers."""
+        still = copy.deepcopy(network).eval()
+        if not any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers_of(still)):
+            raise ValueError("no Dropout layer with p > 0: there is no variance to propagate.")
+        return cls(still).fitted(validation)
+
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The network's own output, and the propagated variance."""
+        mean = run_network(self.network, inputs)
+        return mean, propagated_variance(self.network, inputs).reshape(mean.shape)
+
+
+@torch.no_grad()
+def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
+    """Variance of every output of rows [n, d] under a Sequential's dropout, chunk by chunk, shape [n, C]."""
+    layers = list(layers_of(network))
+    first = next(network.parameters())
+    rows = to_device(as_inputs(inputs), first.device)
+    if not isinstance(rows, Tensor) or rows.ndim != 2:
+        raise ValueError("variance is propagated through vectors: inputs must be one tensor [n, d].")
+    widest = max([rows.shape[1], *(layer.out_features for layer in layers if isinstance(layer, nn.Linear))])
+    size = max(1, CHUNK_BYTES // (widest**2 * first.element_size()))
+    parts = [_moments(layers, rows[index.to(rows.device)])[1] for index in chunks(len(rows), size)]
+    variance = torch.cat(parts)
+    if below := int((variance < 0).sum()):
+        told = f"{below} propagated variances fell below zero by rounding: set to 0."
+        warnings.warn(told, stacklevel=2)
+    return variance.clamp_min(0.0)
+
+
+def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
+    """The layers in order, nested Sequentials opened; any that moments cannot pass is refused by name."""
+    if isinstance(network, nn.Sequential):
+        for child, layer in network.named_children():
+            yield from layers_of(layer, f"{name}.{child}")
+    elif isinstance(network, (nn.Linear, nn.Dropout, *ELEMENTWISE)):
+        yield network
+    else:
+        known = ", ".join(kind.__name__ for kind in (nn.Sequential, nn.Linear, nn.Dropout, *ELEMENTWISE))
+        raise ValueError(
+            f"layer '{name}' is a {type(network).__name__}; variance is propagated through {known} only. "
+            "MCDropout samples through any layer."
+        )
+
+
+def _moments(layers: list[nn.Module], mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the last layer's units, each [b, C], for inputs [b, d] that do not vary."""
+    covariance: Tensor | None = None  # [b, w, w]; None as long as nothing varies
+    for layer in layers:
+        if isinstance(layer, nn.Dropout):
+            covariance = _dropped(mean, covariance, layer.p)
+        elif isinstance(layer, nn.Linear):
+            if covariance is not None:
+                covariance = layer.weight @ covariance @ layer.weight.T
+            mean = layer(mean)
+        else:
+            mean, slope = _with_slope(layer, mean)
+            if covariance is not None:
+                covariance = slope[:, :, None] * covariance * slope[:, None, :]
+    if covariance is None:
+        return mean, torch.zeros_like(mean)
+    return mean, covariance.diagonal(dim1=1, dim2=2)
+
+
+def _dropped(mean: Tensor, covariance: Tensor | None, p: float) -> Tensor:
+    r""":math:`\Sigma + p / (1 - p) \, \mathrm{diag}(\Sigma_{ii} + \mu_i^2)`, shape [b, w, w]."""
+    if p >= 1.0:
+        raise ValueError("a Dropout layer with p = 1 lets nothing pass.")
+    moment = mean.square()
+    if covariance is not None:
+        moment = moment + covariance.diagonal(dim1=1, dim2=2)
+    added = torch.diag_embed(moment * (p / (1.0 - p)))
+    return added if covariance is None else covariance + added
+
+
+def _with_slope(layer: nn.Module, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """f and f' at the mean, elementwise."""
+    with torch.enable_grad():
+        at = mean.clone().requires_grad_(True)
+        value = layer(at * 1.0)  # an activation may work in place
+        (slope,) = torch.autograd.grad(value.sum(), at)
+    return value.detach(), slope

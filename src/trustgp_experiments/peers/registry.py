@@ -1,34 +1,20 @@
-"""Every method of the studies by its name, and what they are given: networks, rows, work they may share.
+"""Every method of the studies by its name (a further one is a line below), and what they are given."""
 
-A further one is a class, and its line in a table below.
-"""
-
-from __future__ import annotations
-
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods import Classification
 
-from .landmark_gp import LandmarkGP
+from ..training.train import now
+from . import members
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
-from .members import (
-    ConstantNoise,
-    DropoutClassifier,
-    Ensemble,
-    EnsembleClassifier,
-    MCDropout,
-    SoftmaxClassifier,
-)
-from .propagation import PropagatedDropout
-from .trusted import InputGP, SubsetGP, TrustGP
+from .trusted import InputGP, LandmarkGP, SubsetGP, TrustGP
 
 Rows = tuple[Tensor, Tensor]
 
@@ -63,27 +49,30 @@ class Bundle:
             raise ValueError("this method needs a network that was trained with dropout: dropout_network=...")
         return self.dropout_network
 
+    @property
+    def rows(self) -> tuple[Any, Any, Any]:
+        """What most fits begin with."""
+        return self.network, self.train, self.validation
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Options of most fits."""
+        return {"seed": self.seed, "device": self.device}
+
     def once(self, name: str, work: Callable[[], Any]) -> Any:
         """What the shared `work()` gives, done for the first method that asks; each pays in its fit time."""
         if name in self._made:
             self._lent.append(self._made[name][1])
         else:
-            start = self._now()
-            value = work()
-            self._made[name] = value, self._now() - start
+            start = now(self.device)
+            self._made[name] = work(), now(self.device) - start
         return self._made[name][0]
 
     def timed(self, work: Callable[[], Any]) -> tuple[Any, float]:
         """What `work()` gives, and its seconds: those it took, and those of shared work done before."""
         self._lent.clear()
-        start = self._now()
-        value = work()
-        return value, self._now() - start + sum(self._lent)
-
-    def _now(self) -> float:
-        if torch.device(self.device).type == "cuda":
-            torch.cuda.synchronize(self.device)  # work on a GPU may still be under way
-        return time.perf_counter()
+        start = now(self.device)
+        return work(), now(self.device) - start + sum(self._lent)
 
 
 @dataclass(frozen=True)
@@ -97,9 +86,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method; for name and training_free see `Method`."""
+    """A fitted method."""
 
-    name: str
+    name: str  # this and what follows: see `Method`
     training_free: bool
     seconds: float  # of its fit, shared work included, training networks not
     predict: Callable[[Inputs], Any]  # gives a `Prediction`, or what reads like one of classes
@@ -120,51 +109,38 @@ def fit_methods(
         yield Fitted(name, method.training_free, seconds, predictor.predict)
 
 
-def _place(bundle: Bundle) -> dict[str, Any]:
-    return {"seed": bundle.seed, "device": bundle.device}
-
-
-def _rows(bundle: Bundle) -> tuple[Any, Any, Any]:
-    return bundle.network, bundle.train, bundle.validation
-
-
 def _posterior(bundle: Bundle) -> KronPosterior:
     """Of all weights, for whoever asks first."""
-    return bundle.once("posterior", lambda: KronPosterior.fit(*_rows(bundle)))
+    return bundle.once("posterior", lambda: KronPosterior.fit(*bundle.rows))
 
 
 def _trustgp(bundle: Bundle, **options: Any) -> TrustGP:
     """As it comes, or with other options."""
-    return TrustGP.fit(*_rows(bundle), **{**_place(bundle), **bundle.options, **options})
+    return TrustGP.fit(*bundle.rows, **{**bundle.place, **bundle.options, **options})
 
 
 def _shared_trustgp(bundle: Bundle) -> TrustGP:
     return bundle.once("trustgp", lambda: _trustgp(bundle))
 
 
+_trained = partial(Method, training_free=False)  # it needs networks of its own
 METHODS = (
-    Method("network + noise", lambda b: ConstantNoise.fit(b.network, b.validation)),
-    Method("ensemble of 5", lambda b: Ensemble.fit(b.ensemble, b.validation), training_free=False),
-    Method(
-        "MC-dropout 20",
-        lambda b: MCDropout.fit(b.dropping, b.validation, samples=20, seed=b.seed),
-        training_free=False,
+    Method("network + noise", lambda b: members.ConstantNoise.fit(b.network, b.validation)),
+    _trained("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, b.validation)),
+    _trained(
+        "MC-dropout 20", lambda b: members.MCDropout.fit(b.dropping, b.validation, samples=20, seed=b.seed)
     ),
-    Method("rMC-dropout", lambda b: PropagatedDropout.fit(b.dropping, b.validation), training_free=False),
+    _trained("rMC-dropout", lambda b: members.PropagatedDropout.fit(b.dropping, b.validation)),
     Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), b.validation, seed=b.seed)),
     Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), b.validation)),
     Method(
         "Laplace last layer",
-        lambda b: LaplaceGLM.fit(KronPosterior.fit(*_rows(b), last_layer=True), b.validation),
+        lambda b: LaplaceGLM.fit(KronPosterior.fit(*b.rows, last_layer=True), b.validation),
     ),
-    Method("NTK GP, subset", lambda b: SubsetGP.fit(*_rows(b), **_place(b))),
-    Method("sparse NTK GP", lambda b: LandmarkGP.fit(*_rows(b), **_place(b))),
-    Method(
-        "GP on inputs, no network",
-        lambda b: InputGP.fit(b.train, b.validation, **_place(b)),
-        training_free=False,
-    ),
-    Method("trustgp paper form", lambda b: TrustGP.fit_paper(b.network, b.train, **_place(b), **b.options)),
+    Method("NTK GP, subset", lambda b: SubsetGP.fit(*b.rows, **b.place)),
+    Method("sparse NTK GP", lambda b: LandmarkGP.fit(*b.rows, **b.place)),
+    _trained("GP on inputs, no network", lambda b: InputGP.fit(b.train, b.validation, **b.place)),
+    Method("trustgp paper form", lambda b: TrustGP.fit_paper(b.network, b.train, **b.place, **b.options)),
     Method("trustgp, no witness", lambda b: _trustgp(b, witness=None)),
     Method("trustgp", _shared_trustgp),
     Method("trustgp corrected", lambda b: _shared_trustgp(b).corrected),
@@ -172,16 +148,12 @@ METHODS = (
 """Regression, in the order of the studies' tables."""
 
 CLASS_METHODS = (
-    Method("softmax", lambda b: SoftmaxClassifier.fit(b.network)),
-    Method("temperature scaling", lambda b: SoftmaxClassifier.fit(b.network, b.validation)),
-    Method(
-        "MC-dropout 20",
-        lambda b: DropoutClassifier.fit(b.dropping, samples=20, seed=b.seed),
-        training_free=False,
-    ),
-    Method("ensemble of 5", lambda b: EnsembleClassifier.fit(b.ensemble), training_free=False),
-    Method("Laplace last layer", lambda b: LaplaceClassifier.fit(*_rows(b), last_layer=True)),
-    Method("Laplace KFAC", lambda b: LaplaceClassifier.fit(*_rows(b))),
+    Method("softmax", lambda b: members.SoftmaxClassifier.fit(b.network)),
+    Method("temperature scaling", lambda b: members.SoftmaxClassifier.fit(b.network, b.validation)),
+    _trained("MC-dropout 20", lambda b: members.DropoutClassifier.fit(b.dropping, samples=20, seed=b.seed)),
+    _trained("ensemble of 5", lambda b: members.EnsembleClassifier.fit(b.ensemble)),
+    Method("Laplace last layer", lambda b: LaplaceClassifier.fit(*b.rows, last_layer=True)),
+    Method("Laplace KFAC", lambda b: LaplaceClassifier.fit(*b.rows)),
     Method("trustgp", lambda b: _trustgp(b, likelihood=Classification())),
 )
 """Classes, in the order of the study's tables."""

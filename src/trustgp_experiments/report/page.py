@@ -1,7 +1,5 @@
 """All results of a folder as one page of HTML that needs nothing else: no network, no other file."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -13,8 +11,7 @@ from typing import Any, Literal
 
 from ..core.registry import STUDIES
 from ..core.result import RESULT, Figure, Result, StudyError, read_result, write_text
-from .html import Html, join, prose, tag
-from .table import table_html
+from .table import Html, join, prose, table_html, tag
 
 PAGE = "report.html"
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".gif": "image/gif"}
@@ -28,10 +25,7 @@ ORIGIN = ("date", "device", "seeds", "commit", "versions")
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of every `folder/*/result.json`; the same results give the same bytes.
-
-    The page is `out`, or `folder/report.html` where that is None; its path is returned.
-    """
+    """The page of every `folder/*/result.json`, `out` or `folder/report.html`; results decide its bytes."""
     folder = Path(folder)
     return write_text(folder / PAGE if out is None else Path(out), render(read_results(folder)))
 
@@ -97,12 +91,14 @@ def study_html(result: Result, folder: Path, name: str) -> Html:
     paragraphs = (tag("p", prose(paragraph)) for paragraph in result.protocol)
     measured = tag("details", tag("summary", "How it was measured"), *paragraphs, class_="protocol")
     quick = "This is a quick run.", "Its figures mean nothing; it shows that the study works."
+    command = tag("code", str(result.provenance.get("command")))
+    copy = tag("button", "Copy", type="button", class_="copy", aria_label="Copy the command")
     return tag(
         "article",
         tag("p", result.study, class_="eyebrow"),
         tag("h2", result.title, id=f"{name}-title"),
         quick_warning(*quick, [result]),
-        _command(result.provenance.get("command")),
+        tag("div", command, copy, class_="command") if result.provenance.get("command") else None,
         found if result.findings else None,
         measured if result.protocol else None,
         *(table_html(table, f"{name}-table-{n}") for n, table in enumerate(result.tables, 1)),
@@ -118,13 +114,6 @@ def quick_warning(first: str, then: str, results: Iterable[Result]) -> Html | No
     if not any(result.provenance.get("quick") for result in results):
         return None
     return tag("p", tag("strong", first), " ", then, class_="warning", role="note")
-
-
-def _command(command: Any) -> Html | None:
-    if not command:
-        return None
-    copy = tag("button", "Copy", type="button", class_="copy", aria_label="Copy the command")
-    return tag("div", tag("code", str(command)), copy, class_="command")
 
 
 def _figure(figure: Figure, folder: Path, name: str) -> Html:
@@ -153,8 +142,8 @@ def _size(file: Path, content: bytes) -> dict[str, int]:
     if not content.startswith(begin) or len(content) < at + 2 * each:
         kind = suffix[1:].upper()
         raise StudyError(f"figure {file} is not a {kind}, or a damaged one; run the study again.")
-    places = {"width": at, "height": at + each}
-    return {name: int.from_bytes(content[start : start + each], order) for name, start in places.items()}
+    width, height = (int.from_bytes(content[k : k + each], order) for k in (at, at + each))
+    return {"width": width, "height": height}
 
 
 def _origin(provenance: Mapping[str, Any]) -> Html | None:

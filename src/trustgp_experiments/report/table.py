@@ -1,13 +1,45 @@
-"""A table as HTML: grouped by its block, the best in bold, ready to be sorted and filtered."""
-
-from __future__ import annotations
+"""A table as HTML, in which text is escaped: grouped by its block, the best in bold; it sorts and filters."""
 
 import re
+from html import escape
 from typing import Any
 
 from ..core.result import Column, Table
-from .html import Html, join, prose, tag
 from .terminal import best_cells, blocks_of, leading, text_of
+
+VOID = ("img", "input")  # the elements we use that have no end
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def tag(name: str, *children: str | None, **attributes: str | bool | int | None) -> Html:
+    """An element: `tag("p", "1 < 2", class_="note")` is `<p class="note">1 &lt; 2</p>`.
+
+    Html stands as it is, other text is escaped, None is left out. A final underscore of an attribute falls
+    off, others become hyphens; True is the name alone, None and False are left out.
+    """
+    words, names = "", {key: key.rstrip("_").replace("_", "-") for key in attributes}
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            words += f" {names[key]}" if value is True else f' {names[key]}="{escape(str(value))}"'
+    return Html(f"<{name}{words}>" + ("" if name in VOID else f"{join(*children)}</{name}>"))
+
+
+def join(*children: str | None) -> Html:
+    """The children, one after another."""
+    known = (child for child in children if child is not None)
+    return Html("".join(child if isinstance(child, Html) else escape(child) for child in known))
+
+
+def prose(text: str) -> Html:
+    """Plain words in which `code` may stand between backticks; no line begins with ± or %, or ends in ±."""
+    parts = re.split(r"`([^`]+)`", re.sub(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text))
+    return join(*(tag("code", part) if place % 2 else part for place, part in enumerate(parts)))
+
 
 LONG = 12  # rows above which a filter is offered
 WIDE = 18  # letters above which the first column is broken into lines

@@ -1,7 +1,5 @@
 """A study's result in the terminal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich import table as rich_table
@@ -63,10 +61,7 @@ def blocks_of(table: Table) -> dict[Any, list[int]]:
 
 
 def best_cells(table: Table) -> set[tuple[int, int]]:
-    """Row and column of the best number of each column that has a better end, within each block.
-
-    Numbers that are printed alike are equally good.
-    """
+    """Row and column of a block's best numbers, where a column has a better end; alike in print are equal."""
     found = set()
     for place, column in enumerate(table.columns):
         if column.better is None:

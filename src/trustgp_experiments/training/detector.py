@@ -11,8 +11,6 @@ pair first. On a GPU a step is recorded once and played again. Weights are avera
 average is saved, in float16.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json
@@ -27,8 +25,7 @@ from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, g
 
 from trustgp.executors import Processes
 from trustgp.metrics.boxes import corners, generous_overlaps
-from trustgp_experiments.datasets.photographs import load_photographs
-from trustgp_experiments.datasets.scenes import Scenes, scenes
+from trustgp_experiments.datasets.scenes import Scenes, load_photographs, scenes
 from trustgp_experiments.training.detector_network import (
     TRAINED,
     class_precisions,
@@ -44,8 +41,7 @@ WARM_UP = 5  # steps before one is recorded
 
 def rendered(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
     """Pictures, boxes and labels, as arrays: tensors travel as open files, of which there may be few."""
-    first, n = task
-    found = scenes(n, "carry", seed=0, first=first)
+    found = scenes(task[1], "carry", seed=0, first=task[0])
     return found.images.numpy(), [one.numpy() for one in found.boxes], [one.numpy() for one in found.labels]
 
 
@@ -72,10 +68,7 @@ def thing_table(pictures: Scenes) -> tuple[Tensor, Tensor]:
 
 
 def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Pictures mirrored, with another brightness and contrast; cells also upside down and nearer.
-
-    Images are uint8, [n, 3, height, width], boxes [n, k, 4], labels [n, k].
-    """
+    """Pictures uint8 [n, 3, h, w] mirrored, of other brightness, contrast; cells upside down and nearer."""
     n, device = len(images), images.device
     found = pixels(images)
     sign = 1.0 - 2.0 * (torch.rand(n, 2, device=device) < 0.5)
@@ -102,10 +95,7 @@ def varied(images: Tensor, boxes: Tensor, labels: Tensor, *, cells: bool) -> tup
 
 @torch.no_grad()
 def matched(logits: Tensor, boxes: Tensor, true: Tensor, labels: Tensor) -> Tensor:
-    """The query of each thing, exact, [n, k]; of things that are not there any other.
-
-    Logits are [n, Q, C], boxes [n, Q, 4], true ones [n, k, 4], labels [n, k].
-    """
+    """The query of each thing, exact, [n, k], of logits [n, Q, C], boxes [n, Q, 4] and [n, k, 4], labels."""
     queries = logits.shape[1]
     p = logits.float().sigmoid()
     gain = 0.25 * (1 - p) ** 2 * -(p + 1e-8).log() - 0.75 * p**2 * -(1 - p + 1e-8).log()
@@ -175,13 +165,8 @@ class DetectorTraining:
         self.average = copy.deepcopy(network).eval()
         self.cuda = rows[0].device.type == "cuda"
         self.rate, self.decay, self.loss = torch.zeros(3, device=rows[0].device).unbind()
-        self.optimiser = torch.optim.AdamW(
-            network.parameters(),
-            lr=self.rate if self.cuda else options.rate,
-            weight_decay=1e-4,
-            fused=self.cuda,
-            capturable=self.cuda,
-        )
+        fast = {"lr": self.rate if self.cuda else options.rate, "fused": self.cuda, "capturable": self.cuda}
+        self.optimiser = torch.optim.AdamW(network.parameters(), weight_decay=1e-4, **fast)
         self.side = torch.cuda.Stream() if self.cuda else None
         self.graph: torch.cuda.CUDAGraph | None = None
 

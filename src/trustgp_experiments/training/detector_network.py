@@ -1,7 +1,5 @@
 """A small Conditional DETR on an EfficientNet: 128-pixel pictures, two classes, made from nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from torch import Tensor, nn
 
 from trustgp.metrics.boxes import corners, overlaps
 
-from .inference import own_randomness
+from .train import own_randomness
 
 CHANNELS = 112  # of the backbone's last stage
 SIZES = {"ffn_dim": 512, "attention_heads": 4}  # of encoder and decoder
@@ -144,41 +142,32 @@ def class_precisions(
         said = network(part.to(network.device))
         scores += list(said.logits.float().sigmoid().cpu())
         found += list(corners(said.pred_boxes.float()).cpu() * size)
-    return [
-        average_precision(
-            found,
-            [score[:, kind] for score in scores],
-            [some[label == kind] for some, label in zip(boxes, labels, strict=True)],
-        )
-        for kind in range(network.config.num_labels)
-    ]
+
+    def precision(kind: int) -> float:
+        true = [some[label == kind] for some, label in zip(boxes, labels, strict=True)]
+        return average_precision(found, [score[:, kind] for score in scores], true)
+
+    return [precision(kind) for kind in range(network.config.num_labels)]
 
 
-def average_precision(
-    boxes: Sequence[Tensor],
-    scores: Sequence[Tensor],
-    truth: Sequence[Tensor],
-    *,
-    overlap: float = 0.5,
-) -> float:
+def average_precision(boxes: Sequence[Tensor], scores: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
     """Area under precision against recall for one class, precision made to fall (AP as COCO and VOC 2010 do).
 
-    The surest detection comes first; it is right where it overlaps a true box that is still free by `overlap`
+    The surest detection comes first; it is right where it overlaps a true box that is still free by half
     at least, and takes the one that it overlaps most. Of each picture: boxes that were found, left, top,
     right and bottom [k, 4], how sure they are [k], and the true ones [m, 4]. In [0, 1]; nan without any.
     """
     total = sum(len(true) for true in truth)
     if total == 0:
         return float("nan")
-    entries = sorted(
-        ((float(s), i, k) for i, row in enumerate(scores) for k, s in enumerate(row)), key=lambda e: -e[0]
-    )
+    entries = [(float(s), i, k) for i, row in enumerate(scores) for k, s in enumerate(row)]
+    entries.sort(key=lambda entry: -entry[0])
     shares = [overlaps(found, true) for found, true in zip(boxes, truth, strict=True)]
     free = [torch.ones(len(true), dtype=torch.bool) for true in truth]
     right = torch.zeros(len(entries), dtype=torch.float64)
     for place, (_, image, k) in enumerate(entries):
         candidates = torch.where(free[image], shares[image][k], -1.0)
-        if len(candidates) and float(candidates.max()) >= overlap:
+        if len(candidates) and float(candidates.max()) >= 0.5:
             free[image][int(candidates.argmax())] = False
             right[place] = 1.0
     if not len(entries):

@@ -1,9 +1,9 @@
-"""The networks of the demo and the studies, and their training: AdamW, one cycle, shuffles from seeds."""
-
-from __future__ import annotations
+"""Networks of the demo and the studies, how they are trained (AdamW, one cycle, shuffles by seed) and run."""
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,10 +13,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 from torch.nn.functional import mse_loss
 
+from trustgp.data.chunking import chunks
+from trustgp.data.rows import Rows, finite_rows
+from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
 from trustgp.executors.progress import reporting
+from trustgp.likelihoods.prediction import Prediction
+from trustgp.tangents.network import as_matrix, call
 
-from .inference import own_randomness, repeatable
-
+Activation = Callable[[], nn.Module]
+Layers = list[nn.Module]
 Loss = Callable[[Tensor, Tensor], Tensor]
 BatchLoss = Callable[[Tensor], Tensor]  # of rows [E, b], those of each member's batch, to a scalar
 
@@ -37,11 +42,7 @@ class TrainingRecipe:
 
 
 def mlp(
-    widths: Sequence[int],
-    *,
-    activation: Callable[[], nn.Module] = nn.ReLU,
-    dropout: float = 0.0,
-    seed: int = 0,
+    widths: Sequence[int], *, activation: Activation = nn.ReLU, dropout: float = 0.0, seed: int = 0
 ) -> nn.Module:
     """A fully connected network, for example `mlp([21, 200, 200, 7], activation=nn.SiLU)`.
 
@@ -69,7 +70,7 @@ def cnn(
     if not channels or size < 1:
         raise ValueError(f"channels={list(channels)}, size={size}; at least one convolution is needed.")
 
-    def groups() -> Iterator[list[nn.Module]]:
+    def groups() -> Iterator[Layers]:
         for pair in pairwise((1, *channels)):
             yield [nn.Conv2d(*pair, 5, stride=2, padding=2)]
         side = -(-size // 2 ** len(channels))
@@ -79,13 +80,11 @@ def cnn(
     return _stacked(groups(), nn.ReLU, dropout, seed)
 
 
-def _stacked(
-    groups: Iterable[list[nn.Module]], activation: Callable[[], nn.Module], dropout: float, seed: int
-) -> nn.Module:
+def _stacked(groups: Iterable[Layers], activation: Activation, dropout: float, seed: int) -> nn.Module:
     """Groups of layers, made one after another from a seed, with an activation and dropout in between."""
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout={dropout}; a share from 0 to below 1 is needed.")
-    layers: list[nn.Module] = []
+    layers: Layers = []
     with own_randomness(seed, torch.device("cpu")):
         for group in groups:
             if layers:
@@ -107,14 +106,9 @@ def train(
 ) -> nn.Module:
     """A trained copy of the network, in eval mode; the network itself stays as it was.
 
-    Args:
-        network: With fresh weights, or weights to go on from.
-        inputs, targets: Shape [n, ...].
-        seed: Of the shuffling.
-        device: Where to train; None: where the network is.
-        record: On a GPU, record a step once and replay it; False for layers that cannot be recorded.
-        progress: Whether to show a bar in a terminal.
-        recipe: Of `TrainingRecipe`.
+    Rows are [n, ...], the seed is that of the shuffling; a `device` that is None is where the network is. On
+    a GPU a step is recorded once and replayed, but for layers that cannot be (`record=False`). With
+    `progress` there is a bar in a terminal. The recipe is a `TrainingRecipe`.
     """
     how = TrainingRecipe(**recipe)
     (trained,), inputs, targets = _moved([network], inputs, targets, device)
@@ -140,12 +134,8 @@ def train_many(
 
     Their parameters are stacked and a step is one vectorised pass. AdamW is elementwise and the loss a
     sum over members, so each is trained as `train` would with its seed. Not for networks that change
-    their buffers while they train (batch normalisation).
-
-    Args:
-        networks: E of them, of one architecture.
-        seeds: Of each member's shuffling; None: 0, 1, 2, ...
-        inputs, targets, device, progress, recipe: See `train`.
+    their buffers while they train (batch normalisation). Seeds are of each member's shuffling, None: 0, 1,
+    2, ...; for the rest see `train`.
     """
     how = TrainingRecipe(**recipe)
     seeds = list(range(len(networks))) if seeds is None else list(seeds)
@@ -259,3 +249,73 @@ def _record(fill: Callable[[Tensor], None], batch: Tensor) -> tuple[Tensor, torc
     with torch.cuda.graph(graph):
         fill(batch)
     return batch, graph
+
+
+def now(device: str | torch.device) -> float:
+    """The clock, in seconds, once all work on that device is done: on a GPU some may still be under way."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+@torch.no_grad()
+def run_network(network: nn.Module, inputs: Inputs) -> Tensor:
+    """The network's outputs as they are, shape [n] or [n, C], chunk by chunk on its own device."""
+    place = next(network.parameters()).device
+    inputs = to_device(as_inputs(inputs), place)
+    return torch.cat([call(network, take(inputs, index)) for index in chunks(count(inputs), 8192)])
+
+
+def errors(outputs: Tensor, rows: Rows) -> Tensor:
+    """y - f(x) of outputs [n] or [n, C], of a network or of several on average, float64, shape [n, C]."""
+    found = as_matrix(outputs)
+    if found.shape != rows.targets.shape:
+        raise ValueError(
+            f"the network gives {tuple(found.shape)} but the validation targets are "
+            f"{tuple(rows.targets.shape)}; they must agree."
+        )
+    return rows.targets.to(found.device).double() - found.double()
+
+
+def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and population variance over the members, the first dimension; each [n] or [n, C]."""
+    return outputs.mean(dim=0), outputs.var(dim=0, correction=0)
+
+
+def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Prediction:
+    """A prediction without experts, whose mean [n] or [n, C] has this variance and noise [C]: no novelty."""
+    valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
+    shape, blank = (-1,) + (1,) * (mean.ndim - 1), mean.new_zeros(len(mean))
+    return Prediction(
+        mean=mean,
+        epistemic=torch.where(valid.reshape(shape), epistemic, torch.full_like(mean, torch.inf)),
+        aleatoric=noise.to(mean).expand(as_matrix(mean).shape).reshape(mean.shape),
+        excess=torch.zeros_like(mean),
+        novelty=blank,
+        expert=blank.long(),
+        valid=valid,
+    )
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Convolutions whose gradients on a GPU are the same from run to run inside; outside, as it was."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
+
+
+@contextmanager
+def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Seeded weights and dropout inside; outside, torch's generators are as they were."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        # not torch.manual_seed, which would also seed every GPU, and those are not given back
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets import arm, chain
+from trustgp_experiments.datasets import arm
 from trustgp_experiments.datasets.arm import STYLES, random_motion, states
 
 try:
@@ -130,13 +130,13 @@ def random_model(seed):
 @pytest.mark.parametrize("make", [arm_model, lambda: random_model(0), lambda: random_model(1)])
 def test_torques_equal_pinocchios_for_random_states(make):
     model, states = make(), random_states(200)
-    found = chain.inverse_dynamics(model, *states)
+    found = arm.inverse_dynamics(model, *states)
     torch.testing.assert_close(found, rnea(model, *states), rtol=1e-9, atol=1e-9)
 
 
 @needs_pinocchio
 def test_the_arm_of_plain_numbers_is_that_of_pinocchio():
-    plain, read = vars(arm.arm_chain()), vars(chain.read_chain(arm_model()))
+    plain, read = vars(arm.arm_chain()), vars(arm.read_chain(arm_model()))
     assert plain.keys() == read.keys()
     for name in plain:
         assert torch.equal(plain[name], read[name])
@@ -147,17 +147,17 @@ def test_a_model_that_is_no_chain_of_turning_joints_is_refused():
     model = random_model(0)
     model.addJoint(3, pin.JointModelRX(), pin.SE3.Identity(), "branch")
     with pytest.raises(ValueError, match="without branches"):
-        chain.read_chain(model)
+        arm.read_chain(model)
     sliding = pin.Model()
     sliding.addJoint(0, pin.JointModelPX(), pin.SE3.Identity(), "slide")
     with pytest.raises(ValueError, match="PX"):
-        chain.read_chain(sliding)
+        arm.read_chain(sliding)
 
 
 def test_rows_of_several_blocks_are_those_of_one(monkeypatch):
     states = random_states(50)
     whole = arm.inverse_dynamics(arm.arm_chain(), *states)
-    monkeypatch.setattr(chain, "BLOCK", 7)
+    monkeypatch.setattr(arm, "BLOCK", 7)
     torch.testing.assert_close(arm.inverse_dynamics(arm.arm_chain(), *states), whole, rtol=1e-12, atol=1e-12)
 
 

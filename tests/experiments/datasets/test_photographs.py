@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from trustgp_experiments.datasets.photographs import load_photographs
+from trustgp_experiments.datasets.scenes import load_photographs
 
 
 @pytest.fixture

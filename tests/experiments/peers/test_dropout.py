@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from trustgp_experiments.peers import MCDropout, PropagatedDropout, mlp
-from trustgp_experiments.peers.members import with_dropout_on
-from trustgp_experiments.peers.propagation import propagated_variance
-from trustgp_experiments.training.inference import own_randomness
+from trustgp_experiments.peers.members import propagated_variance, with_dropout_on
+from trustgp_experiments.training.train import own_randomness
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -104,7 +103,7 @@ def test_activations_that_work_in_place_change_nothing():
 def test_propagation_in_chunks_gives_the_same(monkeypatch):
     network, inputs = seeded(mlp([4, 8, 2], dropout=0.2)), numbers(13, 4, seed=7)
     whole = propagated_variance(network, inputs)
-    monkeypatch.setattr("trustgp_experiments.peers.propagation.CHUNK_BYTES", 3 * 64 * 8)
+    monkeypatch.setattr("trustgp_experiments.peers.members.CHUNK_BYTES", 3 * 64 * 8)
     torch.testing.assert_close(propagated_variance(network, inputs), whole, rtol=1e-12, atol=0)
 
 

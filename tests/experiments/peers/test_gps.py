@@ -16,7 +16,7 @@ from trustgp.data.rows import Rows
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.prepare import prepare_network
 from trustgp_experiments.peers import LandmarkGP, SubsetGP
-from trustgp_experiments.peers.landmark_gp import JITTER, accumulate, choose_landmarks
+from trustgp_experiments.peers.trusted import JITTER, accumulate, choose_landmarks
 
 SHARED = torch.eye(2, dtype=torch.float64) / 2**0.5
 
@@ -146,7 +146,7 @@ def test_with_every_row_a_landmark_the_sparse_gp_is_the_exact_one(case, new):
 
 def test_sums_over_chunks_are_the_same(case, monkeypatch):
     _, whole = sparse(case)
-    monkeypatch.setattr("trustgp_experiments.peers.landmark_gp.chunk_rows", lambda tangents: 7)
+    monkeypatch.setattr("trustgp_experiments.peers.trusted.chunk_rows", lambda tangents: 7)
     _, pieces = sparse(case)
     torch.testing.assert_close(pieces.values, whole.values, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(pieces.scale(0.1), whole.scale(0.1), rtol=1e-10, atol=0)

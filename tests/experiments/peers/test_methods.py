@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trustgp_experiments.peers import METHODS, Bundle, KronPosterior, fit_methods, mlp
+from trustgp_experiments.peers import METHODS, Bundle, KronPosterior, fit_methods, mlp, registry
 
 NAMES = [
     "network + noise",
@@ -91,7 +91,7 @@ def test_the_two_readings_of_trustgp_share_a_model_and_each_pays_for_it(bundle):
 
 def test_each_that_borrows_work_pays_for_it_once(bundle, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(Bundle, "_now", lambda self: clock[0])
+    monkeypatch.setattr(registry, "now", lambda device: clock[0])
 
     def work() -> str:
         clock[0] += 5.0

@@ -8,18 +8,22 @@ import torch
 
 import trustgp
 from trustgp.experts.witness import Witness
+from trustgp_experiments.core.claim import mean_spread
 from trustgp_experiments.core.result import Setting, read_result
-from trustgp_experiments.core.statistics import mean_spread
 from trustgp_experiments.studies import run_study
-from trustgp_experiments.studies.ablation import trials as ablation_trials
+from trustgp_experiments.studies.ablation import axes as ablation_trials
 from trustgp_experiments.studies.ablation.axes import (
     DEFAULT,
     HEARD,
     KINDS,
     LEFT_OUT,
+    SHARE,
     SMALL,
+    Bench,
     our_axes,
     paper_axes,
+    scores_of,
+    sizes_of,
     trials_of,
 )
 from trustgp_experiments.studies.ablation.observations import (
@@ -34,7 +38,6 @@ from trustgp_experiments.studies.ablation.observations import (
     moderate_hardly_hurts,
 )
 from trustgp_experiments.studies.ablation.study import draw_ablation
-from trustgp_experiments.studies.ablation.trials import SHARE, Bench, scores_of, sizes_of
 
 # --- the rules, on made-up numbers -----------------------------------------------------------
 

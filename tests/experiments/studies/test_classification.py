@@ -17,20 +17,18 @@ from trustgp_experiments.core.result import Setting, read_result
 from trustgp_experiments.peers import ClassAnswer
 from trustgp_experiments.peers.registry import CLASS_METHODS, Fitted
 from trustgp_experiments.report.page import write_report
-from trustgp_experiments.studies.classification.images import (
-    QUICK_ROWS,
-    UNIFORM,
-    VALIDATION,
-    foreign_to,
-    make_images,
-    shifts_of,
-)
 from trustgp_experiments.studies.classification.scores import (
     AXES,
+    QUICK_ROWS,
     SCORES,
+    UNIFORM,
+    VALIDATION,
     class_findings,
     class_tables,
+    foreign_to,
+    make_images,
     score_method,
+    shifts_of,
 )
 from trustgp_experiments.studies.classification.study import RATES, train_bundle
 

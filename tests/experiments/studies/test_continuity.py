@@ -12,7 +12,7 @@ from trustgp_experiments.core.result import Setting
 from trustgp_experiments.datasets import load
 from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.continuity import study as continuity
-from trustgp_experiments.studies.continuity.jumps import (
+from trustgp_experiments.studies.continuity.study import (
     borders_on_lines,
     cell_borders,
     jumps_of,

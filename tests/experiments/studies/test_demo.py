@@ -10,7 +10,7 @@ from trustgp.cli import main
 from trustgp.likelihoods.prediction import Prediction
 from trustgp_experiments.demo import arm as demo_arm
 from trustgp_experiments.demo import run as demo
-from trustgp_experiments.demo.toy import border_jumps
+from trustgp_experiments.demo.run import border_jumps
 
 pytest.importorskip("matplotlib")
 

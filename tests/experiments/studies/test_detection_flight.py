@@ -8,7 +8,7 @@ import torch
 
 import trustgp
 from trustgp.detection import DetectionRunner, Detections
-from trustgp_experiments.studies.detection.flight import VERDICTS, draw_frame, flight_gif
+from trustgp_experiments.studies.detection.study import VERDICTS, draw_frame, flight_gif
 
 Image = pytest.importorskip("PIL.Image")
 

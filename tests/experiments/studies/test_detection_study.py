@@ -11,12 +11,15 @@ from detection.conftest import conditional_detr, pictures
 
 from trustgp.detection import Detection, Things
 from trustgp_experiments.studies import run_study
-from trustgp_experiments.studies.detection.peers import Decoder, Found, find, with_background
-from trustgp_experiments.studies.detection.pictures import (
+from trustgp_experiments.studies.detection.peers import (
     FAMILIAR,
     NOVEL,
+    Decoder,
+    Found,
     PictureSet,
+    find,
     make_scenes,
+    with_background,
 )
 from trustgp_experiments.studies.detection.scores import (
     EAGER,
@@ -27,13 +30,14 @@ from trustgp_experiments.studies.detection.scores import (
     _calibration,
     _several,
     _worst,
+    findings,
     hits,
     right,
     strange,
+    tables,
     told_apart,
     told_by_all,
 )
-from trustgp_experiments.studies.detection.tables import findings, tables
 from trustgp_experiments.training.detector_network import trained
 
 LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)

@@ -14,9 +14,8 @@ import trustgp
 from trustgp.cli import main
 from trustgp_experiments import studies
 from trustgp_experiments.core.result import Column, Figure, Result, Setting, StudyError, Table, provenance
-from trustgp_experiments.report.html import Html, join, prose, tag
 from trustgp_experiments.report.page import read_results, write_report
-from trustgp_experiments.report.table import sort_value, table_html
+from trustgp_experiments.report.table import Html, join, prose, sort_value, table_html, tag
 
 EVIL = """<script>window.bad = 1</script>"><img src=x onerror="window.bad=1">'&`<b>`"""
 METHODS = ("constant noise", "ensemble of 5", "MC-dropout", "rLaplace", "trustgp", "trustgp corrected")

@@ -8,7 +8,7 @@ import pytest
 import trustgp
 from trustgp.executors.progress import LOGGER, reporting
 from trustgp_experiments.core import stage_timer as memory
-from trustgp_experiments.core.stage_timer import Ledger, Peak, _Clock, stages, status_bytes
+from trustgp_experiments.core.stage_timer import Ledger, Peak, stages, status_bytes
 
 
 def test_every_second_of_a_fit_belongs_to_a_stage(case):
@@ -33,7 +33,7 @@ def test_every_second_of_a_fit_belongs_to_a_stage(case):
 
 def test_a_stage_lasts_until_the_next_begins_and_adds_up_when_it_comes_again(monkeypatch):
     ticks = iter((0.0, 1.0, 3.0, 7.0, 15.0))
-    monkeypatch.setattr(_Clock, "_now", lambda _: next(ticks))
+    monkeypatch.setattr(memory, "now", lambda _: next(ticks))
     with stages("cpu") as ledger, reporting(enabled=False) as report:
         for name in ("one", "two", "one", "one"):
             report.begin(name)

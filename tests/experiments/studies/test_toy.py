@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from trustgp_experiments.core.statistics import change, mean_spread, words
+from trustgp_experiments.core.claim import change, mean_spread, words
 from trustgp_experiments.core.toy import NUM_EXPERTS, toy_data
 from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.toy import study as toy

@@ -1,7 +1,5 @@
 """The paper's four observations about its settings: each a rule on numbers, and its verdict in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,11 +111,7 @@ OBSERVATIONS = (
 def judge(
     observation: Observation, curves: Mapping[str, Sequence[Curve]], titles: Mapping[str, str]
 ) -> tuple[str, str]:
-    """The verdict, and a sentence with the numbers behind it; curves and titles by axis.
-
-    "confirmed" where the rule holds on each of its axes for every kind of prediction, "contradicted" where it
-    never does, else "confirmed in part".
-    """
+    """The verdict, and a sentence with the numbers behind it; curves and titles are by axis."""
     found = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
     claim = Claim(observation.claim, [check for checks in found.values() for check in checks])
     count = f" ({claim.held} of {len(claim.checks)})" if claim.verdict == "confirmed in part" else ""

@@ -1,7 +1,5 @@
 """`trustgp study ablation`: what does each setting of the method bring?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,13 +9,12 @@ from trustgp import plots
 from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
+from ...core.claim import change, words
 from ...core.grid import Grid, Place, work_ahead
 from ...core.pivot import Measure, Pivot, flat_measure
 from ...core.result import Column, Figure, Result, Setting, Table, provenance
-from ...core.statistics import change, words
-from .axes import HEARD, KINDS, NUM_EXPERTS, QUICK_EXPERTS, Axis, our_axes, paper_axes, trials_of
+from .axes import EXPERTS, HEARD, KINDS, SHARE, Axis, Bench, our_axes, paper_axes, trials_of
 from .observations import GAIN, LITTLE, OBSERVATIONS, Curve, judge
-from .trials import SHARE, Bench
 
 FITTED = "fitted"  # stands for a kind of prediction where sizes and times are, which all kinds share
 SIZES = (
@@ -54,6 +51,9 @@ def run(setting: Setting) -> Result:
     shown = {axis.name: PAPER for axis in paper} | {axis.name: OURS for axis in ours}
     draw_ablation(axes, cells, shown, setting.out / "ablation.png")
     verdicts = verdicts_of(paper, grid)
+    told = {claim: verdict for claim, (verdict, _) in verdicts.items()}
+    origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
+    origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
     return Result(
         study="ablation",
         title="What does each setting of the method bring?",
@@ -61,20 +61,8 @@ def run(setting: Setting) -> Result:
         tables=tables(paper, ours, grid),
         figures=[Figure("ablation.png", "NLL against each setting", CAPTION)],
         findings=[*(sentence for _, sentence in verdicts.values()), *on_our_axes(ours, grid)],
-        numbers={
-            "axes": cells,
-            "observations": {claim: verdict for claim, (verdict, _) in verdicts.items()},
-            "seeds": runs,
-        },
-        provenance=provenance(
-            setting,
-            "ablation",
-            data=about[0]["source"],
-            split=about[0]["about"],
-            rows=[one["rows"] for one in about],
-            network=arm_recipe(setting.quick).words(),
-            fits=len(runs[0]),
-        ),
+        numbers={"axes": cells, "observations": told, "seeds": runs},
+        provenance=provenance(setting, "ablation", **origin),
     )
 
 
@@ -182,10 +170,7 @@ def _on_axis(axis: Axis, grid: Grid) -> str:
 
 
 def draw_ablation(axes: Sequence[Axis], cells: Cells, shown: Mapping[str, Sequence[str]], path: Path) -> None:
-    """NLL against every setting, mean over seeds with its spread; a shaded strip is the default.
-
-    Cells are mean and spread of the NLL, by axis, setting and kind of prediction; `shown` kinds are by axis.
-    """
+    """NLL against every setting, mean and spread by axis, setting and kind; a strip is the default."""
     count = -(-len(axes) // COLUMNS)
     with plots.figure(path, width=12.0, height=2.7 * count + 0.5, dpi=100) as figure:
         panels = figure.subplots(count, COLUMNS, squeeze=False).flatten()
@@ -236,12 +221,12 @@ def _draw_kind(panel: Any, kind: str, values: Mapping[int, Sequence[float]], *, 
 
 def _protocol(setting: Setting, about: Mapping[str, Any]) -> list[str]:
     """How it was measured on these rows, a paragraph each."""
-    experts = QUICK_EXPERTS if setting.quick else NUM_EXPERTS
     rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
     return [
         f"Data: {about['about']} Every test row is scored.",
         f"Network: {arm_recipe(setting.quick).words()}, trained once a seed and shared by all settings. One "
-        f"setting is turned at a time; all others stay at the library's defaults, with {experts} experts.",
+        "setting is turned at a time; all others stay at the library's defaults, with "
+        f"{setting.sized(*EXPERTS)} experts.",
         "On the paper's axes (experts, subset, both stages of pruning, active rows) the experts speak "
         "alone, without the witness, so that they are what is measured. Three predictions are scored: the "
         "network's own, the corrected one, and the plain variance, which is the paper's: evidence only. On "

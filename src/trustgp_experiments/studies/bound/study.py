@@ -1,10 +1,4 @@
-"""`trustgp study bound`: how much of the kernel does a division throw away?
-
-A division keeps the kernel within experts and drops it between them. The paper's bound is the share of the
-squared kernel that is dropped; a good division is far below a random one of the same sizes.
-"""
-
-from __future__ import annotations
+"""`trustgp study bound`: how much of the kernel does a division into experts throw away?"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +21,7 @@ from trustgp.fitting.prepare import prepare_network
 from ...core.arm import arm_recipe, arm_rows
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
+from ...core.recipes import Pair
 from ...core.result import Column, Figure, Result, Setting, provenance
 from ...core.toy import NETWORKS, WIDTH, toy_data
 
@@ -60,6 +55,9 @@ def run(setting: Setting) -> Result:
     grid = Grid.run(setting, one_seed, cases, axes=AXES, read=_read, ahead=cases[::-1])
     runs = {data: grid.parts[data,] for data in DATA}
     draw_bound(grid, setting.out / "bound.png")
+    origin: dict[str, Any] = {"data": {data: found[0]["source"] for data, found in runs.items()}}
+    origin["rows"] = {data: [run["rows"] for run in found] for data, found in runs.items()}
+    origin["networks"] = {"toy": f"1-{WIDTH}-1 tanh", "arm": arm_recipe(setting.quick).words()}
     return Result(
         study="bound",
         title="How much of the kernel falls between the experts?",
@@ -68,34 +66,26 @@ def run(setting: Setting) -> Result:
         figures=[Figure("bound.png", "Kernel mass between experts against their number", CAPTION)],
         findings=[*(_finding(grid, data) for data in DATA), *_on_components(grid)],
         numbers={"seeds": runs},
-        provenance=provenance(
-            setting,
-            "bound",
-            data={data: found[0]["source"] for data, found in runs.items()},
-            rows={data: [run["rows"] for run in found] for data, found in runs.items()},
-            networks={"toy": f"1-{WIDTH}-1 tanh", "arm": arm_recipe(setting.quick).words()},
-        ),
+        provenance=provenance(setting, "bound", **origin),
     )
 
 
 def one_seed(setting: Setting, data: str, seed: int) -> dict[str, Any]:
     """What is dropped on one network, as JSON."""
-    experts, components = EXPERTS[data][setting.quick], COMPONENTS[data][setting.quick]
+    counts = EXPERTS[data][setting.quick], COMPONENTS[data][setting.quick]
     made, recipe = toy_data(), setting.sized(*NETWORKS)
     if data == "arm":
         made, recipe = arm_rows(seed=seed, quick=setting.quick), arm_recipe(setting.quick)
     network = recipe.train(made.train, seed=seed, **setting.place)
-    progress = setting.place["progress"]
-    found = shares_of(network, made.train, experts, components, seed=seed, progress=progress)
+    found = shares_of(network, made.train, *counts, seed, not setting.console.quiet)
     return {"source": made.source, "rows": len(made.train[0]), "shares": found}
 
 
 def shares_of(
     network: nn.Module,
-    rows: tuple[Tensor, Tensor],
+    rows: Pair,
     experts: Sequence[int],
     components: Sequence[int],
-    *,
     seed: int,
     progress: bool,
 ) -> list[dict[str, Any]]:
@@ -126,9 +116,7 @@ def shares_of(
             labels = {"ours": ours[sample], "random": random[sample]}
             entry: dict[str, Any] = {"components": q, "asked": count, "experts": partition.gate.num_experts}
             for name, kernel in kernels.items():
-                entry[name] = {
-                    kind: between_share(kernel, label, len(read)) for kind, label in labels.items()
-                }
+                entry[name] = {kind: between_share(kernel, own, len(read)) for kind, own in labels.items()}
             found.append({**entry, "reported": float(bound)})
     return found
 

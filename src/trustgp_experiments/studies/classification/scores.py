@@ -1,6 +1,4 @@
-"""One method on every set of test images: what the classification study writes down, its tables and words."""
-
-from __future__ import annotations
+"""Images of the classification study, every method on them, and what it writes down: tables and words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +9,81 @@ from torch import Tensor
 from trustgp import metrics
 
 from ...core import cases
-from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, Test, number
-from ...core.claim import Claim, at_most
+from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, Case, Test, number, shares_between
+from ...core.claim import Claim, at_most, words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Table
-from ...core.statistics import words
+from ...datasets import Images, add_noise, load_images, rotate, uniform_noise
 from ...peers.registry import Fitted
-from .images import NAMES, UNIFORM, foreign_to, shifts_of
+from ..runtime.rows import patterns
+
+TRAINED = ("fashion_mnist", "mnist")
+NAMES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+VALIDATION = 5_000  # images split off the training images
+DEGREES, QUICK_DEGREES = (15, 30, 45, 60, 90), (45,)
+NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.2,)
+UNIFORM = "uniform noise"
+QUICK_ROWS = {"train": 240, "validation": 80, "test": 60}
+
+
+def foreign_to(trained: str) -> str:
+    """The other set of images."""
+    return next(name for name in TRAINED if name != trained)
+
+
+def make_images(trained: str, *, seed: int, quick: bool) -> Case:
+    """Load, split by the seed, distort and scale.
+
+    Pixels from 0 to 1 are scaled by the mean and the standard deviation of all training pixels, after
+    they were distorted. Where it must be quick, some hundred images of each part, generated ones where there
+    are no others.
+    """
+    whole, made = _load(trained, "train", quick)
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed))
+    held = order[: QUICK_ROWS["validation"] if quick else VALIDATION]
+    kept = order[len(held) :][: QUICK_ROWS["train"] if quick else None]
+    pixels, labels = _floats(whole), whole.labels
+    centre, spread = pixels[kept].mean(), pixels[kept].std()
+
+    def scaled(images: Tensor) -> Tensor:
+        return (images - centre) / spread
+
+    test, other = (_load(name, "test", quick)[0] for name in (trained, foreign_to(trained)))
+    familiar = _floats(test)
+    tests: dict[str, Test] = {IN_DOMAIN: (scaled(familiar), test.labels)}
+    tests[foreign_to(trained)] = scaled(_floats(other)), None
+    if trained == "fashion_mnist":
+        turned = {f"rotated {d}": rotate(familiar, d) for d in (QUICK_DEGREES if quick else DEGREES)}
+        levels = QUICK_NOISES if quick else NOISES
+        noisy = {f"noisy {level:g}": add_noise(familiar, level, seed=seed) for level in levels}
+        tests |= {name: (scaled(images), test.labels) for name, images in (turned | noisy).items()}
+        tests[UNIFORM] = scaled(uniform_noise(len(test), seed=seed)), None
+    return Case((scaled(pixels[kept]), labels[kept]), (scaled(pixels[held]), labels[held]), tests, made)
+
+
+def shifts_of(names: list[str]) -> list[str]:
+    """The names of tests that show the trained images distorted."""
+    return [name for name in names if name.startswith(("rotated", "noisy"))]
+
+
+def _floats(images: Images) -> Tensor:
+    """Pixels from 0 to 1, shape [n, 1, height, width]."""
+    return images.pixels[:, None].float() / 255
+
+
+def _load(name: str, part: str, quick: bool) -> tuple[Images, bool]:
+    """The images, all of them or a few, and whether they are stand-ins."""
+    if not quick:
+        return load_images(name, part), False
+    few = QUICK_ROWS["train"] + QUICK_ROWS["validation"] if part == "train" else QUICK_ROWS["test"]
+    try:
+        whole = load_images(name, part)
+    except FileNotFoundError:  # enough to see that the study runs
+        pixels, labels = patterns(few, TRAINED.index(name), seed=100 + len(part))
+        return Images((255 * pixels[:, 0]).byte(), labels), True
+    return Images(whole.pixels[:few], whole.labels[:few]), False
+
 
 BARS = 40  # of a histogram
 KEPT = 101  # points of a risk-coverage curve
@@ -38,15 +103,16 @@ APART = tuple(
     for key, name, better in (("auroc", "AUROC", "high"), ("fpr95", "FPR95", "low"))
     for score, told in SCORES.items()
 )
+WHOLE = {
+    "Probabilities on every labelled set of images": RIGHT,
+    "Every set of images told from familiar ones": APART,
+}
 TEMPERATURE, SOFTMAX = "temperature scaling", "softmax"
 WANTED = 0.99  # AUROC of the latent variance
 
 
 def score_method(fitted: Fitted, tests: Mapping[str, Test], foreign: str, device: str) -> dict[str, Any]:
-    """Scores by test set and what the method costs, see `score_tests`, and curves to draw.
-
-    `foreign` is the test set that is drawn beside the familiar one.
-    """
+    """See `score_tests`; and curves to draw, of the `foreign` test set beside the familiar one."""
     curves: dict[str, Any] = {}
     familiar_labels = tests[IN_DOMAIN][1]
     assert familiar_labels is not None, "familiar images have labels"
@@ -80,15 +146,12 @@ def novelty_scores(said: Any) -> dict[str, Tensor]:
 
 
 def _right(probabilities: Tensor, labels: Tensor) -> dict[str, Any]:
+    """By the keys of `RIGHT`."""
     wrong = (probabilities.argmax(dim=1) != labels).double()
-    found = {
-        "nll": metrics.class_nll(probabilities, labels).mean(),
-        "ece": metrics.expected_calibration_error(probabilities, labels),
-        "accuracy": metrics.accuracy(probabilities, labels),
-        "brier": metrics.brier(probabilities, labels).mean(),
-        "aurc": metrics.selective_risk(1 - probabilities.amax(dim=1), wrong).mean(),
-    }
-    return {name: number(value) for name, value in found.items()}
+    rows = (metrics.class_nll, metrics.expected_calibration_error, metrics.accuracy, metrics.brier)
+    values = [measure(probabilities, labels).mean() for measure in rows]
+    values.append(metrics.selective_risk(1 - probabilities.amax(dim=1), wrong).mean())
+    return {measure.key: number(value) for measure, value in zip(RIGHT, values, strict=True)}
 
 
 def _pair_curves(
@@ -98,32 +161,22 @@ def _pair_curves(
     losses = torch.cat([wrong, torch.ones_like(strange["entropy"])])
     curves = {}
     for name, here in familiar.items():
-        risk = metrics.selective_risk(torch.cat([here, strange[name]]), losses)
+        both = torch.cat([here, strange[name]])
+        risk, edges = metrics.selective_risk(both, losses), _edges(both, even=name == "entropy")
         places = torch.linspace(0, len(risk) - 1, KEPT).round().long().to(risk.device)
-        edges = _edges(torch.cat([here, strange[name]]), even=name == "entropy")
-        curves[name] = {
-            "edges": edges.tolist(),
-            "in": _shares(here, edges),
-            "out": _shares(strange[name], edges),
-            "risk": risk[places].tolist(),
-            "area": number(risk.mean()),
-        }
+        sides = {"in": shares_between(here, edges), "out": shares_between(strange[name], edges)}
+        told = {"risk": risk[places].tolist(), "area": number(risk.mean())}
+        curves[name] = {"edges": edges.tolist(), **sides, **told}
     return curves
 
 
 def _edges(both: Tensor, *, even: bool) -> Tensor:
     """Of the bars, from the smallest to the largest number of both kinds: evenly, or by equal factors."""
-    both = both[torch.isfinite(both)]
+    both = both[both.isfinite()]
     if even:
         return torch.linspace(0.0, max(float(both.max()), 1e-12), BARS + 1, dtype=torch.float64)
     both = both.clamp_min(max(1e-12, 1e-9 * float(both.max())))
     return torch.logspace(float(both.min().log10()), float(both.max().log10()) + 1e-9, BARS + 1).double()
-
-
-def _shares(values: Tensor, edges: Tensor) -> list[float]:
-    """Share of the values in each bar; those beyond an end are counted in the last bar there."""
-    place = torch.bucketize(values.cpu(), edges[1:-1])
-    return (torch.bincount(place, minlength=BARS).double() / len(values)).tolist()
 
 
 def class_tables(grid: Grid, *more: Table) -> list[Table]:
@@ -142,11 +195,7 @@ def class_tables(grid: Grid, *more: Table) -> list[Table]:
         measures = [NLL.at(test, digits=3, tested=test) for test in tests]
         note = "Rotated by so many degrees; with Gaussian noise of so much std in every pixel from 0 to 1."
         distorted.append(Pivot(f"NLL on distorted {named}", METHOD, measures, at, note=note))
-        whole = {
-            "Probabilities on every labelled set of images": RIGHT,
-            "Every set of images told from familiar ones": APART,
-        }
-        for title, measures in whole.items():
+        for title, measures in WHOLE.items():
             title = f"{title}, trained on {named}"
             every.append(Pivot(title, cases.TESTED, measures, at, NAMES, block="tested on"))
     headline = [pivot.table(grid) for pivot in (*near, *foreign, *distorted)]

@@ -1,7 +1,5 @@
 """`trustgp study classification`: CNNs, their probabilities, and whether foreign images are told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,8 +16,19 @@ from ...core.grid import Grid
 from ...core.recipes import MEMBERS, NetworkRecipe
 from ...core.result import Figure, Result, Setting, provenance
 from ...peers import CLASS_METHODS, Bundle, DropoutClassifier, cnn, fit_methods
-from .images import DEGREES, NAMES, NOISES, TRAINED, VALIDATION, foreign_to, make_images
-from .scores import AXES, class_findings, class_tables, score_method
+from .scores import (
+    AXES,
+    DEGREES,
+    NAMES,
+    NOISES,
+    TRAINED,
+    VALIDATION,
+    class_findings,
+    class_tables,
+    foreign_to,
+    make_images,
+    score_method,
+)
 
 Runs = Mapping[str, Sequence[dict[str, Any]]]  # by what trained, the part of each seed
 Curves = Mapping[str, Mapping[str, Any]]  # of one seed, by method: what was kept to draw, by test set
@@ -86,15 +95,13 @@ def train_bundle(setting: Setting, case: Case, seed: int) -> tuple[Bundle, float
         return float(class_nll(said.probabilities, held[1]).mean())
 
     best = min(RATES, key=loss)
-    return recipe.bundle(rows, held, seed=seed, dropout_network=dropping[best], **place), best
+    return recipe.bundle(rows, held, seed=seed, dropping=dropping[best], **place), best
 
 
 def _figures(setting: Setting, runs: Runs) -> list[Figure]:
     """Of seed 0."""
-    curves = {
-        trained: {method: scores["curves"] for method, scores in found[0]["methods"].items()}
-        for trained, found in runs.items()
-    }
+    methods = {trained: found[0]["methods"] for trained, found in runs.items()}
+    curves = {trained: {m: scores["curves"] for m, scores in by.items()} for trained, by in methods.items()}
     first, out = curves[TRAINED[0]], setting.out
     known = next(iter(first.values()))
     draw_reliability(first, [test for test in SHOWN if test in known], out / "reliability.png")
@@ -124,10 +131,7 @@ def draw_reliability(curves: Curves, tests: Sequence[str], path: Path) -> None:
 
 
 def draw_histograms(trainings: Mapping[str, Curves], score: str, label: str, path: Path) -> None:
-    """Histograms of a score on familiar and on foreign images, a panel for each method that has it.
-
-    By what trained; the score is "entropy", "variance" or "information", the label that of its axis.
-    """
+    """Histograms of a score on familiar and foreign images, by what trained, for methods that have it."""
     trained, first = next(iter(trainings.items()))
     methods = [method for method in first if score in first[method][foreign_to(trained)]]
     with plots.figure(path, width=2.1 * len(methods) + 0.8, height=2.1 * len(trainings) + 0.5) as figure:

@@ -1,6 +1,4 @@
-"""What else puts an error bar on a detector: passes with dropout, an ensemble, Laplace on the last layer."""
-
-from __future__ import annotations
+"""Pictures of the detection study, and other error bars of a detector: dropout, an ensemble, Laplace."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +8,80 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trustgp.detection import Things
 from trustgp.detection.query_rows import Detection, kept, probabilities
 from trustgp.metrics.boxes import corners, overlaps
 
+from ...datasets.scenes import CLASSES, load_photographs, scenes
 from ...peers import LaplaceClassifier
-from .pictures import PictureSet
+from ...training.detector_network import pixels
+
+FAMILIAR = "familiar"
+NOVEL = "novel things"
+SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """Images as the detector takes them, and what is in them; `known` says which things it was trained on."""
+
+    images: Tensor
+    things: list[Things]
+    known: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class World:
+    """What one detector is studied on."""
+
+    detector: tuple[str, ...]  # names of the weights: its own, and of the other members of an ensemble
+    classes: tuple[str, ...]  # names of what it finds
+    fit: PictureSet  # it was trained on these
+    validation: PictureSet
+    tests: dict[str, PictureSet]  # `FAMILIAR` is what the others are told apart from
+
+
+def make_scenes(*, seed: int, many: int, some: int) -> World:
+    """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test."""
+
+    def drawn(n: int, style: str, **options: int) -> PictureSet:
+        return _labelled(scenes(n, style, **options), len(CLASSES))
+
+    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "novel"}
+    return World(
+        detector=("scenes", "scenes-1", "scenes-2"),
+        classes=CLASSES,
+        fit=drawn(many, "carry", seed=0, first=seed * many),
+        validation=drawn(some, "carry", seed=SEEDS["validation"] + seed),
+        tests={name: drawn(some, style, seed=SEEDS["test"] + seed) for name, style in styles.items()},
+    )
+
+
+def make_cells(*, quick: bool) -> World:
+    """BCCD's own split, and all raccoons."""
+
+    most = 24 if quick else None
+    parts = [load_photographs("bccd", part) for part in ("train", "val", "test")]
+    fit, held, test = (_labelled(part, len(part.kinds), most) for part in parts)
+    raccoons = _labelled(load_photographs("raccoon", "all"), 0, most)
+    return World(("cells",), parts[0].kinds, fit, held, {FAMILIAR: test, "raccoons": raccoons})
+
+
+def _labelled(found: Any, known: int, most: int | None = None) -> PictureSet:
+    """Of `Scenes` or `Photographs`; so many of their kinds are known."""
+    things = list(map(Things, found.boxes[:most], found.labels[:most]))
+    return PictureSet(pixels(found.images[:most]), things, known)
+
+
+def counted(pictures: PictureSet, names: Sequence[str]) -> dict[str, int]:
+    """How many pictures and things of each kind."""
+    labels = [int(k) for one in pictures.things for k in one.labels]
+    kinds = {name: labels.count(i) for i, name in enumerate(names)} if pictures.known else {}
+    return {"pictures": len(pictures), "things": len(labels), **kinds}
+
 
 PASSES = 20
 BATCH = 25  # pictures at a time
@@ -108,10 +175,7 @@ class Decoder:
         return found
 
     def again(self, image: Tensor, query: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities [m, C + 1] and boxes in pixels [m, 4] of one pass with dropout.
-
-        Of the detections image, query, [m] each; the size is width and height twice, [4].
-        """
+        """Probabilities [m, C + 1] and boxes [m, 4] of a pass with dropout; image, query: detections [m]."""
         with dropping_decoder(self.network) as decoder:
             hidden = decoder(*self.given[0], **self.given[1]).last_hidden_state[image, query]
         logits = with_background(self.network.class_labels_classifier(hidden), self.network.config.num_labels)
@@ -133,10 +197,7 @@ def _same(chances: Tensor, boxes: Tensor, image: Tensor, mine: Tensor) -> tuple[
 
 
 def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:
-    """laplace-torch's Kronecker posterior of the detector's class head alone, on what that is given.
-
-    The labels of training and held-out detections are what they have found; the last class: nothing.
-    """
+    """laplace-torch's posterior of the class head, on what it is given; labels: what was found, or none."""
     head, linear = network.class_labels_classifier, nn.Linear(train.hidden.shape[1], train.logits.shape[1])
     for own, given in ((linear.weight, head.weight), (linear.bias, head.bias)):
         own.data.zero_()[: len(given)] = given.data

@@ -1,23 +1,99 @@
-"""`trustgp study detection`: a detector that knows when it does not know, as the paper's second task."""
+"""`trustgp study detection`: a detector that knows when it does not know, and a film of a flight with it."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torch import Tensor
+
 from trustgp import plots
-from trustgp.detection import Detection, DetectionModel, fit_detector
-from trustgp.monitor.monitor import Monitor
+from trustgp.detection import Detection, DetectionModel, Detections, fit_detector
+from trustgp.monitor.monitor import INVALID, OK, UNCERTAIN, Monitor, Verdict
+from trustgp.monitor.monitor import NOVEL as NOVEL_FRAME
+from trustgp.plots.boxes import CALM, MIDDLE, ink_on, shade_of
 
 from ...core.result import Figure, Result, Setting, provenance
+from ...datasets.scenes import CLASSES, flight
 from ...peers.tuning import likeliest_temperature
-from ...training.detector_network import class_precisions, trained
-from .flight import flight_gif
-from .peers import find, last_layer_laplace
-from .pictures import FAMILIAR, NOVEL, World, counted, make_cells, make_scenes
-from .scores import LATENT, OURS, hits, right, time_calls, told_apart, told_by_all
-from .tables import findings, tables
+from ...training.detector_network import class_precisions, pixels, trained
+from .peers import FAMILIAR, NOVEL, World, counted, find, last_layer_laplace, make_cells, make_scenes
+from .scores import LATENT, OURS, findings, hits, right, tables, time_calls, told_apart, told_by_all
+
+COLOURS = 40  # of the pictures; those of verdicts and of novelty come on top
+SOFT = 0.6  # pixels by which a picture is smoothed: noise is what makes a film large
+VERDICTS = {OK: CALM, UNCERTAIN: MIDDLE, NOVEL_FRAME: plots.RED, INVALID: plots.GREY}
+
+
+def flight_gif(
+    model: DetectionModel,
+    path: Path,
+    *,
+    threshold: float,
+    monitor: Callable[[Tensor], Verdict],
+    frames: int = 60,
+    fps: float = 8.0,
+) -> list[Verdict]:
+    """Writes a GIF of a flight: boxes coloured by novelty, the verdict, and the novelty so far.
+
+    Returns what the monitor said of each frame, of which it is given a picture as the detector takes it,
+    [3, h, w]. The threshold of colours and of the line in the trace need not be the monitor's own.
+    """
+    if frames < 2 or not fps > 0:
+        raise ValueError(f"frames={frames}, fps={fps}; at least 2 frames are needed, and fps above 0.")
+    said, trace, film = [], [], []
+    with torch.no_grad():
+        for image in flight(frames, side=model.size[0]).images:
+            given = pixels(image[None])[0]
+            (found,) = model.predict(given)
+            said.append(monitor(given))
+            trace.append(found.summary["novelty"])
+            film.append(draw_frame(image, found, said[-1].status, trace, frames=frames, threshold=threshold))
+    _write_gif(film, path, fps)
+    return said
+
+
+def draw_frame(
+    image: Tensor, found: Detections, status: str, trace: Sequence[float], *, frames: int, threshold: float
+) -> Image.Image:
+    """A picture, uint8 [3, side, side], with its detections; above it the verdict, below the novelty so far.
+
+    The trace holds the largest novelty of each of the `frames` pictures up to this one; it is drawn up to
+    three times the threshold, and what is higher stands at the top.
+    """
+    smooth = Image.fromarray(image.permute(1, 2, 0).cpu().numpy()).filter(ImageFilter.GaussianBlur(SOFT))
+    told, stream = np.clip(trace, 0.0, 3 * threshold), BytesIO()
+    with plots.figure(None, width=3.0, height=3.9) as drawn:
+        picture, strip = drawn.subplots(2, 1, height_ratios=(5, 1))
+        strip.axhline(threshold, color=plots.GREY, linestyle="--", linewidth=1.0)
+        strip.plot(told, color=plots.INK)
+        last = plots.colour_of(trace[-1], threshold)
+        strip.plot(len(told) - 1, told[-1], "o", color=last, markeredgecolor=plots.INK, clip_on=False)
+        strip.set(xlim=(0, frames - 1), ylim=(0, 3 * threshold), xticks=[], yticks=[])
+        strip.set_title("novelty; dashed: the threshold", fontsize=7)
+        colour = VERDICTS[status]
+        style = {"color": ink_on(shade_of(colour)), "backgroundcolor": colour}
+        drawn.suptitle(f"{status}, frame {len(trace)} of {frames}", fontsize=10, **style)
+        plots.detections(np.array(smooth), found, names=CLASSES, threshold=threshold, axes=picture)
+        drawn.savefig(stream, dpi=100)
+    return Image.open(stream).convert("RGB")
+
+
+def _write_gif(film: Sequence[Image.Image], path: Path, fps: float) -> None:
+    """One palette for all frames, and no dithering, which would look like noise."""
+    sheet = Image.fromarray(np.concatenate([np.asarray(frame) for frame in film[:: max(1, len(film) // 8)]]))
+    colours = (sheet.quantize(COLOURS, method=Image.Quantize.MEDIANCUT).getpalette() or [])[: 3 * COLOURS]
+    # however small what has them
+    fixed = [*map(shade_of, VERDICTS.values()), *(plots.colour_of(k / 8) for k in range(9))]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*colours, *(round(255 * part) for shade in fixed for part in shade)])
+    flat = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
+    options = {"duration": round(1000 / fps), "loop": 0, "optimize": True}
+    flat[0].save(path, save_all=True, append_images=flat[1:], **options)
+
 
 LABELLED = (FAMILIAR, "flight")
 FALSE_ALARM = 0.05  # of the monitor in the flight
@@ -106,16 +182,15 @@ def _cells(setting: Setting, seed: int) -> dict[str, Any]:
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     """With times and a flight."""
-    many, some = (24, 24) if setting.quick else (5000, 500)
-    world = make_scenes(seed=seed, many=many, some=some)
+    world = make_scenes(seed=seed, many=setting.sized(5000, 24), some=setting.sized(500, 24))
     model = _fitted(world, seed)
     studied = _studied(world, model)
     others = [trained(name) for name in world.detector[1:]]
     times = time_calls(model, others, world.tests[FAMILIAR].images[:20], quick=setting.quick)
     threshold = model.threshold(false_alarm=FALSE_ALARM)
     monitor = Monitor(model.watch(), threshold, std=8.0, patience=3)
-    frames = 6 if setting.quick else SHOWN
-    flight_gif(model, setting.out / "flight.gif", threshold=threshold, monitor=monitor, frames=frames)
+    film = {"monitor": monitor, "frames": setting.sized(SHOWN, 6)}
+    flight_gif(model, setting.out / "flight.gif", threshold=threshold, **film)
     return {**studied, "times": times, "threshold": threshold}
 
 
@@ -140,18 +215,17 @@ def _studied(world: World, model: DetectionModel) -> dict[str, Any]:
     found = {name: find(network, others, part, settings) for name, part in world.tests.items()}
     answers, before = {n: told_by_all(f, *methods) for n, f in found.items()}, told_by_all(held, *methods)
     sizes = {"fit": world.fit, "validation": world.validation, **world.tests}
+    judged, detected = {}, {}
+    for name, f in found.items():
+        if name in LABELLED:
+            judged[f"{world.detector[0]}, {name}"] = right(answers[name], before, f, held)
+        # how many, and in how many pictures there is none
+        detected[name] = {"detections": len(f.image), "empty": len(f.pictures) - len(f.image.unique())}
     return {
         "told": told_apart(answers, found),
-        "right": {
-            f"{world.detector[0]}, {name}": right(answers[name], before, found[name], held)
-            for name in LABELLED
-            if name in world.tests
-        },
+        "right": judged,
         "ap50": _precision(model, world),
-        "detected": {  # how many, and in how many pictures there is none
-            name: {"detections": len(f.image), "empty": len(f.pictures) - len(f.image.unique())}
-            for name, f in found.items()
-        },
+        "detected": detected,
         "sizes": {name: counted(part, world.classes) for name, part in sizes.items()},
         "megabytes": model.nbytes / 2**20,
     }
@@ -191,10 +265,8 @@ def draw_times(times: Mapping[str, Any], path: Path) -> None:
     """Bars: how many times the detector a call takes, as `time_calls` found it."""
     names = sorted(times, key=lambda name: times[name]["over"])
     with plots.figure(path, width=6.4, height=0.45 * len(names) + 1.0) as figure:
-        axes = figure.subplots()
-        values = [times[name]["over"] for name in names]
-        colours = [plots.BLUE if OURS in name else plots.ORANGE for name in names]
-        bars = axes.barh(names, values, color=colours)
+        axes, values = figure.subplots(), [times[name]["over"] for name in names]
+        bars = axes.barh(names, values, color=[plots.BLUE if OURS in n else plots.ORANGE for n in names])
         axes.bar_label(bars, [f"{value:.2f}" for value in values], padding=3, fontsize=8)
         axes.invert_yaxis()
         axes.set_xlabel("times the detector alone, one picture, one thread")

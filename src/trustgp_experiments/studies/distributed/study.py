@@ -1,9 +1,4 @@
-"""`trustgp study distributed`: how much sooner are the experts solved with more workers?
-
-The paper's figure: time against workers, beside the ideal of twice as fast with twice as many.
-"""
-
-from __future__ import annotations
+"""`trustgp study distributed`: time against workers, beside the ideal, as in the paper's figure."""
 
 import os
 import time
@@ -17,18 +12,14 @@ from trustgp.api import fit
 from trustgp.executors import Executor, Processes, Ray, Threads, nearby
 
 from ...core.arm import scaled_rows
-from ...core.grid import Grid
+from ...core.claim import words
+from ...core.grid import Grid, keep_part
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
 from ...core.result import Column, Figure, Result, Setting, provenance
-from ...core.statistics import words
 from ...datasets import simulate, standardise
 
-KINDS: dict[str, Callable[[int], Executor]] = {
-    "threads": Threads,
-    "processes": Processes,
-    "ray": lambda workers: Ray(workers=workers),
-}
+KINDS = {"threads": Threads, "processes": Processes, "ray": lambda workers: Ray(workers=workers)}
 STREAMS = (1, 2, 4)  # threads on a GPU, each with a stream
 # rows, experts, widths of the network, repeats
 CPU = (16_000, 16, [21, 200, 200, 7], 3)
@@ -91,8 +82,7 @@ def started(kind: str, workers: int) -> tuple[Executor, float]:
 
 def run(setting: Setting) -> Result:
     """Fit the same model on every executor in turn, and take the time of the experts."""
-    seeds = range(setting.seeds)
-    runs = [setting.once(f"seed-{seed}", lambda seed=seed: _measure(setting, seed)) for seed in seeds]
+    runs = [keep_part(setting, _measure, (), seed) for seed in range(setting.seeds)]
     first, grid = runs[0], times_grid(runs)
     draw_times(grid, setting.out / "distributed.png")
     origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}
@@ -132,11 +122,9 @@ def _measure(setting: Setting, seed: int) -> dict[str, Any]:
             if repeat >= 0:
                 seconds.append(watch.experts_seconds(found))
     about = {"rows": n, "experts": found, "widths": widths, "cores": cores, "difference": max(differences)}
-    entries = [
-        {"executor": kind, "workers": workers, "seconds": seconds, "start": executors[kind, workers][1]}
-        for (kind, workers), seconds in times.items()
-    ]
-    return {**about, "times": entries}
+    names = ("executor", "workers", "seconds", "start")
+    entries = [(*where, seconds, executors[where][1]) for where, seconds in times.items()]
+    return {**about, "times": [dict(zip(names, entry, strict=True)) for entry in entries]}
 
 
 def _size(setting: Setting) -> tuple[int, int, list[int], int]:
@@ -144,19 +132,17 @@ def _size(setting: Setting) -> tuple[int, int, list[int], int]:
 
 
 def times_grid(runs: list[dict[str, Any]]) -> Grid:
-    """By executor and workers, one value for each repeat of each seed."""
-    repeats = [
-        {(entry["executor"], entry["workers"]): _repeat(entry, run["times"][0], k) for entry in run["times"]}
-        for run in runs
-        for k in range(len(run["times"][0]["seconds"]))
-    ]
-    return Grid.of(("executor", "workers"), {(): repeats}, lambda repeat: repeat)
-
-
-def _repeat(entry: dict[str, Any], first: dict[str, Any], k: int) -> dict[str, float]:
-    """The k-th, beside the first executor in the same one."""
-    seconds, speed = entry["seconds"][k], first["seconds"][k] / entry["seconds"][k]
-    return {"seconds": seconds, "speed": speed, "share": speed / entry["workers"], "start": entry["start"]}
+    """By executor and workers, one value for each repeat of each seed, also over the first executor's."""
+    repeats = []
+    for times in (run["times"] for run in runs):
+        for k, first in enumerate(times[0]["seconds"]):
+            repeats.append({})
+            for entry in times:
+                workers, seconds, start = entry["workers"], entry["seconds"][k], entry["start"]
+                speed = first / seconds
+                found = {"seconds": seconds, "speed": speed, "share": speed / workers, "start": start}
+                repeats[-1][entry["executor"], workers] = found
+    return Grid.of(("executor", "workers"), {(): repeats}, dict)
 
 
 def findings(grid: Grid, runs: list[dict[str, Any]]) -> list[str]:

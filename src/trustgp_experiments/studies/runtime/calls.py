@@ -1,7 +1,5 @@
 """Every method in every runtime as a call on one batch of inputs, and what such calls take."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from trustgp.export import export_onnx
 from trustgp.export.trace.trace import traced
-from trustgp.model import UncertaintyModel
 from trustgp.tangents.sketch import Sketch
 
-from ...training.inference import moments
+from ...training.train import moments
 from . import fixtures
 from .fixtures import BATCHED, ENSEMBLE, MEMBERS, PLAIN, SAMPLES, SERIAL, FittedCase, ours
 from .timing import Interleaved, Times, call_peak, noting, reason_of, threads
@@ -58,22 +55,15 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
     def of(method: str, runtime: str) -> Times:
         return times.get((method, runtime), Times())
 
-    return [
-        {
-            "method": method,
-            "runtime": runtime,
-            **own.summary(),
-            "over_network": own.over(of(PLAIN, runtime)),
-            "passes_over_this": of(SERIAL, runtime).over(own),
-            "over_eager_ensemble": own.over(of(ENSEMBLE, EAGER)),
-            "reason": own.reason,
-            "peak": peaks.get((method, runtime)),
-            "file_bytes": calls.bytes.get((method, runtime)),
-            "batch": load.batch,
-            "threads": load.threads,
-        }
-        for (method, runtime), own in times.items()
-    ]
+    entries = []
+    for (method, runtime), own in times.items():
+        plain, passes = of(PLAIN, runtime), of(SERIAL, runtime)
+        over = {"over_network": own.over(plain), "passes_over_this": passes.over(own)}
+        over |= {"over_eager_ensemble": own.over(of(ENSEMBLE, EAGER)), "reason": own.reason}
+        sizes = {"peak": peaks.get((method, runtime)), "file_bytes": calls.bytes.get((method, runtime))}
+        where = {"batch": load.batch, "threads": load.threads}
+        entries.append({"method": method, "runtime": runtime, **own.summary(), **over, **sizes, **where})
+    return entries
 
 
 class Calls:
@@ -154,8 +144,12 @@ class Calls:
         """Called by onnxruntime, from a file."""
         network = name == PLAIN
         found: Any = self.case.network if network else self.case.method(name)
-        if not network:
-            _refuse_heavy(found, self.load.batch)
+        if not network and isinstance(found.origin.tangents, Sketch):
+            # an exported sketch makes the gradients of all rows of a call at once, `predict` of a few
+            chosen = sum(value.numel() for value in found.mixtures[0].tangents.network.parameters.values())
+            if (needed := self.load.batch * chosen * 4) > HEAVY:
+                size = f"{self.load.batch} rows at once have {needed / 2**30:.1f} GiB of gradients"
+                raise MemoryError(f"{size} in the exported graph; a few rows a call")
         file = self.case.model_file(name).with_suffix(".onnx")
         if not file.exists():
             self.case.folder.mkdir(parents=True, exist_ok=True)
@@ -166,17 +160,6 @@ class Calls:
         if network:
             return lambda rows: torch.from_numpy(session.run(None, {entry: rows})[0])
         return lambda rows: session.run(None, {entry: rows})
-
-
-def _refuse_heavy(model: UncertaintyModel, batch: int) -> None:
-    """An exported sketch makes the gradients of all rows of a call at once, where `predict` makes a few."""
-    chosen = sum(value.numel() for value in model.mixtures[0].tangents.network.parameters.values())
-    needed = batch * chosen * 4
-    if isinstance(model.origin.tangents, Sketch) and needed > HEAVY:
-        raise MemoryError(
-            f"{batch} rows at once have {needed / 2**30:.1f} GiB of gradients in the exported graph; "
-            "a few rows a call"
-        )
 
 
 def onnx_session(file: Path, threads: int) -> Any:

@@ -1,7 +1,5 @@
 """One network of the runtime study with every method fitted to it, and how good and how large they are."""
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 from pathlib import Path
@@ -40,10 +38,7 @@ def ours(budget: str) -> str:
 
 
 class FittedCase:
-    """A trained network and its error bars. What takes long is kept in a folder, and read when it is there.
-
-    The folder must belong to this network, seed and code alone.
-    """
+    """A trained network and its error bars, kept in a folder that is of this network, seed and code alone."""
 
     def __init__(self, kind: Kind, *, seed: int, device: str, folder: Path) -> None:
         self.kind, self.seed, self.device, self.folder = kind, seed, device, folder
@@ -104,14 +99,15 @@ class FittedCase:
     @cached_property
     def _known(self) -> tuple[Pair, Pair]:
         """On the device, the training rows that error bars are fitted on, and the validation rows."""
-        train, held = self.rows.train, self.rows.validation
-        few = train[0][: self.kind.size.fitted], train[1][: self.kind.size.fitted]
-        known, validation = ((pair[0].to(self.device), pair[1].to(self.device)) for pair in (few, held))
+        pairs = [part[: self.kind.size.fitted] for part in self.rows.train], self.rows.validation
+        known, validation = ((inputs.to(self.device), targets.to(self.device)) for inputs, targets in pairs)
         return known, validation
 
     def _fitted(self, name: str) -> Any:
-        if name == SERIAL:
-            return self._dropout()
+        if name == SERIAL:  # without the `fit` of these two: it takes dropout by layers, not by functions
+            if self.kind.classes:
+                return DropoutClassifier(self.noisy, SAMPLES, self.seed)
+            return MCDropout(self.noisy, SAMPLES, self.seed).fitted(self._known[1])
         if name in self.budgets:
             return self._model(name)
         known = {method.name: method for method in (CLASS_METHODS if self.kind.classes else METHODS)}
@@ -132,12 +128,6 @@ class FittedCase:
         self.folder.mkdir(parents=True, exist_ok=True)
         model.save(file)
         return model
-
-    def _dropout(self) -> Any:
-        """Without the `fit` of these two, which takes dropout by layers only, and not by functions."""
-        if self.kind.classes:
-            return DropoutClassifier(self.noisy, SAMPLES, self.seed)
-        return MCDropout(self.noisy, SAMPLES, self.seed).fitted(self._known[1])
 
     def _weights(self, member: int, *, trained: bool) -> nn.Module:
         """Of a member of the ensemble, in eval mode on the device."""

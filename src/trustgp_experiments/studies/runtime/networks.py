@@ -1,7 +1,5 @@
 """The networks of the runtime study, what trains them, and at which budgets trustgp is fitted to them."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,7 @@ from trustgp.tangents import Sketch
 from ...core.cases import Case
 from ...core.registry import require_extras
 from ...peers import cnn, mlp
-from ...training.inference import own_randomness
+from ...training.train import own_randomness
 from .rows import TEXTURES, CaseSize, arm, rectangles, small_images
 
 DROPOUT = 0.1
@@ -30,8 +28,7 @@ Budgets = dict[str, dict[str, Any]]
 
 def _convolution(inward: int, outward: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
     """With batch normalisation."""
-    layer = nn.Conv2d(inward, outward, size, stride, size // 2, bias=False)
-    return [layer, nn.BatchNorm2d(outward)]
+    return [nn.Conv2d(inward, outward, size, stride, size // 2, bias=False), nn.BatchNorm2d(outward)]
 
 
 class ResidualBlock(nn.Module):
@@ -49,10 +46,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks each (He et al., 2016), with the stem for small images and dropout inside.
-
-    The width is that of the first stage; 64 makes 11 million parameters.
-    """
+    """He et al. 2016, with a stem for small images and dropout; a width of 64 makes 11 million parameters."""
 
     def __init__(self, outputs: int, *, width: int = 64, dropout: float = 0.1, seed: int = 0) -> None:
         super().__init__()
@@ -74,19 +68,11 @@ class FlatDetr(nn.Module):
     """A small DETR (Carion et al., 2020) from images to one row of numbers each: queries' classes and boxes.
 
     Made by transformers from a configuration, with random weights: nothing is downloaded. The backbone is of
-    ResNet-18's shape, its first stage `width` wide; `classes` are beside "nothing".
+    ResNet-18's shape, its first stage `width` wide; classes are the `TEXTURES` and "nothing".
     """
 
     def __init__(
-        self,
-        *,
-        classes: int,
-        queries: int,
-        width: int = 64,
-        hidden: int = 256,
-        layers: int = 3,
-        heads: int = 8,
-        seed: int,
+        self, queries: int, *, width: int = 64, hidden: int = 256, layers: int = 3, heads: int = 8, seed: int
     ) -> None:
         require_extras("The DETR", ["hf"])
         from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
@@ -94,16 +80,9 @@ class FlatDetr(nn.Module):
         super().__init__()
         shape: dict[str, Any] = {"embedding_size": width, "hidden_sizes": [width * 2**k for k in range(4)]}
         shape |= {"depths": [2] * 4, "layer_type": "basic", "out_features": ["stage4"]}
-        options: dict[str, Any] = {
-            "use_timm_backbone": False,
-            "use_pretrained_backbone": False,
-            "backbone": None,
-            "backbone_config": ResNetConfig(**shape),
-            "num_queries": queries,
-            "num_labels": classes,
-            "d_model": hidden,
-            "dropout": 0.1,
-        }
+        options: dict[str, Any] = {"backbone": None, "backbone_config": ResNetConfig(**shape)}
+        options |= {"use_timm_backbone": False, "use_pretrained_backbone": False, "dropout": 0.1}
+        options |= {"num_queries": queries, "num_labels": len(TEXTURES), "d_model": hidden}
         for part in ("encoder", "decoder"):
             sized = {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * hidden}
             options |= {f"{part}_{name}": value for name, value in sized.items()}
@@ -111,7 +90,7 @@ class FlatDetr(nn.Module):
             self.detr: Any = DetrForObjectDetection(DetrConfig(**options))
 
     def forward(self, images: Tensor) -> Tensor:
-        """[n, queries * (classes + 1 + 4)] of images [n, 3, height, width]."""
+        """[n, queries * (len(TEXTURES) + 1 + 4)] of images [n, 3, height, width]."""
         found = self.detr(pixel_values=images)
         return torch.cat([found.logits, found.pred_boxes], dim=-1).flatten(1)
 
@@ -229,15 +208,13 @@ KINDS = (
         shape=f"a backbone of ResNet-18's shape, three layers of 256 in encoder and decoder, {QUERIES} "
         f"queries, 3 x {SIDE} x {SIDE} pictures, 17 million parameters",
         rows=partial(rectangles, side=SIDE, queries=QUERIES),
-        network=lambda seed: FlatDetr(classes=len(TEXTURES), queries=QUERIES, seed=seed),
+        network=lambda seed: FlatDetr(QUERIES, seed=seed),
         size=CaseSize(768, 256, 128, 48, 16, 3e-4),
         longer=CaseSize(2_048, 512, 256, 200, 64, 3e-4),
         budgets=_detr_budgets,
         tiny={
             "rows": partial(rectangles, side=64, queries=5),
-            "network": lambda seed: FlatDetr(
-                classes=len(TEXTURES), queries=5, width=4, hidden=16, layers=2, heads=2, seed=seed
-            ),
+            "network": lambda seed: FlatDetr(5, width=4, hidden=16, layers=2, heads=2, seed=seed),
         },
         unbounded={**ALONE, "tangents": Sketch(4096)},
     ),

@@ -1,7 +1,5 @@
 """Rows of the runtime study, known and new: a simulated arm, small images, pictures of rectangles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from ...core.arm import scaled_rows
-from ...core.cases import IN_DOMAIN, Case, Pair
+from ...core.cases import IN_DOMAIN, Case, Pair, Test
 from ...datasets import Recording, load_images, simulate, standardise
 
 STRIDE = 20  # of the arm's rows, since neighbours in time hardly differ
@@ -44,9 +42,8 @@ def arm(size: CaseSize, seed: int) -> Case:
     half = size.held * STRIDE
     first, second = (slice(at, at + half, STRIDE) for at in (0, half))
     new = scaled(fast, slice(0, half, STRIDE))[0]
-    return Case(
-        scaled(train, order), scaled(held, first), {IN_DOMAIN: scaled(held, second), NEW: (new, None)}
-    )
+    tests = {IN_DOMAIN: scaled(held, second), NEW: (new, None)}
+    return Case(scaled(train, order), scaled(held, first), tests)
 
 
 def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
@@ -72,10 +69,8 @@ def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
         return (images - centre) / spread
 
     held, kept = order[: size.held], order[size.held :]
-    tests = {
-        IN_DOMAIN: (ready(test[: size.held]), test_labels[: size.held]),
-        NEW: (ready(novel[: size.held]), None),
-    }
+    tests: dict[str, Test] = {IN_DOMAIN: (ready(test[: size.held]), test_labels[: size.held])}
+    tests[NEW] = ready(novel[: size.held]), None
     return Case((ready(pixels[kept]), labels[kept]), (ready(pixels[held]), labels[held]), tests, made)
 
 

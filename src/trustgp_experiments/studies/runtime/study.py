@@ -1,7 +1,5 @@
 """`trustgp study runtime`: what does an error bar cost at run time, and what is it worth?"""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import product
@@ -69,20 +67,14 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
 
 
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
-    """Batch sizes, threads and runtimes; what is compiled stands by itself, and is one row on one thread.
-
-    In a quick run the first network only is exported and traced.
-    """
+    """What is compiled stands by itself; in a quick run only the first network is exported and traced."""
     cuda = setting.device.startswith("cuda")
     counts = [1] if cuda or setting.quick else sorted({1, _cores()})
     found = []
     whole = not setting.quick or kind.name == FIRST
-    for batch, threads in product(QUICK_BATCHES if setting.quick else BATCHES, counts):
-        wanted = {
-            EAGER: True,
-            GRAPH: whole and batch == 1,
-            ONNX: whole and not cuda and (not setting.quick or (batch, threads) == HEADLINE),
-        }
+    for batch, threads in product(setting.sized(BATCHES, QUICK_BATCHES), counts):
+        exported = whole and not cuda and (not setting.quick or (batch, threads) == HEADLINE)
+        wanted = {EAGER: True, GRAPH: whole and batch == 1, ONNX: exported}
         found.append(Workload(batch, threads, [runtime for runtime, there in wanted.items() if there]))
     compiled = not setting.quick and (not cuda or kind.name == FIRST)  # that takes minutes
     return [*found, Workload(*HEADLINE, [COMPILED])] if compiled else found

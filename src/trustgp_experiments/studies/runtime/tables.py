@@ -1,7 +1,5 @@
 """Tables, figures and findings of the runtime study: how long, how good, how large, and what is promised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -39,10 +37,7 @@ def merged_networks(found: Mapping[str, Sequence[Entry]]) -> tuple[Entries, Mapp
 
 def headline(entries: Entries) -> Entries:
     """Those of one row and one thread."""
-    return {
-        name: [entry for entry in some if (entry["batch"], entry["threads"]) == HEADLINE]
-        for name, some in entries.items()
-    }
+    return {n: [e for e in some if (e["batch"], e["threads"]) == HEADLINE] for n, some in entries.items()}
 
 
 def tables(entries: Entries, qualities: Mapping[str, Quality], device: str) -> list[Table]:
@@ -69,20 +64,20 @@ def _merged(entries: Iterator[Entry], *by: str) -> list[Entry]:
     for entry in entries:
         lots.setdefault(tuple(entry[label] for label in by), []).append(entry)
 
-    def together(values: list[Any]) -> Any:
-        if isinstance(values[0], str):
+    def together(key: str, values: list[Any]) -> Any:
+        if key in by or isinstance(values[0], str):
             return next(filter(None, values), "")
         return None if None in values else fmean(values)
 
-    return [
-        {key: lot[0][key] if key in by else together([entry[key] for entry in lot]) for key in lot[0]}
-        for lot in lots.values()
-    ]
+    return [{key: together(key, [entry[key] for entry in lot]) for key in lot[0]} for lot in lots.values()]
 
 
 WHY_NOT = Measure("reason", Column.text("why not"), words=str)
 OVER = flat_measure("over_network", "over the network", 2, unit="x")
 UNDER = flat_measure("passes_over_this", "20 passes over it", 1, unit="x")
+SECONDS = [flat_measure(key, key, 2, unit="ms", factor=1e3) for key in ("median", "p99")]
+MEMORY = flat_measure("peak", "memory of a call", 1, unit="MB", factor=1e-6)
+TIMES = [*SECONDS, OVER, UNDER, MEMORY, flat_measure("calls", "calls", 0), WHY_NOT]
 
 
 def _texts(*names: str) -> dict[str, Column]:
@@ -91,10 +86,7 @@ def _texts(*names: str) -> dict[str, Column]:
 
 
 def time_table(network: str, entries: Sequence[Entry], *, absolute: bool) -> Table:
-    """Every method in every runtime, on all batches and threads, from entries merged over seeds.
-
-    Milliseconds that are not `absolute` are for orientation, which the note says.
-    """
+    """Every method, runtime, batch and threads, merged over seeds; if not `absolute`, the note says so."""
 
     def where(entry: Entry) -> str:
         threads = entry["threads"]
@@ -106,17 +98,8 @@ def time_table(network: str, entries: Sequence[Entry], *, absolute: bool) -> Tab
     note += "No p99 below 100 calls. Memory: at the peak of a call, beside what was held before it."
     if not absolute:
         note += " Other work ran on this machine: the ratios count, the milliseconds are for orientation."
-    measures = [
-        flat_measure("median", "median", 2, unit="ms", factor=1e3),
-        flat_measure("p99", "p99", 2, unit="ms", factor=1e3),
-        OVER,
-        UNDER,
-        flat_measure("peak", "memory of a call", 1, unit="MB", factor=1e-6),
-        flat_measure("calls", "calls", 0),
-        WHY_NOT,
-    ]
     title = f"{network}: time of a call"
-    return flat_table(Pivot(title, _texts("where", "method"), measures, block="where", note=note), cells)
+    return flat_table(Pivot(title, _texts("where", "method"), TIMES, block="where", note=note), cells)
 
 
 QUALITY = Pivot(
@@ -170,8 +153,7 @@ PROMISED = Pivot(
     [
         OVER,
         UNDER,
-        flat_measure("nll", "NLL lost", 1, unit="%", factor=100),
-        flat_measure("auroc", "AUROC lost", 1, unit="%", factor=100),
+        *(flat_measure(key, f"{key.upper()} lost", 1, unit="%", factor=100) for key in ("nll", "auroc")),
         Measure("met", Column.text("kept"), words=lambda met: "yes" if met else "no"),
     ],
     note="Batch 1, one thread, like with like: both sides of a ratio in the same runtime. Loses little: at "
@@ -203,11 +185,11 @@ def fastest(entries: Sequence[Entry], quality: Quality) -> list[Entry]:
 
 def requirement_table(entries: Entries, qualities: Mapping[str, Quality]) -> Table:
     """A line for each requirement and runtime, from entries of one row and one thread."""
-    cells = {
-        (network, required.words, found["runtime"], found["method"]): {**found, "met": required.is_met(found)}
-        for network, required in REQUIREMENTS.items()
-        for found in fastest(entries.get(network, ()), qualities.get(network, {}))
-    }
+    cells = {}
+    for network, required in REQUIREMENTS.items():
+        for found in fastest(entries.get(network, ()), qualities.get(network, {})):
+            labels = (network, required.words, found["runtime"], found["method"])
+            cells[labels] = {**found, "met": required.is_met(found)}
     return flat_table(PROMISED, cells)
 
 
@@ -261,8 +243,7 @@ def draw_bars(entries: Entries, path: Path) -> None:
     with plots.figure(path, width=3.4 * max(2, len(entries)), height=5.2, dpi=110) as figure:
         panels = figure.subplots(1, len(entries), squeeze=False)[0]
         for axes, (network, some) in zip(panels, entries.items(), strict=True):
-            bars = [e for e in some if e["over_network"] is not None]
-            bars.sort(key=lambda e: RUNTIMES.index(e["runtime"]))
+            bars = [e for r in RUNTIMES for e in some if e["runtime"] == r and e["over_network"] is not None]
             names = [f"{e['method']}, {e['runtime'].removeprefix('torch ')}" for e in bars]
             values, colours = [e["over_network"] for e in bars], [_colour_of(e["method"]) for e in bars]
             drawn = axes.barh(range(len(bars)), values, color=colours, height=0.75)

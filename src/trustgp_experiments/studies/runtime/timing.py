@@ -45,10 +45,7 @@ class Times:
         return {"calls": len(self.seconds), "median": self.median, "p99": self.p99}
 
     def over(self, other: Times) -> float | None:
-        """Median of the ratio to another call of the same round; None: they have no round in common.
-
-        Of busy seconds where both have them.
-        """
+        """Median ratio to another call of the same round, of busy seconds if known; None: no common round."""
         own, others = (self.busy, other.busy) if self.busy and other.busy else (self.seconds, other.seconds)
         shared = own.keys() & others.keys()
         return median(own[r] / others[r] for r in shared) if shared else None
@@ -60,31 +57,20 @@ class Interleaved:
 
     A slow call takes part in fewer rounds, evenly spread, so that it takes about `patience` seconds in all. A
     quick one is made once more before, without the clock: what it needs is then in the caches, as in a loop.
-
-    Args:
-        rounds: How often a call is made at most.
-        warm_up: Calls before that do not count; the last tells how slow it is. Fewer where one takes longer
-            than all may.
-        patience: Seconds for all calls of one kind.
-        least: Rounds in which the slowest takes part, whatever that takes.
-        device: Waited for before and after a call.
-        clock: Tells the seconds.
-        busy: Tells those that this thread was at work; None: nobody asks.
     """
 
-    rounds: int = 200
-    warm_up: int = 3
-    patience: float = 10.0
-    least: int = 5
-    device: str = "cpu"
-    clock: Callable[[], float] = time.perf_counter
-    busy: Callable[[], float] | None = None
+    rounds: int = 200  # how often a call is made at most
+    warm_up: int = 3  # calls that do not count; the last, or one longer than all may be, tells how slow it is
+    patience: float = 10.0  # seconds for all calls of one kind
+    least: int = 5  # rounds in which the slowest takes part, whatever that takes
+    device: str = "cpu"  # waited for before and after a call
+    clock: Callable[[], float] = time.perf_counter  # tells the seconds
+    busy: Callable[[], float] | None = None  # those that this thread was at work; None: nobody asks
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or self.warm_up < 1 or self.least < 1:
-            raise ValueError(
-                f"rounds={self.rounds}, warm_up={self.warm_up}, least={self.least}; at least 1 of each."
-            )
+        counts = {"rounds": self.rounds, "warm_up": self.warm_up, "least": self.least}
+        if min(counts.values()) < 1:
+            raise ValueError(f"{', '.join(f'{k}={v}' for k, v in counts.items())}; at least 1 of each.")
 
     def run(self, calls: Mapping[Name, Callable[[], object]]) -> dict[Name, Times]:
         """The times of all calls, by name; one that raises is left out from then on, and says why."""
@@ -107,7 +93,12 @@ class Interleaved:
                 for name in names[shift:] + names[:shift]:
                     if number in rounds[name] and not found[name].reason:
                         with noting(found[name]):
-                            self._take(number, calls[name], found[name], twice=slowness[name] < QUICK)
+                            if slowness[name] < QUICK:
+                                calls[name]()
+                            seconds, busy = self._timed(calls[name])
+                            found[name].seconds[number] = seconds
+                            if self.busy is not None:
+                                found[name].busy[number] = busy
         finally:
             if collects:
                 gc.enable()
@@ -118,14 +109,6 @@ class Interleaved:
         affordable = int(self.patience / max(seconds, 1e-9))
         count = min(self.rounds, max(min(self.least, self.rounds), affordable))
         return frozenset(number * self.rounds // count for number in range(count))
-
-    def _take(self, number: int, call: Callable[[], object], into: Times, *, twice: bool) -> None:
-        if twice:
-            call()
-        seconds, busy = self._timed(call)
-        into.seconds[number] = seconds
-        if self.busy is not None:
-            into.busy[number] = busy
 
     def _timed(self, call: Callable[[], object]) -> tuple[float, float]:
         """Seconds, and those that this thread was at work, 0 where nobody asks."""

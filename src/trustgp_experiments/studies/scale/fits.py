@@ -1,7 +1,5 @@
 """Rows of the simulated arm by the million, the network that serves them all, and one fit of so many."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -28,11 +26,7 @@ WARM_ROWS, WARM_EXPERTS = 2_000, 2
 
 
 def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
-    """Slow motions of the simulated arm: so many rows train, of other motions so many validate and test.
-
-    Those that train are as recorded, trajectory by trajectory; the first of them are the same however many
-    there are.
-    """
+    """Slow motions, the first rows the same however many train; others validate and test."""
     recording = simulate(rows=rows, seed=seed, blocks=True)
     scaling = standardise(recording.inputs[:SCALING_ROWS], recording.targets[:SCALING_ROWS])
     half = held * STRIDE
@@ -75,12 +69,12 @@ def measured_fit(
 def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:
     """Mean negative log likelihood per torque of the test rows: of trustgp, and of network + noise."""
     peers: dict[str, Any] = {"trustgp": model, "network + noise": ConstantNoise.fit(network, rows.validation)}
-    inputs, targets = rows.test
-    said = {name: peer.predict(inputs) for name, peer in peers.items()}
-    return {
-        name: float(metrics.gaussian_nll(one.mean, one.variance, targets.to(one.mean.device)).mean())
-        for name, one in said.items()
-    }
+    found = {}
+    for name, peer in peers.items():
+        said, targets = peer.predict(rows.test[0]), rows.test[1]
+        nll = metrics.gaussian_nll(said.mean, said.variance, targets.to(said.mean.device))
+        found[name] = float(nll.mean())
+    return found
 
 
 def held_rows(model: UncertaintyModel) -> list[int]:

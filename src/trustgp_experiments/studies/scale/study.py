@@ -1,10 +1,8 @@
 """`trustgp study scale`: how do time and memory of a fit grow with the rows, at fixed rows per expert?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -119,17 +117,18 @@ def one_seed(setting: Setting, size: ScaleSize, seed: int) -> Runs:
 
     found = []
     for experts in size.experts:
-        found.append(setting.once(f"{experts}-{seed}", lambda experts=experts: measure(experts)))
+        found.append(setting.once(f"{experts}-{seed}", partial(measure, experts)))
         setting.console.print(f"seed {seed}: {found[-1]['rows']} rows, {found[-1]['seconds']:.1f} s")
     return found
 
 
 def scale_grid(runs: Sequence[Runs]) -> Grid:
-    """By the number of rows; memory in megabytes, and time also over that of half the rows."""
+    """By the number of rows."""
     return Grid.of(("rows",), {(): runs}, _read)
 
 
 def _read(entries: Runs) -> dict[tuple[int], dict[str, Any]]:
+    """Memory in megabytes; time also over that of half the rows."""
     growth = [None, *(after["seconds"] / before["seconds"] for before, after in pairwise(entries))]
     stages, places = entries[0]["stages"], entries[0]["peak"]
     found = {}

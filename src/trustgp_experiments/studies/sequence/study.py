@@ -1,7 +1,5 @@
 """`trustgp study sequence`: a GRU from windows of past states to torques, and its error bars."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from ...core.recipes import MEMBERS, NetworkRecipe, Pair
 from ...core.result import Figure, Result, Setting, Table, provenance
 from ...datasets import Recording, load, seams, simulate, split_unseen, standardise, window_ends, windows_at
 from ...peers.registry import Fitted, fit_methods
-from ...training.inference import own_randomness
+from ...training.train import own_randomness
 from ..transfer.scores import AXES, CORRECTED, COVERED, NLL, everything, others, score_method
 from ..transfer.study import OFFSET, QUICK_ROWS, known_nll, name_rows
 
@@ -37,10 +35,7 @@ TITLE = "Is the error bar of a recurrent network right, on new motions and on an
 
 
 class TorqueGRU(nn.Module):
-    """Windows [n, length, states] to torques [n, joints], by one recurrent layer of hidden units.
-
-    The seed is that of the initial weights; torch's global generators are left alone.
-    """
+    """Windows [n, length, states] to torques [n, joints], by one recurrent layer; weights by the seed."""
 
     def __init__(self, hidden: int, *, states: int = 21, joints: int = 7, seed: int = 0) -> None:
         super().__init__()
@@ -96,10 +91,7 @@ def arms(quick: bool) -> tuple[str, ...]:
 
 
 def make_case(trained: str, *, seed: int, quick: bool) -> Case:
-    """Load, split by time, scale by what trains, and cut windows: inputs [n, LENGTH, 21], targets [n, 7].
-
-    The seed chooses the validation blocks; where it must be quick, there are some hundred windows a part.
-    """
+    """Windows [n, LENGTH, 21] to torques [n, 7], split by time, scaled by what trains; quick: fewer."""
     recording = _recording(trained)
     split = split_unseen(recording, seed=seed)
     scaling = standardise(recording.inputs[split.train], recording.targets[split.train])
@@ -158,11 +150,10 @@ def sequence_tables(grid: Grid) -> list[Table]:
     """The headline, then everything by arm."""
     arms = grid.along("trained")
     near, far = _places(grid)
-    columns = sorted((*near, *far), key=lambda place: arms.index(place[0]))  # the arm's own first
-    measures = [
-        NLL.at(_words(place), digits=3 if place in near else 2, trained=place[0], tested=place[2])
-        for place in columns
-    ]
+    measures = []
+    for place in sorted((*near, *far), key=lambda place: arms.index(place[0])):  # the arm's own first
+        digits = 3 if place in near else 2
+        measures.append(NLL.at(_words(place), digits=digits, trained=place[0], tested=place[2]))
     note = "A column that names one arm is of new motions of that arm; the others are zero shot."
     pivots = [Pivot("NLL per torque", METHOD, measures, {"split": SPLIT}, note=note)]
     pivots += [everything(f"trained on {arm}", arm, SPLIT) for arm in arms]
@@ -228,10 +219,7 @@ def _dots(axes: Any, grid: Grid, at: Place, offset: float, colour: str) -> None:
 
 
 def draw_tracks(tracks: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
-    """One torque of each arm along a stretch of a new motion, one number a window.
-
-    What was measured ("truth"), predicted ("mean"), and the 95 % interval ("lower", "upper").
-    """
+    """One torque of each arm along a new motion: "truth", "mean", and the interval's "lower" and "upper"."""
     with plots.figure(path, width=8.5, height=1.9 * len(tracks) + 0.3) as figure:
         panels = figure.subplots(len(tracks), 1, squeeze=False)[:, 0]
         for axes, (arm, track) in zip(panels, tracks.items(), strict=True):

@@ -1,7 +1,5 @@
 """`trustgp study toy`: the paper's 1-D figure. Does the band step at the experts' borders?"""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from trustgp.experts.witness import Witness
 from trustgp.model import UncertaintyModel
 
 from ...core import toy
-from ...core.borders import draw_borders, find_borders, jump_factors, jump_sentences
+from ...core.borders import draw_borders, find_borders, jump_factors, jump_words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Figure, Result, Setting, provenance
@@ -36,13 +34,12 @@ NAMES = {
     "default": "4 neighbours x 10 %",
     "witness": "4 neighbours x 10 %, witness (default)",
 }
+STDS = {"rows_std": "std at rows", "gap_std": "in the gap"}
+STDS |= {"left_std": f"at {LOWER:g}", "right_std": f"at {UPPER:g}"}
 MEASURES = (
     Measure(MEAN, Column("mean jump", digits=3, better="low")),
     Measure(LARGEST, Column("largest", digits=3, better="low")),
-    Measure("rows_std", Column("std at rows", digits=2)),
-    Measure("gap_std", Column("in the gap", digits=2)),
-    Measure("left_std", Column(f"at {LOWER:g}", digits=2)),
-    Measure("right_std", Column(f"at {UPPER:g}", digits=2)),
+    *(Measure(key, Column(name, digits=2)) for key, name in STDS.items()),
 )
 NOTE = (
     "Jump: the larger std over the smaller one on the two sides of a border; 1 is none. Then the std itself: "
@@ -92,7 +89,7 @@ def run(setting: Setting) -> Result:
         ],
         tables=[table],
         figures=[Figure("toy.png", "Bands of one, two and three sigma", caption)],
-        findings=[*jump_sentences(grid, NAMES, MEAN, LARGEST), _on_the_gap(grid)],
+        findings=[*jump_words(grid, NAMES, MEAN, LARGEST), _on_the_gap(grid)],
         numbers={"variants": cells, "seeds": [run["variants"] for run in runs]},
         provenance=provenance(setting, "toy", **about),
     )
@@ -109,15 +106,10 @@ def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
     for name, options in VARIANTS.items():
         model = toy.fit_toy(network, rows, seed=seed, **options, **setting.place)
         prediction = model.predict(scaling.inputs(grid))
-        std = prediction.std.cpu().flatten()
+        std, at_rows = prediction.std.cpu().flatten(), model.predict(rows[0]).std.median()
         borders[name], jumps = _jumps(model, scaling.inputs(grid[:1]), scaling.inputs(grid[-1:]))
-        found[name] = {
-            **jumps,
-            "rows_std": float(model.predict(rows[0]).std.median()),
-            "gap_std": float(std[inside].max()),
-            "left_std": float(std[0]),
-            "right_std": float(std[-1]),
-        }
+        stds = map(float, (at_rows, std[inside].max(), std[0], std[-1]))
+        found[name] = {**jumps, **dict(zip(STDS, stds, strict=True))}
         bands[name] = {"mean": prediction.mean.cpu().flatten().tolist(), "std": std.tolist()}
     drawn = {"grid": grid, "x": data.inputs, "y": data.targets}
     # the division does not depend on the patchwork
@@ -140,8 +132,7 @@ def _read(part: dict[str, Any]) -> dict[tuple, dict[str, Any]]:
 
 
 def _on_the_gap(grid: Grid) -> str:
-    names = ("rows_std", "gap_std", "left_std", "right_std")
-    rows, gap, left, right = (grid.mean(("patchwork",), name) for name in names)
+    rows, gap, left, right = (grid.mean(("patchwork",), name) for name in STDS)
     return (
         f"With patchwork the error bar is {gap / rows:.1f} times as wide in the gap as at the rows, and at "
         f"least {min(left, right) / rows:.1f} times two units beyond them."
@@ -149,10 +140,7 @@ def _on_the_gap(grid: Grid) -> str:
 
 
 def draw_toy(drawn: dict[str, Any], gap: tuple[float, float], path: Path) -> None:
-    """Two bands with the experts below them, one above the other, and the deviations of all variants.
-
-    `drawn` holds grid, bands (mean and std by variant), borders, x and y, as plain lists.
-    """
+    """Two bands with the experts below them, and the deviations of all variants, from plain lists."""
     with plots.figure(path, width=8.0, height=8.4, dpi=110) as figure:
         *upper, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
         for axes, (name, title) in zip(upper, BANDS.items(), strict=True):

@@ -1,7 +1,5 @@
 """One method on every test set of torques, the tables of what was scored, and what they show."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -37,22 +35,15 @@ COVERED = (0.90, 0.985)  # coverage of a 95 % interval that passes
 
 
 def score_method(fitted: Fitted, tests: Mapping[str, cases.Test], device: str) -> dict[str, Any]:
-    """Scores of a fitted method by test set, and what it costs: see `score_tests`.
-
-    Sets are told apart by the mean std of a row's torques, for every method alike; None where it has none.
-    """
+    """See `score_tests`; sets are told apart by the mean std of a row's torques, None where it has none."""
 
     def score(name: str, known: Prediction, said: Prediction, targets: Tensor | None) -> dict[str, Any]:
         assert targets is not None, "torques are known everywhere"
         targets = targets.to(said.mean.device)
         per_torque = gaussian_nll(said.mean, said.variance, targets).mean(dim=0)
-        scores = {
-            "nll": number(per_torque.mean()),
-            "nll_per_torque": [number(value) for value in per_torque],
-            "mse": number(mse(said.mean, targets)),
-            "coverage": number(coverage(said, targets)),
-            "sharpness": number(sharpness(said)),
-        }
+        scores = {"nll": number(per_torque.mean()), "nll_per_torque": list(map(number, per_torque))}
+        scores |= {"mse": number(mse(said.mean, targets)), "coverage": number(coverage(said, targets))}
+        scores["sharpness"] = number(sharpness(said))
         if name == IN_DOMAIN:
             return scores
         here, there = (one.std.double().mean(dim=1) for one in (known, said))

@@ -1,7 +1,5 @@
 """`trustgp study transfer`: every method, trained on one arm and tested on all. The paper's Table 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -15,10 +13,10 @@ from trustgp.metrics import gaussian_nll
 
 from ...core.arm import evenly, scaled_rows
 from ...core.cases import IN_DOMAIN, OURS, PREDICT, Case, costs_table, read_tests
+from ...core.claim import mean_spread
 from ...core.grid import Grid, Place, is_infinite, work_ahead
 from ...core.recipes import Pair, mlp_recipe
 from ...core.result import Figure, Result, Setting, provenance
-from ...core.statistics import mean_spread
 from ...datasets import Recording, Split, load, split_random, split_unseen, standardise
 from ...peers import Bundle, MCDropout, fit_methods
 from .scores import AXES, claims, others, score_method, tables
@@ -79,10 +77,7 @@ def foreign(trained: str, quick: bool) -> list[str]:
 
 
 def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
-    """Load, split by the seed and scale, everything in the training rows' units.
-
-    Where it must be quick, some hundred rows of each part, and the real arms only.
-    """
+    """Load, split by the seed, scale by the training rows; quick: some hundred rows, the real arms only."""
     recording = load(trained)
     parts = SPLITS[split](recording, seed)
     scaling = standardise(recording.inputs[parts.train], recording.targets[parts.train])
@@ -98,13 +93,11 @@ def make_case(trained: str, split: str, *, seed: int, quick: bool) -> Case:
     return Case(rows(recording, parts.train, "train"), rows(recording, parts.validation, "validation"), tests)
 
 
-def one_training(
-    setting: Setting, trained: str, split: str, seed: int, only: str | None = None
-) -> dict[str, Any]:
+def one_training(setting: Setting, trained: str, split: str, seed: int, only: str = "") -> dict[str, Any]:
     """Every method on one training set, tested on everything or on one set only: sizes, scores and costs."""
     rate = dropout_rate(setting, trained, split)
     case = make_case(trained, split, seed=seed, quick=setting.quick)
-    tests = case.tests if only is None else {only: case.tests[only]}
+    tests = {only: case.tests[only]} if only else case.tests
     fitted = fit_methods(train_bundle(setting, case, rate, seed))
     methods = {method.name: score_method(method, tests, setting.device) for method in fitted}
     return {"sizes": case.sizes, "dropout": rate, "methods": methods}
@@ -115,12 +108,11 @@ def dropout_rate(setting: Setting, trained: str, split: str) -> float:
 
     def rates() -> dict[str, float]:
         case = make_case(trained, split, seed=0, quick=setting.quick)
-        inputs, targets = case.validation
         found = {}
         for rate in RATES:
             network = setting.sized(FULL, QUICK).train(case.train, seed=0, dropout=rate, **setting.place)
-            said = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(inputs)
-            nll = gaussian_nll(said.mean, said.variance, targets.to(said.mean.device))
+            said = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(case.validation[0])
+            nll = gaussian_nll(said.mean, said.variance, case.validation[1].to(said.mean.device))
             found[str(rate)] = float(nll.mean())
         return found
 
@@ -132,7 +124,7 @@ def train_bundle(setting: Setting, case: Case, rate: float, seed: int) -> Bundle
     """All networks of one training set."""
     recipe, place = setting.sized(FULL, QUICK), setting.place
     dropping = recipe.train(case.train, seed=100 * seed, dropout=rate, **place)
-    return recipe.bundle(case.train, case.validation, seed=seed, dropout_network=dropping, **place)
+    return recipe.bundle(case.train, case.validation, seed=seed, dropping=dropping, **place)
 
 
 def draw_in_domain(grid: Grid, path: Path) -> None:
