@@ -61,7 +61,7 @@ def compile(
         rows = rows_like(example_inputs, model.origin.structure)
     elif model.memory is not None:
         held = model.memory.rows
-        rows = take(held.inputs, torch.arange(min(32, len(held))))
+        rows = held.take(torch.arange(min(32, len(held))))
     else:
         raise ValueError(
             "this model holds no rows; pass example_inputs=, some rows as the network takes them."
