@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
-from ..data.chunking import CHUNK_ROWS, evenly, map_chunks, rows_at_once, working_set
+from ..data.chunking import CHUNK_ROWS, FULL, evenly, gpu_share, map_chunks, rows_at_once
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
@@ -112,8 +112,12 @@ class TangentNetwork:
             self._row_bytes = COPIES * max(1, seen.bytes)
         most = GPU_ROWS if self.device.type == "cuda" else CHUNK_ROWS
         most = min(most, rows_at_once(inputs, self.device))
-        space = working_set(self.device, self._row_bytes) if self.device.type == "cuda" else PASS_BYTES
-        return max(1, min(most, space // self._row_bytes))
+        if (
+            self.device.type == "cuda"
+        ):  # what takes much, always as many at a time: cuDNN plans each shape anew
+            fit = gpu_share(self.device) // self._row_bytes
+            return max(1, min(most, fit, max(FULL, 2**30 // self._row_bytes)))
+        return max(1, min(most, PASS_BYTES // self._row_bytes))
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
