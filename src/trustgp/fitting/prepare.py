@@ -148,7 +148,10 @@ def tell_outputs(
 
     @torch.no_grad()
     def outputs_at(index: Tensor) -> Tensor:
-        return torch.cat(map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), index, len(index)))
+        missing = len(parts[0]) - len(index) if network.device.type == "cuda" else 0
+        full = torch.cat([index, index[-1:].repeat(missing)])  # cuDNN plans each shape anew
+        found = map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), full, len(full))
+        return torch.cat(found)[: len(index)]
 
     for place, outputs in context.inline().run(outputs_at, parts, stage="running the network", rows=len):
         tell(parts[place], outputs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product as combinations
 from typing import Any
 
 import torch
@@ -157,11 +158,17 @@ class Signals:
         """Numbers a row that the gradient needs on the way, beside what its collector needs."""
         ahead, back, weight = self.inputs[0].numel(), self.back[0].numel(), self.call.given["weight"]
         kernel = weight.shape[2:].numel()
-        if kernel == 1:
+        if kernel == 1 or self.depthwise:
             return ahead + 2 * back
         seen, by = (self.back, self.inputs) if self.call.kind.turned else (self.inputs, self.back)
         axis = 1 - weight.ndim  # windows: each place of the one sees the channels of the other
         return ahead + 2 * back + kernel * seen.shape[axis] * by[0].numel() // by.shape[axis]
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether it is a convolution with one channel in and out of each group, for one mixed output."""
+        single = self.call.given["weight"].shape[:2] == (self.call.given.get("groups", 1), 1)
+        return single and not self.call.kind.turned and self.back.shape[1] == 1
 
     @property
     def shape(self) -> tuple:
@@ -218,8 +225,7 @@ def convolution(s: Signals, into: Collector) -> None:
     kernel, most = given["weight"].shape[2:], s.inputs.shape[3:] if turned else ()
     a, g = s.inputs[:, None], s.back  # [n, 1, q, c, ...], [n, K, q, c', ...]
     a, g = (g, a) if turned else (a, g)
-    single = given["weight"].shape[:2] == (groups, 1) and g.shape[1] == 1  # channels, in and out of a group
-    if single and not turned and a.is_cuda:
+    if s.depthwise:
         lone = depthwise(a.flatten(0, 2), g.flatten(0, 2), kernel, given, len(a))
         into.plain(s.call.weight_name or "", lone)
         return
@@ -239,14 +245,23 @@ def _by_position(values: Tensor, groups: int) -> Tensor:
 def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, Any], n: int) -> Tensor:
     """Of a convolution with one channel a group, [n, 1, c, 1, *kernel], from [n * q, c, ...]: the input seen
     by a kernel that is the signal, without its windows."""
-    dims, channels = len(kernel), a.shape[0] * a.shape[1]
+    dims = len(kernel)
     stride, dilation = (each_side(given.get(name, 1), dims) for name in ("stride", "dilation"))
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    a = F.pad(a, padding_of(given.get("padding", 0), reach)).flatten(0, 1)[None]
-    operation = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-    found = operation(a, g.flatten(0, 1)[:, None], stride=dilation, dilation=stride, groups=channels)[0]
-    for j, size in enumerate(kernel):
-        found = found.narrow(1 + j, 0, size)
+    a = F.pad(a, padding_of(given.get("padding", 0), reach))
+    if a.is_cuda:
+        operation, channels = (F.conv1d, F.conv2d, F.conv3d)[dims - 1], a.shape[0] * a.shape[1]
+        a, by = a.flatten(0, 1)[None], g.flatten(0, 1)[:, None]
+        found = operation(a, by, stride=dilation, dilation=stride, groups=channels)[0]
+        found = found[(slice(None), *map(slice, kernel))]
+    else:  # so many small kernels would take longer than a pass for each of their numbers
+        ends = [s * (size - 1) + 1 for s, size in zip(stride, g.shape[2:], strict=True)]
+        sums = []
+        for place in combinations(*map(range, kernel)):
+            begins = [d * j for d, j in zip(dilation, place, strict=True)]
+            seen = (slice(b, b + e, s) for b, e, s in zip(begins, ends, stride, strict=True))
+            sums.append((a[(..., *seen)] * g).flatten(2).sum(dim=2))
+        found = torch.stack(sums, dim=2).flatten(0, 1).unflatten(1, tuple(kernel))
     return found.unflatten(0, (n, 1, -1, g.shape[1])).sum(dim=2).unsqueeze(3)
 
 
