@@ -352,6 +352,7 @@ def million(figures: Figures, options: Namespace) -> None:
         peak, parts = scale.peak_of(ledger, where) / 1e9, scale.costs(model, ledger)["stage_seconds"]
         figures.say("million", **{f"{outputs}_s": ledger.total, f"{outputs}_GB": peak})
         figures.say("million", **{f"{outputs}_stages_s": parts})
+        figures.say("million", **{f"{outputs}_nll": scale.likelihoods(model, network, rows)})
 
 
 def main() -> None:

@@ -76,6 +76,7 @@ def test_a_prediction_that_is_played_again_is_the_same(rows):
     inputs = torch.randn(60, 2, 9)
     model = bound(network, inputs)
     replay = model.mixtures[0].tangents._replay
+    assert not replay._known  # what the fit had recorded is let go
     given = torch.randn(8, rows, 2, 9, device="cuda")
     first = [model.predict(one) for one in given]
     assert any(key[0] == rows and found for key, found in replay._known.items())

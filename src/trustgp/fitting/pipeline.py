@@ -73,6 +73,8 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
             report.begin("calibrating")
             provenance = replace(provenance, **prints.result())
             state = calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
+        for tangents, _ in ready.maps:
+            tangents.rest()
         seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
         speed = rate_text(len(data.rows) / seconds)
         report.say(f"fitted in {rate_text(seconds)} s, {speed} rows/s; {expected} s were expected.")

@@ -103,6 +103,9 @@ class TangentMap(ABC):
         """The same, where outputs need not be the network's own to the bit."""
         return self.with_outputs(inputs)
 
+    def rest(self) -> None:
+        """Let go of memory that is kept to make many features fast."""
+
     def columns(self, inputs: Inputs) -> Tensor:
         """The feature columns an expert on these rows keeps; empty: all of them."""
         return torch.empty(0, dtype=torch.int64)

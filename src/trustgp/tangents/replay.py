@@ -75,17 +75,22 @@ class Replay:
             return result
         with _RECORDING:
             most = gpu_share(leaves(inputs)[0].device) // size - key[0]  # rows for which memory may be kept
-            while len(self._known) >= MOST or sum(k[0] for k, found in self._known.items() if found) > most:
+            while self._known and (len(self._known) >= MOST or self._rows() > most):
                 self._known.popitem(last=False)
             recording, result = _record(self._work, inputs, self._taken.get(key, math.inf))
             self._known[key] = recording
         return result
 
+    def _rows(self) -> int:
+        """Rows for which memory is kept."""
+        return sum(key[0] for key, found in self._known.items() if found)
+
     def _larger(self, key: tuple) -> _Recording | None:
         """The smallest recording that has room for these rows: few beside many only once or twice."""
         most = WASTE * key[0] if self._seen[key] > AFTER else math.inf
-        fit = [k for k, found in self._known.items() if found and k[1:] == key[1:] and key[0] <= k[0] <= most]
-        return self._known[min(fit)] if fit else None
+        known = list(self._known.items())  # another thread may add to them
+        fit = {k[0]: found for k, found in known if found and k[1:] == key[1:] and key[0] <= k[0] <= most}
+        return fit[min(fit)] if fit else None
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,9 @@ class GradientMap(TangentMap):
         features, outputs = self.with_outputs(inputs, exact=False)
         return features, None if self.network.half else outputs
 
+    def rest(self) -> None:
+        self._replay = Replay(self._made)
+
     @torch.inference_mode(False)  # the user may predict in it
     def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Features [n, d] of rows that fit in memory together, and the outputs that were seen."""
