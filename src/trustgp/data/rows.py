@@ -101,6 +101,9 @@ class Rows:
 class ChosenRows(Rows):
     """Some of other rows, in their memory; they are copied when they are asked for."""
 
+    whole: Rows
+    index: Tensor  # which of them [n]
+
     def __init__(self, whole: Rows, index: Tensor) -> None:
         known = {"whole": whole, "index": index, "ordered": whole.ordered}
         vars(self).update(known, targets=whole.targets[index.to(whole.targets.device)])

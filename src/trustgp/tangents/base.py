@@ -103,7 +103,7 @@ class TangentMap(ABC):
         """The same, where outputs need not be the network's own to the bit."""
         return self.with_outputs(inputs)
 
-    def rest(self) -> None:
+    def rest(self) -> None:  # noqa: B027 - most keep none
         """Let go of memory that is kept to make many features fast."""
 
     def columns(self, inputs: Inputs) -> Tensor:

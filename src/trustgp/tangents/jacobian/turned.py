@@ -27,7 +27,8 @@ class Turned(torch.autograd.Function):
         return operation(input=inputs, **given)
 
     @staticmethod
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = signals
         given, weight = ctx.given, ctx.given["weight"]
         dims, groups = weight.ndim - 2, given.get("groups", 1)
         dilation = each_side(given.get("dilation", 1), dims)
