@@ -17,8 +17,7 @@ from ..math.evidence import Prior, pooled_evidence
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
 from .neighbours import RowQuota
-from .posteriors import Posterior, PriorPosterior
-from .shrink import Sizes
+from .posteriors import Posterior, PriorPosterior, Sizes
 from .system import by_columns, select_rows
 
 PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found

@@ -14,7 +14,7 @@ from ..data.chunking import at_once, evenly
 from ..math.low_rank import principal_components
 from ..math.posterior import projected
 from ..tangents.base import Features
-from .shrink import Sizes, chosen_rows
+from .posteriors import Sizes, chosen_rows
 
 DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
 HALVED = 4096  # rows from which the two halves of an oversized expert are found

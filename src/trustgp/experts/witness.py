@@ -23,10 +23,9 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.trees import Inputs, leaves, state_tensors
-from ..math.stationary import squared_exponential
+from ..math.evidence import squared_exponential
 from .gate import nearest_two
-from .posteriors import GramPosterior, RootPosterior, log_kappas, with_posteriors
-from .shrink import Sizes
+from .posteriors import GramPosterior, RootPosterior, Sizes, log_kappas, with_posteriors
 
 FARTHEST = 1e50  # scaled inputs beyond are taken as this: their squares must not overflow
 

@@ -9,7 +9,7 @@ import torch
 
 from ..data.rows import Rows, read_rows
 from ..executors.progress import Reporter, reporting
-from ..experts.shrink import Sizes
+from ..experts.posteriors import Sizes
 from ..state.model_state import FittedModel, ModelState
 from .calibrate import recalibrate
 

@@ -56,7 +56,6 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         say_plan(report, plan, len(data.rows), ready, options.outputs)
         home = data.among(rows)  # as they were handed over
         prints = aside.submit(_fingerprints, ready, home)  # of gigabytes they take seconds
-        provenance = _provenance(ready, data, options)
         store = _open_checkpoint(prints, plan, ready, options)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
@@ -71,8 +70,8 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
                 for index, problem in enumerate(problems)
             ]
             report.begin("calibrating")
-            provenance = replace(provenance, **prints.result())
-            state = calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
+            state = _assembled(ready, data, options, prints.result(), fitted)
+            state = calibrate(replace(state, witness=witness), report)
         seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
         speed = rate_text(len(data.rows) / seconds)
         report.say(f"fitted in {rate_text(seconds)} s, {speed} rows/s; {expected} s were expected.")
@@ -83,25 +82,6 @@ def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, str]:
     """Of network and rows."""
     network = network_fingerprint(ready.network.module)
     return {"network": network, "data": rows_fingerprint(data.rows, data.groups)}
-
-
-def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenance:
-    """Where the model comes from; fingerprints, and what the experts may hold, are not known yet."""
-    return Provenance(
-        network="",
-        data="",
-        rows=len(data.rows),
-        structure=structure(data.rows.first),
-        outputs=options.outputs,
-        tangents=ready.tangents,
-        names=ready.network.names,
-        likelihood=options.likelihood,
-        cap=(),
-        lend=(),
-        seed=options.seed,
-        witness=options.witness,
-        split=data.split,
-    )
 
 
 def _open_checkpoint(
@@ -151,12 +131,24 @@ def _problems(
 
 
 def _assembled(
-    ready: Prepared, data: FitRows, provenance: Provenance, fitted: list[FittedMixture]
+    ready: Prepared, data: FitRows, options: FitOptions, prints: dict[str, str], fitted: list[FittedMixture]
 ) -> ModelState:
-    """The kernels together, not yet calibrated."""
-    cap, lend = (tuple(getattr(one.quota, name) for one in fitted) for name in ("own", "borrowed"))
+    """The kernels together, with where they come from; not yet calibrated."""
+    provenance = Provenance(
+        **prints,
+        rows=len(data.rows),
+        structure=structure(data.rows.first),
+        outputs=options.outputs,
+        tangents=ready.tangents,
+        names=ready.network.names,
+        likelihood=options.likelihood,
+        cap=tuple(one.quota.own for one in fitted),
+        lend=tuple(one.quota.borrowed for one in fitted),
+        seed=options.seed,
+        witness=options.witness,
+        split=data.split,
+    )
     mixtures = tuple(one.mixture for one in fitted)
-    provenance = replace(provenance, cap=cap, lend=lend)
     return ModelState(ready.network.module, mixtures, provenance, training=_training(data, fitted))
 
 

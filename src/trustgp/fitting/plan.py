@@ -26,7 +26,7 @@ from ..experts.neighbours import CANDIDATES, lend_rows
 from ..experts.system import by_columns
 from ..experts.witness import Witness, vectors_of
 from ..experts.witness_fit import MOST_JUDGED, NEARBY, PRIOR_SUBSET, witness_applies, witness_bytes
-from ..math.stationary import LENGTHS, RATIOS
+from ..math.evidence import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET

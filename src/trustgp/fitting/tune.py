@@ -21,7 +21,7 @@ from ..data.quantities import Budget, BudgetText, parse_budget, size_text
 from ..data.rows import Rows, read_rows
 from ..data.trees import Inputs, as_inputs, count, leaves, map_tensors, take
 from ..executors.progress import Reporter, reporting
-from ..experts.shrink import Sizes
+from ..experts.posteriors import Sizes
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..metrics import auroc, class_nll, gaussian_nll
 from ..metrics.score_report import table_text

@@ -21,6 +21,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from ..data.chunking import evenly
+from ..data.trees import moved
 from .calibration import FARTHEST, least_from_zero
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
@@ -111,12 +113,7 @@ class ClassCalibrationRows:
     def some(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than it takes."""
         most = max(FEWEST_ROWS, MOST_NUMBERS // self.logits.shape[1])
-        if len(self) <= most:
-            return self
-        chosen = torch.linspace(0, len(self) - 1, most, dtype=torch.float64).round().long()
-        return ClassCalibrationRows(
-            **{field.name: getattr(self, field.name)[chosen] for field in fields(self)}
-        )
+        return moved(self, lambda values: values[evenly(len(self), most)])
 
 
 def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:
