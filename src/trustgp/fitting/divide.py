@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -36,9 +37,8 @@ def precompute_features(
 
     The outputs of the same pass go to `tell`, with the numbers of their rows.
     """
-    parts = list(
-        chunks(len(rows), min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device)))
-    )
+    size = min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device))
+    parts = list(chunks(len(rows), size))
 
     @torch.no_grad()
     def make(index: Tensor) -> tuple[Features, Tensor | None]:
@@ -107,15 +107,8 @@ def divide(
     order = torch.randperm(len(rows), generator=generator)
     subset, clustered = (order[:size].sort().values for size in sizes)
     device = tangents.network.device
-    single = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
-
-    def alone() -> tuple[Partition, Tensor]:
-        zeros = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
-        return _partition(single, zeros, patchwork), torch.zeros((), dtype=torch.float64)
-
-    if num_experts == 1:
-        return alone()
-    give_back(device)
+    gate = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
+    points = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def project(index: Tensor):
@@ -124,23 +117,26 @@ def divide(
         projection = make_projection(features, division.components)
         return projection, projection(features)
 
-    ((projection, subset_points),) = context.inline().map(project, [subset])
-    if subset_points.shape[1] == 0:  # the rows do not differ: there is nothing to divide them by
-        return alone()
-    points = embed_rows(tangents, Gate(projection, single.centroids), rows, context, known)
-    give_back(device)
-    _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
-    if len(clustered) > len(subset):
-        subset_points = points[clustered.to(device)]
-    centroids = find_centroids(subset_points, points, num_experts, seed=context.seed)
-    partition = _partition(Gate(projection, centroids), points, patchwork)
-    labels = partition.nearest
+    if num_experts > 1:
+        give_back(device)
+        ((projection, chosen),) = context.inline().map(project, [subset])
+        if chosen.shape[1]:  # else the rows do not differ: there is nothing to divide them by
+            points = embed_rows(tangents, replace(gate, projection=projection), rows, context, known)
+            give_back(device)
+            _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
+            chosen = points[clustered.to(device)] if len(clustered) > len(subset) else chosen
+            gate = Gate(projection, find_centroids(chosen, points, num_experts, seed=context.seed))
+    nearest, second = (labels.cpu() for labels in nearest_two(points, gate.centroids))
+    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), patchwork.neighbours)
+    partition = Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
+    if gate.projection is None:
+        return partition, torch.zeros((), dtype=torch.float64)
 
     @torch.no_grad()
     def mass_of(index: Tensor) -> Tensor:
         features = features_at(tangents, rows, index, NO_COLUMNS, known)
         gram = features.gram(features)
-        return mass_between(gram, labels[index].to(gram.device)).cpu()
+        return mass_between(gram, nearest[index].to(gram.device)).cpu()
 
     some = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
     (bound,) = context.inline().map(mass_of, [some])
@@ -160,12 +156,6 @@ def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
             f"the network's gradients overflow in {len(bad)} of {len(rows)} training rows, "
             f"first in row {int(bad[0])}; scale the inputs, or drop these rows."
         )
-
-
-def _partition(gate: Gate, points: Tensor, patchwork: Patchwork) -> Partition:
-    nearest, second = (labels.cpu() for labels in nearest_two(points, gate.centroids))
-    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), patchwork.neighbours)
-    return Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
 
 
 def give_back(device: torch.device) -> None:
@@ -240,10 +230,8 @@ def quota_for_budget(
         return lend * cap // most
 
     def total(cap: int) -> int:
-        return sum(
-            expert_bytes(tangents, min(own, cap) + share(cap) * near, num_outputs)
-            for own, near in zip(sizes, neighbours, strict=True)
-        )
+        rows = (min(own, cap) + share(cap) * near for own, near in zip(sizes, neighbours, strict=True))
+        return sum(expert_bytes(tangents, each, num_outputs) for each in rows)
 
     beyond = bisect_right(range(2, most + 1), room, key=total)  # caps from 2 on that fit; 1 is the least
     return RowQuota(1 + beyond, share(1 + beyond))
