@@ -268,4 +268,4 @@ def test_numbers_are_searched_as_tensors_are(place):
 
     bounds = torch.tensor([-9.0, 7.0], dtype=torch.float64)
     expected = float(least_on_grid(losses, *bounds))
-    assert least_on_grid(losses, *bounds.tolist(), np) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert least_on_grid(losses, *bounds.tolist(), arrays=np) == pytest.approx(expected, rel=1e-12, abs=1e-12)

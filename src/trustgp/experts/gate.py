@@ -69,11 +69,6 @@ class Projection:
         assert phi is not None
         return phi.double() @ self.directions - self.offset
 
-    @property
-    def size(self) -> int:
-        """Rows that it holds."""
-        return 0 if self.features is None else len(self.features)
-
     def shrink(self, sizes: Sizes) -> Projection:
         r"""From fewer rows of the subset S, if it holds any: the components of S are fitted by least squares.
 
@@ -201,8 +196,7 @@ def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
     from threadpoolctl import threadpool_limits
 
     values = points.cpu().numpy()
-    distinct = len(np.unique(values, axis=0))
-    clusters = min(clusters, distinct)
+    clusters = min(clusters, len(np.unique(values, axis=0)))  # distinct ones
     starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # one is as good for many, and takes long enough
     with threadpool_limits(limits=1):
         found = KMeans(clusters, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]

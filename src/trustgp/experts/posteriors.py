@@ -121,15 +121,13 @@ class GramPosterior(_RowPosterior):
         gram = noiseless_gram(self.features, noisy)
         chosen = chosen_rows(gram, sizes.rows)
         features = pack(self.features.take(chosen))
-        rounded = features.gram(features) if sizes.half else gram[chosen][:, chosen]
-        noise = noisy[chosen][:, chosen] - gram[chosen][:, chosen]
+        apart, rounded = gram[chosen], gram[chosen][:, chosen]
+        noise = noisy[chosen][:, chosen] - rounded
         if sizes.half:  # what rounding has moved a row by counts as noise
-            apart = features.gram(self.features)
+            apart, rounded = features.gram(self.features), features.gram(features)
             here = apart[torch.arange(len(chosen), device=chosen.device), chosen]
             shifted = gram.diagonal()[chosen] + rounded.diagonal() - 2.0 * here
             noise.diagonal().add_(shifted.clamp_min(0.0))
-        else:
-            apart = gram[chosen]
         factor, _ = factorise(rounded + noise, 0.0)
         if len(chosen) == len(gram):
             weights = torch.cholesky_solve(noisy @ self.weights, factor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -106,8 +107,6 @@ def update_witness(
 def groups_left_out(state: WitnessState, targets: Tensor, groups: Tensor) -> WitnessPrediction:
     """What the witness says of each training row when the whole group [n] of the row is left out."""
     targets, groups = targets.to(state.floor), groups.to(state.floor.device)
-    mean, variance = torch.zeros_like(targets), torch.ones_like(targets)
-    novelty = torch.ones_like(targets[:, 0])  # of rows that no cell holds: nothing is known
 
     @torch.no_grad()
     def leave_out(cell: Cell) -> tuple[Tensor, Tensor]:
@@ -115,14 +114,14 @@ def groups_left_out(state: WitnessState, targets: Tensor, groups: Tensor) -> Wit
         rows, inverse = cell.rows.to(targets.device), torch.cholesky_inverse(cell.posterior.factor)
         return leave_groups_out(inverse, targets[rows] - cell.centre, groups[rows])
 
-    for number, (errors, variances) in Threads(1 if targets.is_cuda else None).run(leave_out, state.cells):
-        cell = state.cells[number]
-        own = int(cell.own)
-        mine = cell.rows[:own].to(targets.device)
-        mean[mine] = targets[mine] - errors[:own]
-        unit = (variances[:own] - cell.tau).clamp(0.0, 1.0)
-        variance[mine], novelty[mine] = state.variance(number, unit), unit
-    return WitnessPrediction(mean, variance, novelty, state.reach)
+    def told() -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        results = Threads(1 if targets.is_cuda else None).run(leave_out, state.cells)
+        for number, (errors, variances) in results:
+            cell, own = state.cells[number], int(state.cells[number].own)
+            mine = cell.rows[:own].to(targets.device)
+            yield number, mine, targets[mine] - errors[:own], variances[:own] - cell.tau
+
+    return state.gathered(len(targets), told())
 
 
 def _empty(vectors: Tensor, targets: Tensor) -> WitnessState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from ..data.rows import Rows, mapped_rows
 from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import Patchwork, RowQuota, neighbour_lists
+from ..experts.neighbours import NO_CAP, Patchwork, RowQuota, neighbour_lists
 from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
@@ -23,15 +24,11 @@ EXACT_BOUND, SOME = 2048, 512  # rows up to which the bound of the division is e
 SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
 FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
+Tell = Callable[[Tensor, Tensor], Any]  # is told the numbers of some rows, and their outputs
 
 
 def precompute_features(
-    tangents: TangentMap,
-    rows: Rows,
-    context: FitContext,
-    *,
-    mapped: bool,
-    tell: Callable[[Tensor, Tensor], None] | None = None,
+    tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool, tell: Tell | None = None
 ) -> Features:
     """Features of all rows, made once, chunk by chunk: in memory, or in a mapped file.
 
@@ -218,12 +215,15 @@ def quota_for_budget(
     sizes: list[int],
     neighbours: list[int],
     lend: int,
-    room: int,
+    room: int | None,
     num_outputs: int,
     gate: tuple[int, int],
 ) -> RowQuota:
     """The most rows per expert such that they and a gate, of so many rows and components, stay within `room`
-    bytes: each has `sizes` rows of its own, and so many neighbours, from each of which it wants `lend`."""
+    bytes: each has `sizes` rows of its own, and so many neighbours, from each of which it wants `lend`. None:
+    there is no limit."""
+    if room is None:
+        return RowQuota(NO_CAP, lend)
     most, room = max(sizes), room - OVERHEAD - gate_bytes(tangents, *gate, len(sizes))
 
     def share(cap: int) -> int:  # neighbours lend as much less as there is less to hold

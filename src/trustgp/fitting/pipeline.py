@@ -24,16 +24,7 @@ from .checkpoint import Checkpoint, explain_interrupts
 from .divide import precompute_features, precompute_linear
 from .options import FitOptions
 from .plan import Plan, choose_plan, say_plan
-from .prepare import (
-    FitRows,
-    Prepared,
-    Residuals,
-    make_problems,
-    prepare_network,
-    residual_of,
-    split_rows,
-    tell_outputs,
-)
+from .prepare import FitRows, Prepared, Residuals, make_problems, prepare_network, split_rows, tell_outputs
 from .solve import FittedMixture, fit_mixture
 
 
@@ -123,7 +114,9 @@ def _problems(
         tell_outputs(ready.network, held, context, lambda i, outputs: found.check(held.places(i), outputs))
     residuals, linear = found.all(), None
     if held is not None and not data.split[1]:
-        residual_of(ready.network, options.likelihood, held, context, name="validation", blends=ready.blends)
+        apart = Residuals(options.likelihood, held, "validation", ready.blends)
+        tell_outputs(ready.network, held, context, apart)
+        apart.all()  # or what is wrong with them
     if not options.likelihood.common_prior:  # a common prior is found on few rows
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, residuals, data.groups, ready.blends, linear)

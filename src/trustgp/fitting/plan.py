@@ -231,8 +231,6 @@ class _Shape(NamedTuple):
 
 def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None) -> int:
     """Own rows that the largest expert keeps: all, or what a budget leaves it."""
-    if room is None:
-        return shape.largest
     sizes, near = [shape.largest] * shape.experts, [shape.neighbours] * shape.experts
     gate = (shape.subset, shape.components)
     cap = quota_for_budget(tangents, sizes, near, shape.lend, room, shape.served, gate).own

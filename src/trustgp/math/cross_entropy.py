@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.trees import moved
-from .calibration import FARTHEST, least_from_zero
+from .calibration import FARTHEST, HeldOutRows, least_from_zero
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
 # bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
@@ -94,21 +94,13 @@ class Temperature:
 
 
 @dataclass(frozen=True)
-class ClassCalibrationRows:
+class ClassCalibrationRows(HeldOutRows):
     """Rows with known classes that the experts have not seen."""
 
     logits: Tensor  # z [n, C]; C = 1: of the second of two classes
     labels: Tensor  # class numbers [n]
     variance: Tensor  # v [n], float64
     expert: Tensor  # which expert answered [n]
-
-    @classmethod
-    def cat(cls, parts: list[ClassCalibrationRows]) -> ClassCalibrationRows:
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def some(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than it takes."""

@@ -13,7 +13,7 @@ so that minus the log marginal likelihood is, up to constants, the profile
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -166,7 +166,7 @@ def pooled_evidence(
     return Prior(tau=log_tau.exp(), scale=scales(log_tau[None])[0])
 
 
-def least_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, arrays: Any = torch) -> Any:
+def least_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: Any = torch) -> Any:
     """Where a loss is least: on a grid, then by golden section around the best grid point. All scalars.
 
     Places and losses go in pairs [2], and on a GPU stay there: which way to go is not asked. With numpy in
@@ -213,21 +213,17 @@ def least_near(losses: Callable[[Tensor], Tensor], near: Tensor, least: Tensor, 
     for _ in range(STEPS):
         if left is None or right is None:  # the end of the interval
             break
-        lowest = _vertex((left, best, right), (known[left], known[best], known[right]))
-        if lowest is None or abs(lowest - best) < CLOSE:
+        before, after = best - left, best - right
+        fall, climb = known[best] - known[left], known[best] - known[right]
+        rise = before * climb - after * fall
+        if not abs(rise) > 0.0:  # they lie on a line, or nothing could be factorised
+            break
+        lowest = best - 0.5 * (before**2 * climb - after**2 * fall) / rise  # of the parabola through them
+        if abs(lowest - best) < CLOSE:
             break
         look(lowest)
         best, left, right = around()
     return near.new_tensor(best)
-
-
-def _vertex(places: tuple[float, float, float], values: tuple[float, float, float]) -> float | None:
-    """Where the parabola through three points is least; None where they lie on a line."""
-    (a, b, c), (fa, fb, fc) = places, values
-    rise = (b - a) * (fb - fc) - (b - c) * (fb - fa)
-    if not abs(rise) > 0.0:  # or nothing could be factorised
-        return None
-    return b - 0.5 * ((b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)) / rise
 
 
 def distances(first: Tensor, second: Tensor) -> Tensor:
@@ -246,11 +242,7 @@ def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor
 
 
 def choose_length(
-    inputs: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    typical: Tensor,
-    *,
-    each: Callable[[Callable, Sequence[float]], Iterable[list[float]]] = map,
+    inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, *, each: Callable[..., Any] = map
 ) -> tuple[Tensor, Tensor]:
     """The length l and noise ratio tau with the highest evidence on all sets together, from a grid.
 

@@ -177,7 +177,7 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
         log_determinant = np.log(spectrum + taus).sum(axis=0) + (m - r - 1) * log_taus
         return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(rest) * log_determinant)
 
-    tau = np.exp([least_on_grid(losses, *map(float, log_bounds(level.cpu())), np)])
+    tau = np.exp([least_on_grid(losses, *map(float, log_bounds(level.cpu())), arrays=np)])
     found = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)
     return found[0], found[1:]
 
