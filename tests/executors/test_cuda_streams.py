@@ -11,7 +11,7 @@ from torch import nn
 
 import trustgp
 from trustgp.executors import Threads
-from trustgp.executors.threads import numbered_stream
+from trustgp.executors.base import numbered_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

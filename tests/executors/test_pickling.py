@@ -17,8 +17,8 @@ import trustgp
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import state_tensors
 from trustgp.executors import FitContext, Threads
+from trustgp.executors.base import tensors_in
 from trustgp.executors.pickling import BESIDE, held, pack, unpack
-from trustgp.executors.threads import tensors_in
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork, RowQuota
 from trustgp.fitting.divide import divide, precompute_features

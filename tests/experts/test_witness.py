@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from witness_reference import witness_answer
 
 from trustgp import Witness
-from trustgp.experts.shrink import Sizes
+from trustgp.experts.posteriors import Sizes
 from trustgp.experts.witness import FARTHEST, vectors_of
 from trustgp.experts.witness_fit import FEWEST_ROWS, witness_applies
 from trustgp.math.calibration import STEADY

@@ -11,7 +11,7 @@ from blobs import fit as fit_blobs
 import trustgp
 from trustgp.data.quantities import Budget, parse_budget
 from trustgp.data.rows import read_rows
-from trustgp.experts.shrink import Sizes
+from trustgp.experts.posteriors import Sizes
 from trustgp.fitting import compress, tune
 from trustgp.metrics import auroc, gaussian_nll
 from trustgp.state.model_file import file_bytes

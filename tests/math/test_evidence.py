@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +12,6 @@ from trustgp.math import evidence
 from trustgp.math.evidence import (
     FactorisationError,
     factorise,
-    least_number,
     least_on_grid,
     maximise_evidence,
     profile_loss,
@@ -268,4 +268,4 @@ def test_numbers_are_searched_as_tensors_are(place):
 
     bounds = torch.tensor([-9.0, 7.0], dtype=torch.float64)
     expected = float(least_on_grid(losses, *bounds))
-    assert least_number(losses, *bounds.tolist()) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert least_on_grid(losses, *bounds.tolist(), arrays=np) == pytest.approx(expected, rel=1e-12, abs=1e-12)

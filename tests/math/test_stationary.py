@@ -3,7 +3,7 @@ import torch
 from reference import profile_likelihood, stationary_gram
 from sklearn.gaussian_process.kernels import RBF
 
-from trustgp.math.stationary import LENGTHS, RATIOS, choose_length, distances, squared_exponential
+from trustgp.math.evidence import LENGTHS, RATIOS, choose_length, distances, squared_exponential
 
 
 def draw(*shape, seed=0):

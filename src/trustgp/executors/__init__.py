@@ -1,9 +1,8 @@
-"""Where the experts are solved: one interface, one file per way."""
+"""Where the experts are solved: one interface, kept by threads, by processes and by a cluster."""
 
-from .base import Executor, FitContext, WorkerLostError, nearby
+from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usual_threads
 from .processes import Processes
 from .ray import Ray
-from .threads import Threads, usual_threads
 
 __all__ = [
     "Executor",

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -16,9 +16,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from .base import WorkerLostError, check_counts
+from .base import Threads, Work, WorkerLostError, check_counts
 from .pickling import held, pack, work
-from .threads import Threads
 
 IDLE = 120  # seconds after which a worker that has nothing to do ends; it is started again when needed
 ALIGNED = 64  # bytes at which each tensor begins in the file
@@ -54,7 +53,7 @@ class Processes:
         """For work that is not worth sending."""
         return Threads(self.count)
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         if len(tasks) < 2:
             yield from self.nearby.run(function, tasks)
             return

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 Item = TypeVar("Item")
+Count = Callable[[Any], int]  # how many rows an item, or a task, stands for
 LOGGER = logging.getLogger("trustgp")
 
 
@@ -54,13 +55,7 @@ class Reporter:
         LOGGER.debug("%s", stage, extra={"stage": stage})
 
     def track(
-        self,
-        items: Iterable[Item],
-        *,
-        stage: str,
-        total: int,
-        done: int = 0,
-        rows: Callable[[Item], int] | None = None,
+        self, items: Iterable[Item], *, stage: str, total: int, done: int = 0, rows: Count | None = None
     ) -> Iterator[Item]:
         """`items`, with a bar for the stage; when the work ends early, `close` of what gives them is called.
 

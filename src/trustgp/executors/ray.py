@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import Any
@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..data.user_warnings import optional_package
-from .base import WorkerLostError, check_counts
+from .base import Threads, Work, WorkerLostError, check_counts
 from .pickling import held, pack, work
-from .threads import Threads
 
 
 class Ray:
@@ -62,7 +61,7 @@ class Ray:
         """For work that is not worth sending."""
         return Threads(1 if self.gpus else None)
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         if len(tasks) < 2:
             yield from self.nearby.run(function, tasks)
             return

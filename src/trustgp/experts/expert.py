@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -11,14 +12,14 @@ from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.rows import Rows
+from ..data.trees import moved
 from ..executors.base import FitContext
 from ..math.calibration import LEAST_KAPPA, CalibrationRows
 from ..math.evidence import Prior, pooled_evidence
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
 from .neighbours import RowQuota
-from .posteriors import Posterior, PriorPosterior
-from .shrink import Sizes
+from .posteriors import Posterior, PriorPosterior, Sizes
 from .system import by_columns, select_rows
 
 PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found
@@ -68,11 +69,6 @@ class Problem:
     linear: Tensor | None = None  # J theta of all rows [n, C], float64; None: made when it is needed
     blend: Tensor | None = None  # combinations of outputs that are learnt [C, B]; None: those it serves
     prior: Prior | None = None  # the scale and noise ratio of all experts; None: each finds its own
-
-    @property
-    def num_targets(self) -> int:
-        """B."""
-        return len(self.outputs) if self.blend is None else self.blend.shape[1]
 
     def residual_at(self, rows: Tensor) -> Tensor:
         """r of some rows, shape [m, B]."""
@@ -133,10 +129,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         own, border = known.select(columns), features_at(tangents, problem.rows, candidates, columns, known)
     else:
         both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, known)
-        own, border = (
-            type(both).from_tensors({name: value[part] for name, value in both.tensors().items()})
-            for part in (slice(len(task.own)), slice(len(task.own), None))
-        )
+        halves = (slice(len(task.own)), slice(len(task.own), None))
+        own, border = (moved(both, itemgetter(half)) for half in halves)
     rows = select_rows(task.own, own, task.quota.own, device)
     if len(candidates):
         rows = rows.borrow(candidates, border, task.quota.borrowed)

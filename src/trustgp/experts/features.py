@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..data.chunking import map_chunks, most_rows, rows_at_once
 from ..data.rows import Rows
+from ..data.trees import moved
 from ..tangents.base import Features, TangentMap, chunk_bytes
 
 # Of the outputs' average: one whose own gradient vanishes here is not certain for that.
@@ -18,18 +19,13 @@ def features_at(
     tangents: TangentMap, rows: Rows, index: Tensor, columns: Tensor, known: Features | None
 ) -> Features:
     """Features of the rows `index`, columns selected: taken from those that are known, or made by chunks."""
+    device = tangents.network.device
     if known is not None:
-        place = next(iter(known.tensors().values())).device
-        return near(known.take(index.to(place)), tangents.network.device).select(columns)
-    size = min(chunk_rows(tangents), rows_at_once(rows.take(index[:1]), tangents.network.device))
+        chosen = known.take(index.to(next(iter(known.tensors().values())).device))
+        return moved(chosen, lambda kept: kept.to(device)).select(columns)
+    size = min(chunk_rows(tangents), rows_at_once(rows.take(index[:1]), device))
     parts = map_chunks(lambda part: tangents(rows.take(part)).select(columns), index, size)
     return parts[0] if len(parts) == 1 else tangents.kind.cat(parts)
-
-
-def near(features: Features, device: torch.device) -> Features:
-    """On the device, where kept features may not have been."""
-    tensors = {name: value.to(device) for name, value in features.tensors().items()}
-    return type(features).from_tensors(tensors)
 
 
 def amplitudes(tangents: TangentMap, features: Features, *, blended: bool = False) -> Tensor:

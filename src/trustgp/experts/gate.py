@@ -14,7 +14,7 @@ from ..data.chunking import at_once, evenly
 from ..math.low_rank import principal_components
 from ..math.posterior import projected
 from ..tangents.base import Features
-from .shrink import Sizes, chosen_rows
+from .posteriors import Sizes, chosen_rows
 
 DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
 HALVED = 4096  # rows from which the two halves of an oversized expert are found
@@ -68,11 +68,6 @@ class Projection:
         phi = features.explicit()
         assert phi is not None
         return phi.double() @ self.directions - self.offset
-
-    @property
-    def size(self) -> int:
-        """Rows that it holds."""
-        return 0 if self.features is None else len(self.features)
 
     def shrink(self, sizes: Sizes) -> Projection:
         r"""From fewer rows of the subset S, if it holds any: the components of S are fitted by least squares.
@@ -201,8 +196,7 @@ def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
     from threadpoolctl import threadpool_limits
 
     values = points.cpu().numpy()
-    distinct = len(np.unique(values, axis=0))
-    clusters = min(clusters, distinct)
+    clusters = min(clusters, len(np.unique(values, axis=0)))  # distinct ones
     starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # one is as good for many, and takes long enough
     with threadpool_limits(limits=1):
         found = KMeans(clusters, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]

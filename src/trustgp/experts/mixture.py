@@ -16,8 +16,7 @@ from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest_two
-from .posteriors import log_kappas, with_posteriors
-from .shrink import Sizes
+from .posteriors import Sizes, log_kappas, with_posteriors
 
 
 @dataclass(frozen=True)

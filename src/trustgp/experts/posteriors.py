@@ -1,9 +1,9 @@
-"""What an expert keeps to answer with: one of four states, one call."""
+"""What an expert keeps to answer with, or less of it in a compressed model: one of four states, one call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -11,9 +11,36 @@ from torch import Tensor
 
 from ..math import calibration, posterior
 from ..math.evidence import factorise
+from ..math.low_rank import selection_noise
 from ..tangents.base import Features, KernelRows
+from ..tangents.factors import HalfFactors, half_scales
 from .features import NO_COLUMNS
-from .shrink import Sizes, chosen_rows, noiseless_gram
+
+PROBED = 8  # rows of the kernel that are made to see whether it can be read off the factor
+SAME = 1e-9  # of the kernel's mean diagonal
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is left of a model; None: all."""
+
+    rows: int | None = None  # of an expert, at most
+    rank: int | None = None  # directions of an expert, at most
+    half: bool = False  # whether features and bases are kept in float16, roots in float32
+    gate: int | None = None  # rows of a gate, at most
+    witness: int | None = None  # directions of a cell of the witness, at most; 0: the witness is left out
+
+    def __str__(self) -> str:
+        limits = {field.name: getattr(self, field.name) for field in fields(self)}
+        words = [f"{name}={value}" for name, value in limits.items() if name != "half" and value is not None]
+        return ", ".join([*words, *(["float16"] if self.half else [])]) or "as it is"
+
+    def packer(self, lots: Sequence[Any]) -> Callable[[Any], Any]:
+        """What stores features of rows, given all that are to be stored alike."""
+        if not (self.half and lots):
+            return lambda features: features
+        scales = half_scales(lots)
+        return lambda features: HalfFactors.pack(features, scales)
 
 
 @dataclass(frozen=True)
@@ -88,25 +115,19 @@ class GramPosterior(_RowPosterior):
         eye = torch.eye(self.size, dtype=torch.float64, device=self.factor.device)
         return torch.linalg.solve_triangular(self.factor.double(), eye, upper=False)
 
-    def inverse(self) -> Tensor:
-        """(K + N)^-1, shape [m, m]."""
-        return torch.cholesky_inverse(self.factor)
-
     def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, Tensor]:
         """The rows that tell most, for the variance; all of them, through those, for the mean."""
         noisy = self.factor @ self.factor.T  # K + N
         gram = noiseless_gram(self.features, noisy)
         chosen = chosen_rows(gram, sizes.rows)
         features = pack(self.features.take(chosen))
-        rounded = features.gram(features) if sizes.half else gram[chosen][:, chosen]
-        noise = noisy[chosen][:, chosen] - gram[chosen][:, chosen]
+        apart, rounded = gram[chosen], gram[chosen][:, chosen]
+        noise = noisy[chosen][:, chosen] - rounded
         if sizes.half:  # what rounding has moved a row by counts as noise
-            apart = features.gram(self.features)
+            apart, rounded = features.gram(self.features), features.gram(features)
             here = apart[torch.arange(len(chosen), device=chosen.device), chosen]
             shifted = gram.diagonal()[chosen] + rounded.diagonal() - 2.0 * here
             noise.diagonal().add_(shifted.clamp_min(0.0))
-        else:
-            apart = gram[chosen]
         factor, _ = factorise(rounded + noise, 0.0)
         if len(chosen) == len(gram):
             weights = torch.cholesky_solve(noisy @ self.weights, factor)
@@ -143,10 +164,6 @@ class RootPosterior(_RowPosterior):
     def whitening(self) -> Tensor:
         """W = R^T, as above, shape [r, m]."""
         return self.root.T.double()
-
-    def inverse(self) -> Tensor:
-        """What is left of (K + N)^-1: R R^T, shape [m, m]."""
-        return self.root.double() @ self.root.T.double()
 
     def rooted(self, most: int | None) -> RootPosterior:
         """Itself, as `shrink`."""
@@ -217,6 +234,24 @@ class PriorPosterior(Posterior):
     def __call__(self, features: KernelRows) -> LatentMoments:
         prior = features.diag()
         return LatentMoments(prior, prior, prior.new_zeros(len(features), self.weights.shape[1]))
+
+
+def noiseless_gram(rows: KernelRows, noisy: Tensor) -> Tensor:
+    """K of some rows, shape [m, m]: K + N less N where that is diagonal, else made again."""
+    diag, some = rows.diag(), torch.arange(min(PROBED, len(noisy)), device=noisy.device)
+    gram = noisy.clone()
+    gram.diagonal().copy_(diag)
+    probe = rows.take(some).gram(rows)
+    if bool(((probe - gram[some]).abs() <= SAME * diag.mean()).all()):
+        return gram
+    return rows.gram(rows)
+
+
+def chosen_rows(gram: Tensor, most: int | None) -> Tensor:
+    """At most so many rows, those that tell most given those before, in ascending order: own rows first."""
+    if most is None or most >= len(gram):
+        return torch.arange(len(gram), device=gram.device)
+    return posterior.variance_reduction_rows(gram, most, selection_noise(gram)).sort().values
 
 
 def with_posteriors(experts: Sequence[Any], posteriors: Sequence[Posterior], sizes: Sizes) -> list[Any]:

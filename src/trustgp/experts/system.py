@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import chunks, evenly
+from ..data.trees import moved
 from ..math import low_rank
 from ..math.calibration import leave_groups_out, leave_one_out
 from ..math.evidence import Prior, factorise, maximise_evidence
 from ..tangents.base import Features
-from .features import near
 from .posteriors import Posterior, SpanPosterior, make_posterior
 
 
@@ -137,7 +137,8 @@ class Columns(Selection):
         return Solution(tau, scale, none, posterior, left_out, groups, diag, outside)
 
     def parts(self, device: torch.device) -> Iterable[Features]:
-        return (near(self.features.take(part), device) for part in chunks(len(self.seen)))
+        parts = (self.features.take(index) for index in chunks(len(self.seen)))
+        return (moved(part, lambda kept: kept.to(device)) for part in parts)
 
 
 def by_columns(width: int | None, rows: int, most: int) -> bool:

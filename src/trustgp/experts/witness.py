@@ -13,7 +13,7 @@ that they reach.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -23,10 +23,9 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.trees import Inputs, leaves, state_tensors
-from ..math.stationary import squared_exponential
+from ..math.evidence import squared_exponential
 from .gate import nearest_two
-from .posteriors import GramPosterior, RootPosterior, log_kappas, with_posteriors
-from .shrink import Sizes
+from .posteriors import GramPosterior, RootPosterior, Sizes, log_kappas, with_posteriors
 
 FARTHEST = 1e50  # scaled inputs beyond are taken as this: their squares must not overflow
 
@@ -150,15 +149,19 @@ class WitnessState:
         """Inputs as the cells see them, shape [n, d]."""
         return ((vectors.to(self.offset) - self.offset) / self.spread).clamp(-FARTHEST, FARTHEST)
 
-    def variance(self, cell: int, unit: Tensor) -> Tensor:
-        """Of the target, noise included [n, C], from a cell's posterior over prior variance [n]."""
-        one = self.cells[cell]
-        variance = self.kappa[cell] * one.scale * (unit + one.tau)[:, None]
-        return torch.maximum(variance, self.floor)
+    def gathered(self, n: int, told: Iterable[tuple[int, Tensor, Tensor, Tensor]]) -> WitnessPrediction:
+        """Of n rows, from what cells tell: their number, the rows [k], mean [k, C] and posterior over prior
+        variance [k] of these. Of rows that no cell tells of, nothing is known."""
+        mean = self.floor.new_zeros(n, len(self.floor))
+        variance, novelty = torch.ones_like(mean), mean.new_ones(n)
+        for number, rows, expected, unit in told:
+            # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
+            cell, unit = self.cells[number], unit.clamp(0.0, 1.0)
+            spread = self.kappa[number] * cell.scale * (unit + cell.tau)[:, None]
+            mean[rows], variance[rows], novelty[rows] = expected, torch.maximum(spread, self.floor), unit
+        return WitnessPrediction(mean, variance, novelty, self.reach)
 
-    def shrink(
-        self, sizes: Sizes, known: dict[int | None, list[RootPosterior]] | None = None
-    ) -> WitnessState | None:
+    def shrink(self, sizes: Sizes, known: dict | None = None) -> WitnessState | None:
         """With fewer directions in each cell; its mean stays what it is.
 
         Where several sizes are wanted, `known` holds posteriors by number of directions; they are added.
@@ -181,24 +184,17 @@ class WitnessState:
                 f"inputs hold {vectors.shape[1]} numbers a row; the witness was fitted on {len(self.offset)}."
             )
         points = self.scaled(vectors)
-        parts = [self._chunk(points[index.to(points.device)]) for index in chunks(len(points), 4096)]
-        mean, variance, novelty = (torch.cat(part) for part in zip(*parts, strict=True))
-        return WitnessPrediction(mean, variance, novelty, self.reach)
 
-    def _chunk(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and variance [n, C], and novelty [n]."""
-        labels, length = nearest_two(points, self.centroids)[0], float(self.length)
-        mean = points.new_zeros(len(points), len(self.floor))
-        variance, novelty = torch.ones_like(mean), torch.ones_like(points[:, 0])
-        for number in labels.unique().tolist():
-            rows = (labels == number).nonzero().flatten()
-            cell = self.cells[number]
-            answer = cell.posterior(PointFeatures(points[rows], length))
-            # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
-            unit = answer.unit.clamp(0.0, 1.0)
-            mean[rows] = cell.centre + answer.residual_mean
-            variance[rows], novelty[rows] = self.variance(number, unit), unit
-        return mean, variance, novelty
+        def told() -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+            for index in chunks(len(points), 4096):
+                index = index.to(points.device)
+                labels = nearest_two(points[index], self.centroids)[0]
+                for number in labels.unique().tolist():
+                    rows, cell = index[labels == number], self.cells[number]
+                    answer = cell.posterior(PointFeatures(points[rows], float(self.length)))
+                    yield number, rows, cell.centre + answer.residual_mean, answer.unit
+
+        return self.gathered(len(points), told())
 
 
 def vectors_of(inputs: Inputs) -> Tensor:

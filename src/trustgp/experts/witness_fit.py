@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -14,8 +15,7 @@ from ..data.rows import Rows
 from ..data.trees import Inputs, leaves
 from ..executors import FitContext, Threads
 from ..math.calibration import LEAST_KAPPA, leave_groups_out, leave_one_out, reached
-from ..math.evidence import factorise, profile_scale
-from ..math.stationary import choose_length, distances
+from ..math.evidence import choose_length, distances, factorise, profile_scale
 from .gate import find_centroids, nearest_two
 from .posteriors import GramPosterior
 from .witness import Cell, PointFeatures, Witness, WitnessPrediction, WitnessState, vectors_of
@@ -30,6 +30,7 @@ STILL = 1e-12  # times its mean: a column that varies by less is constant, but f
 LEAST_VARIANCE = 1e-8  # of the targets' own: no claim is finer than this
 SILENT = 1e150  # a variance that says nothing, and can be saved
 LEAST = torch.finfo(torch.float64).tiny  # of what must stay positive
+Members = dict[int, tuple[Tensor, int]]  # the rows of each cell, its own first, and how many are its own
 
 
 @torch.no_grad()
@@ -47,12 +48,14 @@ def find_witness(
     for size in (setting.rows, *(smaller for smaller in SMALLER if smaller < setting.rows)):
         if room is not None and 8 * len(rows) ** 2 // math.ceil(len(rows) / size) > room:
             continue  # the factors of its own rows alone are too large
-        divided = replace(empty, centroids=_centroids(points, size, context.seed))
-        members = _members(divided, points, 2 * size, setting.borrowed)
-        sizes = [len(held) for held, _ in members]
+        state = replace(empty, centroids=_centroids(points, size, context.seed), size=torch.tensor(size))
+        members = _members(state, points, 2 * size, setting.borrowed)
+        sizes = [len(held) for held, _ in members.values()]
         if room is None or witness_bytes(sizes, len(empty.offset), len(empty.floor)) <= room:
-            divided = replace(divided, size=torch.tensor(size))
-            return _solved(divided, points, targets, members, context)
+            length, ratio = _smoothness(points, targets, members, context)
+            state = replace(state, length=length, ratio=ratio)
+            cells, novelty = zip(*_solve_cells(state, points, targets, members, context), strict=True)
+            return replace(state, reach=reached(torch.cat(novelty)), cells=cells)
     return None
 
 
@@ -83,45 +86,42 @@ def update_witness(
     points = state.scaled(vectors)
     members = _members(state, points, 2 * int(state.size), setting.borrowed)
     if room is not None:
-        sizes = [len(held) for held, _ in members]
+        sizes = [len(held) for held, _ in members.values()]
 
         def nbytes(most: int) -> int:
             return witness_bytes([min(size, most) for size in sizes], len(state.offset), len(state.floor))
 
         most = max(1, bisect_right(range(1, max(sizes) + 1), room, key=nbytes))  # the most that fit
         members = _members(state, points, most, setting.borrowed)
-    changed = [
-        number
-        for number, (held, own) in enumerate(members)
-        if own != int(state.cells[number].own) or not torch.equal(held.cpu(), state.cells[number].rows.cpu())
-    ]
-    cells = list(state.cells)
-    solved = _solve_cells(state, points, targets, members, changed, context)
-    for number, (cell, _) in zip(changed, solved, strict=True):
-        cells[number] = cell
-    return replace(state, cells=tuple(cells)), changed
+    changed = {
+        number: (held, own)
+        for (number, (held, own)), cell in zip(members.items(), state.cells, strict=True)
+        if own != int(cell.own) or not torch.equal(held.cpu(), cell.rows.cpu())
+    }
+    solved = _solve_cells(state, points, targets, changed, context)
+    cells = dict(enumerate(state.cells)) | dict(zip(changed, (cell for cell, _ in solved), strict=True))
+    return replace(state, cells=tuple(cells.values())), list(changed)
 
 
 @torch.no_grad()
 def groups_left_out(state: WitnessState, targets: Tensor, groups: Tensor) -> WitnessPrediction:
     """What the witness says of each training row when the whole group [n] of the row is left out."""
     targets, groups = targets.to(state.floor), groups.to(state.floor.device)
-    mean, variance = torch.zeros_like(targets), torch.ones_like(targets)
-    novelty = torch.ones_like(targets[:, 0])  # of rows that no cell holds: nothing is known
 
     @torch.no_grad()
     def leave_out(cell: Cell) -> tuple[Tensor, Tensor]:
-        rows = cell.rows.to(targets.device)
-        return leave_groups_out(cell.posterior.inverse(), targets[rows] - cell.centre, groups[rows])
+        assert isinstance(cell.posterior, GramPosterior), "one that was compressed is not calibrated so"
+        rows, inverse = cell.rows.to(targets.device), torch.cholesky_inverse(cell.posterior.factor)
+        return leave_groups_out(inverse, targets[rows] - cell.centre, groups[rows])
 
-    for number, (errors, variances) in Threads(1 if targets.is_cuda else None).run(leave_out, state.cells):
-        cell = state.cells[number]
-        own = int(cell.own)
-        mine = cell.rows[:own].to(targets.device)
-        mean[mine] = targets[mine] - errors[:own]
-        unit = (variances[:own] - cell.tau).clamp(0.0, 1.0)
-        variance[mine], novelty[mine] = state.variance(number, unit), unit
-    return WitnessPrediction(mean, variance, novelty, state.reach)
+    def told() -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        results = Threads(1 if targets.is_cuda else None).run(leave_out, state.cells)
+        for number, (errors, variances) in results:
+            cell, own = state.cells[number], int(state.cells[number].own)
+            mine = cell.rows[:own].to(targets.device)
+            yield number, mine, targets[mine] - errors[:own], variances[:own] - cell.tau
+
+    return state.gathered(len(targets), told())
 
 
 def _empty(vectors: Tensor, targets: Tensor) -> WitnessState:
@@ -148,18 +148,18 @@ def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
     return find_centroids(points[subset], points[sample], cells, seed=seed)
 
 
-def _members(state: WitnessState, points: Tensor, most: int, borrowed: int) -> list[tuple[Tensor, int]]:
-    """The rows of each cell, its own first, and how many are its own; never more than `most`."""
+def _members(state: WitnessState, points: Tensor, most: int, borrowed: int) -> Members:
+    """Of every cell, never more than `most` rows."""
     labels = nearest_two(points, state.centroids)[0]
     owned = [(labels == number).nonzero().flatten() for number in range(len(state.centroids))]
     near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
-    found = []
+    found = {}
     for number, own in enumerate(owned):
         own = own[evenly(len(own), most).to(own.device)]
         others = [owned[other] for other in near[number].tolist() if other != number][:NEARBY]
         offered = torch.cat(others) if others else own[:0]
         nearest = _nearest_others(points, own, offered, borrowed, min(len(own), most - len(own)))
-        found.append((torch.cat([own, nearest]), len(own)))
+        found[number] = torch.cat([own, nearest]), len(own)
     return found
 
 
@@ -174,42 +174,29 @@ def _nearest_others(points: Tensor, own: Tensor, offered: Tensor, count: int, mo
     return offered[named[closest]].sort().values
 
 
-def _solved(
-    state: WitnessState,
-    points: Tensor,
-    targets: Tensor,
-    members: list[tuple[Tensor, int]],
-    context: FitContext,
-) -> WitnessState:
-    """The length and the noise ratio by evidence on a few cells' own rows, then every cell by itself."""
-    largest = sorted(range(len(members)), key=lambda number: -members[number][1])
+def _smoothness(
+    points: Tensor, targets: Tensor, members: Members, context: FitContext
+) -> tuple[Tensor, Tensor]:
+    """The length and the noise ratio, by evidence on a few cells' own rows."""
+    largest = sorted(members.values(), key=lambda member: -member[1])
     spread = largest[:: max(1, len(largest) // PRIOR_SUBSET)][:PRIOR_SUBSET]
     # their own rows, as dense as all are: borrowed ones would add cost only
-    subset = [members[number][0][: members[number][1]] for number in spread]
+    subset = [rows[:own] for rows, own in spread]
     sample = points[evenly(len(points), 1000).to(points.device)]
     apart = distances(sample, sample)
     apart = apart[apart > 0]
     typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
     values = [_standardised(targets[rows])[0] for rows in subset]
-    length, ratio = choose_length([points[rows] for rows in subset], values, typical, each=context.map)
-    state = replace(state, length=length, ratio=ratio)
-    solved = _solve_cells(state, points, targets, members, list(range(len(members))), context)
-    cells, novelty = zip(*solved, strict=True)
-    return replace(state, reach=reached(torch.cat(novelty)), cells=cells)
+    return choose_length([points[rows] for rows in subset], values, typical, each=context.map)
 
 
 def _solve_cells(
-    state: WitnessState,
-    points: Tensor,
-    targets: Tensor,
-    members: list[tuple[Tensor, int]],
-    chosen: list[int],
-    context: FitContext,
+    state: WitnessState, points: Tensor, targets: Tensor, members: Members, context: FitContext
 ) -> list[tuple[Cell, Tensor]]:
-    """The chosen cells in order, each with the novelty of its own rows, every row left out."""
+    """These cells in order, each with the novelty of its own rows, every row left out."""
     # Large tensors that stay are made here, not by the workers, where each would lie among scraps of the
     # work and keep the allocator from giving those back.
-    kept = {number: points.new_empty(len(members[number][0]), len(members[number][0])) for number in chosen}
+    kept = {number: points.new_empty(len(rows), len(rows)) for number, (rows, _) in members.items()}
 
     @torch.no_grad()
     def solve(number: int) -> tuple[Cell, Tensor]:
@@ -232,7 +219,7 @@ def _solve_cells(
         )
         return cell, (variances[:own] - cell.tau).clamp(0.0, 1.0)
 
-    return context.map(solve, chosen, stage="a second opinion", rows=lambda number: members[number][1])
+    return context.map(solve, list(members), stage="a second opinion", rows=lambda number: members[number][1])
 
 
 def _standardised(targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

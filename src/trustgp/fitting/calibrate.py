@@ -26,15 +26,13 @@ MOST_TOGETHER, TOGETHER = 2**16, 32 * 2**20  # held-out rows, and their bytes, a
 def calibrate(state: ModelState, report: Reporter) -> ModelState:
     """The scale fitted to the validation rows, else to the groups, else left at the defaults; the state knows
     what it was trained on."""
-    likelihood, training = state.likelihood, state.training
+    likelihood, training, witness = state.likelihood, state.training, state.witness
     assert training is not None, "a model that is fitted knows its rows"
     held_out, scores = None, state.held_scores
     if training.validation is not None:
         held_out, scores = _answered(state, training.validation, report)
     elif training.groups is not None:
-        said = None
-        if state.witness is not None:
-            said = groups_left_out(state.witness, training.rows.targets, training.groups)
+        said = None if witness is None else groups_left_out(witness, training.rows.targets, training.groups)
         parts, scores = _left_out(state.mixtures, training, said)
         held_out = CalibrationRows.cat(parts) if parts else None
     seen = state.provenance.split[1] > 0

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..data.fingerprint import tensor_fingerprint
 from ..data.tensor_file import PART, ArtifactError, Reader, explained, read, write
@@ -68,8 +67,7 @@ class Checkpoint:
         """Write one solved expert, whole or not at all."""
         table = {f"expert.{k}": v for k, v in expert_tensors((solved.expert,)).items()}
         if solved.held_out is not None:
-            for field in fields(CalibrationRows):
-                table[f"held.{field.name}"] = getattr(solved.held_out, field.name)
+            table |= {f"held.{name}": value for name, value in vars(solved.held_out).items()}
         write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
 
     def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
@@ -98,10 +96,9 @@ class Checkpoint:
         reader = Reader(table, where=str(path))
         outputs = table["expert.scale"].shape[-1] if "expert.scale" in table else 0
         (read_back, *_) = read_experts(reader, "expert.", tangents, outputs)
-        held: dict[str, Tensor] = {}
+        held, kinds = {}, {"output": torch.int64}
         for name in [field.name for field in fields(CalibrationRows)] if reader.matching("held.") else []:
-            dtype = torch.int64 if name == "output" else torch.float64
-            held[name] = reader.take(f"held.{name}", dtype, None)
+            held[name] = reader.take(f"held.{name}", kinds.get(name, torch.float64), None)
         reader.finish()
         read_back = moved(read_back, lambda tensor: tensor.to(tangents.network.device))
         return Solved(read_back, CalibrationRows(**held) if held else None)

@@ -9,7 +9,7 @@ import torch
 
 from ..data.rows import Rows, read_rows
 from ..executors.progress import Reporter, reporting
-from ..experts.shrink import Sizes
+from ..experts.posteriors import Sizes
 from ..state.model_state import FittedModel, ModelState
 from .calibrate import recalibrate
 
@@ -110,8 +110,8 @@ def ladder(state: ModelState) -> list[Sizes]:
     for rows, gate, witness in STEPS:
         wanted += [Sizes(rows=rows, gate=gate, witness=witness, half=half) for half in (False, True)]
     held = [expert.posterior.size for mixture in state.mixtures for expert in mixture.experts]
-    gates = [mixture.gate.projection for mixture in state.mixtures]
-    subsets = [gate.size for gate in gates if gate is not None]
+    gates = [getattr(mixture.gate.projection, "features", None) for mixture in state.mixtures]
+    subsets = [len(features) for features in gates if features is not None]
     cells = [] if state.witness is None else [len(cell.rows) for cell in state.witness.cells]
     kinds = {"rows": held, "rank": held, "gate": subsets, "witness": cells}
     found: dict[Sizes, None] = {}

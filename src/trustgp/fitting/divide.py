@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from ..data.rows import Rows, mapped_rows
 from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import Patchwork, RowQuota, neighbour_lists
+from ..experts.neighbours import NO_CAP, Patchwork, RowQuota, neighbour_lists
 from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
@@ -22,23 +24,18 @@ EXACT_BOUND, SOME = 2048, 512  # rows up to which the bound of the division is e
 SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
 FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
+Tell = Callable[[Tensor, Tensor], Any]  # is told the numbers of some rows, and their outputs
 
 
 def precompute_features(
-    tangents: TangentMap,
-    rows: Rows,
-    context: FitContext,
-    *,
-    mapped: bool,
-    tell: Callable[[Tensor, Tensor], None] | None = None,
+    tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool, tell: Tell | None = None
 ) -> Features:
     """Features of all rows, made once, chunk by chunk: in memory, or in a mapped file.
 
     The outputs of the same pass go to `tell`, with the numbers of their rows.
     """
-    parts = list(
-        chunks(len(rows), min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device)))
-    )
+    size = min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device))
+    parts = list(chunks(len(rows), size))
 
     @torch.no_grad()
     def make(index: Tensor) -> tuple[Features, Tensor | None]:
@@ -107,15 +104,8 @@ def divide(
     order = torch.randperm(len(rows), generator=generator)
     subset, clustered = (order[:size].sort().values for size in sizes)
     device = tangents.network.device
-    single = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
-
-    def alone() -> tuple[Partition, Tensor]:
-        zeros = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
-        return _partition(single, zeros, patchwork), torch.zeros((), dtype=torch.float64)
-
-    if num_experts == 1:
-        return alone()
-    give_back(device)
+    gate = Gate(None, torch.zeros(1, 0, dtype=torch.float64, device=device))
+    points = torch.zeros(len(rows), 0, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def project(index: Tensor):
@@ -124,23 +114,26 @@ def divide(
         projection = make_projection(features, division.components)
         return projection, projection(features)
 
-    ((projection, subset_points),) = context.inline().map(project, [subset])
-    if subset_points.shape[1] == 0:  # the rows do not differ: there is nothing to divide them by
-        return alone()
-    points = embed_rows(tangents, Gate(projection, single.centroids), rows, context, known)
-    give_back(device)
-    _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
-    if len(clustered) > len(subset):
-        subset_points = points[clustered.to(device)]
-    centroids = find_centroids(subset_points, points, num_experts, seed=context.seed)
-    partition = _partition(Gate(projection, centroids), points, patchwork)
-    labels = partition.nearest
+    if num_experts > 1:
+        give_back(device)
+        ((projection, chosen),) = context.inline().map(project, [subset])
+        if chosen.shape[1]:  # else the rows do not differ: there is nothing to divide them by
+            points = embed_rows(tangents, replace(gate, projection=projection), rows, context, known)
+            give_back(device)
+            _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
+            chosen = points[clustered.to(device)] if len(clustered) > len(subset) else chosen
+            gate = Gate(projection, find_centroids(chosen, points, num_experts, seed=context.seed))
+    nearest, second = (labels.cpu() for labels in nearest_two(points, gate.centroids))
+    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), patchwork.neighbours)
+    partition = Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
+    if gate.projection is None:
+        return partition, torch.zeros((), dtype=torch.float64)
 
     @torch.no_grad()
     def mass_of(index: Tensor) -> Tensor:
         features = features_at(tangents, rows, index, NO_COLUMNS, known)
         gram = features.gram(features)
-        return mass_between(gram, labels[index].to(gram.device)).cpu()
+        return mass_between(gram, nearest[index].to(gram.device)).cpu()
 
     some = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
     (bound,) = context.inline().map(mass_of, [some])
@@ -160,12 +153,6 @@ def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
             f"the network's gradients overflow in {len(bad)} of {len(rows)} training rows, "
             f"first in row {int(bad[0])}; scale the inputs, or drop these rows."
         )
-
-
-def _partition(gate: Gate, points: Tensor, patchwork: Patchwork) -> Partition:
-    nearest, second = (labels.cpu() for labels in nearest_two(points, gate.centroids))
-    lists = neighbour_lists(nearest, second, gate.centroids.cpu(), patchwork.neighbours)
-    return Partition(gate, points.cpu(), nearest, tuple(map(tuple, lists)))
 
 
 def give_back(device: torch.device) -> None:
@@ -228,22 +215,23 @@ def quota_for_budget(
     sizes: list[int],
     neighbours: list[int],
     lend: int,
-    room: int,
+    room: int | None,
     num_outputs: int,
     gate: tuple[int, int],
 ) -> RowQuota:
     """The most rows per expert such that they and a gate, of so many rows and components, stay within `room`
-    bytes: each has `sizes` rows of its own, and so many neighbours, from each of which it wants `lend`."""
+    bytes: each has `sizes` rows of its own, and so many neighbours, from each of which it wants `lend`. None:
+    there is no limit."""
+    if room is None:
+        return RowQuota(NO_CAP, lend)
     most, room = max(sizes), room - OVERHEAD - gate_bytes(tangents, *gate, len(sizes))
 
     def share(cap: int) -> int:  # neighbours lend as much less as there is less to hold
         return lend * cap // most
 
     def total(cap: int) -> int:
-        return sum(
-            expert_bytes(tangents, min(own, cap) + share(cap) * near, num_outputs)
-            for own, near in zip(sizes, neighbours, strict=True)
-        )
+        rows = (min(own, cap) + share(cap) * near for own, near in zip(sizes, neighbours, strict=True))
+        return sum(expert_bytes(tangents, each, num_outputs) for each in rows)
 
     beyond = bisect_right(range(2, most + 1), room, key=total)  # caps from 2 on that fit; 1 is the least
     return RowQuota(1 + beyond, share(1 + beyond))

@@ -44,24 +44,17 @@ def timed(work: Callable[[], Any], device: torch.device, clock=time.perf_counter
 
 
 def seconds_left(
-    maps: list[TangentMap],
-    sample: Inputs,
-    shape: Any,
-    options: FitOptions,
-    cap: int,
-    outputs: int,
-    answered: int,
-    work: float,
-    workers: int,
+    maps: list[TangentMap], sample: Inputs, shape: Any, options: FitOptions, cap: int, work: float
 ) -> tuple[float, float]:
     """From the division of the rows on; and where the features of all rows are made only once.
 
-    `shape` is that of a plan's experts, each of which may keep `cap` rows and serves so many outputs; rows to
-    calibrate on are `answered`, and the multiplications of the witness its `work`.
+    `shape` is that of a plan's experts, each of which may keep `cap` rows; the multiplications of the witness
+    are its `work`.
     """
     tangents, kernels, n, several = maps[0], len(maps), shape.n, shape.experts > 1
+    workers, answered = shape.workers, shape.answered
     common, device = options.likelihood.common_prior, tangents.network.device
-    probe = partial(_pace, tangents, sample, shape, outputs, cap)
+    probe = partial(_pace, tangents, sample, shape, cap)
     alone = Inline() if device.type == "cuda" else Threads(1)
     ((_, (row, linear, pair, expert, cube)),) = alone.run(probe, [common])
     speed = workers if device.type == "cpu" else min(workers, OVERLAP)
@@ -78,12 +71,10 @@ def seconds_left(
 
 
 @torch.no_grad()
-def _pace(
-    tangents: TangentMap, sample: Inputs, shape: Any, outputs: int, cap: int, common: bool
-) -> tuple[float, ...]:
+def _pace(tangents: TangentMap, sample: Inputs, shape: Any, cap: int, common: bool) -> tuple[float, ...]:
     """Seconds of a worker for a row's features, its J theta, the kernel of two rows, an average expert with
     its features there, and a factorisation over a third of its rows cubed."""
-    network, device = tangents.network, tangents.network.device
+    network, device, outputs = tangents.network, tangents.network.device, shape.served
     # on a CPU its own time, which short calls tell well, times the load that others put on it meanwhile
     clock, began = time.perf_counter if device.type == "cuda" else time.thread_time, time.perf_counter()
     own, chunk = clock(), chunk_rows(tangents)

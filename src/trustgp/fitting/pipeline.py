@@ -24,16 +24,7 @@ from .checkpoint import Checkpoint, explain_interrupts
 from .divide import precompute_features, precompute_linear
 from .options import FitOptions
 from .plan import Plan, choose_plan, say_plan
-from .prepare import (
-    FitRows,
-    Prepared,
-    Residuals,
-    make_problems,
-    prepare_network,
-    residual_of,
-    split_rows,
-    tell_outputs,
-)
+from .prepare import FitRows, Prepared, Residuals, make_problems, prepare_network, split_rows, tell_outputs
 from .solve import FittedMixture, fit_mixture
 
 
@@ -56,7 +47,6 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         say_plan(report, plan, len(data.rows), ready, options.outputs)
         home = data.among(rows)  # as they were handed over
         prints = aside.submit(_fingerprints, ready, home)  # of gigabytes they take seconds
-        provenance = _provenance(ready, data, options)
         store = _open_checkpoint(prints, plan, ready, options)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
@@ -71,8 +61,8 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
                 for index, problem in enumerate(problems)
             ]
             report.begin("calibrating")
-            provenance = replace(provenance, **prints.result())
-            state = calibrate(replace(_assembled(ready, data, provenance, fitted), witness=witness), report)
+            state = _assembled(ready, data, options, prints.result(), fitted)
+            state = calibrate(replace(state, witness=witness), report)
         for tangents, _ in ready.maps:
             tangents.rest()
         seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
@@ -85,25 +75,6 @@ def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, str]:
     """Of network and rows."""
     network = network_fingerprint(ready.network.module)
     return {"network": network, "data": rows_fingerprint(data.rows, data.groups)}
-
-
-def _provenance(ready: Prepared, data: FitRows, options: FitOptions) -> Provenance:
-    """Where the model comes from; fingerprints, and what the experts may hold, are not known yet."""
-    return Provenance(
-        network="",
-        data="",
-        rows=len(data.rows),
-        structure=structure(data.rows.first),
-        outputs=options.outputs,
-        tangents=ready.tangents,
-        names=ready.network.names,
-        likelihood=options.likelihood,
-        cap=(),
-        lend=(),
-        seed=options.seed,
-        witness=options.witness,
-        split=data.split,
-    )
 
 
 def _open_checkpoint(
@@ -145,7 +116,9 @@ def _problems(
         tell_outputs(ready.network, held, context, lambda i, outputs: found.check(held.places(i), outputs))
     residuals, linear = found.all(), None
     if held is not None and not data.split[1]:
-        residual_of(ready.network, options.likelihood, held, context, name="validation", blends=ready.blends)
+        apart = Residuals(options.likelihood, held, "validation", ready.blends)
+        tell_outputs(ready.network, held, context, apart)
+        apart.all()  # or what is wrong with them
     if not options.likelihood.common_prior:  # a common prior is found on few rows
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, residuals, data.groups, ready.blends, linear)
@@ -153,12 +126,24 @@ def _problems(
 
 
 def _assembled(
-    ready: Prepared, data: FitRows, provenance: Provenance, fitted: list[FittedMixture]
+    ready: Prepared, data: FitRows, options: FitOptions, prints: dict[str, str], fitted: list[FittedMixture]
 ) -> ModelState:
-    """The kernels together, not yet calibrated."""
-    cap, lend = (tuple(getattr(one.quota, name) for one in fitted) for name in ("own", "borrowed"))
+    """The kernels together, with where they come from; not yet calibrated."""
+    provenance = Provenance(
+        **prints,
+        rows=len(data.rows),
+        structure=structure(data.rows.first),
+        outputs=options.outputs,
+        tangents=ready.tangents,
+        names=ready.network.names,
+        likelihood=options.likelihood,
+        cap=tuple(one.quota.own for one in fitted),
+        lend=tuple(one.quota.borrowed for one in fitted),
+        seed=options.seed,
+        witness=options.witness,
+        split=data.split,
+    )
     mixtures = tuple(one.mixture for one in fitted)
-    provenance = replace(provenance, cap=cap, lend=lend)
     return ModelState(ready.network.module, mixtures, provenance, training=_training(data, fitted))
 
 

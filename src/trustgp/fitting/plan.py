@@ -26,7 +26,7 @@ from ..experts.neighbours import CANDIDATES, lend_rows
 from ..experts.system import by_columns
 from ..experts.witness import Witness, vectors_of
 from ..experts.witness_fit import MOST_JUDGED, NEARBY, PRIOR_SUBSET, witness_applies, witness_bytes
-from ..math.stationary import LENGTHS, RATIOS
+from ..math.evidence import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET
@@ -161,21 +161,22 @@ def make_plan(
         subset = subset_for_budget(tangents, n, experts, division, room)
         second = min(second, budget - needed, budget // WITNESS_SHARE)
     subset = max(2, subset)  # `Division` asks for two, also where there is a single row
-    shape = _Shape.of(n, experts, options, subset, num_outputs)
+    counts = {"outputs": num_outputs, "served": served, "workers": workers, "answered": answered}
+    shape = _Shape.of(n, experts, options, subset, **counts)
     one = gate_bytes(tangents, subset, division.components, experts)
     one += int(1.3 * experts * expert_bytes(tangents, shape.rows, served))  # sizes are uneven
     state = kernels * one + second if budget is None else min(kernels * one + second, budget)
-    held = _held_rows(tangents, shape, room, served)
+    held = _held_rows(tangents, shape, room)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     always += near_bytes(n + answered, sample, device)  # of which some may have been split off
     early = second + max(search, _division_bytes(tangents, shape))
-    peak = always + max(early, state + _solving_bytes(tangents, shape, held, workers))
+    peak = always + max(early, state + _solving_bytes(tangents, shape, held))
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents)))
-    solving = state + _solving_bytes(tangents, shape, held, workers, kept=True)
+    solving = state + _solving_bytes(tangents, shape, held, kept=True)
     kept, features = always + max(early, second + making, solving), n * tangents.row_bytes()
     cap = shape.rows if room is None else held // 2
-    seconds = seconds_left(maps, sample, shape, options, cap, served, answered, work, workers)
+    seconds = seconds_left(maps, sample, shape, options, cap, work)
     return Plan(experts, subset, state, int(peak), seconds[0], second, features, int(kept), seconds[1])
 
 
@@ -213,25 +214,26 @@ class _Shape(NamedTuple):
     largest: int  # own rows of the largest expert
     offered: int  # rows of neighbours among which the largest expert may choose
     outputs: int  # that the experts learn
+    served: int  # of them, by each kernel
+    workers: int
+    answered: int  # rows to calibrate on
 
     @classmethod
-    def of(cls, n: int, experts: int, options: FitOptions, subset: int, outputs: int) -> _Shape:
+    def of(cls, n: int, experts: int, options: FitOptions, subset: int, **counts: int) -> _Shape:
         mean, components = math.ceil(n / experts), options.division.components
         neighbours = min(options.patchwork.neighbours, experts - 1)
         lend = lend_rows(options.patchwork, n, experts)
         largest = min(n, math.ceil(OVERSIZE * mean)) if experts > 1 else n
         offered = min(CANDIDATES * lend * neighbours, n - largest)
         rows = mean + lend * neighbours
-        return cls(n, experts, components, subset, neighbours, lend, rows, largest, offered, outputs)
+        return cls(n, experts, components, subset, neighbours, lend, rows, largest, offered, **counts)
 
 
-def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None, num_outputs: int) -> int:
+def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None) -> int:
     """Own rows that the largest expert keeps: all, or what a budget leaves it."""
-    if room is None:
-        return shape.largest
     sizes, near = [shape.largest] * shape.experts, [shape.neighbours] * shape.experts
     gate = (shape.subset, shape.components)
-    cap = quota_for_budget(tangents, sizes, near, shape.lend, room, num_outputs, gate).own
+    cap = quota_for_budget(tangents, sizes, near, shape.lend, room, shape.served, gate).own
     return min(shape.largest, 2 * cap)  # smaller experts leave the larger ones more
 
 
@@ -255,13 +257,11 @@ def _division_bytes(tangents: TangentMap, shape: _Shape) -> int:
     return max(kernel, rows_and_labels + 3 * at_once(DISTANCES, tangents.network.device))
 
 
-def _solving_bytes(
-    tangents: TangentMap, shape: _Shape, held: int, workers: int, *, kept: bool = False
-) -> int:
+def _solving_bytes(tangents: TangentMap, shape: _Shape, held: int, *, kept: bool = False) -> int:
     """What the workers need beside the state: each the largest expert, while there are rows for it. Where
     features are kept, none are made."""
     total, left = 0, shape.n
-    for _ in range(min(workers, 2 * shape.experts if shape.experts > 1 else 1)):  # every expert split
+    for _ in range(min(shape.workers, 2 * shape.experts if shape.experts > 1 else 1)):  # every expert split
         own = min(shape.largest, left)
         left -= own
         making = 0 if kept else _making_bytes(tangents, own)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap
 from ..tangents.modules import with_output
 from ..tangents.network import TangentNetwork, as_matrix, check_network, prepare
+from .divide import Tell
 from .options import FitOptions
 
 PROBE_ROWS = 64  # rows on which the network is probed and timed
@@ -140,10 +140,8 @@ def residual_of(
     return found.all()
 
 
-def tell_outputs(
-    network: TangentNetwork, rows: Rows, context: FitContext, tell: Callable[[Tensor, Tensor], Any]
-) -> None:
-    """Run the network; `tell` gets the numbers of some rows, and their outputs."""
+def tell_outputs(network: TangentNetwork, rows: Rows, context: FitContext, tell: Tell) -> None:
+    """Run the network, and tell its outputs."""
     parts = list(chunks(len(rows), network.pass_rows(rows.first)))
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from ..executors import FitContext, WorkerLostError
 from ..experts.expert import Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
-from ..experts.neighbours import CANDIDATES, NO_CAP, RowQuota, border_rows, lend_rows
+from ..experts.neighbours import CANDIDATES, RowQuota, border_rows, lend_rows
 from ..math.evidence import FactorisationError
 from .divide import divide, give_back, precompute_features, quota_for_budget
 from .options import FitOptions
@@ -47,33 +47,22 @@ def fit_mixture(
         division = replace(division, subset=plan.subset)
     ways = {"division": division, "patchwork": options.patchwork, "known": problem.known}
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
-    quota = _row_quota(problem, partition, plan, options, room)
+    sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
+    lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
+    near, gate = list(map(len, partition.neighbours)), (plan.subset, division.components)
+    outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
+    quota = quota_for_budget(tangents, sizes, near, lend, room, outputs, gate)
     tasks = make_tasks(partition, quota)
     if options.likelihood.common_prior:
         problem = replace(problem, prior=agree_on_prior(problem, tasks, context))
-    solved = solve_tasks(
-        problem,
-        tasks,
-        context,
-        finished={} if store is None else store.finished(index, tasks, tangents),
-        on_solved=None if store is None else partial(store.keep, index),
-        strict=options.strict,
-    )
+    kept = {}
+    if store is not None:
+        known = store.finished(index, tasks, tangents)
+        kept = {"finished": known, "on_solved": partial(store.keep, index)}
+    solved = solve_tasks(problem, tasks, context, strict=options.strict, **kept)
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
     return FittedMixture(mixture, partition, tuple(solved), quota)
-
-
-def _row_quota(
-    problem: Problem, partition: Partition, plan: Plan, options: FitOptions, room: int | None
-) -> RowQuota:
-    """How many rows an expert may hold: all of them, or what the budget leaves."""
-    sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
-    lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
-    if room is None:
-        return RowQuota(own=NO_CAP, borrowed=lend)
-    near, gate = list(map(len, partition.neighbours)), (plan.subset, options.division.components)
-    return quota_for_budget(problem.tangents, sizes, near, lend, room, problem.num_targets, gate)
 
 
 def make_tasks(partition: Partition, quota: RowQuota) -> list[Task]:

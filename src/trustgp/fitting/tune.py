@@ -21,7 +21,7 @@ from ..data.quantities import Budget, BudgetText, parse_budget, size_text
 from ..data.rows import Rows, read_rows
 from ..data.trees import Inputs, as_inputs, count, leaves, map_tensors, take
 from ..executors.progress import Reporter, reporting
-from ..experts.shrink import Sizes
+from ..experts.posteriors import Sizes
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..metrics import auroc, class_nll, gaussian_nll
 from ..metrics.score_report import table_text
@@ -134,27 +134,11 @@ def tune(
     Raises:
         ValueError: When nothing fits; it says what the smallest and the fastest take.
     """
-    limits, ways = parse_budget(budget, name="budget"), {"by": by, "calls": calls, "progress": progress}
-    found = tune_state(model.state, validation, limits, novel=novel, train=train, **ways)
-    return Tuning(**{**vars(found), "best": type(model)(found.best)})
-
-
-def tune_state(
-    state: ModelState,
-    validation: Any,
-    limits: Budget,
-    *,
-    novel: Any = None,
-    by: str = "nll",
-    train: Any = None,
-    calls: int = CALLS,
-    progress: bool,
-) -> Tuning[ModelState]:
-    """What `tune` does, of a state."""
     if by not in SCORES:
         raise ValueError(f'by="{by}"; allowed are {", ".join(SCORES)}.')
     if calls < 1:
         raise ValueError(f"calls={calls}; at least 1 is needed.")
+    state, limits = model.state, parse_budget(budget, name="budget")
     check_whole(state)
     rows = read_rows(validation, name="validation")
     state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
@@ -167,7 +151,7 @@ def tune_state(
         chosen = recalibrate(forms[best][1], rows, report)
     return Tuning(
         table=found,
-        best=chosen,
+        best=type(model)(chosen),
         chosen=found[best].name,
         budget=str(limits),
         by=by,
@@ -302,6 +286,14 @@ def _best(found: list[Trial], limits: Budget, by: str) -> int:
     return min(fitting, key=lambda k: (sign * getattr(found[k], by), found[k].nbytes))
 
 
+class _Shell(FittedModel):
+    """A state, as `tune` takes it."""
+
+    def __init__(self, state: ModelState) -> None:
+        super().__init__()
+        self.state = state
+
+
 def fit_within_budget(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
     """With validation rows the best form of a model without a limit; else the fit itself keeps to it."""
     if options.budget == Budget() or options.budget.during_fit or options.validation is None:
@@ -325,7 +317,8 @@ def _best_form(network: nn.Module, train: Rows, options: FitOptions) -> ModelSta
             raise
         return None
     try:
-        return tune_state(whole, options.validation, options.budget, progress=options.progress).best
+        found = tune(_Shell(whole), options.validation, budget=options.budget, progress=options.progress)
+        return found.best.state
     except ValueError:  # nothing fits, or there are too few validation rows to compare forms on
         if timed:
             raise

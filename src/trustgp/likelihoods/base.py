@@ -17,6 +17,8 @@ from ..tangents.base import output_mixes
 from .prediction import Prediction
 
 PREFIX = "novelty."  # of what a file holds of scores and threshold
+Mixes = list[tuple[Tensor, Tensor]]
+"""How outputs enter each kernel, and which of them its experts serve."""
 Calibrations = tuple[Any, ...]
 """What a likelihood learns from held-out rows: frozen dataclasses of float64 tensors, which a file holds."""
 
@@ -32,20 +34,18 @@ class Shape:
 class Likelihood(ABC):
     """What the targets are. A new one is one file, and one line in `KINDS`."""
 
-    default_outputs: ClassVar[str]  # how outputs enter the kernel where the user does not say
-    contrast: ClassVar[bool]  # whether only differences of outputs count; see `output_mixes`
-    uses_witness: ClassVar[bool]  # whether a witness, which knows inputs and targets only, can say anything
-    common_prior: ClassVar[bool]  # whether all experts share one scale and noise ratio
-    needs_held_out: ClassVar[bool]  # whether rows are split off where no validation rows are given
+    default_outputs: ClassVar[str] = "shared"  # how outputs enter the kernel where the user does not say
+    contrast: ClassVar[bool] = False  # whether only differences of outputs count; see `output_mixes`
+    uses_witness: ClassVar[bool] = True  # whether a witness, which knows inputs and targets only, has a say
+    common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio
+    needs_held_out: ClassVar[bool] = False  # whether rows are split off where no validation rows are given
     titles: ClassVar[tuple[str, ...]]  # of the calibrations, for `trustgp inspect`
 
     def settings(self) -> dict:
         """Plain values: the arguments that make this object again."""
         return {}
 
-    def mixes(
-        self, outputs: str, num_outputs: int, generator: torch.Generator
-    ) -> list[tuple[Tensor, Tensor]]:
+    def mixes(self, outputs: str, num_outputs: int, generator: torch.Generator) -> Mixes:
         """How the outputs enter the kernel; see `output_mixes`."""
         return output_mixes(outputs, num_outputs, generator, contrast=self.contrast)
 

@@ -19,14 +19,9 @@ from ..data.tensor_file import Reader
 from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
-from ..math.cross_entropy import (
-    ClassCalibrationRows,
-    Temperature,
-    fit_temperature,
-    loss_gradient,
-    newton_step,
-)
-from .base import Likelihood, Shape, common_fields, wide
+from ..math import cross_entropy
+from ..math.cross_entropy import ClassCalibrationRows, Temperature
+from .base import Likelihood, Mixes, Shape, common_fields, wide
 from .prediction import ClassPrediction
 
 NAMED = 8  # absent classes that a warning names
@@ -80,11 +75,11 @@ class Classification(Likelihood):
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """z - R, so that the gradient of half the squared error is that of the cross entropy."""
         logits = outputs()
-        return logits.double() - loss_gradient(logits, _labels(targets, logits))
+        return logits.double() - cross_entropy.loss_gradient(logits, _labels(targets, logits))
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-(H + epsilon I)^-1 R, float64, shape [n, C]; see `math.cross_entropy`."""
-        return newton_step(outputs, _labels(targets, outputs))
+        return cross_entropy.newton_step(outputs, _labels(targets, outputs))
 
     def output_combination(self, mix: Tensor, generator: torch.Generator) -> Tensor:
         """The one combination of logits that the experts learn, shape [C, 1].
@@ -111,7 +106,7 @@ class Classification(Likelihood):
         if rows is None:
             return (Temperature.default(experts),)
         # with a kernel for each output there is no one expert that a row belongs to
-        return (fit_temperature(rows, experts, seen=seen, local=len(shape.experts) == 1),)
+        return (cross_entropy.fit_temperature(rows, experts, seen=seen, local=len(shape.experts) == 1),)
 
     def recalibrate(
         self, rows: ClassCalibrationRows, shape: Shape, calibrations: tuple[Temperature]
@@ -162,9 +157,7 @@ class Finding(Classification):
     probability. The kernel is that of their sum: how much the weights know about whether there is anything.
     """
 
-    def mixes(
-        self, outputs: str, num_outputs: int, generator: torch.Generator
-    ) -> list[tuple[Tensor, Tensor]]:
+    def mixes(self, outputs: str, num_outputs: int, generator: torch.Generator) -> Mixes:
         if outputs != "pseudo":
             return super().mixes(outputs, num_outputs, generator)
         return [(torch.ones(1, num_outputs, dtype=torch.float64), torch.arange(num_outputs))]

@@ -16,19 +16,15 @@ from ..math.calibration import Calibration, CalibrationRows, fit_calibration, he
 from .base import Likelihood, Shape, common_fields, wide
 from .prediction import Prediction
 
-NONE, ALL = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
+NONE = torch.zeros((), dtype=torch.float64)
 FEWEST_WARNED, WORSE = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
+Pair = tuple[Calibration, Calibration]  # about the network's output, and about the corrected mean
 
 
 @dataclass(frozen=True)
 class Regression(Likelihood):
     """Targets are real numbers, one for each output of the network."""
 
-    default_outputs: ClassVar[str] = "shared"
-    contrast: ClassVar[bool] = False
-    uses_witness: ClassVar[bool] = True
-    common_prior: ClassVar[bool] = False
-    needs_held_out: ClassVar[bool] = False
     titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected")
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
@@ -52,7 +48,7 @@ class Regression(Likelihood):
 
     def calibrate(
         self, rows: CalibrationRows | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
-    ) -> tuple[Calibration, Calibration]:
+    ) -> Pair:
         """The scales of the distribution about the network's output, and about the corrected mean.
 
         Without training targets nothing is added for what they cannot rule out.
@@ -64,9 +60,7 @@ class Regression(Likelihood):
             own, corrected = (fit_calibration(rows, outputs, corrected=z, rare=rare) for z in (False, True))
         return own, corrected
 
-    def recalibrate(
-        self, rows: CalibrationRows, shape: Shape, calibrations: tuple[Calibration, Calibration]
-    ) -> tuple[Calibration, Calibration]:
+    def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Pair) -> Pair:
         """Both scales fitted anew; rho is that of before."""
         own, corrected = (
             fit_calibration(rows, shape.outputs, corrected=z, rare=before.rare.cpu())
@@ -74,9 +68,7 @@ class Regression(Likelihood):
         )
         return own, corrected
 
-    def calibration_warning(
-        self, rows: CalibrationRows, calibrations: tuple[Calibration, Calibration]
-    ) -> str:
+    def calibration_warning(self, rows: CalibrationRows, calibrations: Pair) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
         each = rows.output.unique().tolist()
         spread = torch.stack([rows.residual[rows.output == output].square().mean() for output in each])
@@ -92,13 +84,11 @@ class Regression(Likelihood):
             "which may follow each other closely in time: pass fewer of these (every eighth), and compare."
         )
 
-    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> tuple[Calibration, Calibration]:
+    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Pair:
         own, corrected = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in (0, 1))
         return own, corrected
 
-    def prediction(
-        self, outputs: Tensor, raw: LatentPrediction, calibrations: tuple[Calibration, Calibration]
-    ) -> Prediction:
+    def prediction(self, outputs: Tensor, raw: LatentPrediction, calibrations: Pair) -> Prediction:
         """About the network's output, and within it about the corrected mean and as the paper has it."""
         own, corrected = (self._about(outputs, raw, c) for c in calibrations)
         paper = self._about(outputs, raw, _plain(calibrations[0]))
@@ -127,8 +117,8 @@ class Regression(Likelihood):
 
 def _plain(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
-    flat, none = torch.ones_like(calibration.level), torch.zeros_like(calibration.level)
-    return Calibration(NONE, ALL, flat, NONE, ALL, NONE, ALL, none, none)
+    flat = Calibration.default(len(calibration.level), shift=0.0)
+    return replace(flat, fade=NONE, excess=NONE, trust=flat.rare)
 
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:

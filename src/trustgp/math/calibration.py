@@ -3,9 +3,9 @@ r"""How large the error bar must be: leave-out errors, the three numbers of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -64,7 +64,20 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class CalibrationRows:
+class HeldOutRows:
+    """Tensors, each with as many entries."""
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+
+@dataclass(frozen=True)
+class CalibrationRows(HeldOutRows):
     """Rows that a prediction has not seen, one entry per row and output, each of shape [L]."""
 
     residual: Tensor  # y - f(x)
@@ -82,14 +95,6 @@ class CalibrationRows:
         """From residuals [n, B] of the outputs [B], and values that are as large or broadcast to that."""
         entries = {"residual": residual, "output": outputs.to(residual.device), **values}
         return cls(**{name: value.expand(residual.shape).flatten() for name, value in entries.items()})
-
-    @classmethod
-    def cat(cls, parts: list[CalibrationRows]) -> CalibrationRows:
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
-
-    def __len__(self) -> int:
-        return len(self.residual)
 
 
 def leave_one_out(inverse: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,9 +192,8 @@ def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> Tensor:
     makes up for it."""
     level, trust = calibration.level[rows.output], calibration.trust[rows.output]
     scaled = calibration.scale(rows.novelty, rows.log_kappa, level) * (rows.epistemic + rows.noise)
-    expected, left = pooled(
-        calibration, scaled, rows.residual_mean, rows.witness_mean, rows.witness_precision, trust
-    )
+    said = (rows.residual_mean, rows.witness_mean, rows.witness_precision)
+    expected, left = pooled(calibration, scaled, *said, trust)
     rest = 1.0 - calibration.shift
     variance = scaled * left + calibration.excess * rest.square() * expected.square()
     error = rows.residual - calibration.shift * expected
@@ -212,11 +216,9 @@ def fit_calibration(
     def at(free: Tensor) -> Calibration:
         steps = free.clamp(-FARTHEST, FARTHEST)
         positive = steps[:-1].exp()
-        level = positive[3 : 3 + num_outputs]
-        trust = positive[3 + num_outputs :]
+        (fade, onset, excess), (level, trust) = positive[:3], positive[3:].chunk(2)
         weight = start.weight + steps[-1] if apart else start.weight
-        fitted = (positive[0], positive[1], level, positive[2], reach, start.shift, weight, trust)
-        return Calibration(*fitted, start.rare)
+        return Calibration(fade, onset, level, excess, reach, start.shift, weight, trust, start.rare)
 
     def penalised(free: Tensor) -> Tensor:
         return held_out_loss(at(free), rows) + 0.5 * (free / SPREAD).square().sum() / len(rows)

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .calibration import FARTHEST, least_from_zero
+from ..data.chunking import evenly
+from ..data.trees import moved
+from .calibration import FARTHEST, HeldOutRows, least_from_zero
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
 # bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
@@ -92,7 +94,7 @@ class Temperature:
 
 
 @dataclass(frozen=True)
-class ClassCalibrationRows:
+class ClassCalibrationRows(HeldOutRows):
     """Rows with known classes that the experts have not seen."""
 
     logits: Tensor  # z [n, C]; C = 1: of the second of two classes
@@ -100,23 +102,10 @@ class ClassCalibrationRows:
     variance: Tensor  # v [n], float64
     expert: Tensor  # which expert answered [n]
 
-    @classmethod
-    def cat(cls, parts: list[ClassCalibrationRows]) -> ClassCalibrationRows:
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def some(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than it takes."""
         most = max(FEWEST_ROWS, MOST_NUMBERS // self.logits.shape[1])
-        if len(self) <= most:
-            return self
-        chosen = torch.linspace(0, len(self) - 1, most, dtype=torch.float64).round().long()
-        return ClassCalibrationRows(
-            **{field.name: getattr(self, field.name)[chosen] for field in fields(self)}
-        )
+        return moved(self, lambda values: values[evenly(len(self), most)])
 
 
 def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:

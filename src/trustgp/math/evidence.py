@@ -1,4 +1,4 @@
-r"""Hyperparameters by the profile marginal likelihood: one number to search.
+r"""Hyperparameters by the profile marginal likelihood: one number to search, of a stationary kernel two.
 
 With the noise ratio tau fixed, the prior scale of each output has the closed form
 
@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,8 +27,9 @@ GRID, REFINE = 11, 9
 MANY, THINNED = 512, 4  # from so many rows on, the search begins on one row in four
 TOGETHER = 2**24  # bytes of matrices that are factorised in one call
 NEAR, CLOSE, STEPS = 1.0, 0.02, 4  # first step of that search, in log tau; when to stop; parabolas at most
-
-Losses = Callable[[Tensor], Tensor]  # at places [k], shape [k]
+# Of a stationary kernel: in multiples of the median distance, and of its diagonal.
+LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4)
+RATIOS = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
 class FactorisationError(ValueError):
@@ -122,24 +122,6 @@ def log_bounds(level: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) 
     return (lowest * level).log(), (highest * level).log()
 
 
-def _golden_section(losses: Losses, left: Tensor, right: Tensor, best: Tensor) -> Tensor:
-    """The place of the smallest loss seen while shrinking [left, right]; never worse than `best`.
-
-    Places and losses go in pairs [2], and on a GPU stay there: which way to go is not asked.
-    """
-    ratio = (math.sqrt(5.0) - 1.0) / 2.0
-    places = torch.stack([right - ratio * (right - left), left + ratio * (right - left)])
-    inner = torch.stack([places, losses(places)], dim=1)
-    for _ in range(REFINE - 2):
-        first = inner[0, 1] <= inner[1, 1]
-        left, right = torch.where(first, left, inner[0, 0]), torch.where(first, inner[1, 0], right)
-        place = torch.where(first, right - ratio * (right - left), left + ratio * (right - left))[None]
-        new = torch.cat([place, losses(place)])
-        inner = torch.where(first, torch.stack([new, inner[0]]), torch.stack([inner[1], new]))
-    seen = torch.cat([best[None], inner])
-    return seen[:, 0].take(seen[:, 1].argmin())
-
-
 @dataclass(frozen=True)
 class Prior:
     """One prior for all experts of a kernel, so that their variances can be compared."""
@@ -184,33 +166,30 @@ def pooled_evidence(
     return Prior(tau=log_tau.exp(), scale=scales(log_tau[None])[0])
 
 
-def least_on_grid(losses: Losses, low: Tensor, high: Tensor) -> Tensor:
-    """Where a loss is least: on a grid, then by golden section around the best grid point. All scalars."""
-    step = (high - low) / (GRID - 1)
-    values = losses(low + step * torch.arange(GRID, device=step.device))
+def least_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: Any = torch) -> Any:
+    """Where a loss is least: on a grid, then by golden section around the best grid point. All scalars.
+
+    Places and losses go in pairs [2], and on a GPU stay there: which way to go is not asked. With numpy in
+    place of torch, as `arrays`, numbers take less time than so many small steps of tensors.
+    """
+    step, ratio = (high - low) / (GRID - 1), (math.sqrt(5.0) - 1.0) / 2.0
+    values = losses(arrays.stack([low + step * k for k in range(GRID)]))
     best = values.argmin()
-    left, right = low + (best - 1).clamp_min(0) * step, low + (best + 1).clamp_max(GRID - 1) * step
-    return _golden_section(losses, left, right, torch.stack([low + best * step, values.min()]))
-
-
-def least_number(losses: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:
-    """The same of numbers on the CPU, where so many small steps of tensors would take longer."""
-    grid, ratio = np.linspace(low, high, GRID), (math.sqrt(5.0) - 1.0) / 2.0
-    best = int((values := losses(grid)).argmin())
-    left, right = grid[max(best - 1, 0)], grid[min(best + 1, GRID - 1)]
-    places = np.array([right - ratio * (right - left), left + ratio * (right - left)])
-    inner = np.stack([places, losses(places)], axis=1)
+    known = arrays.stack([low + best * step, values.min()])
+    left, right = (low + arrays.clip(place, 0, GRID - 1) * step for place in (best - 1, best + 1))
+    places = arrays.stack([right - ratio * (right - left), left + ratio * (right - left)])
+    inner = arrays.stack([places, losses(places)]).T
     for _ in range(REFINE - 2):
-        first = bool(inner[0, 1] <= inner[1, 1])
-        left, right = (left, inner[1, 0]) if first else (inner[0, 0], right)
-        place = np.array([right - ratio * (right - left) if first else left + ratio * (right - left)])
-        new = np.concatenate([place, losses(place)])
-        inner = np.stack([new, inner[0]] if first else [inner[1], new])
-    seen = np.stack([[grid[best], values[best]], *inner])
-    return float(seen[seen[:, 1].argmin(), 0])
+        first = inner[0, 1] <= inner[1, 1]
+        left, right = arrays.where(first, left, inner[0, 0]), arrays.where(first, inner[1, 0], right)
+        place = arrays.where(first, right - ratio * (right - left), left + ratio * (right - left))[None]
+        new = arrays.concatenate([place, losses(place)])
+        inner = arrays.where(first, arrays.stack([new, inner[0]]), arrays.stack([inner[1], new]))
+    seen = arrays.concatenate([known[None], inner])
+    return seen[:, 0].take(seen[:, 1].argmin())
 
 
-def least_near(losses: Losses, near: Tensor, least: Tensor, most: Tensor) -> Tensor:
+def least_near(losses: Callable[[Tensor], Tensor], near: Tensor, least: Tensor, most: Tensor) -> Tensor:
     """Where a loss is least between two places, from one near it: steps downhill, then parabolas."""
     start, low, high = torch.stack([near, least, most]).tolist()
     known: dict[float, float] = {}
@@ -234,18 +213,54 @@ def least_near(losses: Losses, near: Tensor, least: Tensor, most: Tensor) -> Ten
     for _ in range(STEPS):
         if left is None or right is None:  # the end of the interval
             break
-        lowest = _vertex((left, best, right), (known[left], known[best], known[right]))
-        if lowest is None or abs(lowest - best) < CLOSE:
+        before, after = best - left, best - right
+        fall, climb = known[best] - known[left], known[best] - known[right]
+        rise = before * climb - after * fall
+        if not abs(rise) > 0.0:  # they lie on a line, or nothing could be factorised
+            break
+        lowest = best - 0.5 * (before**2 * climb - after**2 * fall) / rise  # of the parabola through them
+        if abs(lowest - best) < CLOSE:
             break
         look(lowest)
         best, left, right = around()
     return near.new_tensor(best)
 
 
-def _vertex(places: tuple[float, float, float], values: tuple[float, float, float]) -> float | None:
-    """Where the parabola through three points is least; None where they lie on a line."""
-    (a, b, c), (fa, fb, fc) = places, values
-    rise = (b - a) * (fb - fc) - (b - c) * (fb - fa)
-    if not abs(rise) > 0.0:  # or nothing could be factorised
-        return None
-    return b - 0.5 * ((b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)) / rise
+def distances(first: Tensor, second: Tensor) -> Tensor:
+    """Between all rows of [n, d] and [m, d], shape [n, m].
+
+    From the differences themselves: |x|^2 + |x'|^2 - 2 x.x' would lose what is small beside |x|, and with it
+    the kernel's positive definiteness where one row lies far from all others.
+    """
+    return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor:
+    """exp(-|x - x'|^2 / (2 l^2)) of all rows of [n, d] and [m, d], shape [n, m]."""
+    # in place: of matrices this large there should be few
+    return distances(first, second).div_(length).square_().mul_(-0.5).exp_()
+
+
+def choose_length(
+    inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, *, each: Callable[..., Any] = map
+) -> tuple[Tensor, Tensor]:
+    """The length l and noise ratio tau with the highest evidence on all sets together, from a grid.
+
+    Every set of inputs [m, d] and centred targets [m, C] keeps its own scale of each output (in closed form);
+    what they share is how smooth they are. The unit of the lengths is a `typical` distance between rows, and
+    `each` is like `map`, results in order: lengths may be tried side by side.
+    """
+
+    def losses_of(length: float) -> list[float]:
+        ratios = typical.new_tensor(RATIOS).log()
+        losses = torch.zeros_like(ratios)
+        for rows, values in zip(inputs, targets, strict=True):
+            losses += profile_losses(squared_exponential(rows, rows, length * typical), values, ratios)
+        return losses.tolist()
+
+    best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
+    for length, losses in zip(LENGTHS, each(losses_of, LENGTHS), strict=True):
+        for loss, ratio in zip(losses, RATIOS, strict=True):
+            if loss < best:
+                best, chosen = loss, (length, ratio)
+    return chosen[0] * typical, typical.new_tensor(chosen[1])

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ..data.chunking import byte_chunks, evenly
 from .calibration import by_group
-from .evidence import FactorisationError, factorise, least_number, log_bounds
+from .evidence import FactorisationError, factorise, least_on_grid, log_bounds
 
 # Of the mean diagonal: rows that repeat each other may all be landmarks.
 NUGGET = 1e-10
@@ -160,11 +160,8 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     m, r = kernel.phi.shape
     seen = kernel.values > kernel.values[-1:] * r * torch.finfo(targets.dtype).eps
     divisor = torch.where(seen, kernel.values, 1.0)[:, None]
-    energy = torch.where(
-        seen[:, None],
-        (kernel.rotation.T @ column_sums(kernel.phi, targets.device, targets)).square() / divisor,
-        0.0,
-    )
+    turned = kernel.rotation.T @ column_sums(kernel.phi, targets.device, targets)
+    energy = torch.where(seen[:, None], turned.square() / divisor, 0.0)
     rest = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
     # what is left of the targets has the eigenvalue 0
     table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, rest[None]])])
@@ -180,7 +177,7 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
         log_determinant = np.log(spectrum + taus).sum(axis=0) + (m - r - 1) * log_taus
         return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(rest) * log_determinant)
 
-    tau = np.exp([least_number(losses, *map(float, log_bounds(level.cpu())))])
+    tau = np.exp([least_on_grid(losses, *map(float, log_bounds(level.cpu())), arrays=np)])
     found = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)
     return found[0], found[1:]
 

@@ -277,14 +277,6 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     shared |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
     reader.require(shared["size"] >= 1, f"{prefix}size", "must be positive")
     reader.require(shared["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
-    cells = _read_cells(reader, prefix, centroids, float(shared["length"]), num_outputs, rows)
-    return WitnessState(**shared, cells=cells)
-
-
-def _read_cells(
-    reader: Reader, prefix: str, centroids: Tensor, length: float, num_outputs: int, rows: int
-) -> tuple[Cell, ...]:
-    count, width = centroids.shape
     sizes, own, held = _read_held(reader, prefix, count, "cells")
     sane = min(sizes) >= 1 and int(own.max()) > 0
     reader.require(sane, f"{prefix}sizes", "and 'own' do not describe cells")
@@ -297,7 +289,8 @@ def _read_cells(
     }
 
     def features(total: int) -> PointFeatures:
-        return PointFeatures(reader.take(f"{prefix}inputs", REAL, total, width), length)
+        points = reader.take(f"{prefix}inputs", REAL, total, width)
+        return PointFeatures(points, float(shared["length"]))
 
     posteriors = _read_row_posteriors(reader, prefix, features, sizes, num_outputs)
-    return _each(Cell, held, own, posteriors, numbers)
+    return WitnessState(**shared, cells=_each(Cell, held, own, posteriors, numbers))
