@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.chunking import chunks
 from ..data.trees import Inputs, count, take, to_device
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
-from .jacobian.accumulators import DenseAccumulator, RowCollector
+from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
 from .replay import Replay
@@ -123,12 +123,12 @@ class GradientMap(TangentMap):
         return self.gradients.apart
 
     @abstractmethod
-    def collector(self, n: int) -> RowCollector:
+    def collector(self, n: int) -> DenseAccumulator:
         """An empty one for n rows."""
 
-    @abstractmethod
     def chunk_memory(self) -> int:
         """What the rows that are made together may take."""
+        return WORKING_SET
 
     @abstractmethod
     def num_columns(self, *, expert: bool) -> int: ...
@@ -187,9 +187,6 @@ class RowMap(GradientMap):
     def collector(self, n: int) -> DenseAccumulator:
         every = len(self.kept) == self.network.num_parameters
         return DenseAccumulator(self.network, n, len(self.mix), None if every else self.kept)
-
-    def chunk_memory(self) -> int:
-        return WORKING_SET
 
     def columns(self, inputs: Inputs) -> Tensor:
         """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""

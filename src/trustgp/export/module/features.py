@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...data.trees import Inputs, count
 from ...tangents.base import TangentMap
 from ...tangents.factors import FactorMap
-from ...tangents.jacobian.accumulators import DenseAccumulator, products
+from ...tangents.jacobian.accumulators import Collector, DenseAccumulator
 from ...tangents.jacobian.layer_gradients import LayerCall, Signals
 from ...tangents.jacobian.layer_io import record
 from ...tangents.jacobian.strategies import GradientPlan
@@ -65,7 +65,7 @@ class RowMaker(nn.Module):
         return RowFeatures(into(n))
 
 
-class GraphRows(nn.Module):
+class GraphRows(nn.Module, Collector):
     """A `Collector` that does not write into place; what comes twice is added."""
 
     def __init__(self, tangents: TangentMap) -> None:
@@ -82,18 +82,9 @@ class GraphRows(nn.Module):
         again.found = {}
         return again
 
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        self.add(name, products(left, right))
-
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         table = value.new_zeros(*value.shape[:2], *self.shapes[name])
         self.add(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
-
-    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        return values
-
-    def plain(self, name: str, value: Tensor) -> None:
-        self.add(name, value)
 
     def add(self, name: str, value: Tensor) -> None:
         """Numbers [n, K, ...] of one parameter."""
