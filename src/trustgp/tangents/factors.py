@@ -20,7 +20,7 @@ from ..data.trees import Inputs, count, take
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.layer_gradients import LayerCall, linear
-from .jacobian.layer_io import LayerIORecorder
+from .jacobian.layer_io import record
 from .jacobian.strategies import looped
 from .network import Choice, TangentNetwork
 
@@ -215,9 +215,8 @@ class FactorMap(TangentMap):
 
     @torch.inference_mode(False)  # the user may predict in it
     def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
-        recorder = LayerIORecorder(self.network)
-        with torch.enable_grad(), recorder:
-            outputs = self.network.twin_matrix(inputs)
+        with torch.enable_grad():
+            outputs, recorder = record(self.network, inputs)
         calls, probes, mix = recorder.calls, recorder.probes, self.mix.to(outputs)
         few = outputs.is_cuda or outputs.shape[0] <= self._few_rows  # a pass is as long asked for as made
         found = self.network.mixed_gradients(outputs, probes, mix, at_once=few)
@@ -226,13 +225,15 @@ class FactorMap(TangentMap):
             # what the network returns is that layer's output: its signal is the mix, the same for all rows,
             # and only its length counts, which does not grow with the outputs
             signals[-1] = mix.norm().expand(outputs.shape[0], 1, 1)
-        pairs = list(zip(calls, signals, strict=True))
-        features = FactorFeatures(
-            activations=tuple(_extended(c) for c in calls if not c.kind.elementwise),
-            signals=tuple(g.flatten(1) for c, g in pairs if not c.kind.elementwise),
-            products=tuple(_products(c, g) for c, g in pairs if c.kind.elementwise),
-        )
-        return features, outputs.detach()
+        groups = [], [], []
+        for one, signal in zip(calls, signals, strict=True):
+            a = one.input
+            if one.kind.elementwise:
+                groups[2].append(_chosen(one, signal * a[:, None], signal).flatten(1))
+            else:
+                groups[0].append(_chosen(one, a, a.new_ones(a.shape[0], 1)))
+                groups[1].append(signal.flatten(1))
+        return FactorFeatures(*map(tuple, groups)), outputs.detach()
 
     def diag_per_output(self, features: Factors) -> Tensor:
         return features.diag_per_output(len(self.mix))
@@ -248,25 +249,15 @@ class FactorMap(TangentMap):
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
 
 
-def _extended(one: LayerCall) -> Tensor:
-    """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
-    return _chosen(one, one.input, one.input.new_ones(one.input.shape[0], 1))
-
-
-def _products(one: LayerCall, signal: Tensor) -> Tensor:
-    """Gradient of a normalisation layer's weight and bias, [n, K * d * (1 or 2)], from [n, K, d]."""
-    return _chosen(one, signal * one.input[:, None], signal).flatten(1)
-
-
 def _chosen(one: LayerCall, weight: Tensor, bias: Tensor) -> Tensor:
+    """What belongs to the layer's weight beside what belongs to its bias, where these were chosen."""
     return torch.cat([part for part, name in ((weight, one.weight_name), (bias, one.bias_name)) if name], -1)
 
 
 def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
     """Raise unless every chosen layer is applied once, to vectors."""
-    recorder = LayerIORecorder(network)
-    with torch.no_grad(), recorder:
-        network.twin_matrix(inputs)
+    with torch.no_grad():
+        _, recorder = record(network, inputs)
     if recorder.unhandled:
         raise ValueError(
             f"a parameter of layer '{recorder.unhandled[0].rpartition('.')[0]}' is also used outside the "

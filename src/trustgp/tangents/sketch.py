@@ -123,9 +123,18 @@ class SketchMap(GradientMap):
         device = self.network.device
         if device not in self._tables:
             generator = torch.Generator().manual_seed(self.sketch.seed)
-            draw = count_sketch if self.projections is None else spread
-            found = {key: value.to(device) for key, value in (self.projections or {}).items()}
-            self._tables = {device: draw(self.network, found, len(self.mix), self.sketch.dim, generator)}
+            shapes = {name: value.shape for name, value in self.network.parameters.items()}
+            found, dim, mixed = self.projections or {}, self.sketch.dim, len(self.mix)
+            if self.projections is None:
+                entries, signs = count_sketch(shapes, dim, generator)
+            else:
+                entries, signs = spread(core_shapes(shapes, found), found, dim, generator)
+            place, turn = _buckets(mixed, dim, generator)
+            shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
+            entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
+            signs, turn = (sign.to(device, self.network.dtype) for sign in (signs, turn[:, None]))
+            found = {key: value.to(device) for key, value in found.items()}
+            self._tables = {device: Tables(found, shapes, entries, signs, shift, turn)}
         return self._tables[device]
 
 
@@ -205,16 +214,14 @@ def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> d
 
 
 def spread(
-    network: TangentNetwork, projections: Projections, mixed: int, dim: int, generator: torch.Generator
-) -> Tables:
+    cores: Mapping[str, torch.Size], projections: Projections, dim: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Every number to a bucket, each of which is used a second time only when all have been used.
 
     Those of leading directions on both sides go first: they are the largest, and so meet each other least.
+    Returned are `entries` and `signs` of `Tables`, as by `count_sketch`.
     """
-    shapes = {name: value.shape for name, value in network.parameters.items()}
-    faint = torch.cat(
-        [_faintness(name, shape, projections) for name, shape in core_shapes(shapes, projections).items()]
-    )
+    faint = torch.cat([_faintness(name, shape, projections) for name, shape in cores.items()])
     size, lines = len(faint), math.ceil(len(faint) / dim)
     order = (faint + torch.rand(size, generator=generator)).argsort(stable=True)
     entries = torch.full((lines * dim,), size)
@@ -224,7 +231,7 @@ def spread(
     )
     signs = torch.randint(0, 2, entries.shape, generator=generator) * 2 - 1
     signs[entries == size] = 0
-    return _tables(network, projections, entries, signs, mixed, generator)
+    return entries, signs
 
 
 def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor:
@@ -240,37 +247,19 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
 
 
 def count_sketch(
-    network: TangentNetwork, projections: Projections, mixed: int, dim: int, generator: torch.Generator
-) -> Tables:
+    shapes: Mapping[str, torch.Size], dim: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Of an entry (i, j) the bucket is h(i) + h'(j) and the sign s(i) s'(j)."""
     places, signs = [], []
-    for value in network.parameters.values():
-        first = value.shape[0] if value.ndim else 1
-        (left, s), (right, s2) = (_buckets(m, dim, generator) for m in (first, value.numel() // first))
+    for shape in shapes.values():
+        first = shape[0] if shape else 1
+        (left, s), (right, s2) = (_buckets(m, dim, generator) for m in (first, shape.numel() // first))
         places.append(((left[:, None] + right) % dim).flatten())
         signs.append((s[:, None] * s2).flatten())
     place, sign = torch.cat(places), torch.cat([*signs, torch.zeros(1, dtype=torch.int64)])
     buckets = place.argsort(stable=True).split(torch.bincount(place, minlength=dim).tolist())
     entries = pad_sequence(list(buckets), padding_value=len(place))  # one below the other, [L, D]
-    return _tables(network, projections, entries, sign[entries], mixed, generator)
-
-
-def _tables(
-    network: TangentNetwork,
-    projections: Projections,
-    entries: Tensor,
-    signs: Tensor,
-    mixed: int,
-    generator: torch.Generator,
-) -> Tables:
-    shapes = {name: value.shape for name, value in network.parameters.items()}
-    dim, device, dtype = entries.shape[1], network.device, network.dtype
-    place, turn = _buckets(mixed, dim, generator)
-    shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
-    entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
-    return Tables(
-        projections, shapes, entries, signs.to(device, dtype), shift, turn[:, None].to(device, dtype)
-    )
+    return entries, sign[entries]
 
 
 def _buckets(m: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -71,17 +71,11 @@ class LayerIORecorder(TorchFunctionMode):
                 return found
         else:
             self._plain.add(func)
-        result, chosen = func(*args, **kwargs), self._chosen([*args, *kwargs.values()])
+        result, given = func(*args, **kwargs), tensors_in([*args, *kwargs.values()])
+        chosen = [self.names[id(one)] for one in given if id(one) in self.names]
         if chosen and any(True for _ in tensors_in(result)):  # a shape or a dtype is no use of the values
             self.unhandled += chosen
         return result
-
-    def _chosen(self, values: Sequence[Any]) -> list[str]:
-        found = [self.names[id(value)] for value in values if id(value) in self.names]
-        for value in values:
-            if isinstance(value, (list, tuple)) and value and not isinstance(value[0], int):
-                found += self._chosen(value)
-        return found
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
         """What a chosen layer gives; `given` are all arguments by name."""
