@@ -43,7 +43,7 @@ def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     first = leaves(rows.first)
     digest = hashlib.sha256(structure(rows.first).encode())
     for number, leaf in enumerate(first):
-        _add_kind(digest, leaf.dtype, (len(rows), *leaf.shape[1:]))
+        digest.update(f"{leaf.dtype}{(len(rows), *leaf.shape[1:])}".encode())
         # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
         for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
             _add_bytes(digest, leaves(rows.take(index))[number])
@@ -62,13 +62,9 @@ def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
 
 def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
-    _add_kind(digest, tensor.dtype, tuple(tensor.shape))
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     for part in byte_chunks(tensor) if tensor.ndim and tensor.numel() else [tensor]:
         _add_bytes(digest, part)
-
-
-def _add_kind(digest: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    digest.update(f"{dtype}{shape}".encode())
 
 
 def _add_bytes(digest: Any, tensor: Tensor) -> None:

@@ -198,11 +198,12 @@ def output_mixes(
     raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
 
 
-def gram_blocks(rows: int, columns: int, *, same: bool) -> list[tuple[slice, slice]]:
-    """The blocks to compute: all at once, or, of rows with the `same` rows, those up to the diagonal."""
+def gram_blocks(rows: int, columns: int, *, same: bool, least: int = BLOCK) -> list[tuple[slice, slice]]:
+    """The blocks to compute: all at once, or, of rows with the `same` rows, those up to the diagonal, of at
+    least so many rows."""
     if not same or rows <= BLOCK:
         return [(slice(0, rows), slice(0, columns))]
-    edges = [*range(0, rows, max(BLOCK, math.ceil(rows / MOST))), rows]
+    edges = [*range(0, rows, max(least, math.ceil(rows / MOST))), rows]
     return [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
 
 

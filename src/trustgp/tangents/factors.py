@@ -10,14 +10,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from ..data.tensor_file import inside
 from ..data.trees import Inputs, count, take
-from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
+from .base import BLOCK, Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.layer_gradients import LayerCall, linear
 from .jacobian.layer_io import record
@@ -43,8 +43,15 @@ class LayerFactors(Tangents):
     parameters: Choice = "all"
 
     def choose(self, network: nn.Module) -> list[str]:
-        names = super().choose(network)
-        _check_layers(network, names)
+        names, kinds = super().choose(network), (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
+        for name in names:  # of a layer whose gradient factorises
+            owner, _, leaf = name.rpartition(".")
+            module = network.get_submodule(owner)
+            if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
+                raise ValueError(
+                    f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
+                    f"BatchNorm and LayerNorm. {ALTERNATIVE}"
+                )
         return names
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> FactorMap:
@@ -72,10 +79,7 @@ class Factors(Features):
         theirs = mine if same else other.groups()
         n, m, device = len(self), len(other), (mine[0] + mine[2])[0].device
         total = torch.zeros(n, m, dtype=torch.float64, device=device)
-        blocks = gram_blocks(n, m, same=same)
-        if (several := len(blocks) > 1) and device.type in LARGE_BLOCK:
-            edges = [*range(0, n, max(LARGE_BLOCK[device.type], blocks[0][0].stop)), n]
-            blocks = [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
+        blocks = gram_blocks(n, m, same=same, least=LARGE_BLOCK.get(device.type, BLOCK))
         for a, a2, g, g2 in zip(mine[0], theirs[0], mine[1], theirs[1], strict=True):
             a, g = a.double(), g.double()
             a2, g2 = (a, g) if same else (a2.double(), g2.double())
@@ -85,7 +89,7 @@ class Factors(Features):
             p, p2 = p.double(), p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
-        return mirrored(total, blocks) if several else total
+        return mirrored(total, blocks) if same and n > BLOCK else total
 
     def diag(self) -> Tensor:
         return self.diag_per_output(1)[:, 0]
@@ -130,12 +134,8 @@ class FactorFeatures(Factors):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        found: dict[str, dict[int, Tensor]] = {name: {} for name in GROUPS}
-        for key, value in tensors.items():
-            name, _, number = key.partition(".")
-            if name in found:  # what belongs to no group is told by its absence from `tensors()`
-                found[name][int(number)] = value
-        return cls(*(tuple(group[i] for i in sorted(group)) for group in found.values()))
+        groups = (inside(tensors, f"{name}.") for name in GROUPS)  # what belongs to none is left out
+        return cls(*(tuple(group[i] for i in sorted(group, key=int)) for group in groups))
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -293,16 +293,3 @@ def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features
             "LayerFactors would give a wrong kernel for this network: some chosen parameter also acts "
             f"outside its layer (tied or reparametrised weights?). {ALTERNATIVE}"
         )
-
-
-def _check_layers(network: nn.Module, names: Sequence[str]) -> None:
-    """Raise unless every named parameter belongs to a layer whose gradient factorises."""
-    kinds = (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
-    for name in names:
-        owner, _, leaf = name.rpartition(".")
-        module = network.get_submodule(owner)
-        if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
-            raise ValueError(
-                f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
-                f"BatchNorm and LayerNorm. {ALTERNATIVE}"
-            )

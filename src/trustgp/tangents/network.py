@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
-from ..data.chunking import CHUNK_ROWS, evenly, map_chunks, rows_at_once, working_set
+from ..data.chunking import evenly, map_chunks, most_rows, rows_at_once, working_set
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
@@ -22,8 +22,6 @@ Choice = str | Sequence[str]
 # torch keeps the levels of forward-mode differentiation per process, not per thread.
 _FORWARD_MODE = threading.Lock()
 HALF = (torch.float16, torch.bfloat16)
-PASS_BYTES = 256 * 2**20  # what the activations of one pass through the network may take
-GPU_ROWS = 16384  # of one pass on a GPU, which waits for each
 ROUNDING, LOOSE = 1e3, 0.05  # of outputs that should be equal: in eps of their dtype, and at most
 FEW = 8  # rows that are looked at beside each other
 COPIES = 8  # of the largest activation, that stand side by side in a forward-mode pass
@@ -110,10 +108,8 @@ class TangentNetwork:
             with torch.no_grad(), _Largest() as seen:
                 call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
             self._row_bytes = COPIES * max(1, seen.bytes)
-        most = GPU_ROWS if self.device.type == "cuda" else CHUNK_ROWS
-        most = min(most, rows_at_once(inputs, self.device))
-        space = working_set(self.device, self._row_bytes) if self.device.type == "cuda" else PASS_BYTES
-        return max(1, min(most, space // self._row_bytes))
+        most = min(most_rows(self.device), rows_at_once(inputs, self.device))
+        return max(1, min(most, working_set(self.device, self._row_bytes) // self._row_bytes))
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:

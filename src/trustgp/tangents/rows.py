@@ -141,10 +141,8 @@ class GradientMap(TangentMap):
 
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
         rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
-        seen = (
-            None if any(one is None for one in outputs) or (exact and len(rows) > 1) else torch.cat(outputs)
-        )
-        return RowFeatures(torch.cat(rows)), seen
+        seen = all(one is not None for one in outputs) and not (exact and len(rows) > 1)
+        return RowFeatures(torch.cat(rows)), torch.cat(outputs) if seen else None
 
     def roughly(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)

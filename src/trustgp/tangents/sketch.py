@@ -21,7 +21,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.chunking import working_set
 from ..data.trees import Inputs
 from .base import Tangents
-from .jacobian.accumulators import DenseAccumulator, Place
+from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork
 from .projections import Projections, find_projections
@@ -125,16 +124,17 @@ class SketchMap(GradientMap):
             generator = torch.Generator().manual_seed(self.sketch.seed)
             shapes = {name: value.shape for name, value in self.network.parameters.items()}
             found, dim, mixed = self.projections or {}, self.sketch.dim, len(self.mix)
+            cores = core_shapes(shapes, found)
             if self.projections is None:
                 entries, signs = count_sketch(shapes, dim, generator)
             else:
-                entries, signs = spread(core_shapes(shapes, found), found, dim, generator)
+                entries, signs = spread(cores, found, dim, generator)
             place, turn = _buckets(mixed, dim, generator)
             shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
             entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
             signs, turn = (sign.to(device, self.network.dtype) for sign in (signs, turn[:, None]))
             found = {key: value.to(device) for key, value in found.items()}
-            self._tables = {device: Tables(found, shapes, entries, signs, shift, turn)}
+            self._tables = {device: Tables(found, shapes, cores, entries, signs, shift, turn)}
         return self._tables[device]
 
 
@@ -144,27 +144,16 @@ class Tables:
 
     projections: Projections
     shapes: Mapping[str, torch.Size]  # of each parameter
+    cores: Mapping[str, torch.Size]  # of their projected gradients
     entries: Tensor  # L numbers for each bucket, as places in all parameters' projected gradients [L, D]
     signs: Tensor  # of these [L, D]; 0 where there is no such number
     shift: Tensor  # for each mixed output and bucket, the place of what goes there in [K * D], [K, D]
     turn: Tensor  # sign of each mixed output [K, 1]
 
     @cached_property
-    def cores(self) -> dict[str, torch.Size]:
-        """Shapes of the projected gradients."""
-        return core_shapes(self.shapes, self.projections)
-
-    @cached_property
     def size(self) -> int:
         """Numbers of all parameters' projected gradients."""
         return sum(shape.numel() for shape in self.cores.values())
-
-    @cached_property
-    def places(self) -> dict[str, Place]:
-        """Where each parameter's projected gradient lies among all."""
-        ends = accumulate(shape.numel() for shape in self.cores.values())
-        pairs = zip(self.cores.items(), ends, strict=True)
-        return {name: Place(shape, slice(end - shape.numel(), end), None) for (name, shape), end in pairs}
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
         """Projected along the channels of each group, which are those of `axis`."""
@@ -185,18 +174,16 @@ class Tables:
         left, right = (self.projections.get((name, side)) for side in ("left", "right"))
         value = value.reshape(*value.shape[:2], *self.shapes[name])
         if left is not None:
-            value = torch.einsum("nkgo...,oa->nkga...", value.unflatten(2, (-1, len(left))), left).flatten(
-                2, 3
-            )
+            parted = value.unflatten(2, (-1, len(left)))  # [n, k, g, o, ...]
+            value = torch.einsum("nkgo...,oa->nkga...", parted, left).flatten(2, 3)
         return value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
 
     def rows(self, values: Tensor) -> Tensor:
         """The sketches [n, D] of projected gradients [n, K, size + 1], of which the last are 0."""
         found = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
         found = (found * self.signs).sum(dim=2).flatten(1)  # [n, K * D]
-        return (found.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape) * self.turn).sum(
-            dim=1
-        )
+        found = found.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape)
+        return (found * self.turn).sum(dim=1)
 
 
 def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> dict[str, torch.Size]:
@@ -224,11 +211,8 @@ def spread(
     faint = torch.cat([_faintness(name, shape, projections) for name, shape in cores.items()])
     size, lines = len(faint), math.ceil(len(faint) / dim)
     order = (faint + torch.rand(size, generator=generator)).argsort(stable=True)
-    entries = torch.full((lines * dim,), size)
-    entries[:size] = order
-    entries = torch.stack(
-        [line[torch.randperm(dim, generator=generator)] for line in entries.view(lines, dim)]
-    )
+    order = torch.nn.functional.pad(order, (0, lines * dim - size), value=size).view(lines, dim)
+    entries = torch.stack([line[torch.randperm(dim, generator=generator)] for line in order])
     signs = torch.randint(0, 2, entries.shape, generator=generator) * 2 - 1
     signs[entries == size] = 0
     return entries, signs
@@ -292,7 +276,7 @@ class SketchCollector(Projecting, DenseAccumulator):
     """Collects projected gradients, and makes sketches of them."""
 
     def __init__(self, tables: Tables, n: int, mixed: int) -> None:
-        self.tables, self.places, self._n, self._rows = tables, tables.places, n, slice(None)
+        self.tables, self.shapes, self._n, self._rows = tables, tables.cores, n, slice(None)
         self._lots: list[dict[str, Tensor]] = [{} for _ in range(mixed)]  # [n, 1, d] of each parameter
 
     def part(self, rows: slice, mixed: slice) -> SketchCollector:
@@ -315,13 +299,9 @@ class SketchCollector(Projecting, DenseAccumulator):
                 lot[name] = whole
 
     def rows(self) -> Tensor:
-        zeros = self.tables.signs.new_zeros
-        lots = [
-            [
-                lot[name] if name in lot else zeros(self._n, 1, shape.numel())
-                for name, shape in self.tables.cores.items()
-            ]
-            for lot in self._lots
-        ]
-        whole = [torch.cat([*lot, zeros(self._n, 1, 1)], dim=2) for lot in lots]
+        zeros, sizes = self.tables.signs.new_zeros, {k: v.numel() for k, v in self.shapes.items()}
+        whole = []
+        for lot in self._lots:
+            each = [lot[k] if k in lot else zeros(self._n, 1, size) for k, size in sizes.items()]
+            whole.append(torch.cat([*each, zeros(self._n, 1, 1)], dim=2))
         return self.tables.rows(torch.cat(whole, dim=1) if len(whole) > 1 else whole[0])

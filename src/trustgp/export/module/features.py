@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +43,8 @@ class RowMaker(nn.Module):
     @torch.inference_mode(False)
     def forward(self, inputs: Inputs) -> RowFeatures:
         """As `strategies.layerwise`, all rows and all mixed outputs at once."""
-        into: Any = self.rows.empty()
-        n = count(inputs)
+        into, n = copy.copy(self.rows), count(inputs)
+        into.found = {}
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs, self.plan.rowless)
         self.plan.check(recorder.unhandled)
@@ -76,12 +76,6 @@ class GraphRows(nn.Module, Collector):
         self.mixed = len(tangents.mix)
         self.found: dict[str, Tensor] = {}
 
-    def empty(self) -> Self:
-        """One that has taken none."""
-        again = copy.copy(self)
-        again.found = {}
-        return again
-
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         table = value.new_zeros(*value.shape[:2], *self.shapes[name])
         self.add(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
@@ -108,7 +102,7 @@ class WrittenRows(GraphRows):
             return
         for name, place in DenseAccumulator(tangents.network, 0, 1, tangents.kept).places.items():
             assert place.inside is not None
-            long = place.shape.numel() // (place.shape[0] if place.shape else 1)
+            long = self.shapes[name][1:].numel()
             self.kept[name] = (place.inside, place.inside // long, place.inside % long)
             self.sizes[name] = len(place.inside)
 

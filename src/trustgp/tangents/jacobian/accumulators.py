@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -73,7 +73,6 @@ class Shared:
 class Place:
     """Where a parameter's gradient goes, and which part of it, if not all."""
 
-    shape: torch.Size
     columns: slice
     inside: Tensor | None
 
@@ -86,13 +85,14 @@ class DenseAccumulator(Collector):
 
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
         self.places: dict[str, Place] = {}
+        self.shapes: Mapping[str, torch.Size] = {k: value.shape for k, value in network.parameters.items()}
         start = filled = 0
         for name, value in network.parameters.items():
             stop, inside, taken = start + value.numel(), None, value.numel()
             if kept is not None:
                 inside = kept[(kept >= start) & (kept < stop)] - start
                 taken = len(inside)
-            self.places[name] = Place(value.shape, slice(filled, filled + taken), inside)
+            self.places[name] = Place(slice(filled, filled + taken), inside)
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
@@ -102,7 +102,7 @@ class DenseAccumulator(Collector):
         return part
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        table = value.new_zeros(*value.shape[:2], *self.places[name].shape)
+        table = value.new_zeros(*value.shape[:2], *self.shapes[name])
         self.add(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
 
     def add(self, name: str, value: Tensor) -> None:

@@ -286,10 +286,6 @@ def _plain_product(given: Mapping[str, Any]) -> bool:
     return isinstance(weight, Tensor) and weight.ndim == 2 and scales == (1, 1)
 
 
-def _has_rows(given: Mapping[str, Any]) -> bool:
-    return given["input"].ndim == given["weight"].ndim
-
-
 def _two_tensors(given: Mapping[str, Any]) -> bool:
     both = given.get("input"), given["bias"] if given["weight"] is None else given["weight"]
     return all(isinstance(one, Tensor) for one in both) and given.get("alpha", 1) == 1
@@ -300,25 +296,19 @@ def _normalised(operation: Callable, given: Mapping[str, Any]) -> Tensor:
     return operation(**{name: value for name, value in given.items() if name not in ("weight", "bias")})
 
 
-def _one(operation: Callable, given: Mapping[str, Any]) -> Tensor:
-    """Nothing is multiplied."""
-    return given["bias"].new_ones(())
-
-
 _AFFINE = ("input", "weight", "bias")
 _STATISTICS = ("input", "running_mean", "running_var", "weight", "bias")
 _TABLE = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, turned=True)
-_CONVOLUTION = (convolution, (*_AFFINE, "stride", "padding", "dilation", "groups"), _has_rows)
-_TRANSPOSED = (
-    convolution,
-    (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation"),
-    _has_rows,
+_TRANSPOSED = (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation")
+_convolution = partial(
+    LayerKind, convolution, channels=1, applies=lambda given: given["input"].ndim == given["weight"].ndim
 )
 _product = partial(LayerKind, Signals.reduced)
 _norm = partial(_product, factor=_normalised)
 _SCALE = _product(_AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
-_SHIFT = _product(("input", "bias"), _two_tensors, _one, either=True)
+_shift = partial(_product, factor=lambda _, given: given["bias"].new_ones(()))  # nothing is multiplied
+_SHIFT = _shift(("input", "bias"), _two_tensors, either=True)
 
 LAYERS: Mapping[Any, LayerKind] = {
     F.linear: LayerKind(linear, _AFFINE),
@@ -338,13 +328,13 @@ LAYERS: Mapping[Any, LayerKind] = {
     F.layer_norm: _norm(("input", "normalized_shape", "weight", "bias", "eps")),
     F.rms_norm: _norm(("input", "normalized_shape", "weight", "eps")),
     F.prelu: _product(_AFFINE[:2], factor=lambda _, given: given["input"].clamp(max=0), channels=1),
-    **dict.fromkeys(CONVOLUTIONS, LayerKind(*_CONVOLUTION, channels=1)),
+    **dict.fromkeys(CONVOLUTIONS, _convolution((*_AFFINE, "stride", "padding", "dilation", "groups"))),
     **dict.fromkeys(
         (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        LayerKind(*_TRANSPOSED, channels=1, turned=True),
+        _convolution(_TRANSPOSED, turned=True),
     ),
     # parameters that stand alone: a scale, a shift, a token that is the same for all rows
     **dict.fromkeys((torch.mul, torch.Tensor.mul), _SCALE),
     **dict.fromkeys((torch.add, torch.Tensor.add), _SHIFT),
-    **dict.fromkeys((torch.Tensor.expand, torch.Tensor.repeat), _product(("bias",), factor=_one)),
+    **dict.fromkeys((torch.Tensor.expand, torch.Tensor.repeat), _shift(("bias",))),
 }
