@@ -28,6 +28,7 @@ KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memo
 CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
+HELD = (tuple, list, dict, str, bytes, Tensor, np.ndarray)  # kinds of what may be one batch, or a pair
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 
 
@@ -282,9 +283,10 @@ def read_rows(source: Any, *, name: str, finite: bool = True) -> Rows:
     It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
     of them; `name` is what error messages call it.
     """
+    stream = isinstance(source, Iterable) and not isinstance(source, HELD)  # of batches, and not one itself
     if isinstance(source, Rows):
         pairs, ordered = (source.inputs, source.targets), source.ordered
-    elif isinstance(source, (DataLoader, Dataset)) or _is_stream(source):
+    elif isinstance(source, (DataLoader, Dataset)) or stream:
         pairs, ordered = _read_batches(source, name)
     else:
         pairs, ordered = _as_pair(source, name), True
@@ -306,12 +308,6 @@ def require_finite_rows(rows: Rows, name: str) -> None:
     """Raise where inputs or targets are not finite."""
     require_finite(rows.inputs, f"{name} inputs")
     require_finite(rows.targets, f"{name} targets")
-
-
-def _is_stream(source: Any) -> bool:
-    """Whether it gives batches one after another, and is not itself a batch."""
-    held = (tuple, list, dict, str, bytes, Tensor, np.ndarray)
-    return isinstance(source, Iterable) and not isinstance(source, held)
 
 
 def _as_pair(source: Any, name: str) -> tuple[Any, Any]:

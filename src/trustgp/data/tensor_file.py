@@ -114,11 +114,21 @@ def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]
     path = Path(path)
     with open(path, "rb") as file:
         header, metadata = _read_header(file, path)
-        _check_kind(metadata, path, kind)
-        expected = metadata["sha256"]
+        found, version, expected = metadata["format"], int(metadata["version"]), metadata["sha256"]
+        if found != kind:
+            raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
+        if version < 1:
+            raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
+        if version > VERSION:
+            raise ArtifactError(
+                f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
+                "upgrade trustgp."
+            )
         if not re.fullmatch("[0-9a-f]{64}", expected) or header.count(expected.encode()) != 1:
             raise ArtifactError(f"{path}: the checksum is missing or stands twice.")
-        if _digest(file, header.replace(expected.encode(), _ZEROS.encode())) != expected:
+        blank = header.replace(expected.encode(), _ZEROS.encode())
+        digest = hashlib.sha256(len(blank).to_bytes(8, "little") + blank)  # then the rest of the file
+        if hashlib.file_digest(file, lambda: digest).hexdigest() != expected:
             raise ArtifactError(f"{path}: the checksum does not match; the file is damaged.")
     try:
         text = json.loads(metadata["text"], object_pairs_hook=_unique)
@@ -222,19 +232,6 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[bytes, dict[str, str
     return header, metadata
 
 
-def _check_kind(metadata: Mapping[str, str], path: Path, kind: str) -> None:
-    found, version = metadata["format"], int(metadata["version"])
-    if found != kind:
-        raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
-    if version < 1:
-        raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
-    if version > VERSION:
-        raise ArtifactError(
-            f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
-            "upgrade trustgp."
-        )
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The table of some JSON pairs; a key that stands twice is an error, not the last one wins."""
     table: dict[str, Any] = {}
@@ -243,13 +240,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key '{name}' stands twice")
         table[name] = value
     return table
-
-
-def _digest(file: BufferedReader, header: bytes) -> str:
-    """SHA-256 over the file, with `header` in place of its own header."""
-    digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
-    file.seek(8 + len(header))
-    return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 @contextmanager

@@ -259,7 +259,8 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
             "Call requires_grad_(True) on the parameters that were trained."
         )
     if isinstance(choice, str):
-        last = [name for name in trainable if _owner(name) == _owner(trainable[-1])]
+        layer = trainable[-1].rpartition(".")[0]
+        last = [name for name in trainable if name.rpartition(".")[0] == layer]
         if choice not in ("all", "last"):
             raise ValueError(f'parameters="{choice}"; allowed are "all", "last", or a list of names.')
         chosen = trainable if choice == "all" else last
@@ -275,10 +276,6 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
             "real numbers (torch.view_as_complex in forward), or choose others: parameters='last', or names."
         )
     return chosen
-
-
-def _owner(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> TangentNetwork:

@@ -130,11 +130,8 @@ class GradientMap(TangentMap):
         """What the rows that are made together may take."""
         return WORKING_SET
 
-    @abstractmethod
-    def num_columns(self, *, expert: bool) -> int: ...
-
     def row_bytes(self) -> int:
-        return self.num_columns(expert=False) * self.network.dtype.itemsize
+        return (self.num_columns(expert=False) or 0) * self.network.dtype.itemsize
 
     def __call__(self, inputs: Inputs) -> RowFeatures:
         return self.roughly(inputs)[0]
@@ -210,15 +207,11 @@ class RowMap(GradientMap):
         masked = torch.zeros_like(flat)
         masked[kept] = flat[kept]
         parts = masked.split([value.numel() for value in parameters.values()])
-        return {
-            name: part.view_as(value) for (name, value), part in zip(parameters.items(), parts, strict=True)
-        }
+        pairs = zip(parameters.items(), parts, strict=True)
+        return {name: part.view_as(value) for (name, value), part in pairs}
 
     def num_columns(self, *, expert: bool) -> int:
-        kept = len(self.kept)
-        if expert and self.keep_per_expert is not None:
-            kept = self.keep_per_expert
-        return len(self.mix) * kept
+        return len(self.mix) * ((expert and self.keep_per_expert) or len(self.kept))
 
     def working_bytes(self) -> int:
         # gradients of all chosen parameters, twice: as they come, and as one row

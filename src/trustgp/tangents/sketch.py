@@ -155,29 +155,6 @@ class Tables:
         """Numbers of all parameters' projected gradients."""
         return sum(shape.numel() for shape in self.cores.values())
 
-    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        """Projected along the channels of each group, which are those of `axis`."""
-        by = self.projections.get((name, side))
-        if by is None:
-            return values
-        if axis == -1:
-            return values.to(by.dtype) @ by
-        channels, wide = by.shape
-        parted = values.to(by.dtype).reshape(-1, channels, values.shape[axis + 1 :].numel())  # [n * g, c, p]
-        thin = torch.bmm(by.T.expand(len(parted), -1, -1), parted)
-        return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
-
-    def core(self, name: str, value: Tensor) -> Tensor:
-        """The projected gradient, from the whole one [n, K, *shape]."""
-        if self.cores[name] == self.shapes[name]:
-            return value
-        left, right = (self.projections.get((name, side)) for side in ("left", "right"))
-        value = value.reshape(*value.shape[:2], *self.shapes[name])
-        if left is not None:
-            parted = value.unflatten(2, (-1, len(left)))  # [n, k, g, o, ...]
-            value = torch.einsum("nkgo...,oa->nkga...", parted, left).flatten(2, 3)
-        return value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
-
     def rows(self, values: Tensor) -> Tensor:
         """The sketches [n, D] of projected gradients [n, K, size + 1], of which the last are 0."""
         found = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
@@ -259,7 +236,16 @@ class Projecting:
     tables: Tables
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        return self.tables.thin(name, side, values, axis, groups)
+        """Projected along the channels of each group, which are those of `axis`."""
+        by = self.tables.projections.get((name, side))
+        if by is None:
+            return values
+        if axis == -1:
+            return values.to(by.dtype) @ by
+        channels, wide = by.shape
+        parted = values.to(by.dtype).reshape(-1, channels, values.shape[axis + 1 :].numel())  # [n * g, c, p]
+        thin = torch.bmm(by.T.expand(len(parted), -1, -1), parted)
+        return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
 
     def lookup(self: Any, name: str, index: Tensor, value: Tensor) -> None:
         lines = self.tables.projections.get((name, "left"))
@@ -269,7 +255,16 @@ class Projecting:
             self.add(name, lines[index].mT[:, None] @ value)
 
     def plain(self: Any, name: str, value: Tensor) -> None:
-        self.add(name, self.tables.core(name, value))
+        """The projected gradient, from the whole one [n, K, *shape]."""
+        shape = self.tables.shapes[name]
+        if self.tables.cores[name] != shape:
+            left, right = (self.tables.projections.get((name, side)) for side in ("left", "right"))
+            value = value.reshape(*value.shape[:2], *shape)
+            if left is not None:
+                parted = value.unflatten(2, (-1, len(left)))  # [n, K, g, o, ...]
+                value = torch.einsum("nkgo...,oa->nkga...", parted, left).flatten(2, 3)
+            value = value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
+        self.add(name, value)
 
 
 class SketchCollector(Projecting, DenseAccumulator):

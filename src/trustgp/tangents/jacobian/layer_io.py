@@ -52,11 +52,11 @@ class LayerIORecorder(TorchFunctionMode):
         if id(inputs) in names:
             self.unhandled.append(names[id(inputs)])
         value = inputs if kind.factor is None else kind.factor(func, {**given, "input": inputs})
-        value = (
-            value if value.shape == output.shape or kind.factor is None else value.expand_as(output)
-        ).detach()
+        repeats = kind.factor is not None and value.shape != output.shape
+        value = (value.expand_as(output) if repeats else value).detach()
         if (kind.name, weight, bias) in self.rowless:
-            output, value = (_repeated(x, self.rows) for x in (output, value))
+            alone = (x if x.shape[0] == 1 else x[None] for x in (output, value))
+            output, value = (x.expand(self.rows, *x.shape[1:]) for x in alone)
         return self.watch(LayerCall(kind, weight, bias, value, given), output)
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -96,11 +96,6 @@ class LayerIORecorder(TorchFunctionMode):
     def returned(self, tensor: Tensor) -> bool:
         """Whether this is what the last of the noted layers gave, unchanged since."""
         return tensor is self.last and tensor._version == self._version
-
-
-def _repeated(tensor: Tensor, rows: int) -> Tensor:
-    tensor = tensor if tensor.shape[0] == 1 else tensor[None]
-    return tensor.expand(rows, *tensor.shape[1:])
 
 
 def record(

@@ -96,7 +96,7 @@ class SignalStream(LayerIORecorder):
 
     def __init__(self, network: TangentNetwork, plan: GradientPlan, into: Collector, rows: int) -> None:
         super().__init__(network, rows, plan.rowless)
-        self.plan, self.into, self.part = plan, into, into
+        self.plan, self.into = plan, into
         self._held: dict[tuple, list[tuple[LayerCall, Tensor]]] = defaultdict(list)
         self._sums: dict[str, Tensor] = {}
 
@@ -159,14 +159,10 @@ class SignalStream(LayerIORecorder):
         mixes = chosen.weight_name is not None and not call.kind.elementwise
         return (call.key, call.input.shape, output.shape, layout), layout, mixes, sums
 
-    def begin(self, k: int) -> None:
-        """The next signals are those of mixed output k."""
-        self.part = self.into.part(slice(None), slice(k, k + 1))
-
-    def finish(self) -> None:
-        """Hand on what was held: each parameter once."""
+    def finish(self, part: Collector) -> None:
+        """Hand what was held on to the part for one mixed output: each parameter once."""
         for name, value in self._sums.items():
-            self.part.plain(name, value)
+            part.plain(name, value)
         self._sums.clear()
         alike: dict[tuple, list[Signals]] = defaultdict(list)
         for (*_, layout), held in self._held.items():
@@ -175,7 +171,7 @@ class SignalStream(LayerIORecorder):
             alike[found.shape].append(found)
         self._held.clear()
         for lot in alike.values():
-            _hand_on(lot, self.part)
+            _hand_on(lot, part)
 
 
 def _hand_on(lot: list[Signals], into: Collector) -> None:
@@ -215,10 +211,9 @@ def layerwise(
     if not outputs.requires_grad or not stream.probes:
         return outputs.detach()  # nothing depends on these parameters
     for k, weights in enumerate(mix):
-        stream.begin(k)
         weights = weights.to(outputs).expand_as(outputs)
         gradients_of(outputs, stream.probes, weights, keep=k < len(mix) - 1)
-        stream.finish()
+        stream.finish(into.part(slice(None), slice(k, k + 1)))
     return outputs.detach()
 
 
