@@ -16,26 +16,22 @@ from .trees import leaves, structure
 def network_fingerprint(network: nn.Module) -> str:
     """SHA-256 over the modules' classes and printed settings and every parameter and buffer that is saved.
 
-    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU. A class
-    of ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
+    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU; they are
+    made the same for every release of torch, of which 2.13 began to name the bias of a LayerNorm. A class of
+    ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
     """
     digest = hashlib.sha256()
     for name, module in network.named_modules():
         kind = getattr(type(module), "FINGERPRINT", type(module).__name__)
-        digest.update(f"{name}:{kind}({_settings(module)});".encode())
+        printed = module.extra_repr()
+        if isinstance(module, nn.LayerNorm) and "bias=" not in printed:
+            printed += f", bias={module.bias is not None}"
+        digest.update(f"{name}:{kind}({printed});".encode())
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
             update(digest, value)
     return digest.hexdigest()
-
-
-def _settings(module: nn.Module) -> str:
-    """Its printed settings, the same from every release of torch: LayerNorm names its bias since 2.13."""
-    printed = module.extra_repr()
-    if isinstance(module, nn.LayerNorm) and "bias=" not in printed:
-        printed += f", bias={module.bias is not None}"
-    return printed
 
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:

@@ -178,8 +178,15 @@ class RowBuffer:
             return
         for part, tensor in zip(self._parts, tensors, strict=True):
             part.append(tensor.detach().clone())  # whoever makes the batches may use their memory again
-        if self._held > KEPT_BYTES:
-            self._begin_files()
+        if self._held <= KEPT_BYTES:
+            return
+        try:
+            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
+        except OSError as error:
+            raise self._full(error) from error
+        for batch in zip(*self._parts, strict=True):
+            self._write(batch)
+        self._parts = []
 
     def finish(self) -> list[Tensor]:
         """The whole tensors, shape [n, ...]: in memory, or mapped files that are read as they are needed."""
@@ -190,15 +197,6 @@ class RowBuffer:
             whole.append(part[0] if len(part) == 1 else torch.cat(part))
             part.clear()  # no longer twice there
         return whole
-
-    def _begin_files(self) -> None:
-        try:
-            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
-        except OSError as error:
-            raise self._full(error) from error
-        for batch in zip(*self._parts, strict=True):
-            self._write(batch)
-        self._parts = []
 
     def _write(self, tensors: Sequence[Tensor]) -> None:
         size = sum(tensor.nbytes for tensor in tensors)

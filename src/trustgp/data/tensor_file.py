@@ -66,7 +66,11 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, 
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    _sync_folder(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must be durable
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def written_bytes(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
@@ -179,9 +183,8 @@ class Reader:
         value = self._tensors[name]
         right = value.is_floating_point() if dtype is None else value.dtype == dtype
         self.require(right, name, f"is {value.dtype}, not {dtype or 'float'}")
-        fits = value.ndim == len(shape) and all(
-            want is None or want == have for want, have in zip(shape, value.shape, strict=True)
-        )
+        sizes = zip(shape, value.shape, strict=False)
+        fits = value.ndim == len(shape) and all(want in (None, have) for want, have in sizes)
         self.require(fits, name, f"has shape {tuple(value.shape)}, not {shape}")
         finite = not value.is_floating_point() or torch.isfinite(value)
         self.require(finite, name, "holds NaN or infinity")
@@ -263,12 +266,3 @@ def explained(error: OSError, what: str) -> OSError:
     """An error of the same kind (`PermissionError` and so on) that says what it means."""
     reason = error.strerror or str(error)
     return OSError(error.errno, f"{what}: {reason}") if error.errno else OSError(f"{what}: {reason}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

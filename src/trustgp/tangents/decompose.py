@@ -113,9 +113,7 @@ def gru_step(inward: Tensor, state: State, weights: Weights) -> State:
     return (new + torch.sigmoid(update_x + update) * (hidden - new),)
 
 
-def plain_step(
-    activation: Callable[[Tensor], Tensor], inward: Tensor, state: State, weights: Weights
-) -> State:
+def plain_step(activation: Callable, inward: Tensor, state: State, weights: Weights) -> State:
     """One step of an Elman network from W_ih x + b_ih [n, h]."""
     recurrent, bias, _ = weights
     return (activation(inward + F.linear(state[0], recurrent, bias)),)

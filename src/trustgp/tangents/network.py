@@ -72,11 +72,6 @@ class TangentNetwork:
         return self._chosen[1]
 
     @property
-    def ids(self) -> dict[int, str]:
-        """Names of the chosen parameters, by what Python knows them by."""
-        return {id(value): name for name, value in self.chosen.items()}
-
-    @property
     def parameters(self) -> dict[str, Tensor]:
         """The chosen parameters theta, by name."""
         return {name: value.detach() for name, value in self.chosen.items()}

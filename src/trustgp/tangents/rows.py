@@ -110,17 +110,8 @@ class GradientMap(TangentMap):
     kind = RowFeatures
 
     def __init__(self, gradients: Gradients) -> None:
-        super().__init__(gradients.network, gradients.mix)
-        self.gradients = gradients
+        super().__init__(gradients.network, gradients.mix, gradients)
         self._replay = Replay(self._made)
-
-    @property
-    def slow_reason(self) -> str:
-        return self.gradients.slow_reason
-
-    @property
-    def apart(self) -> str:
-        return self.gradients.apart
 
     @abstractmethod
     def collector(self, n: int) -> DenseAccumulator:
@@ -132,9 +123,6 @@ class GradientMap(TangentMap):
 
     def row_bytes(self) -> int:
         return (self.num_columns(expert=False) or 0) * self.network.dtype.itemsize
-
-    def __call__(self, inputs: Inputs) -> RowFeatures:
-        return self.roughly(inputs)[0]
 
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
         rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
@@ -151,7 +139,7 @@ class GradientMap(TangentMap):
         row = self.working_bytes()
         for index in chunks(count(inputs), max(1, self.chunk_memory() // row)):
             some = inputs if len(index) == count(inputs) else take(inputs, index)
-            if self.network.device.type == "cuda" and not self.gradients.apart:
+            if self.network.device.type == "cuda" and not self.apart:
                 yield self._replay(to_device(some, self.network.device), row, exact=exact)
             else:
                 yield self._made(some)

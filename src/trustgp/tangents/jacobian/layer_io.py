@@ -29,7 +29,7 @@ class LayerIORecorder(TorchFunctionMode):
 
     def __init__(self, network: TangentNetwork, rows: int = 0, rowless: Sequence[Any] = ()) -> None:
         super().__init__()
-        self.names = network.ids
+        self.names = {id(value): name for name, value in network.chosen.items()}
         self.rows, self.rowless = rows, rowless
         self.calls: list[LayerCall] = []
         self.probes: list[Tensor] = []  # the zero that was added to what came out of each call
