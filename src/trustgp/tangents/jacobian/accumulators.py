@@ -22,8 +22,8 @@ class Collector(Protocol):
     together: bool = True  # whether it takes products, by `add`: those of layers of one shape come together
 
     def part(self, rows: slice, mixed: slice) -> Self:
-        """The same, for some of the rows and some of the mixed outputs."""
-        ...
+        """The same, for some of the rows and some of the mixed outputs; itself where it takes any."""
+        return self
 
     def room(self, size: int) -> int:
         """Numbers a row that it needs on the way for an outer product of `size` numbers."""
