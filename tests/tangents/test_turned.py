@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from many import each
 
 from trustgp.tangents.jacobian.layer_gradients import depthwise
-from trustgp.tangents.jacobian.turned import Turned, turns
+from trustgp.tangents.jacobian.strategies import Turned, turns
 
 CALLS = [
     (F.conv1d, (4, 3, 5), {}),

@@ -16,13 +16,17 @@ from .trees import leaves, structure
 def network_fingerprint(network: nn.Module) -> str:
     """SHA-256 over the modules' classes and printed settings and every parameter and buffer that is saved.
 
-    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU. A class
-    of ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
+    The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU; they are
+    made the same for every release of torch, of which 2.13 began to name the bias of a LayerNorm. A class of
+    ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
     """
     digest = hashlib.sha256()
     for name, module in network.named_modules():
         kind = getattr(type(module), "FINGERPRINT", type(module).__name__)
-        digest.update(f"{name}:{kind}({_settings(module)});".encode())
+        printed = module.extra_repr()
+        if isinstance(module, nn.LayerNorm) and "bias=" not in printed:
+            printed += f", bias={module.bias is not None}"
+        digest.update(f"{name}:{kind}({printed});".encode())
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
@@ -30,20 +34,12 @@ def network_fingerprint(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _settings(module: nn.Module) -> str:
-    """Its printed settings, the same from every release of torch: LayerNorm names its bias since 2.13."""
-    printed = module.extra_repr()
-    if isinstance(module, nn.LayerNorm) and "bias=" not in printed:
-        printed += f", bias={module.bias is not None}"
-    return printed
-
-
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
     first = leaves(rows.first)
     digest = hashlib.sha256(structure(rows.first).encode())
     for number, leaf in enumerate(first):
-        _add_kind(digest, leaf.dtype, (len(rows), *leaf.shape[1:]))
+        digest.update(f"{leaf.dtype}{(len(rows), *leaf.shape[1:])}".encode())
         # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
         for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
             _add_bytes(digest, leaves(rows.take(index))[number])
@@ -62,13 +58,9 @@ def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
 
 def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
-    _add_kind(digest, tensor.dtype, tuple(tensor.shape))
+    digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     for part in byte_chunks(tensor) if tensor.ndim and tensor.numel() else [tensor]:
         _add_bytes(digest, part)
-
-
-def _add_kind(digest: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    digest.update(f"{dtype}{shape}".encode())
 
 
 def _add_bytes(digest: Any, tensor: Tensor) -> None:

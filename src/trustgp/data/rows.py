@@ -28,6 +28,7 @@ KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memo
 CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
+HELD = (tuple, list, dict, str, bytes, Tensor, np.ndarray)  # kinds of what may be one batch, or a pair
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 
 
@@ -180,8 +181,15 @@ class RowBuffer:
             return
         for part, tensor in zip(self._parts, tensors, strict=True):
             part.append(tensor.detach().clone())  # whoever makes the batches may use their memory again
-        if self._held > KEPT_BYTES:
-            self._begin_files()
+        if self._held <= KEPT_BYTES:
+            return
+        try:
+            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
+        except OSError as error:
+            raise self._full(error) from error
+        for batch in zip(*self._parts, strict=True):
+            self._write(batch)
+        self._parts = []
 
     def finish(self) -> list[Tensor]:
         """The whole tensors, shape [n, ...]: in memory, or mapped files that are read as they are needed."""
@@ -192,15 +200,6 @@ class RowBuffer:
             whole.append(part[0] if len(part) == 1 else torch.cat(part))
             part.clear()  # no longer twice there
         return whole
-
-    def _begin_files(self) -> None:
-        try:
-            self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
-        except OSError as error:
-            raise self._full(error) from error
-        for batch in zip(*self._parts, strict=True):
-            self._write(batch)
-        self._parts = []
 
     def _write(self, tensors: Sequence[Tensor]) -> None:
         size = sum(tensor.nbytes for tensor in tensors)
@@ -285,9 +284,10 @@ def read_rows(source: Any, *, name: str, finite: bool = True) -> Rows:
     It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
     of them; `name` is what error messages call it.
     """
+    stream = isinstance(source, Iterable) and not isinstance(source, HELD)  # of batches, and not one itself
     if isinstance(source, Rows):
         pairs, ordered = (source.inputs, source.targets), source.ordered
-    elif isinstance(source, (DataLoader, Dataset)) or _is_stream(source):
+    elif isinstance(source, (DataLoader, Dataset)) or stream:
         pairs, ordered = _read_batches(source, name)
     else:
         pairs, ordered = _as_pair(source, name), True
@@ -309,12 +309,6 @@ def require_finite_rows(rows: Rows, name: str) -> None:
     """Raise where inputs or targets are not finite."""
     require_finite(rows.inputs, f"{name} inputs")
     require_finite(rows.targets, f"{name} targets")
-
-
-def _is_stream(source: Any) -> bool:
-    """Whether it gives batches one after another, and is not itself a batch."""
-    held = (tuple, list, dict, str, bytes, Tensor, np.ndarray)
-    return isinstance(source, Iterable) and not isinstance(source, held)
 
 
 def _as_pair(source: Any, name: str) -> tuple[Any, Any]:

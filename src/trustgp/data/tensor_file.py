@@ -66,7 +66,11 @@ def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, 
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    _sync_folder(path.parent)
+    folder = os.open(path.parent, os.O_RDONLY)  # the rename itself must be durable
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def written_bytes(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
@@ -114,11 +118,21 @@ def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]
     path = Path(path)
     with open(path, "rb") as file:
         header, metadata = _read_header(file, path)
-        _check_kind(metadata, path, kind)
-        expected = metadata["sha256"]
+        found, version, expected = metadata["format"], int(metadata["version"]), metadata["sha256"]
+        if found != kind:
+            raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
+        if version < 1:
+            raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
+        if version > VERSION:
+            raise ArtifactError(
+                f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
+                "upgrade trustgp."
+            )
         if not re.fullmatch("[0-9a-f]{64}", expected) or header.count(expected.encode()) != 1:
             raise ArtifactError(f"{path}: the checksum is missing or stands twice.")
-        if _digest(file, header.replace(expected.encode(), _ZEROS.encode())) != expected:
+        blank = header.replace(expected.encode(), _ZEROS.encode())
+        digest = hashlib.sha256(len(blank).to_bytes(8, "little") + blank)  # then the rest of the file
+        if hashlib.file_digest(file, lambda: digest).hexdigest() != expected:
             raise ArtifactError(f"{path}: the checksum does not match; the file is damaged.")
     try:
         text = json.loads(metadata["text"], object_pairs_hook=_unique)
@@ -169,9 +183,8 @@ class Reader:
         value = self._tensors[name]
         right = value.is_floating_point() if dtype is None else value.dtype == dtype
         self.require(right, name, f"is {value.dtype}, not {dtype or 'float'}")
-        fits = value.ndim == len(shape) and all(
-            want is None or want == have for want, have in zip(shape, value.shape, strict=True)
-        )
+        sizes = zip(shape, value.shape, strict=False)
+        fits = value.ndim == len(shape) and all(want in (None, have) for want, have in sizes)
         self.require(fits, name, f"has shape {tuple(value.shape)}, not {shape}")
         finite = not value.is_floating_point() or torch.isfinite(value)
         self.require(finite, name, "holds NaN or infinity")
@@ -222,19 +235,6 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[bytes, dict[str, str
     return header, metadata
 
 
-def _check_kind(metadata: Mapping[str, str], path: Path, kind: str) -> None:
-    found, version = metadata["format"], int(metadata["version"])
-    if found != kind:
-        raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
-    if version < 1:
-        raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
-    if version > VERSION:
-        raise ArtifactError(
-            f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
-            "upgrade trustgp."
-        )
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The table of some JSON pairs; a key that stands twice is an error, not the last one wins."""
     table: dict[str, Any] = {}
@@ -243,13 +243,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"key '{name}' stands twice")
         table[name] = value
     return table
-
-
-def _digest(file: BufferedReader, header: bytes) -> str:
-    """SHA-256 over the file, with `header` in place of its own header."""
-    digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
-    file.seek(8 + len(header))
-    return hashlib.file_digest(file, lambda: digest).hexdigest()
 
 
 @contextmanager
@@ -273,12 +266,3 @@ def explained(error: OSError, what: str) -> OSError:
     """An error of the same kind (`PermissionError` and so on) that says what it means."""
     reason = error.strerror or str(error)
     return OSError(error.errno, f"{what}: {reason}") if error.errno else OSError(f"{what}: {reason}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

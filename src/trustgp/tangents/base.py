@@ -77,23 +77,24 @@ class TangentMap(ABC):
 
     kind: ClassVar[type[Any]]  # the class of the features it makes, a `Features`
 
-    def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
+    def __init__(self, network: TangentNetwork, mix: Tensor, gradients: Any = None) -> None:
         self.network = network
         self.mix = mix
+        self.gradients = gradients  # `per_sample.Gradients`, of which features are made; None: of none
 
     @property
     def slow_reason(self) -> str:
         """Why it is slow, where rows must be differentiated one after another; else empty."""
-        return ""
+        return "" if self.gradients is None else self.gradients.slow_reason
 
     @property
     def apart(self) -> str:
         """Which parameters no layer tells of, and take a pass of their own; empty where there are none."""
-        return ""
+        return "" if self.gradients is None else self.gradients.apart
 
     def __call__(self, inputs: Inputs) -> Any:
         """Features of a chunk of rows."""
-        return self.with_outputs(inputs)[0]
+        return self.roughly(inputs)[0]
 
     @abstractmethod
     def with_outputs(self, inputs: Inputs) -> tuple[Any, Tensor | None]:
@@ -201,11 +202,12 @@ def output_mixes(
     raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
 
 
-def gram_blocks(rows: int, columns: int, *, same: bool) -> list[tuple[slice, slice]]:
-    """The blocks to compute: all at once, or, of rows with the `same` rows, those up to the diagonal."""
+def gram_blocks(rows: int, columns: int, *, same: bool, least: int = BLOCK) -> list[tuple[slice, slice]]:
+    """The blocks to compute: all at once, or, of rows with the `same` rows, those up to the diagonal, of at
+    least so many rows."""
     if not same or rows <= BLOCK:
         return [(slice(0, rows), slice(0, columns))]
-    edges = [*range(0, rows, max(BLOCK, math.ceil(rows / MOST))), rows]
+    edges = [*range(0, rows, max(least, math.ceil(rows / MOST))), rows]
     return [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,56 +113,44 @@ def gru_step(inward: Tensor, state: State, weights: Weights) -> State:
     return (new + torch.sigmoid(update_x + update) * (hidden - new),)
 
 
-def plain_step(activation: Callable[[Tensor], Tensor]) -> Step:
+def plain_step(activation: Callable, inward: Tensor, state: State, weights: Weights) -> State:
     """One step of an Elman network from W_ih x + b_ih [n, h]."""
-
-    def step(inward: Tensor, state: State, weights: Weights) -> State:
-        recurrent, bias, _ = weights
-        return (activation(inward + F.linear(state[0], recurrent, bias)),)
-
-    return step
+    recurrent, bias, _ = weights
+    return (activation(inward + F.linear(state[0], recurrent, bias)),)
 
 
-def unrolled(step: Step) -> Callable:
+def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
     """torch.lstm, torch.gru, ... as a loop over time; None where this case is not known here.
 
     A padded sequence [n, t, d] or [t, n, d] is; a packed one is not, nor is dropout while training.
     """
-
-    def run(*args) -> tuple[Tensor, ...] | None:
-        if len(args) != 9 or not isinstance(args[3], bool) or args[0].ndim != 3 or (args[5] and args[6]):
-            return None
-        inputs, start, parameters, has_bias, layers, _, _, both_ways, batch_first = args
-        states = list(start) if isinstance(start, (tuple, list)) else [start]
-        ways = 2 if both_ways else 1
-        each = len(parameters) // (layers * ways)
-        rows = inputs if batch_first else inputs.transpose(0, 1)  # [n, t, d]
-        ends: list[State] = []
-        for layer in range(layers):
-            outputs = []
-            for way in range(ways):
-                place = layer * ways + way
-                weights = _named(parameters[place * each : (place + 1) * each], has_bias)
-                begin = tuple(state[place] for state in states)
-                found, end = _through_time(step, rows.flip(1) if way else rows, begin, weights)
-                outputs.append(found.flip(1) if way else found)
-                ends.append(end)
-            rows = torch.cat(outputs, dim=2) if both_ways else outputs[0]
-        last = tuple(torch.stack(lot) for lot in zip(*ends, strict=True))
-        return (rows if batch_first else rows.transpose(0, 1), *last)
-
-    return run
+    if len(args) != 9 or not isinstance(args[3], bool) or args[0].ndim != 3 or (args[5] and args[6]):
+        return None
+    inputs, start, parameters, has_bias, layers, _, _, both_ways, batch_first = args
+    states = list(start) if isinstance(start, (tuple, list)) else [start]
+    ways = 2 if both_ways else 1
+    each = len(parameters) // (layers * ways)
+    rows = inputs if batch_first else inputs.transpose(0, 1)  # [n, t, d]
+    ends: list[State] = []
+    for layer in range(layers):
+        outputs = []
+        for way in range(ways):
+            place = layer * ways + way
+            weights = _named(parameters[place * each : (place + 1) * each], has_bias)
+            begin = tuple(state[place] for state in states)
+            found, end = _through_time(step, rows.flip(1) if way else rows, begin, weights)
+            outputs.append(found.flip(1) if way else found)
+            ends.append(end)
+        rows = torch.cat(outputs, dim=2) if both_ways else outputs[0]
+    last = tuple(torch.stack(lot) for lot in zip(*ends, strict=True))
+    return (rows if batch_first else rows.transpose(0, 1), *last)
 
 
-def single(step: Step) -> Callable:
+def single(step: Step, inputs, start, inner, recurrent, bias=None, recurrent_bias=None):
     """torch.lstm_cell, torch.gru_cell, ...: one step."""
-
-    def run(inputs, start, inner, recurrent, bias=None, recurrent_bias=None):
-        states = tuple(start) if isinstance(start, (tuple, list)) else (start,)
-        found = step(F.linear(inputs, inner, bias), states, (recurrent, recurrent_bias, None))
-        return found[0] if len(found) == 1 else found
-
-    return run
+    states = tuple(start) if isinstance(start, (tuple, list)) else (start,)
+    found = step(F.linear(inputs, inner, bias), states, (recurrent, recurrent_bias, None))
+    return found[0] if len(found) == 1 else found
 
 
 def _named(weights: Weights, has_bias: bool) -> Weights:
@@ -184,12 +173,12 @@ def _through_time(step: Step, rows: Tensor, state: State, weights: Weights) -> t
 STEPS: Mapping[str, Step] = {
     "lstm": lstm_step,
     "gru": gru_step,
-    "rnn_tanh": plain_step(torch.tanh),
-    "rnn_relu": plain_step(torch.relu),
+    "rnn_tanh": partial(plain_step, torch.tanh),
+    "rnn_relu": partial(plain_step, torch.relu),
 }
 SEEN: Mapping[str, Callable] = {  # so that the layers inside can be seen
-    **{name: unrolled(step) for name, step in STEPS.items()},
-    **{f"{name}_cell": single(step) for name, step in STEPS.items()},
+    **{name: partial(unrolled, step) for name, step in STEPS.items()},
+    **{f"{name}_cell": partial(single, step) for name, step in STEPS.items()},
     "multi_head_attention_forward": _opened(
         F.multi_head_attention_forward, _in_projection_packed=packed_projection
     ),

@@ -10,17 +10,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from ..data.tensor_file import inside
 from ..data.trees import Inputs, count, take
-from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
+from .base import BLOCK, Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.layer_gradients import LayerCall, linear
-from .jacobian.layer_io import LayerIORecorder
+from .jacobian.layer_io import record
 from .jacobian.strategies import looped
 from .network import Choice, TangentNetwork
 
@@ -43,8 +43,15 @@ class LayerFactors(Tangents):
     parameters: Choice = "all"
 
     def choose(self, network: nn.Module) -> list[str]:
-        names = super().choose(network)
-        _check_layers(network, names)
+        names, kinds = super().choose(network), (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
+        for name in names:  # of a layer whose gradient factorises
+            owner, _, leaf = name.rpartition(".")
+            module = network.get_submodule(owner)
+            if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
+                raise ValueError(
+                    f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
+                    f"BatchNorm and LayerNorm. {ALTERNATIVE}"
+                )
         return names
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> FactorMap:
@@ -72,10 +79,7 @@ class Factors(Features):
         theirs = mine if same else other.groups()
         n, m, device = len(self), len(other), (mine[0] + mine[2])[0].device
         total = torch.zeros(n, m, dtype=torch.float64, device=device)
-        blocks = gram_blocks(n, m, same=same)
-        if (several := len(blocks) > 1) and device.type in LARGE_BLOCK:
-            edges = [*range(0, n, max(LARGE_BLOCK[device.type], blocks[0][0].stop)), n]
-            blocks = [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
+        blocks = gram_blocks(n, m, same=same, least=LARGE_BLOCK.get(device.type, BLOCK))
         for a, a2, g, g2 in zip(mine[0], theirs[0], mine[1], theirs[1], strict=True):
             a, g = a.double(), g.double()
             a2, g2 = (a, g) if same else (a2.double(), g2.double())
@@ -85,7 +89,7 @@ class Factors(Features):
             p, p2 = p.double(), p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
-        return mirrored(total, blocks) if several else total
+        return mirrored(total, blocks) if same and n > BLOCK else total
 
     def diag(self) -> Tensor:
         return self.diag_per_output(1)[:, 0]
@@ -130,12 +134,8 @@ class FactorFeatures(Factors):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        found: dict[str, dict[int, Tensor]] = {name: {} for name in GROUPS}
-        for key, value in tensors.items():
-            name, _, number = key.partition(".")
-            if name in found:  # what belongs to no group is told by its absence from `tensors()`
-                found[name][int(number)] = value
-        return cls(*(tuple(group[i] for i in sorted(group)) for group in found.values()))
+        groups = (inside(tensors, f"{name}.") for name in GROUPS)  # what belongs to none is left out
+        return cls(*(tuple(group[i] for i in sorted(group, key=int)) for group in groups))
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
@@ -215,9 +215,8 @@ class FactorMap(TangentMap):
 
     @torch.inference_mode(False)  # the user may predict in it
     def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
-        recorder = LayerIORecorder(self.network)
-        with torch.enable_grad(), recorder:
-            outputs = self.network.twin_matrix(inputs)
+        with torch.enable_grad():
+            outputs, recorder = record(self.network, inputs)
         calls, probes, mix = recorder.calls, recorder.probes, self.mix.to(outputs)
         few = outputs.is_cuda or outputs.shape[0] <= self._few_rows  # a pass is as long asked for as made
         found = self.network.mixed_gradients(outputs, probes, mix, at_once=few)
@@ -226,13 +225,15 @@ class FactorMap(TangentMap):
             # what the network returns is that layer's output: its signal is the mix, the same for all rows,
             # and only its length counts, which does not grow with the outputs
             signals[-1] = mix.norm().expand(outputs.shape[0], 1, 1)
-        pairs = list(zip(calls, signals, strict=True))
-        features = FactorFeatures(
-            activations=tuple(_extended(c) for c in calls if not c.kind.elementwise),
-            signals=tuple(g.flatten(1) for c, g in pairs if not c.kind.elementwise),
-            products=tuple(_products(c, g) for c, g in pairs if c.kind.elementwise),
-        )
-        return features, outputs.detach()
+        groups = [], [], []
+        for one, signal in zip(calls, signals, strict=True):
+            a = one.input
+            if one.kind.elementwise:
+                groups[2].append(_chosen(one, signal * a[:, None], signal).flatten(1))
+            else:
+                groups[0].append(_chosen(one, a, a.new_ones(a.shape[0], 1)))
+                groups[1].append(signal.flatten(1))
+        return FactorFeatures(*map(tuple, groups)), outputs.detach()
 
     def diag_per_output(self, features: Factors) -> Tensor:
         return features.diag_per_output(len(self.mix))
@@ -248,25 +249,15 @@ class FactorMap(TangentMap):
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
 
 
-def _extended(one: LayerCall) -> Tensor:
-    """(a, 1), or the part of it that belongs to chosen parameters, [n, d]."""
-    return _chosen(one, one.input, one.input.new_ones(one.input.shape[0], 1))
-
-
-def _products(one: LayerCall, signal: Tensor) -> Tensor:
-    """Gradient of a normalisation layer's weight and bias, [n, K * d * (1 or 2)], from [n, K, d]."""
-    return _chosen(one, signal * one.input[:, None], signal).flatten(1)
-
-
 def _chosen(one: LayerCall, weight: Tensor, bias: Tensor) -> Tensor:
+    """What belongs to the layer's weight beside what belongs to its bias, where these were chosen."""
     return torch.cat([part for part, name in ((weight, one.weight_name), (bias, one.bias_name)) if name], -1)
 
 
 def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
     """Raise unless every chosen layer is applied once, to vectors."""
-    recorder = LayerIORecorder(network)
-    with torch.no_grad(), recorder:
-        network.twin_matrix(inputs)
+    with torch.no_grad():
+        _, recorder = record(network, inputs)
     if recorder.unhandled:
         raise ValueError(
             f"a parameter of layer '{recorder.unhandled[0].rpartition('.')[0]}' is also used outside the "
@@ -302,16 +293,3 @@ def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features
             "LayerFactors would give a wrong kernel for this network: some chosen parameter also acts "
             f"outside its layer (tied or reparametrised weights?). {ALTERNATIVE}"
         )
-
-
-def _check_layers(network: nn.Module, names: Sequence[str]) -> None:
-    """Raise unless every named parameter belongs to a layer whose gradient factorises."""
-    kinds = (nn.Linear, nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
-    for name in names:
-        owner, _, leaf = name.rpartition(".")
-        module = network.get_submodule(owner)
-        if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
-            raise ValueError(
-                f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
-                f"BatchNorm and LayerNorm. {ALTERNATIVE}"
-            )

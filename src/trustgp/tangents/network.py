@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
-from ..data.chunking import CHUNK_ROWS, FULL, evenly, gpu_share, map_chunks, rows_at_once
+from ..data.chunking import FULL, evenly, gpu_share, map_chunks, most_rows, rows_at_once, working_set
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
@@ -22,8 +22,6 @@ Choice = str | Sequence[str]
 # torch keeps the levels of forward-mode differentiation per process, not per thread.
 _FORWARD_MODE = threading.Lock()
 HALF = (torch.float16, torch.bfloat16)
-PASS_BYTES = 256 * 2**20  # what the activations of one pass through the network may take
-GPU_ROWS = 16384  # of one pass on a GPU, which waits for each
 ROUNDING, LOOSE = 1e3, 0.05  # of outputs that should be equal: in eps of their dtype, and at most
 FEW = 8  # rows that are looked at beside each other
 COPIES = 8  # of the largest activation, that stand side by side in a forward-mode pass
@@ -74,11 +72,6 @@ class TangentNetwork:
         return self._chosen[1]
 
     @property
-    def ids(self) -> dict[int, str]:
-        """Names of the chosen parameters, by what Python knows them by."""
-        return {id(value): name for name, value in self.chosen.items()}
-
-    @property
     def parameters(self) -> dict[str, Tensor]:
         """The chosen parameters theta, by name."""
         return {name: value.detach() for name, value in self.chosen.items()}
@@ -110,14 +103,11 @@ class TangentNetwork:
             with torch.no_grad(), _Largest() as seen:
                 call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
             self._row_bytes = COPIES * max(1, seen.bytes)
-        most = GPU_ROWS if self.device.type == "cuda" else CHUNK_ROWS
-        most = min(most, rows_at_once(inputs, self.device))
-        if (
-            self.device.type == "cuda"
-        ):  # what takes much, always as many at a time: cuDNN plans each shape anew
-            fit = gpu_share(self.device) // self._row_bytes
-            return max(1, min(most, fit, max(FULL, 2**30 // self._row_bytes)))
-        return max(1, min(most, PASS_BYTES // self._row_bytes))
+        most = min(most_rows(self.device), rows_at_once(inputs, self.device))
+        room = working_set(self.device) // self._row_bytes
+        if self.device.type == "cuda":  # of what takes much always as many: cuDNN plans each shape anew
+            room = min(gpu_share(self.device) // self._row_bytes, max(FULL, 2**30 // self._row_bytes))
+        return max(1, min(most, room))
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
@@ -267,7 +257,8 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
             "Call requires_grad_(True) on the parameters that were trained."
         )
     if isinstance(choice, str):
-        last = [name for name in trainable if _owner(name) == _owner(trainable[-1])]
+        layer = trainable[-1].rpartition(".")[0]
+        last = [name for name in trainable if name.rpartition(".")[0] == layer]
         if choice not in ("all", "last"):
             raise ValueError(f'parameters="{choice}"; allowed are "all", "last", or a list of names.')
         chosen = trainable if choice == "all" else last
@@ -283,10 +274,6 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
             "real numbers (torch.view_as_complex in forward), or choose others: parameters='last', or names."
         )
     return chosen
-
-
-def _owner(name: str) -> str:
-    return name.rpartition(".")[0]
 
 
 def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> TangentNetwork:

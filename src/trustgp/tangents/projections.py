@@ -36,9 +36,6 @@ class Sampler(Collector):
     def __init__(self) -> None:
         self.found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
 
-    def part(self, rows: slice, mixed: slice) -> Sampler:
-        return self
-
     def room(self, size: int) -> int:
         return 0
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data.chunking import chunks
 from ..data.trees import Inputs, count, take, to_device
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
-from .jacobian.accumulators import DenseAccumulator, RowCollector
+from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
 from .replay import Replay
@@ -110,41 +110,24 @@ class GradientMap(TangentMap):
     kind = RowFeatures
 
     def __init__(self, gradients: Gradients) -> None:
-        super().__init__(gradients.network, gradients.mix)
-        self.gradients = gradients
+        super().__init__(gradients.network, gradients.mix, gradients)
         self._replay = Replay(self._made)
 
-    @property
-    def slow_reason(self) -> str:
-        return self.gradients.slow_reason
-
-    @property
-    def apart(self) -> str:
-        return self.gradients.apart
-
     @abstractmethod
-    def collector(self, n: int) -> RowCollector:
+    def collector(self, n: int) -> DenseAccumulator:
         """An empty one for n rows."""
 
-    @abstractmethod
     def chunk_memory(self) -> int:
         """What the rows that are made together may take."""
-
-    @abstractmethod
-    def num_columns(self, *, expert: bool) -> int: ...
+        return WORKING_SET
 
     def row_bytes(self) -> int:
-        return self.num_columns(expert=False) * self.network.dtype.itemsize
-
-    def __call__(self, inputs: Inputs) -> RowFeatures:
-        return self.roughly(inputs)[0]
+        return (self.num_columns(expert=False) or 0) * self.network.dtype.itemsize
 
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
         rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
-        seen = (
-            None if any(one is None for one in outputs) or (exact and len(rows) > 1) else torch.cat(outputs)
-        )
-        return RowFeatures(torch.cat(rows)), seen
+        seen = all(one is not None for one in outputs) and not (exact and len(rows) > 1)
+        return RowFeatures(torch.cat(rows)), torch.cat(outputs) if seen else None
 
     def roughly(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)
@@ -159,7 +142,7 @@ class GradientMap(TangentMap):
         row = self.working_bytes()
         for index in chunks(count(inputs), max(1, self.chunk_memory() // row)):
             some = inputs if len(index) == count(inputs) else take(inputs, index)
-            if self.network.device.type == "cuda" and not self.gradients.apart:
+            if self.network.device.type == "cuda" and not self.apart:
                 yield self._replay(to_device(some, self.network.device), row, exact=exact)
             else:
                 yield self._made(some)
@@ -191,9 +174,6 @@ class RowMap(GradientMap):
         every = len(self.kept) == self.network.num_parameters
         return DenseAccumulator(self.network, n, len(self.mix), None if every else self.kept)
 
-    def chunk_memory(self) -> int:
-        return WORKING_SET
-
     def columns(self, inputs: Inputs) -> Tensor:
         """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""
         if self.keep_per_expert is None:
@@ -218,15 +198,11 @@ class RowMap(GradientMap):
         masked = torch.zeros_like(flat)
         masked[kept] = flat[kept]
         parts = masked.split([value.numel() for value in parameters.values()])
-        return {
-            name: part.view_as(value) for (name, value), part in zip(parameters.items(), parts, strict=True)
-        }
+        pairs = zip(parameters.items(), parts, strict=True)
+        return {name: part.view_as(value) for (name, value), part in pairs}
 
     def num_columns(self, *, expert: bool) -> int:
-        kept = len(self.kept)
-        if expert and self.keep_per_expert is not None:
-            kept = self.keep_per_expert
-        return len(self.mix) * kept
+        return len(self.mix) * ((expert and self.keep_per_expert) or len(self.kept))
 
     def working_bytes(self) -> int:
         # gradients of all chosen parameters, twice: as they come, and as one row

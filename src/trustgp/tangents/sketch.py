@@ -21,7 +21,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..data.chunking import working_set
 from ..data.trees import Inputs
 from .base import Tangents
-from .jacobian.accumulators import DenseAccumulator, Place
+from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork
 from .projections import Projections, find_projections
@@ -123,9 +122,19 @@ class SketchMap(GradientMap):
         device = self.network.device
         if device not in self._tables:
             generator = torch.Generator().manual_seed(self.sketch.seed)
-            draw = count_sketch if self.projections is None else spread
-            found = {key: value.to(device) for key, value in (self.projections or {}).items()}
-            self._tables = {device: draw(self.network, found, len(self.mix), self.sketch.dim, generator)}
+            shapes = {name: value.shape for name, value in self.network.parameters.items()}
+            found, dim, mixed = self.projections or {}, self.sketch.dim, len(self.mix)
+            cores = core_shapes(shapes, found)
+            if self.projections is None:
+                entries, signs = count_sketch(shapes, dim, generator)
+            else:
+                entries, signs = spread(cores, found, dim, generator)
+            place, turn = _buckets(mixed, dim, generator)
+            shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
+            entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
+            signs, turn = (sign.to(device, self.network.dtype) for sign in (signs, turn[:, None]))
+            found = {key: value.to(device) for key, value in found.items()}
+            self._tables = {device: Tables(found, shapes, cores, entries, signs, shift, turn)}
         return self._tables[device]
 
 
@@ -135,59 +144,23 @@ class Tables:
 
     projections: Projections
     shapes: Mapping[str, torch.Size]  # of each parameter
+    cores: Mapping[str, torch.Size]  # of their projected gradients
     entries: Tensor  # L numbers for each bucket, as places in all parameters' projected gradients [L, D]
     signs: Tensor  # of these [L, D]; 0 where there is no such number
     shift: Tensor  # for each mixed output and bucket, the place of what goes there in [K * D], [K, D]
     turn: Tensor  # sign of each mixed output [K, 1]
 
     @cached_property
-    def cores(self) -> dict[str, torch.Size]:
-        """Shapes of the projected gradients."""
-        return core_shapes(self.shapes, self.projections)
-
-    @cached_property
     def size(self) -> int:
         """Numbers of all parameters' projected gradients."""
         return sum(shape.numel() for shape in self.cores.values())
-
-    @cached_property
-    def places(self) -> dict[str, Place]:
-        """Where each parameter's projected gradient lies among all."""
-        ends = accumulate(shape.numel() for shape in self.cores.values())
-        pairs = zip(self.cores.items(), ends, strict=True)
-        return {name: Place(shape, slice(end - shape.numel(), end), None) for (name, shape), end in pairs}
-
-    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        """Projected along the channels of each group, which are those of `axis`."""
-        by = self.projections.get((name, side))
-        if by is None:
-            return values
-        if axis == -1:
-            return values.to(by.dtype) @ by
-        channels, wide = by.shape
-        parted = values.to(by.dtype).reshape(-1, channels, values.shape[axis + 1 :].numel())  # [n * g, c, p]
-        thin = torch.bmm(by.T.expand(len(parted), -1, -1), parted)
-        return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
-
-    def core(self, name: str, value: Tensor) -> Tensor:
-        """The projected gradient, from the whole one [n, K, *shape]."""
-        if self.cores[name] == self.shapes[name]:
-            return value
-        left, right = (self.projections.get((name, side)) for side in ("left", "right"))
-        value = value.reshape(*value.shape[:2], *self.shapes[name])
-        if left is not None:
-            value = torch.einsum("nkgo...,oa->nkga...", value.unflatten(2, (-1, len(left))), left).flatten(
-                2, 3
-            )
-        return value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
 
     def rows(self, values: Tensor) -> Tensor:
         """The sketches [n, D] of projected gradients [n, K, size + 1], of which the last are 0."""
         found = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
         found = (found * self.signs).sum(dim=2).flatten(1)  # [n, K * D]
-        return (found.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape) * self.turn).sum(
-            dim=1
-        )
+        found = found.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape)
+        return (found * self.turn).sum(dim=1)
 
 
 def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> dict[str, torch.Size]:
@@ -205,26 +178,21 @@ def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> d
 
 
 def spread(
-    network: TangentNetwork, projections: Projections, mixed: int, dim: int, generator: torch.Generator
-) -> Tables:
+    cores: Mapping[str, torch.Size], projections: Projections, dim: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Every number to a bucket, each of which is used a second time only when all have been used.
 
     Those of leading directions on both sides go first: they are the largest, and so meet each other least.
+    Returned are `entries` and `signs` of `Tables`, as by `count_sketch`.
     """
-    shapes = {name: value.shape for name, value in network.parameters.items()}
-    faint = torch.cat(
-        [_faintness(name, shape, projections) for name, shape in core_shapes(shapes, projections).items()]
-    )
+    faint = torch.cat([_faintness(name, shape, projections) for name, shape in cores.items()])
     size, lines = len(faint), math.ceil(len(faint) / dim)
     order = (faint + torch.rand(size, generator=generator)).argsort(stable=True)
-    entries = torch.full((lines * dim,), size)
-    entries[:size] = order
-    entries = torch.stack(
-        [line[torch.randperm(dim, generator=generator)] for line in entries.view(lines, dim)]
-    )
+    order = torch.nn.functional.pad(order, (0, lines * dim - size), value=size).view(lines, dim)
+    entries = torch.stack([line[torch.randperm(dim, generator=generator)] for line in order])
     signs = torch.randint(0, 2, entries.shape, generator=generator) * 2 - 1
     signs[entries == size] = 0
-    return _tables(network, projections, entries, signs, mixed, generator)
+    return entries, signs
 
 
 def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor:
@@ -240,37 +208,19 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
 
 
 def count_sketch(
-    network: TangentNetwork, projections: Projections, mixed: int, dim: int, generator: torch.Generator
-) -> Tables:
+    shapes: Mapping[str, torch.Size], dim: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Of an entry (i, j) the bucket is h(i) + h'(j) and the sign s(i) s'(j)."""
     places, signs = [], []
-    for value in network.parameters.values():
-        first = value.shape[0] if value.ndim else 1
-        (left, s), (right, s2) = (_buckets(m, dim, generator) for m in (first, value.numel() // first))
+    for shape in shapes.values():
+        first = shape[0] if shape else 1
+        (left, s), (right, s2) = (_buckets(m, dim, generator) for m in (first, shape.numel() // first))
         places.append(((left[:, None] + right) % dim).flatten())
         signs.append((s[:, None] * s2).flatten())
     place, sign = torch.cat(places), torch.cat([*signs, torch.zeros(1, dtype=torch.int64)])
     buckets = place.argsort(stable=True).split(torch.bincount(place, minlength=dim).tolist())
     entries = pad_sequence(list(buckets), padding_value=len(place))  # one below the other, [L, D]
-    return _tables(network, projections, entries, sign[entries], mixed, generator)
-
-
-def _tables(
-    network: TangentNetwork,
-    projections: Projections,
-    entries: Tensor,
-    signs: Tensor,
-    mixed: int,
-    generator: torch.Generator,
-) -> Tables:
-    shapes = {name: value.shape for name, value in network.parameters.items()}
-    dim, device, dtype = entries.shape[1], network.device, network.dtype
-    place, turn = _buckets(mixed, dim, generator)
-    shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
-    entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
-    return Tables(
-        projections, shapes, entries, signs.to(device, dtype), shift, turn[:, None].to(device, dtype)
-    )
+    return entries, sign[entries]
 
 
 def _buckets(m: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -286,7 +236,16 @@ class Projecting:
     tables: Tables
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        return self.tables.thin(name, side, values, axis, groups)
+        """Projected along the channels of each group, which are those of `axis`."""
+        by = self.tables.projections.get((name, side))
+        if by is None:
+            return values
+        if axis == -1:
+            return values.to(by.dtype) @ by
+        channels, wide = by.shape
+        parted = values.to(by.dtype).reshape(-1, channels, values.shape[axis + 1 :].numel())  # [n * g, c, p]
+        thin = torch.bmm(by.T.expand(len(parted), -1, -1), parted)
+        return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
 
     def lookup(self: Any, name: str, index: Tensor, value: Tensor) -> None:
         lines = self.tables.projections.get((name, "left"))
@@ -296,14 +255,23 @@ class Projecting:
             self.add(name, lines[index].mT[:, None] @ value)
 
     def plain(self: Any, name: str, value: Tensor) -> None:
-        self.add(name, self.tables.core(name, value))
+        """The projected gradient, from the whole one [n, K, *shape]."""
+        shape = self.tables.shapes[name]
+        if self.tables.cores[name] != shape:
+            left, right = (self.tables.projections.get((name, side)) for side in ("left", "right"))
+            value = value.reshape(*value.shape[:2], *shape)
+            if left is not None:
+                parted = value.unflatten(2, (-1, len(left)))  # [n, K, g, o, ...]
+                value = torch.einsum("nkgo...,oa->nkga...", parted, left).flatten(2, 3)
+            value = value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
+        self.add(name, value)
 
 
 class SketchCollector(Projecting, DenseAccumulator):
     """Collects projected gradients, and makes sketches of them."""
 
     def __init__(self, tables: Tables, n: int, mixed: int) -> None:
-        self.tables, self.places, self._n, self._rows = tables, tables.places, n, slice(None)
+        self.tables, self.shapes, self._n, self._rows = tables, tables.cores, n, slice(None)
         self._lots: list[dict[str, Tensor]] = [{} for _ in range(mixed)]  # [n, 1, d] of each parameter
 
     def part(self, rows: slice, mixed: slice) -> SketchCollector:
@@ -326,13 +294,9 @@ class SketchCollector(Projecting, DenseAccumulator):
                 lot[name] = whole
 
     def rows(self) -> Tensor:
-        zeros = self.tables.signs.new_zeros
-        lots = [
-            [
-                lot[name] if name in lot else zeros(self._n, 1, shape.numel())
-                for name, shape in self.tables.cores.items()
-            ]
-            for lot in self._lots
-        ]
-        whole = [torch.cat([*lot, zeros(self._n, 1, 1)], dim=2) for lot in lots]
+        zeros, sizes = self.tables.signs.new_zeros, {k: v.numel() for k, v in self.shapes.items()}
+        whole = []
+        for lot in self._lots:
+            each = [lot[k] if k in lot else zeros(self._n, 1, size) for k, size in sizes.items()]
+            whole.append(torch.cat([*each, zeros(self._n, 1, 1)], dim=2))
         return self.tables.rows(torch.cat(whole, dim=1) if len(whole) > 1 else whole[0])

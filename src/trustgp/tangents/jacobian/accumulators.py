@@ -1,9 +1,9 @@
-"""What takes gradients: the interface, and gradient rows written out, or the kept columns of them."""
+"""What takes gradients: what all of it has in common, and gradient rows written out, or the kept columns."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -14,33 +14,36 @@ from ..network import TangentNetwork
 
 
 class Collector(Protocol):
-    """Takes the gradients of n rows and K mixed outputs, by parameter; what comes twice is added."""
+    """Takes the gradients of n rows and K mixed outputs, by parameter; what comes twice is added.
 
-    together: (
-        bool  # whether it takes products, by `add`, so that layers of one shape can be multiplied together
-    )
+    One that says nothing else writes each gradient out, and adds it.
+    """
+
+    together: bool = True  # whether it takes products, by `add`: those of layers of one shape come together
 
     def part(self, rows: slice, mixed: slice) -> Self:
-        """The same, for some of the rows and some of the mixed outputs."""
-        ...
+        """The same, for some of the rows and some of the mixed outputs; itself where it takes any."""
+        return self
 
     def room(self, size: int) -> int:
         """Numbers a row that it needs on the way for an outer product of `size` numbers."""
-        ...
+        return size
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
         """Inputs or signals of a weight's layer, with the channels of each group, along `axis`, projected as
         it wants them along the "left" (first) or "right" side of the weight, or as they are."""
-        ...
+        return values
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """sum_t left_t right_t^T: [n, K, g, t, o] and [n, K, g, t, i] (one K may be 1) for a [g * o, i]."""
+        self.add(name, products(left, right))
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         """sum_t of value_t [n, K, t, d] in line index_t [n, t] of a [v, d]."""
 
     def plain(self, name: str, value: Tensor) -> None:
         """The gradient itself, [n, K, ...]."""
+        self.add(name, value)
 
     def add(self, name: str, value: Tensor) -> None:
         """The gradient, made of what was thinned, [n, K, ...]."""
@@ -66,40 +69,30 @@ class Shared:
             self.into.plain(one, values)
 
 
-class RowCollector(Collector, Protocol):
-    """One whose gradients become a feature row each."""
-
-    def rows(self) -> Tensor:
-        """The feature rows, [n, d]."""
-        ...
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a parameter's gradient goes, and which part of it, if not all."""
 
-    shape: torch.Size
     columns: slice
     inside: Tensor | None
 
 
-class DenseAccumulator:
+class DenseAccumulator(Collector):
     """Collects gradients of shape [n, K, d]: all parameters one after another, or those that are kept.
 
     These are places in the vector of all chosen parameters, ascending; None keeps all.
     """
 
-    together = True
-
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
         self.places: dict[str, Place] = {}
+        self.shapes: Mapping[str, torch.Size] = {k: value.shape for k, value in network.parameters.items()}
         start = filled = 0
         for name, value in network.parameters.items():
             stop, inside, taken = start + value.numel(), None, value.numel()
             if kept is not None:
                 inside = kept[(kept >= start) & (kept < stop)] - start
                 taken = len(inside)
-            self.places[name] = Place(value.shape, slice(filled, filled + taken), inside)
+            self.places[name] = Place(slice(filled, filled + taken), inside)
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
@@ -108,21 +101,9 @@ class DenseAccumulator:
         part.values = self.values[rows, mixed]
         return part
 
-    def room(self, size: int) -> int:
-        return size
-
-    def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        return values
-
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        self.add(name, products(left, right))
-
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        table = value.new_zeros(*value.shape[:2], *self.places[name].shape)
+        table = value.new_zeros(*value.shape[:2], *self.shapes[name])
         self.add(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
-
-    def plain(self, name: str, value: Tensor) -> None:
-        self.add(name, value)
 
     def add(self, name: str, value: Tensor) -> None:
         """Numbers of one parameter, in the order in which they are kept."""

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from .accumulators import Collector
 
+CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+
 
 class LayoutError(RuntimeError):
     """A tensor does not hold the rows where they were when the network was probed."""
@@ -179,7 +181,8 @@ class Signals:
         return kind.name, self.axis, self.inputs.shape, self.back.shape, kernel, *settings
 
     def reduced(self, into: Collector) -> None:
-        """Give a collector what are sums over positions: a bias, or all of an elementwise layer."""
+        """Give a collector what are sums over positions: a bias, or all of an elementwise layer, summed along
+        the dimensions in which its weight and bias are repeated."""
         for name, multiplies, shape, repeated in self.call.sums(self.back.ndim - 2, self.axis):
             value = self.back * self.inputs[:, None] if multiplies else self.back  # [n, K, q, ...]
             value = value.sum(dim=[2, *(3 + place for place in repeated)])
@@ -214,11 +217,6 @@ def lookup(s: Signals, into: Collector) -> None:
     into.lookup(s.call.weight_name or "", index, g)
 
 
-def product(s: Signals, into: Collector) -> None:
-    """output = weight * x + bias, entry by entry: sums over the dimensions along which these are repeated."""
-    s.reduced(into)
-
-
 def convolution(s: Signals, into: Collector) -> None:
     """Windows of the input times the kernel; turned, its adjoint: input and signal change places."""
     given, groups, turned = s.call.given, s.call.given.get("groups", 1), s.call.kind.turned
@@ -245,12 +243,10 @@ def _by_position(values: Tensor, groups: int) -> Tensor:
 def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, Any], n: int) -> Tensor:
     """Of a convolution with one channel a group, [n, 1, c, 1, *kernel], from [n * q, c, ...]: the input seen
     by a kernel that is the signal, without its windows."""
-    dims = len(kernel)
-    stride, dilation = (each_side(given.get(name, 1), dims) for name in ("stride", "dilation"))
-    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    a = F.pad(a, padding_of(given.get("padding", 0), reach))
+    stride, dilation, _, padding = geometry(given, kernel)
+    a = F.pad(a, padding)
     if a.is_cuda:
-        operation, channels = (F.conv1d, F.conv2d, F.conv3d)[dims - 1], a.shape[0] * a.shape[1]
+        operation, channels = CONVOLUTIONS[len(kernel) - 1], a.shape[0] * a.shape[1]
         a, by = a.flatten(0, 1)[None], g.flatten(0, 1)[:, None]
         found = operation(a, by, stride=dilation, dilation=stride, groups=channels)[0]
         found = found[(slice(None), *map(slice, kernel))]
@@ -272,10 +268,8 @@ def windows(
 
     Of `given` stride, padding and dilation count; `most` limits the positions along each dimension.
     """
-    dims = len(kernel)
-    stride, dilation = (each_side(given.get(name, 1), dims) for name in ("stride", "dilation"))
-    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    padded = F.pad(inputs, padding_of(given.get("padding", 0), reach))
+    dims, (stride, dilation, reach, padding) = len(kernel), geometry(given, kernel)
+    padded = F.pad(inputs, padding)
     for j in range(dims):
         padded = padded.unfold(2 + j, reach[j] + 1, stride[j])[..., :: dilation[j]]
     for j, size in enumerate(most):
@@ -290,21 +284,21 @@ def each_side(value: Any, dims: int) -> list[int]:
     return list(value) * (dims // len(value)) if isinstance(value, (tuple, list)) else [value] * dims
 
 
-def padding_of(padding: Any, reach: Sequence[int]) -> list[int]:
-    """Before and after, the last dimension first, as F.pad wants them."""
+def geometry(given: Mapping[str, Any], kernel: Sequence[int]) -> tuple[list[int], ...]:
+    """Of a convolution: stride, dilation and how far the kernel reaches, for each dimension; then the padding
+    before and after, the last dimension first, as F.pad wants it."""
+    stride, dilation = (each_side(given.get(name, 1), len(kernel)) for name in ("stride", "dilation"))
+    reach, padding = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)], given.get("padding", 0)
     if padding == "same":
-        return [side for r in reversed(reach) for side in (r // 2, r - r // 2)]
-    padding = 0 if padding == "valid" else padding
-    return [side for p in reversed(each_side(padding, len(reach))) for side in (p, p)]
+        sides = [(r // 2, r - r // 2) for r in reach]
+    else:
+        sides = [(p, p) for p in each_side(0 if padding == "valid" else padding, len(kernel))]
+    return stride, dilation, reach, [side for both in reversed(sides) for side in both]
 
 
 def _plain_product(given: Mapping[str, Any]) -> bool:
     weight, scales = given["weight"], (given.get("beta", 1), given.get("alpha", 1))
     return isinstance(weight, Tensor) and weight.ndim == 2 and scales == (1, 1)
-
-
-def _has_rows(given: Mapping[str, Any]) -> bool:
-    return given["input"].ndim == given["weight"].ndim
 
 
 def _two_tensors(given: Mapping[str, Any]) -> bool:
@@ -317,24 +311,19 @@ def _normalised(operation: Callable, given: Mapping[str, Any]) -> Tensor:
     return operation(**{name: value for name, value in given.items() if name not in ("weight", "bias")})
 
 
-def _one(operation: Callable, given: Mapping[str, Any]) -> Tensor:
-    """Nothing is multiplied."""
-    return given["bias"].new_ones(())
-
-
 _AFFINE = ("input", "weight", "bias")
 _STATISTICS = ("input", "running_mean", "running_var", "weight", "bias")
 _TABLE = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, turned=True)
-_CONVOLUTION = (convolution, (*_AFFINE, "stride", "padding", "dilation", "groups"), _has_rows)
-_TRANSPOSED = (
-    convolution,
-    (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation"),
-    _has_rows,
+_TRANSPOSED = (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation")
+_convolution = partial(
+    LayerKind, convolution, channels=1, applies=lambda given: given["input"].ndim == given["weight"].ndim
 )
-_norm = partial(LayerKind, product, factor=_normalised)
-_SCALE = LayerKind(product, _AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
-_SHIFT = LayerKind(product, ("input", "bias"), _two_tensors, _one, either=True)
+_product = partial(LayerKind, Signals.reduced)
+_norm = partial(_product, factor=_normalised)
+_SCALE = _product(_AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
+_shift = partial(_product, factor=lambda _, given: given["bias"].new_ones(()))  # nothing is multiplied
+_SHIFT = _shift(("input", "bias"), _two_tensors, either=True)
 
 LAYERS: Mapping[Any, LayerKind] = {
     F.linear: LayerKind(linear, _AFFINE),
@@ -353,16 +342,14 @@ LAYERS: Mapping[Any, LayerKind] = {
     F.group_norm: _norm(("input", "num_groups", "weight", "bias", "eps"), channels=1),
     F.layer_norm: _norm(("input", "normalized_shape", "weight", "bias", "eps")),
     F.rms_norm: _norm(("input", "normalized_shape", "weight", "eps")),
-    F.prelu: LayerKind(
-        product, ("input", "weight"), factor=lambda _, given: given["input"].clamp(max=0), channels=1
-    ),
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), LayerKind(*_CONVOLUTION, channels=1)),
+    F.prelu: _product(_AFFINE[:2], factor=lambda _, given: given["input"].clamp(max=0), channels=1),
+    **dict.fromkeys(CONVOLUTIONS, _convolution((*_AFFINE, "stride", "padding", "dilation", "groups"))),
     **dict.fromkeys(
         (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        LayerKind(*_TRANSPOSED, channels=1, turned=True),
+        _convolution(_TRANSPOSED, turned=True),
     ),
     # parameters that stand alone: a scale, a shift, a token that is the same for all rows
     **dict.fromkeys((torch.mul, torch.Tensor.mul), _SCALE),
     **dict.fromkeys((torch.add, torch.Tensor.add), _SHIFT),
-    **dict.fromkeys((torch.Tensor.expand, torch.Tensor.repeat), LayerKind(product, ("bias",), factor=_one)),
+    **dict.fromkeys((torch.Tensor.expand, torch.Tensor.repeat), _shift(("bias",))),
 }

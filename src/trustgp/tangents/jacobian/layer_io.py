@@ -29,7 +29,7 @@ class LayerIORecorder(TorchFunctionMode):
 
     def __init__(self, network: TangentNetwork, rows: int = 0, rowless: Sequence[Any] = ()) -> None:
         super().__init__()
-        self.names = network.ids
+        self.names = {id(value): name for name, value in network.chosen.items()}
         self.rows, self.rowless = rows, rowless
         self.calls: list[LayerCall] = []
         self.probes: list[Tensor] = []  # the zero that was added to what came out of each call
@@ -52,11 +52,11 @@ class LayerIORecorder(TorchFunctionMode):
         if id(inputs) in names:
             self.unhandled.append(names[id(inputs)])
         value = inputs if kind.factor is None else kind.factor(func, {**given, "input": inputs})
-        value = (
-            value if value.shape == output.shape or kind.factor is None else value.expand_as(output)
-        ).detach()
+        repeats = kind.factor is not None and value.shape != output.shape
+        value = (value.expand_as(output) if repeats else value).detach()
         if (kind.name, weight, bias) in self.rowless:
-            output, value = (_repeated(x, self.rows) for x in (output, value))
+            alone = (x if x.shape[0] == 1 else x[None] for x in (output, value))
+            output, value = (x.expand(self.rows, *x.shape[1:]) for x in alone)
         return self.watch(LayerCall(kind, weight, bias, value, given), output)
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -71,17 +71,11 @@ class LayerIORecorder(TorchFunctionMode):
                 return found
         else:
             self._plain.add(func)
-        result, chosen = func(*args, **kwargs), self._chosen([*args, *kwargs.values()])
+        result, given = func(*args, **kwargs), tensors_in([*args, *kwargs.values()])
+        chosen = [self.names[id(one)] for one in given if id(one) in self.names]
         if chosen and any(True for _ in tensors_in(result)):  # a shape or a dtype is no use of the values
             self.unhandled += chosen
         return result
-
-    def _chosen(self, values: Sequence[Any]) -> list[str]:
-        found = [self.names[id(value)] for value in values if id(value) in self.names]
-        for value in values:
-            if isinstance(value, (list, tuple)) and value and not isinstance(value[0], int):
-                found += self._chosen(value)
-        return found
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
         """What a chosen layer gives; `given` are all arguments by name."""
@@ -102,11 +96,6 @@ class LayerIORecorder(TorchFunctionMode):
     def returned(self, tensor: Tensor) -> bool:
         """Whether this is what the last of the noted layers gave, unchanged since."""
         return tensor is self.last and tensor._version == self._version
-
-
-def _repeated(tensor: Tensor, rows: int) -> Tensor:
-    tensor = tensor if tensor.shape[0] == 1 else tensor[None]
-    return tensor.expand(rows, *tensor.shape[1:])
 
 
 def record(

@@ -69,8 +69,7 @@ class Gradients:
         plan, network = self.plan(inputs), self.network
         if self._near.device != network.device:
             self._near = self.mix.to(device=network.device, dtype=network.dtype)
-        mix = self._near
-        rest, outputs = plan.looped, None
+        mix, rest, outputs = self._near, plan.looped, None
         try:
             outputs = layerwise(network, plan, mix, inputs, into)
         except LayoutError:
@@ -193,8 +192,7 @@ class _Probe:
             for one, probe in zip(recorder.calls, recorder.probes, strict=True):
                 seen[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(probe.shape)))
             largest = max((probe.numel() for probe in recorder.probes), default=0)
-            passing = COPIES * largest * self.network.dtype.itemsize
-            sizes.append(passing + saved.bytes)
+            sizes.append(COPIES * largest * self.network.dtype.itemsize + saved.bytes)
             unhandled += recorder.unhandled
         layouts: Layouts = {}
         for key, shapes in seen[0].items():
