@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from many import each
 
 from trustgp.tangents.jacobian.layer_gradients import depthwise
-from trustgp.tangents.jacobian.strategies import Turned, turns
+from trustgp.tangents.jacobian.strategies import Gelu, Turned, TurnedLinear, turns
 
 CALLS = [
     (F.conv1d, (4, 3, 5), {}),
@@ -39,6 +39,23 @@ def test_the_signal_comes_back_as_torch_brings_it(operation, shape, options):
 @pytest.mark.parametrize(("operation", "stride"), [(F.conv1d, 2), (F.conv2d, (1, 3)), (F.linear, 1)])
 def test_other_calls_are_left_to_torch(operation, stride):
     assert not turns(operation, {"input": torch.zeros(1, 1, 4), "stride": stride})
+
+
+def test_linear_layers_and_gelu_give_and_bring_back_what_torchs_own_do():
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias, signal = (
+        torch.randn(s, generator=generator, dtype=torch.float64) for s in ((2, 5, 4), (3, 4), (3,), (2, 5, 3))
+    )
+    x.requires_grad_(True)
+    given = {"weight": weight, "bias": bias}
+    pairs = [
+        (F.linear(x, **given), TurnedLinear.apply(x, given), signal),
+        (F.gelu(x), Gelu.apply(x), x.detach()),
+    ]
+    for plain, other, back in pairs:
+        assert torch.equal(plain, other)
+        (expected,), (found,) = (torch.autograd.grad(y, x, back) for y in (plain, other))
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 DEPTHWISE = [

@@ -24,6 +24,7 @@ from ..tangents.base import Features, TangentMap, Tangents
 from ..tangents.network import as_matrix, call
 
 REMEMBERED = 64  # shapes of inputs
+TOGETHER = 1024  # rows of which outputs and features are made in one go, chunk by chunk
 
 
 class SharedForward:
@@ -40,7 +41,8 @@ class SharedForward:
         """The outputs of inputs on the network's device, and their features where they came with them."""
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
         known = self._dimensions.get(shapes)
-        if known == 0 or count(inputs) > chunk_rows(tangents):
+        explicit = tangents.num_columns(expert=False) is not None  # such features are short
+        if known == 0 or count(inputs) > max(chunk_rows(tangents), TOGETHER if explicit else 0):
             return call(network, copied(inputs)), None
         try:
             features, seen = tangents.with_outputs(inputs)

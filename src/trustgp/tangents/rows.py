@@ -126,7 +126,7 @@ class GradientMap(TangentMap):
 
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
         rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
-        seen = all(one is not None for one in outputs) and not (exact and len(rows) > 1)
+        seen = all(one is not None for one in outputs)
         return RowFeatures(torch.cat(rows)), torch.cat(outputs) if seen else None
 
     def roughly(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
