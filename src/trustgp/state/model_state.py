@@ -24,7 +24,7 @@ from ..tangents.base import Features, TangentMap, Tangents
 from ..tangents.network import as_matrix, call
 
 REMEMBERED = 64  # shapes of inputs
-TOGETHER = 1024  # rows of which outputs and features are made in one go, chunk by chunk
+TOGETHER = 2**24  # bytes of features that are made in one go with the outputs, chunk by chunk
 
 
 class SharedForward:
@@ -41,8 +41,9 @@ class SharedForward:
         """The outputs of inputs on the network's device, and their features where they came with them."""
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
         known = self._dimensions.get(shapes)
-        explicit = tangents.num_columns(expert=False) is not None  # such features are short
-        if known == 0 or count(inputs) > max(chunk_rows(tangents), TOGETHER if explicit else 0):
+        explicit = tangents.num_columns(expert=False) is not None  # such features may be short
+        short = TOGETHER // max(1, tangents.row_bytes()) if explicit else 0
+        if known == 0 or count(inputs) > max(chunk_rows(tangents), short):
             return call(network, copied(inputs)), None
         try:
             features, seen = tangents.with_outputs(inputs)

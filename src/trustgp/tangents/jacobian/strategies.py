@@ -137,7 +137,8 @@ class SignalStream(LayerIORecorder):
         self._sums: dict[str, Tensor] = {}
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
-        inputs, others = given.get("input"), {name: value for name, value in given.items() if name != "input"}
+        inputs: Any = given.get("input")
+        others = {name: value for name, value in given.items() if name != "input"}
         if func is F.linear and _plain_float(inputs) and inputs.numel() >= FEW_VECTORS * inputs.shape[-1]:
             return TurnedLinear.apply(inputs, others)
         return Turned.apply(inputs, func, others) if turns(func, given) else func(*args, **kwargs)
