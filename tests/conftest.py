@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -173,7 +174,8 @@ def state_of():
         for k, mixture in enumerate(model.mixtures):
             table |= {f"{k}.{name}": value for name, value in mixture_tensors(mixture).items()}
         for k, calibration in enumerate(model.calibrations):
-            table |= {f"calibration.{k}.{name}": value for name, value in vars(calibration).items()}
+            names = [field.name for field in fields(calibration)]
+            table |= {f"calibration.{k}.{name}": getattr(calibration, name) for name in names}
         if model.witness is not None:
             table |= {f"witness.{name}": value for name, value in witness_tensors(model.witness).items()}
         return table

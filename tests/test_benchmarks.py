@@ -27,7 +27,7 @@ def scripts(monkeypatch):
 
 
 def test_the_floor_counts_products_of_feature_rows_and_factors_by_hand(scripts, case, fit_case):
-    model = fit_case(num_experts=3, outputs="separate", witness=None)
+    model = fit_case(num_experts=3, outputs="separate", witness=None, budget="none")
     peaks = scripts.floor.Peaks(float64=1e9, float32=2e9, bandwidth=1e6)
     n, parameters = len(case.inputs), sum(p.numel() for p in case.network.parameters())
     found = scripts.floor.floor(model, n, parameters, peaks)

@@ -45,7 +45,7 @@ def test_the_installed_module_runs():
 def test_inspect_shows_every_expert_and_where_the_model_comes_from(model, saved, capsys):
     assert main(["inspect", str(saved)]) == 0
     shown = capsys.readouterr().out
-    for text in ("LayerFactors(parameters='all')", "Regression()", trustgp.__version__, "120", "2, shared"):
+    for text in ("JacobianRows(", "Regression()", trustgp.__version__, "120", "2, pseudo"):
         assert text in shown
     assert f"{float(model.bound):.3f}" in shown
     for expert in model.mixtures[0].experts:

@@ -1,55 +1,76 @@
-"""The witness as it was written before its cells had posteriors: one loop over rows, no shared code."""
+"""A nearest-neighbour Gaussian process as the definition says it: numpy, float64, one loop over rows."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
 def witness_answer(table: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, variance, novelty and precision of float64 rows, from the tensors of a witness's file."""
-    sizes = table["sizes"].tolist()
-    own = table["own"].double()[:, None]
-    logs = table["kappa"].log()
-    average = (own * logs).sum(dim=0) / own.sum()
-    kappa = ((own * logs + 20.0 * average) / (own + 20.0)).exp()
-    points = (inputs - table["offset"]) / table["spread"]
-    rows = [_row(table, sizes, kappa, point) for point in points]
-    mean, variance, novelty = (torch.stack(lot) for lot in zip(*rows, strict=True))
+    held = {name: value.double().numpy() for name, value in table.items()}
+    rows = [_row(held, (x - held["offset"]) / held["spread"]) for x in inputs.double().numpy()]
+    mean, variance, novelty = (torch.from_numpy(np.stack(lot)) for lot in zip(*rows, strict=True))
     known = (1.0 - novelty) * (table["reach"] / novelty.clamp_min(1e-300)).clamp_max(1.0)
     return mean, variance, novelty, known[:, None] / variance
 
 
-def _row(
-    table: dict[str, Tensor], sizes: list[int], kappa: Tensor, point: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def witness_left_out(table: dict[str, Tensor], groups: Tensor) -> dict[int, tuple]:
+    """By training row: its cell, mean, novelty and target, from the rows of other groups in its cell."""
+    held, found = {name: value.double().numpy() for name, value in table.items()}, {}
+    ends = table["sizes"].cumsum(dim=0).tolist()
+    for cell, (end, size, own) in enumerate(
+        zip(ends, table["sizes"].tolist(), table["own"].tolist(), strict=True)
+    ):
+        places = range(end - size, end)
+        for place in places[:own]:
+            row = int(held["rows"][place])
+            group = groups[row]
+            seen = [other for other in places if groups[int(held["rows"][other])] != group]
+            mean, novelty = _process(held, held["points"][place], seen)
+            centre = held["centre"][cell]
+            found[row] = cell, centre + mean, novelty, centre + held["targets"][place]
+    return found
+
+
+def witness_level(table: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
+    """The level of every cell [M, C], steadied by twenty rows of the average; the rows' novelties, sorted."""
+    groups = torch.arange(int(table["rows"].max()) + 1)
+    lots, novelties = [[] for _ in table["own"]], []
+    for cell, mean, novelty, target in witness_left_out(table, groups).values():
+        lots[cell].append((target - mean) ** 2 / (novelty + float(table["ratio"])))
+        novelties.append(novelty)
+    logs = [np.log(np.maximum(np.mean(lot, axis=0), table["floor"].numpy())) for lot in lots]
+    own = table["own"].tolist()
+    average = sum(n * log for n, log in zip(own, logs, strict=True)) / sum(own)
+    steady = [np.exp((n * log + 20 * average) / (n + 20)) for n, log in zip(own, logs, strict=True)]
+    return torch.from_numpy(np.stack(steady)), sorted(novelties)
+
+
+def _row(held: dict, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean [C], variance [C] and novelty of one scaled point."""
-    cell = int((table["centroids"] - point).square().sum(dim=1).argmin())
-    start, m = sum(sizes[:cell]), sizes[cell]
-    held, weights = table["inputs"][start : start + m], table["weights"][start : start + m]
-    apart = (held - point).square().sum(dim=1).sqrt() / table["length"]
-    cross = torch.exp(-0.5 * apart.square())
-    if "root" in table:
-        ranks = table["ranks"].tolist()
-        first = sum(a * b for a, b in zip(sizes[:cell], ranks[:cell], strict=True))
-        root = table["root"][first : first + m * ranks[cell]].view(m, ranks[cell]).double()
-        taken = (root.T @ cross).square().sum()
-    else:
-        factor = _factor(table["factor"], sizes, cell)
-        taken = torch.linalg.solve(factor, cross).square().sum()
-    novelty = (1.0 - taken).clamp(0.0, 1.0)
-    mean = table["centre"][cell] + cross @ weights
-    variance = kappa[cell] * table["scale"][cell] * (novelty + table["tau"][cell])
-    return mean, torch.maximum(variance, table["floor"]), novelty
+    cell = int(np.argmin([math.dist(point, centroid) for centroid in held["centroids"]]))
+    first = int(held["sizes"][:cell].sum())
+    mean, novelty = _process(held, point, range(first, first + int(held["sizes"][cell])))
+    variance = held["level"][cell] * (novelty + held["ratio"])
+    return held["centre"][cell] + mean, np.maximum(variance, held["floor"]), novelty
 
 
-def _factor(flat: Tensor, sizes: list[int], cell: int) -> Tensor:
-    """A lower triangle out of those laid end to end, row by row."""
-    start, m = sum(math.comb(size + 1, 2) for size in sizes[:cell]), sizes[cell]
-    factor = torch.zeros(m, m, dtype=torch.float64)
-    for line in range(m):
-        factor[line, : line + 1] = flat[start : start + line + 1]
-        start += line + 1
-    return factor
+def _process(held: dict, point: np.ndarray, places) -> tuple[np.ndarray, float]:
+    """Mean about the centre [C], and novelty, from the nearest of the rows at these places."""
+    apart = sorted((math.dist(point, held["points"][place]), place) for place in places)
+    near = [place for _, place in apart[: int(held["neighbours"])]]
+    if not near:
+        return np.zeros(held["targets"].shape[1]), 1.0
+
+    def kernel(x: np.ndarray, z: np.ndarray) -> float:
+        return math.exp(-(math.dist(x, z) ** 2) / (2 * float(held["length"]) ** 2))
+
+    rows = held["points"][near]
+    gram = np.array([[kernel(x, z) for z in rows] for x in rows]) + float(held["ratio"]) * np.eye(len(near))
+    cross = np.array([kernel(point, z) for z in rows])
+    shares = np.linalg.solve(gram, cross)
+    return shares @ held["targets"][near], float(np.clip(1.0 - cross @ shares, 0.0, 1.0))

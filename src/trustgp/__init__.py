@@ -19,8 +19,9 @@ _PLACES = {
     "ConformalSets": ".state.conformal",
     # make it small
     "compress": ".fitting.compress",
-    "tune": ".fitting.tune",
-    "Tuning": ".fitting.tune",
+    "tune": ".export.tune",
+    "Tuning": ".export.tune",
+    "BudgetError": ".fitting.budget",
     # take it elsewhere
     "export_onnx": ".export",
     "compile": ".export",

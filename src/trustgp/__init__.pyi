@@ -29,9 +29,10 @@ from .experts.witness import Witness as Witness
 from .export import ExportError as ExportError
 from .export import compile as compile
 from .export import export_onnx as export_onnx
+from .export.tune import Tuning as Tuning
+from .export.tune import tune as tune
+from .fitting.budget import BudgetError as BudgetError
 from .fitting.compress import compress as compress
-from .fitting.tune import Tuning as Tuning
-from .fitting.tune import tune as tune
 from .likelihoods.classification import Classification as Classification
 from .likelihoods.prediction import ClassPrediction as ClassPrediction
 from .likelihoods.prediction import Detections as Detections
@@ -54,6 +55,7 @@ from .tangents import Sketch as Sketch
 __version__: str
 __all__ = [
     "ArtifactError",
+    "BudgetError",
     "ClassEvaluation",
     "ClassPrediction",
     "Classification",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from .data.quantities import BudgetText
+from .data.quantities import BudgetText, parse_budget
 from .data.tensor_file import kind_of, read
 from .detection.fit import fit_detector
 from .detection.model import DetectionModel
@@ -18,8 +19,10 @@ from .executors import Executor
 from .experts.gate import Division
 from .experts.neighbours import Patchwork
 from .experts.witness import Witness
+from .export.serving import check_runtime, times
+from .fitting.budget import BudgetError
 from .fitting.options import FitOptions
-from .fitting.tune import fit_within_budget
+from .fitting.pipeline import fit_model
 from .likelihoods import Likelihood
 from .model import UncertaintyModel
 from .state.model_file import DETECTOR, KIND, check_output, read_model
@@ -50,6 +53,7 @@ def fit(
     division: Division | None = None,
     witness: Witness | None = Witness(),  # noqa: B008 - frozen
     budget: BudgetText = None,
+    runtime: str = "eager",
     memory: int | str | None = None,
     executor: Executor | None = None,
     device: str | torch.device | None = None,
@@ -70,19 +74,22 @@ def fit(
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
         groups: Trajectory of each training row, shape [n]: left out together in calibration.
-        num_experts: None: about 1,000 rows each.
-        tangents: `LayerFactors()`, `JacobianRows(...)` or `Sketch(...)`; None: chosen from the network.
-        outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel. None: "shared" for
-            regression, "pseudo", whose cost does not grow with the classes, for classification.
+        num_experts: None: about 250 rows each, 48 experts at most; of exact ones about 1,000 rows each.
+        tangents: `Sketch(...)`, `JacobianRows(...)` or `LayerFactors()`; None: gradients, or a sketch of 512
+            numbers where they are more; with budget="none" exact ones, where that is cheap.
+        outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel. None: "pseudo", whose
+            cost does not grow with the outputs; with budget="none" "shared" for regression.
         output: Picks the tensor [n] or [n, C] from what the network returns, where that is a tuple, a dict or
             an object: `lambda result: result.logits`. None: the network returns it.
         patchwork: How many neighbours lend how many rows; None: `Patchwork(neighbours=4, fraction=0.1)`.
         division: How the rows are divided; None: `Division()`.
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
-        budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that a
-            prediction for one row may take on this machine, "2 ms", or both, "64 MiB, 2 ms". With validation
-            rows the model is fitted without a limit, where the memory allows it, and `trustgp.tune` finds its
-            best form within the budget; else each expert holds the rows that say most.
+        budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that one
+            thread of this machine may take for a row, "2 ms", or both, "64 MiB, 2 ms". For a size, sketches,
+            experts and their directions are chosen before the fit (of `LayerFactors()`, the rows that each
+            expert holds); for a time, directions are left out after it. "none": exact experts, however large.
+        runtime: What a time is measured in: "eager" (`model.predict`), "onnx" (onnxruntime) or "compiled"
+            (`trustgp.compile`, which takes minutes).
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
             None: threads, one per core (two on a GPU), or a single one where the memory is short.
@@ -94,13 +101,23 @@ def fit(
 
     Returns:
         An `UncertaintyModel`; of a detector a `DetectionModel`.
+
+    Raises:
+        BudgetError: When nothing fits within the budget; after the fit it carries the fitted `model`.
     """
     given = dict(locals())  # all that was passed, by name
-    network, train = given.pop("network"), given.pop("train")
-    for kind, fitter in FITTERS.items():
-        if isinstance(likelihood, kind):
-            return fitter(network, train, given.pop("likelihood"), **given)
-    return UncertaintyModel(fit_within_budget(network, train, FitOptions.parse(**given)))
+    network, train, runtime = (given.pop(name) for name in ("network", "train", "runtime"))
+    timed = parse_budget(budget, name="budget").seconds is not None
+    check_runtime(runtime, timed=timed)
+    try:
+        for kind, fitter in FITTERS.items():
+            if isinstance(likelihood, kind):
+                return fitter(network, train, given.pop("likelihood"), **given)
+        options = FitOptions.parse(**given)
+        return UncertaintyModel(fit_model(network, train, options, partial(times, runtime=runtime)))
+    except BudgetError as error:
+        error.model = None if error.model is None else UncertaintyModel(error.model)
+        raise
 
 
 def load(

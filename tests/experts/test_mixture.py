@@ -17,8 +17,8 @@ FIELDS = ("epistemic", "noise", "log_kappa", "residual_mean", "novelty", "expert
 
 
 @pytest.fixture(scope="module")
-def mixture(fitted):
-    return fitted.mixtures[0]
+def mixture(fit_case):
+    return fit_case(budget="none").mixtures[0]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,9 @@ def test_an_expert_that_could_not_be_solved_answers_with_the_prior(mixture, new,
 
 def answering(answer):
     """A posterior that answers by a function."""
-    kind = type("Stub", (PriorPosterior,), {"__call__": lambda self, features: answer(features)})
+    kind = type(
+        "Stub", (PriorPosterior,), {"__call__": lambda self, features: answer(features), "signed": True}
+    )
     return kind(torch.zeros(0, 2, dtype=torch.float64))
 
 

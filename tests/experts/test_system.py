@@ -72,7 +72,7 @@ def test_sums_over_the_rows_give_what_the_kernel_gives(few_at_a_time, prior, dty
     # an expert keeps its basis in the network's precision
     loose = close if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
     torch.testing.assert_close(answer.unit, known.unit, **loose)
-    assert found.posterior.size == expected.posterior.size == D
+    assert found.posterior.directions == expected.posterior.directions == D
 
 
 def test_sums_over_the_rows_give_what_the_textbook_says():
@@ -108,7 +108,7 @@ def test_columns_that_say_the_same_count_once():
     phi[:, D // 2 :] = phi[:, : D // 2]
     targets, new = values_of(phi), RowFeatures(rows_of(9, seed=5))
     found, expected = (way.solve(NO_COLUMNS, targets, targets, None) for way in both(phi))
-    assert found.posterior.size == expected.posterior.size == D // 2
+    assert found.posterior.directions == expected.posterior.directions == D // 2
     torch.testing.assert_close(found.tau, expected.tau, rtol=1e-8, atol=0)
     torch.testing.assert_close(found.posterior(new).unit, expected.posterior(new).unit, rtol=1e-7, atol=1e-9)
 
@@ -118,7 +118,7 @@ def test_rows_without_any_gradient_have_their_noise_only():
     values = values_of(rows_of())
     found, expected = (way.solve(NO_COLUMNS, values, values, None) for way in both(phi))
     torch.testing.assert_close(found.tau * found.scale, expected.tau * expected.scale)
-    assert found.posterior.size == 0
+    assert found.posterior.directions == 0
 
 
 @pytest.mark.parametrize(("rows", "most"), [(NO_CAP, 9), (40, 9), (NO_CAP, 100)])

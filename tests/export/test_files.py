@@ -50,7 +50,7 @@ def test_the_file_tells_where_it_comes_from(model, file):
     told = open_onnx(file).metadata
     assert told["version"] == trustgp.__version__
     assert told["network"] == model.origin.network
-    assert told["outputs"] == "shared"
+    assert told["outputs"] == "pseudo"
     assert told["num_experts"] == str(model.num_experts)
     assert float(told["threshold"]) == float(model.alarm.threshold)
     assert told["calibration_date"] == "2026-02-03"
@@ -80,7 +80,7 @@ def test_an_eager_graph_of_either_form_equals_predict(model):
         assert_equal(model.predict(inputs), Graph(model, inputs, plain=plain)(inputs))
 
 
-@pytest.mark.parametrize(("outputs", "logits"), [(None, 1), (None, 3), ("shared", 3), ("separate", 3)])
+@pytest.mark.parametrize(("outputs", "logits"), [(None, 1), (None, 3), ("pseudo", 3), ("separate", 3)])
 def test_probabilities_of_classifiers_equal_those_of_predict(outputs, logits, tmp_path):
     network = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, logits)).eval()
     inputs = rows_of("tanh", 60)[0]

@@ -105,7 +105,7 @@ def test_an_expert_of_another_place_is_not_taken(fit_until, tmp_path, assert_sam
         ({"num_experts": 5}, "experts"),
         ({"budget": "1 MiB"}, "budget"),
         ({"groups": torch.zeros(160)}, "data"),
-        ({"outputs": "pseudo"}, "outputs"),
+        ({"outputs": "shared"}, "outputs"),
     ],
 )
 def test_a_checkpoint_of_another_fit_is_refused_and_named(fit_until, options, name):

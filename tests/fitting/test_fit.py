@@ -26,7 +26,7 @@ from trustgp.data.rows import Rows
 
 def one_expert(case, tangents, output):
     """Dense features, residual, s, noise and mean amplitude of a model with one expert, for one output."""
-    options = {"num_experts": 1, "tangents": tangents, "witness": None, "progress": False}
+    options = {"num_experts": 1, "tangents": tangents, "witness": None, "progress": False, "budget": "none"}
     model = trustgp.fit(case.network, (case.inputs, case.targets), **options)
     mixture = model.mixtures[0]
     (expert,) = mixture.experts
@@ -266,8 +266,8 @@ def test_a_shuffling_loader_gives_an_aligned_model(case, fit_case):
         shuffle=True,
         generator=torch.Generator().manual_seed(0),
     )
-    model = fit_case(train=loader, num_experts=1)
-    straight = fit_case(num_experts=1)
+    model = fit_case(train=loader, num_experts=1, budget="none")
+    straight = fit_case(num_experts=1, budget="none")
     one, other = model.predict(case.inputs), straight.predict(case.inputs)
     # One expert on all rows: the order of the rows must not matter. tau is found by a search: 1e-6.
     torch.testing.assert_close(one.variance, other.variance, rtol=1e-6, atol=0)
@@ -440,8 +440,9 @@ class Tokens(nn.Module):
         return self.last(hidden.reshape(len(x), -1, 4).sum(dim=1))
 
 
-def test_layer_factors_are_chosen_where_they_are_exact(fitted):
-    assert fitted.origin.tangents == LayerFactors()
+def test_layer_factors_are_chosen_where_they_are_exact(fitted, fit_case):
+    assert fit_case(budget="none", witness=None).origin.tangents == LayerFactors()
+    assert fitted.origin.tangents == JacobianRows()  # a light model's, where a row has few gradients
 
 
 def convolution():
@@ -545,7 +546,7 @@ def test_chosen_parameters_alone_make_the_kernel(case, fit_case):
 
 
 def test_pseudo_targets_of_the_fit_are_j_theta_plus_the_residual(case, fit_case):
-    (expert,) = fit_case(num_experts=1).mixtures[0].experts
+    (expert,) = fit_case(num_experts=1, budget="none").mixtures[0].experts
     jacobian = dense_jacobian(case.network, case.inputs)
     with torch.no_grad():
         targets = jacobian @ flat_parameters(case.network) + case.targets - case.network(case.inputs)
@@ -667,10 +668,10 @@ def test_a_large_budget_changes_nothing(fit_case, fitted):
     assert model.nbytes == free.nbytes
 
 
-def test_more_budget_holds_more_rows(fit_case):
+def test_more_budget_holds_more_directions(fit_case):
     smallest = needed(fit_case)
     held = [
-        sum(len(e.rows) for e in fit_case(budget=budget).mixtures[0].experts)
+        sum(e.posterior.directions for e in fit_case(budget=budget).mixtures[0].experts)
         for budget in (smallest, 2 * smallest, 4 * smallest)
     ]
     assert held[0] < held[1] <= held[2]
@@ -698,7 +699,7 @@ def test_the_file_respects_the_budget_however_many_parameters_there_are(make_mlp
 
 def test_the_bound_is_the_dense_one(case, fitted):
     model = fitted
-    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
+    gram = dense_gram(dense_jacobian(case.network, case.inputs), model.mixtures[0].tangents.mix)
     labels = model.predict(case.inputs).expert
     assert float(model.bound) == pytest.approx(mass_between_by_loops(gram, labels), rel=1e-10)
 

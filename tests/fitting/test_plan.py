@@ -10,7 +10,7 @@ from trustgp.experts.gate import Division
 from trustgp.experts.witness import Witness
 from trustgp.fitting import duration
 from trustgp.fitting.divide import (
-    FEWEST_ROWS,
+    FEWEST,
     OVERHEAD,
     expert_bytes,
     gate_bytes,
@@ -68,13 +68,12 @@ def test_sizes_are_written_for_people():
     "tangents", [LayerFactors(), JacobianRows(), JacobianRows(keep=50), JacobianRows(keep_per_expert=9)]
 )
 def test_an_expert_holds_what_was_estimated(case, fit_case, tangents):
-    model = fit_case(tangents=tangents)
-    bound = bound_map(case, tangents)
-    for expert in model.mixtures[0].experts:
-        held = tensor_bytes(expert)
-        estimate = expert_bytes(bound, len(expert.rows), 2)
+    (mixture,) = fit_case(tangents=tangents).mixtures
+    for expert in mixture.experts:
+        held, rank = tensor_bytes(expert), expert.posterior.directions or None
+        estimate = expert_bytes(mixture.tangents, len(expert.rows), 2, rank)
         assert held <= estimate + 100  # scales, noises and the like
-        assert held >= 0.5 * estimate
+        assert held >= 0.95 * estimate
 
 
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
@@ -122,7 +121,7 @@ def plan(case, n=160, num_experts=None, budget=None, **options):
     given = {"witness": Witness(), "num_experts": num_experts, "budget": budget, **options}
     options, sample, workers = FitOptions.parse(**given), case.inputs[:16], Threads(2).workers
     bound = bound_map(case, options.tangents)
-    return make_plan([bound], sample, n, options, num_outputs=2, workers=workers)
+    return make_plan([bound], sample, n, options, num_outputs=2, workers=workers, double=True)
 
 
 @pytest.mark.parametrize(("n", "experts"), [(160, 1), (1000, 1), (1001, 2), (64_000, 64)])
@@ -153,11 +152,11 @@ def test_the_estimate_of_the_state_is_near_what_the_model_holds(case, fitted):
     assert 0.5 * fitted.nbytes < estimate < 2 * fitted.nbytes
 
 
-@pytest.mark.parametrize(("n", "size"), [(160, 750), (160, 30), (900, 100), (900, 400)])
+@pytest.mark.parametrize(("n", "size"), [(160, 750), (900, 100), (5000, 250)])
 def test_the_estimate_of_the_witness_is_near_what_it_holds(case, find, toy, n, size):
     held = find(*toy(n, seed=3), rows=size).nbytes
     estimate = plan(case, n, 4, witness=Witness(rows=size)).witness_bytes
-    assert held / 1.2 <= estimate <= 2.5 * held
+    assert estimate == pytest.approx(held, rel=0.05)
 
 
 def test_without_a_witness_a_plan_is_smaller(case):
@@ -169,10 +168,13 @@ def test_without_a_witness_a_plan_is_smaller(case):
     assert plan(case, 49, 2).witness_bytes == 0
 
 
-@pytest.mark.parametrize("budget", [10**6, 10**7, 10**9])
-def test_a_witness_takes_at_most_its_share_of_a_budget(case, budget):
+@pytest.mark.parametrize("budget", [5 * 10**5, 2 * 5 * 10**5, 10**9])
+def test_a_witness_takes_at_most_its_share_of_a_budget_or_is_left_out(case, budget):
     found = plan(case, 5000, 8, budget=budget)
-    assert 0 < found.witness_bytes <= budget // WITNESS_SHARE
+    fits = plan(case, 5000, 8).witness_bytes <= budget // WITNESS_SHARE
+    assert fits == (budget > 5 * 10**5)
+    assert (found.witness_bytes > 0) == fits
+    assert found.witness_bytes <= budget // WITNESS_SHARE
     assert found.state_bytes <= budget
 
 
@@ -180,7 +182,7 @@ def test_a_fit_that_would_not_fit_into_memory_is_refused_before_it_begins(fit_ca
     with pytest.raises(MemoryError, match=r"more than memory \(1.0 MiB\).*More experts"):
         fit_case(memory="1 MiB")
     with pytest.raises(MemoryError, match="free"):
-        check_memory(Plan(1, 1, 1, 2**60, 1.0, 0), None, torch.device("cpu"))
+        check_memory(Plan(1, None, 1, 1, 2**60, 1.0, 0), None, torch.device("cpu"))
 
 
 def test_the_smallest_experts_are_worth_their_gate(case, fit_case):
@@ -188,7 +190,7 @@ def test_the_smallest_experts_are_worth_their_gate(case, fit_case):
         fit_case(budget=1000)
     needed = int(str(caught.value).split("works is ")[1].split(" bytes")[0])
     model = fit_case(budget=needed)
-    assert all(len(e.rows) >= min(FEWEST_ROWS, int(e.own)) for e in model.mixtures[0].experts)
+    assert all(e.posterior.directions >= min(FEWEST, int(e.own)) for e in model.mixtures[0].experts)
 
 
 def test_kept_features_take_memory_and_save_time(case):
@@ -218,13 +220,6 @@ def test_one_expert_of_many_rows_needs_no_kernel_between_them(case):
     rows = 200_000 * bound_map(case, JacobianRows()).row_bytes()
     assert plan(case, 200_000, **options).keeping().peak_bytes == many + rows
     assert plan(case, 200_000, **options).peak_bytes < 2**30 + 3 * rows
-
-
-def test_a_budget_below_the_columns_needs_the_kernel_between_them(case):
-    width = bound_map(case, JacobianRows()).num_columns(expert=True)
-    options = {"tangents": JacobianRows(), "num_experts": 1, "witness": None}
-    assert plan(case, 20_000, budget=8 * width * 200, **options).peak_bytes > 8 * 20_000**2
-    assert plan(case, 20_000, budget=2**30, **options).peak_bytes < 8 * 20_000**2
 
 
 def test_time_is_counted_from_the_pace_of_a_worker(case, monkeypatch):

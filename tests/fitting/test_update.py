@@ -137,8 +137,26 @@ def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, t
     assert_same_state(loaded, model)
 
 
-def test_a_loaded_model_without_its_rows_is_told_what_to_do(fitted, case, toy, tmp_path):
-    fitted.save(tmp_path / "arm.trustgp")
+def test_a_loaded_light_model_is_updated_without_its_rows(fit_case, case, toy, tmp_path):
+    model, (inputs, targets) = fit_case(), new_rows(toy)
+    model.save(tmp_path / "arm.trustgp")
+    loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
+    before = loaded.predict(inputs)
+    touched = loaded.update((inputs, targets), progress=False)
+    assert touched == before.expert.unique().tolist()
+    assert loaded.origin.rows == len(case.inputs) + len(inputs)
+    own = sum(int(expert.own) for expert in loaded.mixtures[0].experts)
+    assert own == len(case.inputs) + len(inputs)
+    after = loaded.predict(inputs)
+    assert bool((after.novelty < before.novelty).all())
+    assert torch.equal(after.mean, before.mean)
+    loaded.save(tmp_path / "more.trustgp")
+    again = trustgp.load(tmp_path / "more.trustgp", case.network)
+    assert torch.equal(again.predict(inputs).variance, after.variance)
+
+
+def test_a_loaded_exact_model_without_its_rows_is_told_what_to_do(fit_case, case, toy, tmp_path):
+    fit_case(budget="none", witness=None).save(tmp_path / "arm.trustgp")
     loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
     with pytest.raises(ValueError, match=r"train=\(inputs, targets\)"):
         loaded.update(new_rows(toy), progress=False)

@@ -60,7 +60,7 @@ def generated(truth: Calibration, rows: int, seed: int = 0, *, heard: bool = Fal
     said, precision = torch.zeros_like(shift), torch.zeros_like(shift)
     if heard:
         said, precision = 2 * torch.randn(rows, generator=generator).double(), uniform(-2, 2).exp()
-    variance = truth.scale(novelty, log_kappa, truth.level[output]) * (epistemic + noise)
+    variance = truth.scale(novelty, log_kappa, truth.level[output].log()) * (epistemic + noise)
     expected, left = pooled(truth, variance, shift, said, precision, truth.trust[output])
     variance = left * variance + truth.excess * (1 - truth.shift) ** 2 * expected.square()
     residual = truth.shift * expected + variance.sqrt() * torch.randn(rows, generator=generator).double()
@@ -115,7 +115,7 @@ def test_scale_is_the_formula(fade, onset, level, novelty, kappa, reach):
     found = calibration(fade, onset, reach=reach).scale(
         torch.tensor(novelty, dtype=torch.float64),
         torch.tensor(math.log(kappa), dtype=torch.float64),
-        torch.tensor(level, dtype=torch.float64),
+        torch.tensor(math.log(level), dtype=torch.float64),
     )
     assert float(found) == pytest.approx(
         calibrated_scale(fade, onset, level, novelty, kappa, reach), rel=1e-10
@@ -124,7 +124,7 @@ def test_scale_is_the_formula(fade, onset, level, novelty, kappa, reach):
 
 def test_scale_is_kappa_on_the_data_and_one_far_away():
     novelty = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    found = calibration().scale(novelty, torch.tensor(math.log(0.2), dtype=torch.float64), torch.ones(()))
+    found = calibration().scale(novelty, torch.tensor(math.log(0.2), dtype=torch.float64), torch.zeros(()))
     expected = torch.tensor([0.2, 1.0], dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
 
@@ -234,7 +234,9 @@ def test_held_out_rows_speak_up_to_the_novelty_of_most_of_them():
 def test_what_was_fitted_near_the_data_fades_far_away():
     small = calibration(level=(0.01, 0.01), reach=0.05)
     zero, level = torch.zeros((), dtype=torch.float64), torch.tensor(0.01, dtype=torch.float64)
-    near, far = (float(small.scale(torch.tensor(nu, dtype=torch.float64), zero, level)) for nu in (0.01, 0.5))
+    near, far = (
+        float(small.scale(torch.tensor(nu, dtype=torch.float64), zero, level.log())) for nu in (0.01, 0.5)
+    )
     assert near < 0.015
     assert far > 0.7
 

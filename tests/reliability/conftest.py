@@ -43,12 +43,12 @@ def span_file(tmp_path_factory) -> Saved:
 
 @pytest.fixture(scope="session")
 def witness_file(tmp_path_factory) -> Saved:
-    """Experts and a witness of a few cells: about 50 KB."""
+    """Experts and a witness of a few cells: about 30 KB."""
     network, x, y = trained(60, dtype=torch.float32)
     path = tmp_path_factory.mktemp("witness") / "model.trustgp"
     model = quiet_fit(network, (x, y), num_experts=2, witness=trustgp.Witness(rows=20))
     assert model.witness is not None
-    assert len(model.witness.cells) > 2
+    assert len(model.witness.sizes) > 2
     model.save(path)
     return Saved(path, network, x)
 

@@ -144,9 +144,9 @@ SPAN = {
 }
 
 
-def other_half(flat):
-    """A triangle of another size."""
-    return torch.cat([flat, flat[:1]])
+def twice_own(rows):
+    """The first row, which is one cell's own, in the place of all others."""
+    return rows[:1].expand_as(rows).clone()
 
 
 WIT = "witness."
@@ -158,45 +158,46 @@ WITNESS = {
     },
     **{
         f"missing-{name}": (drop(WIT + name), WIT + name)
-        for name in ("sizes", "centre", "scale", "kappa", "tau", "inputs", "weights", "factor", "spread")
+        for name in ("sizes", "centre", "level", "points", "targets", "spread", "neighbours")
     },
     "dtype-rows": (put(WIT + "rows", lambda v: v.double()), WIT + "rows"),
-    "dtype-inputs": (put(WIT + "inputs", lambda v: v.float()), WIT + "inputs"),
+    **{f"dtype-{name}": (put(WIT + name, lambda v: v.half()), WIT + name) for name in ("points", "targets")},
     "dtype-size": (put(WIT + "size", lambda v: v.double()), WIT + "size"),
     "shape-offset": (put(WIT + "offset", lambda v: v[:1].clone()), WIT + "offset"),
     "shape-floor": (put(WIT + "floor", lambda v: v[:1].clone()), WIT + "floor"),
     "shape-length": (put(WIT + "length", lambda v: v[None].clone()), WIT + "length"),
-    "shape-scale": (put(WIT + "scale", lambda v: v[:-1].clone()), WIT + "scale"),
+    "shape-level": (put(WIT + "level", lambda v: v[:-1].clone()), WIT + "level"),
     "shape-centre": (put(WIT + "centre", lambda v: v[:, :1].contiguous()), WIT + "centre"),
-    "shape-inputs": (put(WIT + "inputs", lambda v: v[:, :1].contiguous()), WIT + "inputs"),
-    "shape-weights": (put(WIT + "weights", lambda v: v[:-1].clone()), WIT + "weights"),
-    "shape-factor": (put(WIT + "factor", other_half), WIT + "factor"),
+    "shape-points": (put(WIT + "points", lambda v: v[:, :1].contiguous()), WIT + "points"),
+    "shape-targets": (put(WIT + "targets", lambda v: v[:-1].clone()), WIT + "targets"),
     "no-cell": (put(WIT + "centroids", lambda v: v[:0].clone()), WIT + "centroids"),
     "no-input": (put(WIT + "centroids", lambda v: v[:, :0].clone()), WIT + "centroids"),
-    "one-cell-more": (put(WIT + "centroids", lambda v: torch.cat([v, v[:1]])), WIT + "sizes"),
+    "one-cell-more": (put(WIT + "centroids", lambda v: torch.cat([v, v[:1]])), WIT + "level"),
     **{
         f"nan-{name}": (at(WIT + name, 0, torch.nan), WIT + name)
-        for name in ("offset", "centroids", "length", "floor", "centre", "inputs", "weights", "factor")
+        for name in ("offset", "centroids", "length", "floor", "centre", "points", "targets")
     },
     **{
         f"inf-{name}": (at(WIT + name, 0, torch.inf), WIT + name)
-        for name in ("spread", "ratio", "reach", "scale", "kappa", "tau")
+        for name in ("spread", "ratio", "reach", "level")
     },
     **{
         f"negative-{name}": (at(WIT + name, 0, -1.0), WIT + name)
-        for name in ("spread", "length", "ratio", "reach", "floor", "scale", "kappa", "tau", "factor")
+        for name in ("spread", "length", "ratio", "reach", "floor", "level")
     },
     **{
         f"zero-{name}": (at(WIT + name, 0, 0), WIT + name)
-        for name in ("spread", "length", "size", "reach", "scale", "kappa", "tau", "factor")
+        for name in ("spread", "length", "size", "neighbours", "reach", "level")
     },
-    "last-pivot": (at(WIT + "factor", -1, 0.0), WIT + "factor"),
+    "ratio-singular": (at(WIT + "ratio", 0, 1e-12), WIT + "ratio"),
+    "point-beyond": (at(WIT + "points", 0, 1e36), WIT + "points"),
+    "row-of-two-cells": (put(WIT + "rows", twice_own), WIT + "rows"),
     "reach-beyond": (at(WIT + "reach", 0, 1.5), WIT + "reach"),
     "row-beyond": (at(WIT + "rows", 0, 60), WIT + "rows"),
     "row-below": (at(WIT + "rows", 0, -1), WIT + "rows"),
     "own-beyond": (at(WIT + "own", 0, 61), WIT + "sizes"),
     "own-below": (at(WIT + "own", 0, -1), WIT + "sizes"),
-    "own-nothing": (put(WIT + "own", torch.zeros_like), WIT + "sizes"),
+    "own-nothing": (at(WIT + "own", 0, 0), WIT + "own"),
     "sizes-negative": (at(WIT + "sizes", 0, -1), WIT + "sizes"),
     "sizes-other": (at(WIT + "sizes", 0, 60), WIT + "rows"),
     "trust-negative": (at("calibration.0.trust", 0, -0.5), "calibration.0.trust"),
@@ -228,7 +229,7 @@ def test_a_witness_made_for_other_inputs_is_refused_when_it_is_asked(witness_fil
     def narrower(tensors):
         for name in ("offset", "spread"):
             tensors[WIT + name] = tensors[WIT + name][:1].clone()
-        for name in ("centroids", "inputs"):
+        for name in ("centroids", "points"):
             tensors[WIT + name] = tensors[WIT + name][:, :1].contiguous()
 
     path = forge_tensors(witness_file.path, tmp_path / "forged.trustgp", narrower)
@@ -240,7 +241,7 @@ def test_a_witness_made_for_other_inputs_is_refused_when_it_is_asked(witness_fil
 @pytest.mark.parametrize("value", [1e-300, 1e300])
 def test_numbers_of_a_witness_that_are_absurd_but_allowed_give_no_nan(witness_file, tmp_path, value):
     with Many() as check:
-        for name in ("length", "spread", "floor", "scale", "kappa", "tau", "ratio"):
+        for name in ("length", "spread", "floor", "level"):
             with check(name):
                 change = put(WIT + name, lambda v: torch.full_like(v, value))
                 path = forge_tensors(witness_file.path, tmp_path / "f", change)
@@ -280,6 +281,7 @@ def _tangents(kind="LayerFactors", **settings):
     return {"kind": kind, "settings": settings}
 
 
+SETTING = trustgp.Witness().settings()
 TEXTS = {
     "unknown-tangents": {"tangents": _tangents("Mystery")},
     "unknown-likelihood": {"likelihood": {"kind": "Mystery", "settings": {}}},
@@ -306,10 +308,10 @@ TEXTS = {
     "outputs-unknown": {"outputs": "all"},
     "network-number": {"network": 0},
     "witness-number": {"witness": 5},
-    "witness-unknown-setting": {"witness": {"rows": 750, "strangers": 2, "most_inputs": 64, "power": 3}},
-    "witness-text": {"witness": {"rows": "many", "strangers": 2, "most_inputs": 64}},
-    "witness-bool": {"witness": {"rows": 750, "strangers": True, "most_inputs": 64}},
-    "witness-nothing": {"witness": {"rows": 0, "strangers": 2, "most_inputs": 64}},
+    "witness-unknown-setting": {"witness": {**SETTING, "power": 3}},
+    "witness-text": {"witness": {**SETTING, "rows": "many"}},
+    "witness-bool": {"witness": {**SETTING, "strangers": True}},
+    "witness-nothing": {"witness": {**SETTING, "rows": 0}},
 }
 
 
@@ -340,7 +342,8 @@ def _entry(name, **values):
 
 
 HEADERS = {
-    "future": (_metadata(version="2"), "newer trustgp"),
+    "future": (_metadata(version="3"), "newer trustgp"),
+    "past": (_metadata(version="1"), "written by trustgp 0.1"),
     "version-zero": (_metadata(version="0"), "version 0"),
     "version-text": (_metadata(version="one"), "not a trustgp file"),
     "other-kind": (_metadata(format="trustgp-expert"), "trustgp-expert"),

@@ -18,7 +18,7 @@ KIND = "trustgp-model"
 
 
 def _metadata() -> dict:
-    return {"format": KIND, "version": "1", "sha256": ZEROS, "text": "{}"}
+    return {"format": KIND, "version": "2", "sha256": ZEROS, "text": "{}"}
 
 
 def _table(extra: str) -> bytes:

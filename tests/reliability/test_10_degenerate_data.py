@@ -323,7 +323,7 @@ def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
     from trustgp.experts import posteriors
 
     x, y = rows(30)
-    model = quiet_fit(train(mlp(2, 6, 2), x, y), (x, y))
+    model = quiet_fit(train(mlp(2, 6, 2), x, y), (x, y), budget="none")
 
     def spoiled(prior, cross, factor):
         unit = 0.5 * prior

@@ -77,7 +77,7 @@ def test_the_others_are_what_they_would_be_otherwise(data, break_one, kind, mode
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_answers_with_the_prior_variance(data, break_one, kind):
     break_one(trustgp.FactorisationError("made to fail"))
-    model, _ = failing_fit(data, tangents=KINDS[kind], witness=None)
+    model, _ = failing_fit(data, tangents=KINDS[kind], witness=None, outputs="shared")
     network, x, _ = data
     prediction = model.predict(x)
     there = prediction.expert == VICTIM

@@ -21,7 +21,6 @@ from pathlib import Path
 import sympy, sklearn.cluster, torch.fx.experimental.symbolic_shapes, torch._decomp.decompositions_for_jvp
 import torch, trustgp, trustgp.api
 from trustgp.fitting import solve as solving
-from trustgp.data.quantities import Budget
 from reliability.helpers import finished, killed_when, mlp, quiet_fit, rows
 
 network, (x, y) = mlp(3, 16, 2), rows(500, inputs=3)
@@ -30,7 +29,7 @@ modes = {
     "separate": {"outputs": "separate", "num_experts": 6, "witness": None},
     "groups": {"groups": torch.arange(500) // 20, "num_experts": 10, "witness": None},
     "budget": {
-        "budget": Budget(300 * 1024, during_fit=True),
+        "budget": "300 KiB",
         "validation": rows(100, inputs=3, seed=1),
         "outputs": "pseudo",
         "num_experts": 10,

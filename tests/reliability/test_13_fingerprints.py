@@ -46,8 +46,8 @@ def _changed(tensor, place):
 SETTINGS = {
     "seed": ({"seed": 1}, "seed"),
     "experts": ({"num_experts": 4}, "experts"),
-    "outputs": ({"outputs": "pseudo"}, "outputs"),
-    "tangents": ({"tangents": trustgp.JacobianRows()}, "tangents"),
+    "outputs": ({"outputs": "shared"}, "outputs"),
+    "tangents": ({"tangents": trustgp.LayerFactors()}, "tangents"),
     "parameters": ({"tangents": trustgp.LayerFactors(parameters="last")}, "tangents, names"),
     "neighbours": ({"patchwork": trustgp.Patchwork(neighbours=1)}, "patchwork"),
     "fraction": ({"patchwork": trustgp.Patchwork(fraction=0.2)}, "patchwork"),

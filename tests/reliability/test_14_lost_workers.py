@@ -213,7 +213,7 @@ def test_a_worker_that_raises_ends_the_fit_with_an_error_that_names_the_expert(d
     data = rows(240, inputs=3)
     assert float(data[0][:, 0].max()) > 1.9
     with pytest.raises(KeyError, match="a mistake") as caught:
-        quiet_fit(fussy_network(), data, num_experts=EXPERTS, executor=distant, witness=None)
+        quiet_fit(fussy_network(), data, num_experts=EXPERTS, executor=distant, witness=None, budget="none")
     (note,) = caught.value.__notes__
     assert re.search(r"in expert \d+", note)
 

@@ -31,7 +31,12 @@ class Counting(nn.Module):
 def fitted(network: nn.Module, tangents) -> trustgp.UncertaintyModel:
     inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
     targets = inputs.sum(1, keepdim=True).sin().expand(-1, network.body[2].out_features)
-    options = {"validation": (inputs[:20], targets[:20]), "num_experts": 2, "progress": False}
+    options = {
+        "validation": (inputs[:20], targets[:20]),
+        "num_experts": 2,
+        "progress": False,
+        "outputs": "shared",
+    }
     return trustgp.fit(network.eval(), (inputs, targets), tangents=tangents, **options)
 
 

@@ -31,12 +31,7 @@ def test_the_table_is_read_back_to_the_bit(state, toy):
     assert again.nbytes == state.nbytes
 
 
-def test_of_a_factor_only_its_triangle_is_kept(state):
-    sizes = [len(cell.rows) for cell in state.cells]
-    assert len(witness_tensors(state)["factor"]) == sum(m * (m + 1) // 2 for m in sizes)
-
-
-@pytest.mark.parametrize("name", ["offset", "centroids", "length", "size", "reach", "floor", "sizes", "tau"])
+@pytest.mark.parametrize("name", ["offset", "centroids", "length", "neighbours", "floor", "sizes", "level"])
 def test_a_tensor_that_is_missing_is_named(state, name):
     table = witness_tensors(state)
     del table[name]

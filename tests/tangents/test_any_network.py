@@ -15,7 +15,7 @@ from torch.nn.utils import prune
 from zoo import Encoder, Head, LastStep, Wrapped, make, portions, seeded
 
 import trustgp
-from trustgp import ArtifactError, JacobianRows, LayerFactors, Sketch, Threads
+from trustgp import ArtifactError, JacobianRows, Sketch, Threads
 from trustgp.data.trees import count, map_tensors, take
 from trustgp.tangents import output_mixes
 from trustgp.tangents.network import TangentNetwork, prepare
@@ -494,11 +494,11 @@ def wide():
         (
             lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)),
             (3,),
-            LayerFactors(),
-            "factorises",
+            JacobianRows(),
+            "only 26 gradients",
         ),
-        (lambda: Head(nn.Conv2d(2, 4, 3), channels=4), (2, 6, 6), JacobianRows(), "only 172 gradients"),
-        (wide, (2, 6, 6), Sketch(), "Conv2d, and a row has 10532 gradients"),
+        (lambda: Head(nn.Conv2d(2, 4, 3), channels=4), (2, 6, 6), JacobianRows(), "only 86 gradients"),
+        (wide, (2, 6, 6), Sketch(512), "a row has 5266 gradients"),
     ],
 )
 def test_what_is_chosen_is_said_with_its_memory_and_time(build, shape, chosen, why, caplog):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-_ALLOWED = 'write bytes, a text like "64 MiB" or "2 GB", a time like "2 ms", or "64 MiB, 2 ms".'
+_ALLOWED = 'write bytes, a text like "64 MiB" or "2 GB", a time like "2 ms", "64 MiB, 2 ms", or "none".'
+EXACT = "none"  # instead of a budget: experts that keep all they know, however large that is
 _QUANTITY = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Zµ]+)\s*")
 
 
@@ -18,19 +19,17 @@ class Budget:
 
     size: int | None = None  # bytes; None: any
     seconds: float | None = None  # of a prediction for one row; None: any
-    # Whether experts keep to it while they are fitted, also where a smaller form of a whole model could be
-    # had: for studies of just that, and where a second fit would take too long.
-    during_fit: bool = False
+    exact: bool = False  # whether experts keep all they know, exactly; else a model is light
 
     def __str__(self) -> str:
         said = [] if self.size is None else [size_text(self.size)]
         said += [] if self.seconds is None else [f"{1e3 * self.seconds:g} ms"]
         return " and ".join(said) or "no limit"
 
-    def allows(self, size: int, seconds: float) -> bool:
-        """Whether a model that takes so much stays within it."""
+    def allows(self, size: int, seconds: float | None = None) -> bool:
+        """Whether a model that takes so much stays within it; without a time: as far as its size goes."""
         small = self.size is None or size <= self.size
-        return small and (self.seconds is None or seconds <= self.seconds)
+        return small and (self.seconds is None or seconds is None or seconds <= self.seconds)
 
 
 BudgetText = int | str | Sequence[int | str] | Budget | None
@@ -41,6 +40,8 @@ def parse_budget(value: BudgetText, *, name: str) -> Budget:
     """A budget from bytes, a text like "64 MiB", "2 ms" or "64 MiB, 2 ms", or several of these."""
     if value is None or isinstance(value, Budget):
         return value or Budget()
+    if value == EXACT:
+        return Budget(exact=True)
     parts = [value] if isinstance(value, int) else value.split(",") if isinstance(value, str) else list(value)
     sizes, times = [], []
     for part in parts:

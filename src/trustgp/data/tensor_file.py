@@ -25,7 +25,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-VERSION = 1
+VERSION = 2
+READERS = {1: "0.1"}  # releases that read files of versions before
 LONGEST_HEADER = 2**19  # bytes; a kernel has a few dozen tensors however many experts it has
 PART = ".part"  # ends the name of a file that is being written
 _ZEROS = "0" * 64
@@ -123,6 +124,11 @@ def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]
             raise ArtifactError(f"{path}: holds a '{found}', not a '{kind}'.")
         if version < 1:
             raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
+        if version in READERS:
+            raise ArtifactError(
+                f"{path}: written by trustgp {READERS[version]}, whose models were many times as large; that "
+                f"release reads it (pip install 'trustgp=={READERS[version]}.*'), or fit again with this one."
+            )
         if version > VERSION:
             raise ArtifactError(
                 f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "

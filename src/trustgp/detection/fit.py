@@ -12,7 +12,7 @@ from ..data.quantities import parse_budget
 from ..data.user_warnings import warn_user
 from ..experts.witness import Witness
 from ..fitting.options import FitOptions
-from ..fitting.tune import fit_within_budget
+from ..fitting.pipeline import fit_model
 from ..likelihoods import Finding
 from ..model import UncertaintyModel
 from ..tangents.modules import clone_module, unwrap
@@ -63,7 +63,7 @@ def fit_detector(network: Any, train: Any, settings: Detection, **given: Any) ->
     rows = _rows(detector, names, scenes, settings, "train")
     told = _rows(detector, names, held, settings, "the held-out pictures")
     options = replace(options, tangents=tangents, validation=(told.inputs, told.labels), device=None)
-    finding = fit_within_budget(tail, (rows.inputs, rows.labels), options)
+    finding = fit_model(tail, (rows.inputs, rows.labels), options)
     finding = replace(finding, training=None)  # rows to add to, each with all that the detector saw
     edges = Edges.fit(told.errors[told.found], finding.held_scores[told.found])
     scores = finding.held_scores[told.sure].double()

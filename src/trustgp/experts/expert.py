@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +17,7 @@ from ..math.evidence import Prior, pooled_evidence
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
 from .neighbours import RowQuota
-from .posteriors import Posterior, PriorPosterior, Sizes
+from .posteriors import Posterior, PriorPosterior, SpanPosterior
 from .system import by_columns, select_rows
 
 PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found
@@ -47,13 +45,9 @@ class Expert:
         """Whether it could not be solved and answers with the prior."""
         return self.posterior.failed
 
-    def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> Expert:
-        """With fewer rows, fewer directions, shorter numbers; `pack` stores features."""
-        posterior, kept = self.posterior.shrink(sizes, pack)
-        if kept is None:
-            return replace(self, posterior=posterior)
-        kept = kept.to(self.rows.device)
-        return replace(self, rows=self.rows[kept], own=(kept < self.own).sum().cpu(), posterior=posterior)
+    def leading(self, most: int | None) -> Expert:
+        """With at most so many directions, where it keeps directions; None: all."""
+        return replace(self, posterior=self.posterior.leading(most))
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,7 @@ class Problem:
     linear: Tensor | None = None  # J theta of all rows [n, C], float64; None: made when it is needed
     blend: Tensor | None = None  # combinations of outputs that are learnt [C, B]; None: those it serves
     prior: Prior | None = None  # the scale and noise ratio of all experts; None: each finds its own
+    rank: int | None = None  # the most directions that an expert keeps; None: all
 
     def residual_at(self, rows: Tensor) -> Tensor:
         """r of some rows, shape [m, B]."""
@@ -146,7 +141,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     expert = Expert(
         rows=rows.held,
         own=torch.tensor(len(rows.kept)),
-        posterior=solution.posterior,
+        posterior=solution.posterior.leading(problem.rank),
         scale=scale,
         noise=noise,
         kappa=ratios[: len(task.own)].mean(dim=0).clamp_min(LEAST_KAPPA),
@@ -172,6 +167,35 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     }
     held_out = {name: value[kept] for name, value in every.items()}
     return Solved(expert, CalibrationRows.of(problem.outputs, **held_out))
+
+
+@torch.no_grad()
+def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, rank: int | None) -> Expert:
+    """A light expert with rows of its own added, `own` among new ones whose numbers begin at `first`.
+
+    The leave-one-out scale is the mean over all its own rows: each new one is predicted before it is added.
+    """
+    if not isinstance(expert.posterior, SpanPosterior):  # it could not be solved: nothing is added
+        return expert
+    posterior = expert.posterior
+    features = features_at(problem.tangents, problem.rows, own, posterior.columns, None)
+    residual, said = problem.residual_at(own), posterior(features)
+    amplitude = amplitudes(problem.tangents, features, blended=problem.blend is not None)
+    variance = said.unit[:, None] * amplitude * expert.scale + expert.noise
+    ratios = (residual - said.residual_mean).square() / variance
+    before = expert.own.to(ratios)
+    tau = (expert.noise / expert.scale).mean()  # of several outputs about: each has its own amplitude
+    phi = features.explicit()
+    assert phi is not None, "a light expert has explicit features"
+    more = posterior.extended(phi, residual, tau).leading(rank)
+    held, mine = expert.rows, int(expert.own)
+    return replace(
+        expert,
+        rows=torch.cat([held[:mine], own.to(held) + first, held[mine:]]),
+        own=expert.own + len(own),
+        posterior=more,
+        kappa=(before * expert.kappa + ratios.sum(dim=0)) / (before + len(own)),
+    )
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:

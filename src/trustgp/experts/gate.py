@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..data.chunking import at_once, evenly
 from ..math.low_rank import principal_components
-from ..math.posterior import projected
 from ..tangents.base import Features
-from .posteriors import Sizes, chosen_rows
+from ..tangents.rows import RowFeatures
 
 DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
+FEW = 2**18  # differences that are made at once: in few operations, where these are what takes time
 HALVED = 4096  # rows from which the two halves of an oversized expert are found
 OVERSIZE = 2.0  # an expert above so many times the target is split: it would dominate time and memory
 ROUNDS = 8  # of splitting, at most: rows move between the experts after each
@@ -65,28 +65,9 @@ class Projection:
     def __call__(self, features: Features) -> Tensor:
         if self.features is not None:
             return features.gram(self.features) @ self.directions - self.offset
-        phi = features.explicit()
+        phi = features.wide if isinstance(features, RowFeatures) else features.explicit()
         assert phi is not None
-        return phi.double() @ self.directions - self.offset
-
-    def shrink(self, sizes: Sizes) -> Projection:
-        r"""From fewer rows of the subset S, if it holds any: the components of S are fitted by least squares.
-
-        .. math:: \min_{A', o'} | K_{SS'} A' - 1 o'^\top - Z |^2, \qquad Z = K_{SS} A - 1 o^\top
-        """
-        if self.features is None:
-            return self
-        features, pack = self.features, sizes.packer([self.features])
-        gram = features.gram(features)
-        chosen = chosen_rows(gram, sizes.gate)
-        if len(chosen) == len(gram):
-            return replace(self, features=pack(features))
-        kept = pack(features.take(chosen))
-        places, cross = gram @ self.directions, features.gram(kept)
-        middle, level = places.mean(dim=0), cross.mean(dim=0)
-        # centred: the offset is free
-        directions = projected(cross - level, kept.gram(kept), places - middle)
-        return Projection(kept, directions, self.offset - middle + level @ directions)
+        return torch.addmm(self.offset, phi.double(), self.directions, beta=-1)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a file holds beside the features."""
@@ -111,25 +92,30 @@ class Gate:
             return torch.zeros(len(features), 0, dtype=torch.float64, device=self.centroids.device)
         return self.projection(features)
 
-    def shrink(self, sizes: Sizes) -> Gate:
-        """From fewer rows, or shorter numbers."""
-        return self if self.projection is None else replace(self, projection=self.projection.shrink(sizes))
+
+def nearest(points: Tensor, centroids: Tensor) -> Tensor:
+    """The nearest centroid of each point [n]; ties go to the first."""
+    parts = [distances.argmin(dim=1) for distances in _in_lots(points, centroids)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     """Nearest and second-nearest centroid of each point, [n] each; ties go to the first, a single is both."""
-    nearest, second = [], []
+    first, second = [], []
     for distances in _in_lots(points, centroids):
-        nearest.append(distances.argmin(dim=1))
+        first.append(distances.argmin(dim=1))
         if len(centroids) > 1:
-            distances.scatter_(1, nearest[-1][:, None], torch.inf)
+            distances.scatter_(1, first[-1][:, None], torch.inf)
         second.append(distances.argmin(dim=1))
-    return torch.cat(nearest), torch.cat(second)
+    return torch.cat(first), torch.cat(second)
 
 
 def _in_lots(points: Tensor, centroids: Tensor) -> Iterator[Tensor]:
-    """Squared distances [., M] of one lot of points after another, as many as may stand side by side."""
+    """Distances [., M], or their squares, of one lot of points after another, as many as fit together."""
     size = max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
+    if points.numel() * len(centroids) <= FEW:
+        yield torch.cdist(points, centroids, compute_mode="donot_use_mm_for_euclid_dist")
+        return
     for lot in points.split(size):
         total = lot.new_zeros(len(lot), len(centroids))
         # the direct difference keeps equal points at equal distances, the expansion of cdist may not
@@ -155,7 +141,7 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
     """
     centroids = _kmeans(subset, num_experts, seed)
     for most in [2 * num_experts] * ROUNDS + [0]:
-        labels = torch.cat([distances.argmin(dim=1) for distances in _in_lots(points, centroids)])
+        labels = nearest(points, centroids)
         sizes = torch.bincount(labels, minlength=len(centroids)).tolist()
         cells = {i: rows for i, rows in enumerate(labels.argsort(stable=True).split(sizes)) if len(rows)}
         filled = len(cells)
@@ -182,7 +168,7 @@ def _split(
             sizes[largest] = 0
             continue
         del cells[largest], sizes[largest]
-        nearer = nearest_two(points[rows], halves)[0]
+        nearer = nearest(points[rows], halves)
         for number, half in enumerate(halves):
             mine = cells[len(places)] = rows[nearer == number]
             sizes[len(places)] = len(mine)
@@ -215,7 +201,7 @@ class Partition:
 
     def extend(self, points: Tensor) -> Partition:
         """The partition with further rows, whose components are given; the experts stay as they are."""
-        nearest = nearest_two(points, self.gate.centroids)[0].cpu()
+        found = nearest(points, self.gate.centroids).cpu()
         return replace(
-            self, points=torch.cat([self.points, points.cpu()]), nearest=torch.cat([self.nearest, nearest])
+            self, points=torch.cat([self.points, points.cpu()]), nearest=torch.cat([self.nearest, found])
         )

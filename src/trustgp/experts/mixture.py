@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -15,8 +17,8 @@ from ..math.calibration import CalibrationRows
 from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
-from .gate import Gate, nearest_two
-from .posteriors import Sizes, log_kappas, with_posteriors
+from .gate import Gate, nearest
+from .posteriors import log_kappas
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,17 @@ class LatentPrediction:
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
         """Several lots of rows one after another; with dim=1 the outputs of several mixtures side by side."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in _NAMES})
 
     def finite(self) -> Tensor:
         """Which rows have a finite answer, shape [n]."""
-        answers = (self.epistemic, self.residual_mean, self.witness_mean)
-        return torch.stack([torch.isfinite(value).all(dim=1) for value in answers]).all(dim=0)
+        return torch.isfinite((self.epistemic + self.residual_mean + self.witness_mean).sum(dim=1))
+
+    def all_finite(self) -> bool:
+        """Whether all have, for certain: it is quick to see."""
+        return math.isfinite(float((self.epistemic + self.residual_mean + self.witness_mean).sum()))
 
     def take(self, rows: Tensor) -> LatentPrediction:
         """The answers for some of the rows."""
@@ -62,6 +69,7 @@ class LatentPrediction:
         return CalibrationRows.of(outputs, residual=residual, **values)
 
 
+ONE, NONE = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 _NAMES = [field.name for field in fields(LatentPrediction)]
 
 
@@ -81,13 +89,14 @@ class Mixture:
         """Leave-one-out scales of the experts, steadied where an expert has few rows, shape [M, B]."""
         return log_kappas(self.experts)
 
-    def shrink(self, sizes: Sizes) -> Mixture:
-        """With smaller experts and a smaller gate; no training rows are needed."""
-        lots = [e.posterior.features for e in self.experts if e.posterior.features is not None]
-        pack = sizes.packer(lots)
-        experts = [expert.shrink(sizes, pack) for expert in self.experts]
-        experts = with_posteriors(experts, [expert.posterior for expert in experts], sizes)
-        return replace(self, experts=tuple(experts), gate=self.gate.shrink(sizes))
+    @property
+    def directions(self) -> int:
+        """The most that an expert keeps; 0: experts keep rows."""
+        return max(expert.posterior.directions for expert in self.experts)
+
+    def leading(self, most: int | None) -> Mixture:
+        """With at most so many directions in each expert; None: all."""
+        return replace(self, experts=tuple(expert.leading(most) for expert in self.experts))
 
     @torch.no_grad()
     def raw(self, inputs: Inputs, features: Features | None = None) -> LatentPrediction:
@@ -103,7 +112,7 @@ class Mixture:
         every = torch.arange(n)
         if n <= size or self.tangents.num_columns(expert=False) is not None:
             parts = map_chunks(lambda rows: self._answers(self.tangents(take(inputs, rows))), every, size)
-            return parts[0] if len(parts) == 1 else LatentPrediction.cat(parts)
+            return LatentPrediction.cat(parts)
         labels = torch.cat(
             map_chunks(lambda rows: self._labels(self.tangents(take(inputs, rows))), every, size)
         )
@@ -113,12 +122,28 @@ class Mixture:
         )
         return LatentPrediction.cat(parts).take(order.argsort())
 
+    @cached_property
+    def numbers(self) -> Tensor:
+        """Scale, noise and leave-one-out scale of each expert, shape [M, 3, B]."""
+        columns = [torch.stack([getattr(e, name) for e in self.experts]) for name in ("scale", "noise")]
+        return torch.stack([*columns, self.log_kappa], dim=1)
+
+    @cached_property
+    def each(self) -> list[tuple[Tensor, ...]]:
+        """The same of one expert after another, [1, B] each."""
+        return [numbers.split(1) for numbers in self.numbers]
+
     def _labels(self, features: Features) -> Tensor:
         """Which expert answers for each row, shape [n]."""
-        return nearest_two(self.gate.embed(features), self.gate.centroids)[0]
+        if len(self.experts) == 1:
+            return torch.zeros(len(features), dtype=torch.int64, device=self.tangents.network.device)
+        return nearest(self.gate.embed(features), self.gate.centroids)
 
     def _answers(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
         labels = self._labels(features) if labels is None else labels
+        if len(labels) == 1:
+            number = int(labels)
+            return self._prediction(labels, self.each[number], *self._answer(number, features))
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
         parts = [
@@ -126,31 +151,50 @@ class Mixture:
             for expert, rows in enumerate(order.split(sizes))
             if len(rows)
         ]
-        return LatentPrediction.cat(parts).take(order.argsort())
+        back, numbers = order.argsort(), self.numbers[labels].unbind(dim=1)
+        return self._prediction(labels, numbers, *(torch.cat(lot)[back] for lot in zip(*parts, strict=True)))
 
-    def _answer(self, index: int, features: Features) -> LatentPrediction:
+    def _answer(self, index: int, features: Features) -> tuple[Tensor, ...]:
+        """Variance over s [n], prior [n] and residual mean [n, B] of one expert; where outputs may vary more
+        or less than the average, by how much, too."""
         expert = self.experts[index]
         answer = expert.posterior(features)
-        unit = torch.where(torch.isfinite(answer.unit), answer.unit, torch.nan)  # an overflow is no answer
-        if bool((unit < 0).any()):
+        unit = answer.unit
+        if expert.posterior.signed and bool((unit < 0).any()):
             warnings.warn(
                 f"expert {index}: {int((unit < 0).sum())} of {len(unit)} variances fell below zero by "
                 f"rounding (lowest {float((unit / answer.prior).min()):.1e} of the prior) and were set to 0.",
                 stacklevel=2,
             )
             unit = unit.clamp_min(0.0)
-        known = answer.prior > 0
-        novelty = torch.where(known, unit / torch.where(known, answer.prior, 1.0), 1.0)
-        size, blended = answer.residual_mean.shape, len(expert.scale) < len(self.outputs)
+        found = unit, answer.prior, answer.residual_mean
+        if len(self.tangents.mix) == 1:
+            return found
+        blended = len(expert.scale) < len(self.outputs)
         columns = features.select(expert.posterior.columns)
-        amplitude = amplitudes(self.tangents, columns, blended=blended)
+        return *found, amplitudes(self.tangents, columns, blended=blended)
+
+    @staticmethod
+    def _prediction(
+        labels: Tensor,
+        numbers: Sequence[Tensor],
+        unit: Tensor,
+        prior: Tensor,
+        mean: Tensor,
+        amplitude: Tensor | None = None,
+    ) -> LatentPrediction:
+        """From what the experts `labels` [n] say, and their numbers [n, B] each."""
+        scale, noise, log_kappa = numbers
+        # at most 1; 0 / 0 is no number, which `fmin` passes over: without a gradient nothing is known
+        novelty = torch.fmin(unit / prior, ONE.to(unit.device))
+        nothing = NONE.to(unit.device).expand_as(mean)
         return LatentPrediction(
-            epistemic=unit[:, None] * amplitude * expert.scale,
-            noise=expert.noise.expand(size),
-            log_kappa=self.log_kappa[index].expand(size),
-            residual_mean=answer.residual_mean,
-            novelty=novelty.clamp_max(1.0)[:, None].expand(size),
-            expert=torch.full_like(unit, index, dtype=torch.int64)[:, None],
-            witness_mean=torch.zeros_like(answer.residual_mean),
-            witness_precision=torch.zeros_like(answer.residual_mean),
+            epistemic=unit[:, None] * (scale if amplitude is None else amplitude * scale),
+            noise=noise,
+            log_kappa=log_kappa,
+            residual_mean=mean,
+            novelty=novelty[:, None].expand_as(mean),
+            expert=labels[:, None],
+            witness_mean=nothing,
+            witness_precision=nothing,
         )

@@ -1,46 +1,18 @@
-"""What an expert keeps to answer with, or less of it in a compressed model: one of four states, one call."""
+"""What an expert keeps to answer with: one of three states, one call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ..math import calibration, posterior
-from ..math.evidence import factorise
-from ..math.low_rank import selection_noise
 from ..tangents.base import Features, KernelRows
-from ..tangents.factors import HalfFactors, half_scales
+from ..tangents.rows import RowFeatures
 from .features import NO_COLUMNS
-
-PROBED = 8  # rows of the kernel that are made to see whether it can be read off the factor
-SAME = 1e-9  # of the kernel's mean diagonal
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What is left of a model; None: all."""
-
-    rows: int | None = None  # of an expert, at most
-    rank: int | None = None  # directions of an expert, at most
-    half: bool = False  # whether features and bases are kept in float16, roots in float32
-    gate: int | None = None  # rows of a gate, at most
-    witness: int | None = None  # directions of a cell of the witness, at most; 0: the witness is left out
-
-    def __str__(self) -> str:
-        limits = {field.name: getattr(self, field.name) for field in fields(self)}
-        words = [f"{name}={value}" for name, value in limits.items() if name != "half" and value is not None]
-        return ", ".join([*words, *(["float16"] if self.half else [])]) or "as it is"
-
-    def packer(self, lots: Sequence[Any]) -> Callable[[Any], Any]:
-        """What stores features of rows, given all that are to be stored alike."""
-        if not (self.half and lots):
-            return lambda features: features
-        scales = half_scales(lots)
-        return lambda features: HalfFactors.pack(features, scales)
 
 
 @dataclass(frozen=True)
@@ -62,22 +34,15 @@ class Posterior:
     features: Any  # of the rows that it holds, `KernelRows`; None: it holds none
     columns: Tensor  # the feature columns it keeps; empty: all
     failed = False  # whether there is nothing to answer with but the prior
-
-    @property
-    def size(self) -> int:
-        """How many rows or directions it holds; a limit above changes nothing."""
-        return len(self.weights)
+    signed = False  # whether rounding may take a variance below zero
+    directions = 0  # how many it keeps; 0: it keeps rows, or nothing
 
     def __call__(self, features: Any) -> LatentMoments:
         """About some rows, `Features` of the kind it was made from."""
         raise NotImplementedError
 
-    def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, Tensor | None]:
-        """With less to hold, and which of its rows stay; None: all of them. What was dropped stays away."""
-        return self, None
-
-    def narrowed(self) -> Posterior | None:
-        """With a root in float32, where it has one; None: too much would be lost."""
+    def leading(self, most: int | None) -> Posterior:
+        """With at most so many directions, where it keeps directions: those of which most is known."""
         return self
 
     def tensors(self) -> dict[str, Tensor]:
@@ -89,6 +54,7 @@ class _RowPosterior(Posterior):
     """Answers by the kernel with the rows that it holds."""
 
     columns = NO_COLUMNS
+    signed = True
 
     def __call__(self, features: KernelRows) -> LatentMoments:
         cross, prior = features.gram(self.features), features.diag()
@@ -112,37 +78,8 @@ class GramPosterior(_RowPosterior):
 
     def whitening(self) -> Tensor:
         """W = L^-1 such that |W k(x)|^2 is what the rows take from the prior, shape [m, m], float64."""
-        eye = torch.eye(self.size, dtype=torch.float64, device=self.factor.device)
+        eye = torch.eye(len(self.weights), dtype=torch.float64, device=self.factor.device)
         return torch.linalg.solve_triangular(self.factor.double(), eye, upper=False)
-
-    def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, Tensor]:
-        """The rows that tell most, for the variance; all of them, through those, for the mean."""
-        noisy = self.factor @ self.factor.T  # K + N
-        gram = noiseless_gram(self.features, noisy)
-        chosen = chosen_rows(gram, sizes.rows)
-        features = pack(self.features.take(chosen))
-        apart, rounded = gram[chosen], gram[chosen][:, chosen]
-        noise = noisy[chosen][:, chosen] - rounded
-        if sizes.half:  # what rounding has moved a row by counts as noise
-            apart, rounded = features.gram(self.features), features.gram(features)
-            here = apart[torch.arange(len(chosen), device=chosen.device), chosen]
-            shifted = gram.diagonal()[chosen] + rounded.diagonal() - 2.0 * here
-            noise.diagonal().add_(shifted.clamp_min(0.0))
-        factor, _ = factorise(rounded + noise, 0.0)
-        if len(chosen) == len(gram):
-            weights = torch.cholesky_solve(noisy @ self.weights, factor)
-        else:
-            weights = posterior.projected(apart.T, rounded, gram @ self.weights)
-        if sizes.rank is None:
-            return GramPosterior(features, factor, weights), chosen
-        return RootPosterior(features, posterior.low_rank_root(factor, rounded, sizes.rank), weights), chosen
-
-    def rooted(self, most: int | None) -> RootPosterior:
-        """The same rows and mean with at most so many directions in place of the factor; None: all."""
-        if most is None or most >= self.size:
-            return RootPosterior(self.features, self.whitening().T, self.weights)
-        gram = noiseless_gram(self.features, self.factor @ self.factor.T)
-        return RootPosterior(self.features, posterior.low_rank_root(self.factor, gram, most), self.weights)
 
     def tensors(self) -> dict[str, Tensor]:
         """Of the factor its triangle."""
@@ -151,70 +88,54 @@ class GramPosterior(_RowPosterior):
 
 
 @dataclass(frozen=True)
-class RootPosterior(_RowPosterior):
-    """Keeps the rows' features and few directions, in place of a factor: of a compressed expert."""
-
-    features: Any  # of the m rows, `KernelRows`
-    root: Tensor  # R with R R^T <= (K + N)^-1 [m, r], float64 or float32
-    weights: Tensor  # [m, B], float64
-
-    def _variance(self, prior: Tensor, cross: Tensor) -> Tensor:
-        return posterior.root_variance(prior, cross, self.root)
-
-    def whitening(self) -> Tensor:
-        """W = R^T, as above, shape [r, m]."""
-        return self.root.T.double()
-
-    def rooted(self, most: int | None) -> RootPosterior:
-        """Itself, as `shrink`."""
-        return self
-
-    def narrowed(self) -> Self | None:
-        """Its root in float32, where that takes next to nothing from the variance."""
-        root = posterior.narrowed(self.root, self.features.gram(self.features))
-        return None if root is None else replace(self, root=root)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Of the root its rank besides."""
-        ranks = torch.tensor([self.root.shape[1]], dtype=torch.int64)
-        return {"ranks": ranks, "root": self.root.flatten(), "weights": self.weights}
-
-
-@dataclass(frozen=True)
 class SpanPosterior(Posterior):
     """Keeps a basis of the rows' span: for explicit features."""
 
     columns: Tensor  # the feature columns it keeps; empty: all
-    basis: Tensor  # V [d, r], in the network's precision, or in float16 where it was compressed
+    basis: Tensor  # V [d, r], in the network's precision
     shrinkage: Tensor  # tau / (lambda + tau) [r]
     weights: Tensor  # Phi^T (K + tau I)^-1 r [d, B]
     features = None
 
     @property
-    def size(self) -> int:
-        """Directions."""
+    def directions(self) -> int:
+        """r."""
         return len(self.shrinkage)
 
     def __call__(self, features: Features) -> LatentMoments:
-        phi = features.select(self.columns).explicit()
+        features = features.select(self.columns)
+        phi = features.explicit()
         if phi is None:
             raise TypeError("this expert was made from explicit features and is asked about others.")
-        phi = phi.double()
-        unit = posterior.span_variance(phi, self.basis.double(), self.shrinkage)
-        return LatentMoments(unit, phi.square().sum(dim=1), phi @ self.weights)
+        basis, wide = self.basis, features.wide if isinstance(features, RowFeatures) else phi.double()
+        if phi.is_cuda:  # where products may be short, they are made long
+            phi, basis = wide, basis.double()
+        unit = posterior.span_variance(phi, basis, self.shrinkage)
+        return LatentMoments(unit, wide.square().sum(dim=1), wide @ self.weights)
 
-    def shrink(self, sizes: Sizes, pack: Callable[[Any], Any]) -> tuple[Posterior, None]:
-        """The directions of which most is known; the others count as unknown, so the variance grows."""
-        most = min(limit for limit in (sizes.rows, sizes.rank, self.size) if limit is not None)
+    def extended(self, phi: Tensor, residual: Tensor, tau: Tensor) -> Self:
+        r"""With more rows, features [k, d] and r [k, B], at the noise ratio at which it was solved.
+
+        What rows tell adds up: :math:`\sum \phi \phi^\top = V \Lambda V^\top` and :math:`\sum \phi r` are
+        read off the basis and the weights, and get the new rows' share.
+        """
+        phi, old, weights = phi.double(), self.basis.double(), self.weights
+        known = 1.0 / self.shrinkage.clamp_min(torch.finfo(torch.float64).tiny) - 1.0  # lambda / tau
+        told = weights + old @ (known[:, None] * (old.T @ weights)) + phi.T @ residual / tau
+        basis, shrinkage = posterior.span(torch.cat([(known * tau).sqrt()[:, None] * old.T, phi]), tau)
+        weights = told - basis @ ((1.0 - shrinkage)[:, None] * (basis.T @ told))
+        return replace(self, basis=basis.to(self.basis.dtype), shrinkage=shrinkage, weights=weights)
+
+    def leading(self, most: int | None) -> Self:
+        if most is None or most >= self.directions:
+            return self
         kept = self.shrinkage.argsort(stable=True)[:most].sort().values
-        basis = self.basis[:, kept]
-        basis = basis.half() if sizes.half else basis
-        return replace(self, basis=basis, shrinkage=self.shrinkage[kept]), None
+        return replace(self, basis=self.basis[:, kept].clone(), shrinkage=self.shrinkage[kept])
 
     def tensors(self) -> dict[str, Tensor]:
         """Of the basis its rank besides."""
         return {
-            "ranks": torch.tensor([self.size], dtype=torch.int64),
+            "ranks": torch.tensor([self.directions], dtype=torch.int64),
             "columns": self.columns.cpu(),
             "basis": self.basis.flatten(),
             "shrink": self.shrinkage,
@@ -234,31 +155,6 @@ class PriorPosterior(Posterior):
     def __call__(self, features: KernelRows) -> LatentMoments:
         prior = features.diag()
         return LatentMoments(prior, prior, prior.new_zeros(len(features), self.weights.shape[1]))
-
-
-def noiseless_gram(rows: KernelRows, noisy: Tensor) -> Tensor:
-    """K of some rows, shape [m, m]: K + N less N where that is diagonal, else made again."""
-    diag, some = rows.diag(), torch.arange(min(PROBED, len(noisy)), device=noisy.device)
-    gram = noisy.clone()
-    gram.diagonal().copy_(diag)
-    probe = rows.take(some).gram(rows)
-    if bool(((probe - gram[some]).abs() <= SAME * diag.mean()).all()):
-        return gram
-    return rows.gram(rows)
-
-
-def chosen_rows(gram: Tensor, most: int | None) -> Tensor:
-    """At most so many rows, those that tell most given those before, in ascending order: own rows first."""
-    if most is None or most >= len(gram):
-        return torch.arange(len(gram), device=gram.device)
-    return posterior.variance_reduction_rows(gram, most, selection_noise(gram)).sort().values
-
-
-def with_posteriors(experts: Sequence[Any], posteriors: Sequence[Posterior], sizes: Sizes) -> list[Any]:
-    """Experts or cells with other posteriors; roots in float32 where all bear it: a file has them alike."""
-    narrow = [state.narrowed() for state in posteriors] if sizes.half else posteriors
-    pairs = zip(experts, posteriors if None in narrow else narrow, strict=True)
-    return [replace(expert, posterior=posterior) for expert, posterior in pairs]
 
 
 def log_kappas(experts: Sequence[Any]) -> Tensor:

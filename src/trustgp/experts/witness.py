@@ -1,33 +1,39 @@
-r"""A second opinion: local Gaussian processes on the inputs, which know the targets but not the network.
+r"""A second opinion: a nearest-neighbour Gaussian process on the inputs, which knows the targets but not the
+network.
 
 A network that has learnt its training rows by heart leaves residuals that say little about its errors on
 new rows. A smooth function of the inputs, fitted to the targets themselves, knows where the network is off.
-It speaks with the precision
+Of a row x it asks the p nearest rows of the cell that x falls to, with targets T about the cell's centre:
 
-.. math:: (1 - \nu(x)) \min(1, \nu_0 / \nu(x)) \, / \, ( s \kappa (\nu(x) + \tau) ),
+.. math:: G S = k(x), \qquad \nu = 1 - k(x)^\top S, \qquad \mathrm{mean} = \mathrm{centre} + S^\top T,
 
-where nu is its posterior variance over its prior's, its novelty: far from the rows it is silent. Left-out
-training rows say nothing about rows more novel than themselves, so its word fades beyond the novelty nu_0
-that they reach.
+where G is the kernel among them with tau on its diagonal (Vecchia 1988, Datta et al. 2016). It speaks with
+the precision
+
+.. math:: (1 - \nu(x)) \min(1, \nu_0 / \nu(x)) \, / \, ( \lambda (\nu(x) + \tau) ),
+
+where lambda is the cell's level and nu, its posterior variance over its prior's, its novelty: far from the
+rows it is silent. Left-out training rows say nothing about rows more novel than themselves, so its word fades
+beyond the novelty nu_0 that they reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..data.chunking import chunks
+from ..data.chunking import at_once
 from ..data.trees import Inputs, leaves, state_tensors
-from ..math.evidence import squared_exponential
-from .gate import nearest_two
-from .posteriors import GramPosterior, RootPosterior, Sizes, log_kappas, with_posteriors
+from ..math.evidence import distances, squared_exponential
 
-FARTHEST = 1e50  # scaled inputs beyond are taken as this: their squares must not overflow
+FARTHEST = 1e30  # scaled inputs beyond are taken as this: they must have a place in float32
+APART = 2 * FARTHEST  # every number of a row that is not there: it is far from all that are
+LEAST_RATIO = 1e-10  # of tau: with less, float64 could not tell the kernel from a singular one
+AT_ONCE = 64 * 2**20  # bytes of rows that are asked about together
 
 
 @dataclass(frozen=True)
@@ -35,73 +41,33 @@ class Witness:
     """How the second opinion is formed.
 
     Args:
-        rows: Of a cell, about; of more than 1,024 cells' rows there is no witness.
-        borrowed: Rows of other cells that each row brings along: its nearest ones.
+        rows: Of a cell, about; of more than 3,072 cells' rows there is no witness.
+        borrowed: Rows of other cells that a cell holds for each of its own: those nearest to any of them.
+        neighbours: Rows that are asked about a new one.
         most_inputs: With more numbers a row than this, distances say little and there is no witness.
     """
 
-    rows: int = 750
-    borrowed: int = 2
+    rows: int = 250
+    borrowed: int = 1
+    neighbours: int = 8
     most_inputs: int = 64
 
     def __post_init__(self) -> None:
-        if self.rows < 2 or self.borrowed < 0 or self.most_inputs < 1:
+        if self.rows < 2 or self.borrowed < 0 or self.neighbours < 1 or self.most_inputs < 1:
             raise ValueError(
-                f"rows={self.rows}, borrowed={self.borrowed}, most_inputs={self.most_inputs}; at least 2, "
-                "0 and 1 are needed."
+                f"rows={self.rows}, borrowed={self.borrowed}, neighbours={self.neighbours}, "
+                f"most_inputs={self.most_inputs}; at least 2, 0, 1 and 1 are needed."
             )
 
     def settings(self) -> dict[str, int]:
         """Plain values, under the names that a file has for them."""
-        return {"rows": self.rows, "strangers": self.borrowed, "most_inputs": self.most_inputs}
+        return {"strangers" if name == "borrowed" else name: value for name, value in asdict(self).items()}
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Self:
         """The witness whose `settings()` these are."""
         plain = dict(settings)
         return cls(borrowed=plain.pop("strangers"), **plain)
-
-
-@dataclass(frozen=True)
-class PointFeatures:
-    """Inputs whose kernel is a squared exponential."""
-
-    points: Tensor  # scaled [n, d], float64
-    length: float  # l
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def gram(self, other: Self) -> Tensor:
-        return squared_exponential(self.points, other.points, self.points.new_tensor(self.length))
-
-    def diag(self) -> Tensor:
-        return torch.ones_like(self.points[:, 0])
-
-    def take(self, rows: Tensor) -> Self:
-        return replace(self, points=self.points[rows])
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"inputs": self.points}
-
-    stored = tensors
-
-    @classmethod
-    def cat(cls, parts: Sequence[Self]) -> Self:
-        return replace(parts[0], points=torch.cat([part.points for part in parts]))
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A Gaussian process on the rows of one region."""
-
-    rows: Tensor  # training rows it holds, its own first [m]
-    own: Tensor  # how many of them are its own, a scalar
-    posterior: GramPosterior | RootPosterior  # answers about the targets over the centre
-    centre: Tensor  # mean target [C]
-    scale: Tensor  # s [C]
-    kappa: Tensor  # leave-one-out scale [C]
-    tau: Tensor  # noise ratio, any jitter included, a scalar
 
 
 @dataclass(frozen=True)
@@ -116,87 +82,134 @@ class WitnessPrediction:
     @property
     def precision(self) -> Tensor:
         """How much its word counts, shape [n, C]; 0: it says nothing."""
-        least = torch.finfo(self.novelty.dtype).tiny
-        known = (1.0 - self.novelty) * (self.reach / self.novelty.clamp_min(least)).clamp_max(1.0)
+        known = (1.0 - self.novelty) * (self.reach / torch.maximum(self.novelty, self.reach))
         return known[:, None] / self.variance
+
+
+class Hidden(NamedTuple):
+    """Which rows points may not be told of: those of their own group."""
+
+    labels: Tensor  # the cell that each point is asked of [n]
+    groups: Tensor  # of the points [n]
+    held: Tensor  # groups of all rows [R]
 
 
 @dataclass(frozen=True)
 class WitnessState:
-    """The cells, and what they share."""
+    """The cells, and the rows of all of them laid end to end: R in all, its own first in each."""
 
     offset: Tensor  # of the inputs [d]
     spread: Tensor  # of the inputs [d]
     centroids: Tensor  # of the cells, in scaled inputs [M, d]
     length: Tensor  # l, a scalar
-    ratio: Tensor  # tau before any jitter, a scalar
-    size: Tensor  # a cell holds at most twice as many rows, a scalar
+    ratio: Tensor  # tau, a scalar
+    size: Tensor  # a cell has at most twice as many rows of its own, a scalar
+    neighbours: Tensor  # p, a scalar
     reach: Tensor  # nu_0, the novelty that left-out training rows reach, a scalar
     floor: Tensor  # the least variance of each output that it claims [C]
-    cells: tuple[Cell, ...]  # M of them, their posteriors all of one kind
+    points: Tensor  # scaled inputs of the rows [R, d], float32 (float64 where an outlier sets the scale)
+    targets: Tensor  # about the centre of the cell [R, C], float32 or float64
+    rows: Tensor  # which training rows they are [R]
+    sizes: Tensor  # rows that each cell holds [M]
+    own: Tensor  # how many of them are its own [M]
+    centre: Tensor  # mean target of each cell [M, C]
+    level: Tensor  # lambda, the variance per nu + tau of each cell [M, C]
 
     @cached_property
-    def kappa(self) -> Tensor:
-        """Leave-one-out scales of the cells, steadied where a cell has few rows, shape [M, C]."""
-        return log_kappas(self.cells).exp()
+    def edges(self) -> list[int]:
+        """Where each cell's rows begin, and where the last one's end."""
+        return [0, *self.sizes.cumsum(dim=0).tolist()]
+
+    @cached_property
+    def largest(self) -> int:
+        """Rows of the largest cell."""
+        return int(self.sizes.max())
+
+    @cached_property
+    def most_neighbours(self) -> int:
+        """p as a plain number."""
+        return int(self.neighbours)
 
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in state_tensors(self))
+        return sum(tensor.nbytes for tensor in state_tensors(self))
 
     def scaled(self, vectors: Tensor) -> Tensor:
         """Inputs as the cells see them, shape [n, d]."""
-        return ((vectors.to(self.offset) - self.offset) / self.spread).clamp(-FARTHEST, FARTHEST)
-
-    def gathered(self, n: int, told: Iterable[tuple[int, Tensor, Tensor, Tensor]]) -> WitnessPrediction:
-        """Of n rows, from what cells tell: their number, the rows [k], mean [k, C] and posterior over prior
-        variance [k] of these. Of rows that no cell tells of, nothing is known."""
-        mean = self.floor.new_zeros(n, len(self.floor))
-        variance, novelty = torch.ones_like(mean), mean.new_ones(n)
-        for number, rows, expected, unit in told:
-            # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
-            cell, unit = self.cells[number], unit.clamp(0.0, 1.0)
-            spread = self.kappa[number] * cell.scale * (unit + cell.tau)[:, None]
-            mean[rows], variance[rows], novelty[rows] = expected, torch.maximum(spread, self.floor), unit
-        return WitnessPrediction(mean, variance, novelty, self.reach)
-
-    def shrink(self, sizes: Sizes, known: dict | None = None) -> WitnessState | None:
-        """With fewer directions in each cell; its mean stays what it is.
-
-        Where several sizes are wanted, `known` holds posteriors by number of directions; they are added.
-        """
-        if sizes.witness == 0:
-            return None
-        if sizes.witness is None and not sizes.half:
-            return self
-        known = {} if known is None else known
-        if sizes.witness not in known:
-            known[sizes.witness] = [cell.posterior.rooted(sizes.witness) for cell in self.cells]
-        return replace(self, cells=tuple(with_posteriors(self.cells, known[sizes.witness], sizes)))
+        return ((vectors - self.offset) / self.spread).clamp(-FARTHEST, FARTHEST)
 
     @torch.no_grad()
     def __call__(self, inputs: Inputs) -> WitnessPrediction:
-        """WitnessPrediction about finite inputs, chunk by chunk."""
+        """What it says of finite inputs."""
         vectors = vectors_of(inputs)
         if vectors.shape[1] != len(self.offset):
             raise ValueError(
                 f"inputs hold {vectors.shape[1]} numbers a row; the witness was fitted on {len(self.offset)}."
             )
-        points = self.scaled(vectors)
+        return self.about(self.scaled(vectors))
 
-        def told() -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-            for index in chunks(len(points), 4096):
-                index = index.to(points.device)
-                labels = nearest_two(points[index], self.centroids)[0]
-                for number in labels.unique().tolist():
-                    rows, cell = index[labels == number], self.cells[number]
-                    answer = cell.posterior(PointFeatures(points[rows], float(self.length)))
-                    yield number, rows, cell.centre + answer.residual_mean, answer.unit
+    def about(self, points: Tensor, hidden: Hidden | None = None) -> WitnessPrediction:
+        """What the nearest cells, or those named in `hidden`, say of scaled points [n, d], float64."""
+        p, width = self.most_neighbours + 1, len(self.offset) + len(self.floor)
+        row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
+        size = max(1, at_once(AT_ONCE, points.device) // row)
+        told = []
+        for start in range(0, len(points), size):
+            lot = slice(start, start + size)
+            apart = None if hidden is None else Hidden(hidden.labels[lot], hidden.groups[lot], hidden.held)
+            told.append(self._told(points[lot], apart))
+        mean, variance, novelty = told[0] if len(told) == 1 else map(torch.cat, zip(*told, strict=True))
+        return WitnessPrediction(mean, variance, novelty, self.reach)
 
-        return self.gathered(len(points), told())
+    def _told(self, points: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and variance [n, C], and novelty [n]."""
+        labels = distances(points, self.centroids).argmin(dim=1) if hidden is None else hidden.labels
+        mean, novelty = self._solved(points, *self._nearest(points, labels, hidden))
+        # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
+        variance = torch.maximum(self.level[labels] * (novelty + self.ratio), self.floor)
+        return self.centre[labels] + mean, variance, novelty.squeeze(1)
+
+    def _nearest(self, points: Tensor, labels: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor | None]:
+        """Places of the rows that are asked [n, p], and which of them are missing [n, p]; None: none is."""
+        numbers, p = set(labels.tolist()), self.most_neighbours
+        if len(numbers) == 1 and hidden is None:
+            return self._in_cell(points, numbers.pop())[0], None
+        near = labels.new_zeros(len(labels), p)
+        missing = torch.ones_like(near, dtype=torch.bool)
+        for number in numbers:
+            mine = (labels == number).nonzero().flatten()
+            unseen = None if hidden is None else (hidden.groups[mine], hidden.held)
+            found, apart = self._in_cell(points[mine], number, unseen)
+            near[mine, : found.shape[1]], missing[mine, : found.shape[1]] = found, apart.isinf()
+        return near, missing
+
+    def _in_cell(
+        self, points: Tensor, number: int, unseen: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same of one cell, at most p of its rows, and how far they are; infinite: not to be seen."""
+        first, last = self.edges[number : number + 2]
+        apart = distances(points, self.points[first:last].double())
+        if unseen is not None:
+            apart.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
+        apart, near = apart.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
+        return near + first, apart
+
+    def _solved(self, points: Tensor, near: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The mean about the centre [n, C] and the novelty [n, 1], from the rows that are asked."""
+        held = self.points[near]  # [n, p, d]
+        if missing is not None:  # its kernel is 0, and it adds nothing
+            held = held.masked_fill(missing[:, :, None], APART)
+        joint = torch.cat([held, points[:, None]], dim=1)  # float64, as the points are
+        kernel = squared_exponential(joint, joint, self.length)  # [n, p + 1, p + 1]
+        kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
+        gram, cross = kernel[:, :-1].split([near.shape[1], 1], dim=2)
+        shares = torch.cholesky_solve(cross, torch.linalg.cholesky_ex(gram).L)  # S [n, p, 1]
+        novelty = (1.0 - (shares * cross).sum(dim=1)).clamp(0.0, 1.0)
+        return (shares * self.targets[near]).sum(dim=1), novelty
 
 
 def vectors_of(inputs: Inputs) -> Tensor:
     """All numbers of a row side by side, shape [n, d], float64."""
-    return torch.cat([leaf.detach().double().reshape(len(leaf), -1) for leaf in leaves(inputs)], dim=1)
+    flat = [(leaf if leaf.ndim == 2 else leaf.reshape(len(leaf), -1)).double() for leaf in leaves(inputs)]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..experts.witness import WitnessPrediction
 from ..experts.witness_fit import groups_left_out
 from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import CalibrationRows, needed_rows
-from ..state.model_state import ModelState, Training, answers
+from ..state.model_state import ModelState, Training, outputs_and_features, predict_latent
 
 MOST_TOGETHER, TOGETHER = 2**16, 32 * 2**20  # held-out rows, and their bytes, answered together
 
@@ -30,9 +31,9 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
     assert training is not None, "a model that is fitted knows its rows"
     held_out, scores = None, state.held_scores
     if training.validation is not None:
-        held_out, scores = _answered(state, training.validation, report)
+        ((held_out, scores),) = _answered([state], training.validation, report)
     elif training.groups is not None:
-        said = None if witness is None else groups_left_out(witness, training.rows.targets, training.groups)
+        said = None if witness is None else groups_left_out(witness, training.groups)
         parts, scores = _left_out(state.mixtures, training, said)
         held_out = CalibrationRows.cat(parts) if parts else None
     seen = state.provenance.split[1] > 0
@@ -46,12 +47,18 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
 def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
     """The scale, and the threshold if there is one, fitted to other rows that neither the network nor the
     experts have seen. What only training rows can tell (see `unruled`) stays as it is."""
-    likelihood, shape = state.likelihood, state.shape
+    return recalibrate_forms([state], rows, report)[0]
+
+
+def recalibrate_forms(states: Sequence[ModelState], rows: Rows, report: Reporter) -> list[ModelState]:
+    """The same of forms of one model: features of the rows are made once for all."""
+    likelihood, shape, found = states[0].likelihood, states[0].shape, []
     likelihood.check(shape.outputs, rows.targets, name="validation")
-    held_out, scores = _answered(state, rows, report)
-    calibrations = likelihood.recalibrate(held_out, shape, state.calibrations)
-    threshold = threshold_again(state.threshold, scores)
-    return replace(state, calibrations=calibrations, held_scores=scores, threshold=threshold)
+    for state, (held_out, scores) in zip(states, _answered(states, rows, report), strict=True):
+        calibrations = likelihood.recalibrate(held_out, shape, state.calibrations)
+        threshold = threshold_again(state.threshold, scores)
+        found.append(replace(state, calibrations=calibrations, held_scores=scores, threshold=threshold))
+    return found
 
 
 def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> NoveltyThreshold | None:
@@ -62,9 +69,11 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 
 
 @torch.no_grad()
-def _answered(state: ModelState, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
-    """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty scores [n]."""
-    likelihood, held, scores = state.likelihood, [], []
+def _answered(states: Sequence[ModelState], rows: Rows, report: Reporter) -> list[tuple[Any, Tensor]]:
+    """Validation rows, chunk by chunk, by each form of a model: as the likelihood wants them, and their
+    novelty scores [n]."""
+    state, found = states[0], [([], []) for _ in states]
+    likelihood = state.likelihood
     size = row_bytes(rows.first) + 80 * state.shape.outputs
     # many rows at a time, so that an expert is asked few times; as many as one pass takes where it gives all
     tangents = state.mixtures[0].tangents
@@ -72,10 +81,12 @@ def _answered(state: ModelState, rows: Rows, report: Reporter) -> tuple[Any, Ten
     parts = list(chunks(len(rows), max(1, min(most, at_once(TOGETHER, state.device) // size))))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         inputs, targets = rows.batch(index)
-        outputs, raw = answers(state, inputs)
-        held.append(likelihood.calibration_rows(outputs, raw, targets))
-        scores.append(likelihood.score(raw).cpu())
-    return type(held[0]).cat(held), torch.cat(scores)
+        outputs, features = outputs_and_features(state, inputs)
+        for form, (held, scores) in zip(states, found, strict=True):
+            raw = predict_latent(form, inputs, outputs, features)
+            held.append(likelihood.calibration_rows(outputs, raw, targets))
+            scores.append(likelihood.score(raw).cpu())
+    return [(type(held[0]).cat(held), torch.cat(scores)) for held, scores in found]
 
 
 def _left_out(

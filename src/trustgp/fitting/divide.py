@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -15,15 +16,17 @@ from ..data.rows import Rows, mapped_rows
 from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import NO_CAP, Patchwork, RowQuota, neighbour_lists
+from ..experts.neighbours import NO_CAP, Patchwork, RowQuota, lend_rows, neighbour_lists
 from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
 
 EXACT_BOUND, SOME = 2048, 512  # rows up to which the bound of the division is exact, else how many are used
 SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
-FEWEST_ROWS = 8  # an expert with fewer rows than this, if it has them, is not worth its gate
+FEWEST = 8  # an expert with fewer rows or directions than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
+# Rows of experts over their mean, and experts over those asked for, since some are split: measured.
+UNEVEN, SPLIT = (0.6, 0.8, 1.0, 1.2, 1.4), 1.02
 Tell = Callable[[Tensor, Tensor], Any]  # is told the numbers of some rows, and their outputs
 
 
@@ -163,14 +166,15 @@ def give_back(device: torch.device) -> None:
             torch.cuda.empty_cache()
 
 
-def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int) -> int:
-    """What an expert of so many rows holds."""
+def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | None = None) -> int:
+    """What an expert of so many rows holds, which keeps at most so many directions; None: all."""
     width = tangents.num_columns(expert=True)
     numbers = 8 * (3 * num_outputs + 4)  # scales, noise, kappa, jitter, sizes
     if width is None:
         return numbers + rows * (tangents.row_bytes() + 8 * rows + 8 * num_outputs + 8)
-    rank = min(rows, width)
-    basis = width * (rank * tangents.network.dtype.itemsize + 8 * num_outputs + 8)
+    rank = min(rows, width, width if most is None else most)
+    chosen = 8 if width != tangents.num_columns(expert=False) else 0  # which columns it keeps
+    basis = width * (rank * tangents.network.dtype.itemsize + 8 * num_outputs + chosen)
     return numbers + basis + 8 * rank + 8 * rows
 
 
@@ -186,6 +190,42 @@ def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: 
     return kernel + projection + 8 * components * (num_experts + 1)
 
 
+@dataclass(frozen=True)
+class Sizing:
+    """What a model will hold whose experts keep directions, without a witness."""
+
+    maps: list[TangentMap]  # one for each kernel
+    rows: int  # n
+    outputs: int  # that the experts of a kernel learn
+    division: Division
+    patchwork: Patchwork
+
+    def expected(self, num_experts: int, rank: int | None) -> int:
+        """About, with so many experts asked for, and so many directions in each at most; None: all."""
+        rows, subset = self._rows(num_experts, num_experts), self.division.subset_size(self.rows, num_experts)
+        uneven, split = (UNEVEN, SPLIT) if num_experts > 1 else ((1.0,), 1.0)
+        total = 0.0
+        for one in self.maps:
+            sizes = [expert_bytes(one, ceil(share * rows), self.outputs, rank) for share in uneven]
+            total += split * num_experts * sum(sizes) / len(sizes)
+            total += gate_bytes(one, subset, self.division.components, num_experts)
+        return int(total)
+
+    def least(self, num_experts: int) -> int:
+        """Memory with which it is possible for certain: every expert split, and few directions in each."""
+        most = min(2 * num_experts, self.rows) if num_experts > 1 else 1
+        rows, total = self._rows(num_experts, most), 0
+        for one in self.maps:  # explicit: the gate holds no rows
+            total += OVERHEAD + gate_bytes(one, 0, self.division.components, most)
+            total += most * expert_bytes(one, rows, self.outputs, FEWEST)
+        return total
+
+    def _rows(self, num_experts: int, found: int) -> int:
+        """Of an average expert, its neighbours' among them, where so many were asked for and found."""
+        near = min(self.patchwork.neighbours, found - 1)
+        return ceil(self.rows / found) + lend_rows(self.patchwork, self.rows, num_experts) * near
+
+
 def smallest_subset(division: Division, n: int, num_experts: int) -> int:
     """The gate's rows below which a budget may not push it."""
     return min(division.subset_size(n, num_experts), max(32, 2 * num_experts), n)
@@ -198,16 +238,13 @@ def smallest_budget(
     most = min(2 * num_experts, n) if num_experts > 1 else 1
     subset = smallest_subset(division, n, num_experts)
     gate = gate_bytes(tangents, subset, division.components, most)
-    return OVERHEAD + gate + most * expert_bytes(tangents, min(FEWEST_ROWS, n), num_outputs)
+    return OVERHEAD + gate + most * expert_bytes(tangents, min(FEWEST, n), num_outputs)
 
 
 def subset_for_budget(tangents: TangentMap, n: int, num_experts: int, division: Division, budget: int) -> int:
     """The gate's rows such that it takes at most a quarter of the budget, if that is possible."""
-    wanted = division.subset_size(n, num_experts)
-    if tangents.num_columns(expert=False) is not None:  # contracted: its size does not depend on the rows
-        return wanted
     room = budget // 4 // (tangents.row_bytes() + 8 * division.components)
-    return min(wanted, max(room, smallest_subset(division, n, num_experts)))
+    return min(division.subset_size(n, num_experts), max(room, smallest_subset(division, n, num_experts)))
 
 
 def quota_for_budget(

@@ -29,12 +29,13 @@ class FitOptions:
     groups: Any = None
     num_experts: int | None = None
     tangents: Tangents | None = None
-    outputs: str = "shared"
+    outputs: str = "pseudo"
     output: Output | None = None
     patchwork: Patchwork = field(default_factory=Patchwork)
     division: Division = field(default_factory=Division)
     witness: Witness | None = None
     budget: Budget = field(default_factory=Budget)
+    rank: int | None = None  # directions that an expert of a light model keeps, as its budget has it
     memory: int | None = None
     executor: Executor | None = None
     device: torch.device | None = None
@@ -51,13 +52,9 @@ class FitOptions:
         """
         said = {name: value for name, value in given.items() if value is not None}
         likelihood = said.setdefault("likelihood", Regression())
-        budget = given.get("budget")
-        said["budget"] = parse_budget(budget, name="budget")
-        if said["budget"].seconds is not None and "validation" not in said:
-            raise ValueError(
-                f"budget={budget!r} names a time: pass validation=, rows on which forms are compared."
-            )
-        outputs = said.setdefault("outputs", likelihood.default_outputs)
+        said["budget"] = parse_budget(given.get("budget"), name="budget")
+        exact = said["budget"].exact
+        outputs = said.setdefault("outputs", likelihood.default_outputs if exact else "pseudo")
         if outputs not in OUTPUTS:
             raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
         if (experts := said.get("num_experts", 1)) < 1:
@@ -71,6 +68,11 @@ class FitOptions:
                 said[name] = kind(said[name])
         return cls(**said)
 
+    @property
+    def light(self) -> bool:
+        """Whether experts keep only the directions of which most is known."""
+        return not self.budget.exact
+
     def executors(self, device: torch.device) -> list[Executor]:
         """Those that may be tried, the best first: the user's, or threads, at last a single one."""
         return [usual_threads(device), Threads(1)] if self.executor is None else [self.executor]
@@ -82,7 +84,7 @@ class FitOptions:
             "likelihood": [type(self.likelihood).__name__, self.likelihood.settings()],
             "components": self.division.components,
             "patchwork": [self.patchwork.neighbours, self.patchwork.fraction],
-            "budget": self.budget.size,
+            "budget": [self.budget.size, self.budget.exact],
             "witness": None if self.witness is None else self.witness.settings(),
             "seed": self.seed,
         }

@@ -19,6 +19,7 @@ from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
 from ..state.model_state import ModelState, Provenance, Training
 from ..tangents.modules import check_kind, has_output_selector
+from .budget import Times, choose_within, keep_within
 from .calibrate import calibrate
 from .checkpoint import Checkpoint, explain_interrupts
 from .divide import precompute_features, precompute_linear
@@ -28,8 +29,11 @@ from .prepare import FitRows, Prepared, Residuals, make_problems, prepare_networ
 from .solve import FittedMixture, fit_mixture
 
 
-def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
-    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
+def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times | None = None) -> ModelState:
+    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`.
+
+    `times` tells how long models take, where the budget names a time.
+    """
     began = time.perf_counter()
     with reporting(enabled=options.progress) as report, ThreadPoolExecutor(1) as aside:
         rows = read_rows(train, name="train", finite=False)
@@ -42,6 +46,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         ready = prepare_network(network, near, options)
         context = FitContext(device, options.seed, executor, report)
         data = split_rows(ready, near, options, context)
+        ready, options = choose_within(network, near, ready, data, options)
         executor, plan = choose_plan(ready, data, options)
         plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
         say_plan(report, plan, len(data.rows), ready, options.outputs)
@@ -54,21 +59,29 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
             room = None if limit is None else plan.witness_bytes
             problems = _problems(ready, near, data, plan, options, context)
             witness = find_witness(data.rows, options.witness, context.nearby(), room)
+            heard = 0 if witness is None else witness.nbytes
+            if plan.rank is not None:  # experts keep all rows, and fewer directions
+                limit = None
             if limit is not None:
-                limit = (limit - (0 if witness is None else witness.nbytes)) // len(ready.maps)
+                limit = (limit - heard) // len(ready.maps)
             fitted = [
-                fit_mixture(index, problem, plan, options, limit, context)
+                fit_mixture(
+                    index, problem, plan, options, limit, context, kernels=len(problems), witness=heard
+                )
                 for index, problem in enumerate(problems)
             ]
             report.begin("calibrating")
-            state = _assembled(ready, data, options, prints.result(), fitted)
+            state = _assembled(ready, data, options, prints.result(), fitted, plan.rank)
             state = calibrate(replace(state, witness=witness), report)
+            small = keep_within(state, options.budget, times)
+            state = calibrate(small, report) if small.provenance.compressed else small
         for tangents, _ in ready.maps:
             tangents.rest()
         seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
         speed = rate_text(len(data.rows) / seconds)
         report.say(f"fitted in {rate_text(seconds)} s, {speed} rows/s; {expected} s were expected.")
-        return replace(state, training=_training(home, fitted))
+        assert state.training is not None
+        return replace(state, training=replace(state.training, rows=home.rows, validation=home.validation))
 
 
 def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, str]:
@@ -126,11 +139,17 @@ def _problems(
 
 
 def _assembled(
-    ready: Prepared, data: FitRows, options: FitOptions, prints: dict[str, str], fitted: list[FittedMixture]
+    ready: Prepared,
+    data: FitRows,
+    options: FitOptions,
+    prints: dict[str, str],
+    fitted: list[FittedMixture],
+    rank: int | None,
 ) -> ModelState:
     """The kernels together, with where they come from; not yet calibrated."""
     provenance = Provenance(
-        **prints,
+        network=prints["network"],
+        data=prints["data"],
         rows=len(data.rows),
         structure=structure(data.rows.first),
         outputs=options.outputs,
@@ -142,6 +161,7 @@ def _assembled(
         seed=options.seed,
         witness=options.witness,
         split=data.split,
+        rank=rank,
     )
     mixtures = tuple(one.mixture for one in fitted)
     return ModelState(ready.network.module, mixtures, provenance, training=_training(data, fitted))

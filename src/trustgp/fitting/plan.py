@@ -24,21 +24,33 @@ from ..experts.features import chunk_rows
 from ..experts.gate import DISTANCES, OVERSIZE
 from ..experts.neighbours import CANDIDATES, lend_rows
 from ..experts.system import by_columns
-from ..experts.witness import Witness, vectors_of
+from ..experts.witness import AT_ONCE, Witness, vectors_of
 from ..experts.witness_fit import MOST_JUDGED, NEARBY, PRIOR_SUBSET, witness_applies, witness_bytes
 from ..math.evidence import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET
-from .divide import bound_rows, expert_bytes, gate_bytes, quota_for_budget, smallest_budget, subset_for_budget
+from .divide import (
+    Sizing,
+    bound_rows,
+    expert_bytes,
+    gate_bytes,
+    quota_for_budget,
+    smallest_budget,
+    subset_for_budget,
+)
 from .duration import seconds_left
 from .options import FitOptions
 from .prepare import PROBE_ROWS, FitRows, Prepared
 
-ROWS_PER_EXPERT = 1000
+ROWS_PER_EXPERT = 1000  # of exact experts
+# Small experts tell novel rows better than large ones; many take memory.
+LIGHT_ROWS, MOST_EXPERTS = 250, 48
+RANK = 256  # directions that an expert of a light model keeps, at most
 CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
-WITNESS_SHARE = 4  # a witness takes at most one part in so many of a budget
+WITNESS_SHARE = 2  # a witness takes at most one part in so many of a budget
+WITNESS_MARGIN = 1.05  # what it may hold, over the estimate
 INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
 KEPT_FEATURES = 2**30  # bytes of explicit features kept in memory during a fit, or a quarter of what is free
 SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
@@ -49,6 +61,7 @@ class Plan:
     """What a fit will do."""
 
     num_experts: int  # M, for each kernel
+    rank: int | None  # the most directions that an expert keeps; None: all
     subset: int  # rows of the gate
     state_bytes: int  # what the model will hold, about
     peak_bytes: int  # what the fit will need in memory at its peak, beside the data, at most
@@ -89,11 +102,12 @@ def _ways(ready: Prepared, data: FitRows, options: FitOptions) -> Iterator[tuple
     sample = rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(maps[0]), len(rows))))
     sizes = {"num_outputs": len(ready.blends) or ready.num_outputs}
     sizes["answered"] = 0 if data.validation is None else len(data.validation)
+    double = rows.targets.dtype == torch.float64
     explicit, device = maps[0].num_columns(expert=False) is not None, ready.network.device
     room = max(KEPT_FEATURES, (_available(device) or 0 if options.memory is None else options.memory) // 4)
     for executor in options.executors(device):
         near = nearby(executor)  # memory is planned for this machine
-        plan = make_plan(maps, sample, len(rows), options, workers=near.workers, **sizes)
+        plan = make_plan(maps, sample, len(rows), options, workers=near.workers, double=double, **sizes)
         if explicit and plan.kept_bytes <= room:
             yield executor, plan.keeping()
         elif explicit and near is executor and _disk_has(plan.kept_bytes):  # a file does not travel
@@ -122,9 +136,8 @@ def say_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     if ready.maps[0][0].apart:
         report.say(f"parameters {ready.maps[0][0].apart}")
     report.say(
-        f"{num_rows} rows, {plan.num_experts} experts: the model will hold about "
-        f"{size_text(plan.state_bytes)}, the fit needs at most about {size_text(plan.peak_bytes)} beside the "
-        f"data, and about {rate_text(plan.seconds)} s."
+        f"{num_rows} rows, {plan.num_experts} experts: the fit needs at most about "
+        f"{size_text(plan.peak_bytes)} beside the data, and about {rate_text(plan.seconds)} s."
     )
     if plan.mapped:
         report.say(f"features: {size_text(plan.kept_bytes)} in a temporary file in {tempfile.gettempdir()}")
@@ -140,16 +153,25 @@ def make_plan(
     num_outputs: int,
     workers: int,
     answered: int = 0,
+    double: bool = False,
 ) -> Plan:
-    """Check the sizes that were asked for, and estimate memory and time, with rows to calibrate on."""
-    experts = math.ceil(n / ROWS_PER_EXPERT) if options.num_experts is None else options.num_experts
+    """Check the sizes that were asked for, and estimate memory and time, with rows to calibrate on; `double`:
+    whether the targets are in float64."""
+    explicit = maps[0].num_columns(expert=True) is not None
+    light = options.light and explicit
+    rank = (options.rank or RANK) if light else None
+    experts = usual_experts(n, light=light) if options.num_experts is None else options.num_experts
     if experts > n:
         raise ValueError(f"num_experts={experts} exceeds the {n} rows; lower it or pass more data.")
     tangents, kernels, division, budget = maps[0], len(maps), options.division, options.budget.size
     served, device = num_outputs // kernels, tangents.network.device
     subset, room = division.subset_size(n, experts), None
-    second, search, work = _witness_needs(options.witness, sample, n, num_outputs, workers)
-    if budget is not None:
+    outputs = tangents.mix.shape[1]
+    second, search, work = witness_needs(options.witness, sample, n, outputs, workers, double)
+    sizing = Sizing(maps, n, served, division, options.patchwork)
+    if budget is not None and light:  # see `choose_within`
+        second = _witness_room(second, budget, sizing.least(experts))
+    elif budget is not None:
         needed = sum(smallest_budget(one, n, experts, division, served) for one in maps)
         if budget < needed:
             raise ValueError(
@@ -159,13 +181,16 @@ def make_plan(
             )
         room = budget // kernels
         subset = subset_for_budget(tangents, n, experts, division, room)
-        second = min(second, budget - needed, budget // WITNESS_SHARE)
+        second = _witness_room(second, budget, needed)
     subset = max(2, subset)  # `Division` asks for two, also where there is a single row
     counts = {"outputs": num_outputs, "served": served, "workers": workers, "answered": answered}
     shape = _Shape.of(n, experts, options, subset, **counts)
-    one = gate_bytes(tangents, subset, division.components, experts)
-    one += int(1.3 * experts * expert_bytes(tangents, shape.rows, served))  # sizes are uneven
-    state = kernels * one + second if budget is None else min(kernels * one + second, budget)
+    if explicit:
+        state = sizing.expected(experts, rank)
+    else:  # sizes are uneven, and count squared
+        each = int(1.3 * experts * expert_bytes(tangents, shape.rows, served))
+        state = kernels * (gate_bytes(tangents, subset, division.components, experts) + each)
+    state = state + second if budget is None else min(state + second, budget)
     held = _held_rows(tangents, shape, room)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
@@ -177,28 +202,42 @@ def make_plan(
     kept, features = always + max(early, second + making, solving), n * tangents.row_bytes()
     cap = shape.rows if room is None else held // 2
     seconds = seconds_left(maps, sample, shape, options, cap, work)
-    return Plan(experts, subset, state, int(peak), seconds[0], second, features, int(kept), seconds[1])
+    return Plan(experts, rank, subset, state, int(peak), seconds[0], second, features, int(kept), seconds[1])
 
 
-def _witness_needs(
-    witness: Witness | None, sample: Inputs, n: int, num_outputs: int, workers: int
+def _witness_room(wanted: int, budget: int, needed: int) -> int:
+    """What a witness may hold of a budget, of which the experts need so much; 0: it is left out."""
+    allowed = min(budget - needed, budget // WITNESS_SHARE)
+    return min(math.ceil(WITNESS_MARGIN * wanted), allowed) if wanted <= allowed else 0
+
+
+def usual_experts(n: int, *, light: bool) -> int:
+    """How many experts n rows get where nobody says."""
+    return min(math.ceil(n / LIGHT_ROWS), MOST_EXPERTS) if light else math.ceil(n / ROWS_PER_EXPERT)
+
+
+def witness_needs(
+    witness: Witness | None, sample: Inputs, n: int, num_outputs: int, workers: int, double: bool
 ) -> tuple[int, int, float]:
     """Of a witness: bytes that it will hold, bytes that its search takes at its peak, and multiplications of
-    each worker: three factors' worth a cell, and the grid."""
+    each worker over three: distances, small systems and the grid."""
     if witness is None or not witness_applies(n, sample, witness):
         return 0, 0, 0.0
     cells, width = math.ceil(n / witness.rows), vectors_of(sample).shape[1]
-    rows = n if cells == 1 else math.ceil(5 / 3 * n / cells)  # of a cell: it borrows two thirds of its own
-    held = int(1.3 * witness_bytes([rows] * cells, width, num_outputs))  # sizes are uneven
+    held = witness_bytes(n, width, num_outputs, witness, double=double)
     largest = min(n, 2 * witness.rows)
-    apart = 3 * largest * min(n - largest, NEARBY * witness.rows)  # distances to rows of other cells
+    offered = min(n, NEARBY * witness.rows)
+    apart = min(workers, 2 * cells) * largest * offered  # distances to rows of other cells
     judged = min(n, max(MOST_JUDGED, 32 * cells))
     labels = 2 * judged * (2 * cells if cells > 1 else 1)  # distances to all centroids, every cell split
-    factors = min(workers, 2 * cells) * 6 * largest**2
+    factors = min(workers, len(LENGTHS)) * 3 * len(RATIOS) * largest**2
     pairs = 3 * min(n, 1000) ** 2  # for the typical distance
-    peak = 8 * (max(apart, labels, factors, pairs) + 4 * n * width)
+    p = witness.neighbours + 1
+    solved = min(AT_ONCE // 8, n * (cells + 4 * largest + 4 * p * (p + width + num_outputs)))
+    peak = held + 8 * (max(apart, labels, factors, pairs, solved) + 4 * n * (width + num_outputs))
     grid = len(LENGTHS) * len(RATIOS) * min(PRIOR_SUBSET, cells) * math.ceil(n / cells) ** 3
-    return held, peak, (3 * cells * rows**3 + grid) / 3 / workers
+    asked = n * (offered * width + p**3)
+    return held, peak, (grid + 3 * asked) / 3 / workers
 
 
 class _Shape(NamedTuple):
@@ -287,7 +326,7 @@ def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape, *, ke
     many rows of its own, of which a budget lets it keep those held."""
     offered, width = shape.offered, tangents.num_columns(expert=True)
     rows = held + min(offered, shape.lend * shape.neighbours)
-    if width is not None and by_columns(width, own, held if held == own else held // 2):  # see `_held_rows`
+    if width is not None and by_columns(width, own, held):  # explicit features are all held
         seen = own + rows - held
         stay = kept and shape.experts == 1 and width == tangents.num_columns(expert=False)
         table = 0 if stay else 2 * seen * width * tangents.network.dtype.itemsize

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from ..data.chunking import chunks, map_chunks
+from ..data.chunking import chunks, evenly, map_chunks
 from ..data.rows import Rows, finite_rows, read_rows, require_all
 from ..data.split import check_groups, holdout_split
 from ..data.trees import Inputs, count, take
@@ -17,7 +18,7 @@ from ..executors import FitContext
 from ..experts.expert import Problem
 from ..likelihoods import Likelihood
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
-from ..tangents.base import TangentMap
+from ..tangents.base import TangentMap, leading_signs
 from ..tangents.modules import with_output
 from ..tangents.network import TangentNetwork, as_matrix, check_network, prepare
 from .divide import Tell
@@ -25,6 +26,8 @@ from .options import FitOptions
 
 PROBE_ROWS = 64  # rows on which the network is probed and timed
 SAMPLE_ROWS = 512  # rows from which parameters are ranked
+LIGHT = 512  # numbers a row of a light model
+DIRECTIONS = 8  # of the parameters, along which outputs are seen to move together
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,17 @@ def prepare_network(network: nn.Module, rows: Rows, options: FitOptions) -> Prep
     num_outputs = as_matrix(probed).shape[1]
     likelihood.check(num_outputs, rows.targets, name="train")
     likelihood.warn(num_outputs, rows.targets)
-    mixes = likelihood.mixes(options.outputs, num_outputs, generator)
+    own = torch.Generator().manual_seed(options.seed)  # the same signs for any number of rows
+    mixes = likelihood.mixes(options.outputs, num_outputs, own)
     reason = "as asked for"
     if tangents is None:
-        tangents, reason = choose_tangents(network, rows, options.device, len(mixes[0][0]))
+        choose = light_tangents if options.light else exact_tangents
+        tangents, reason = choose(network, rows, options.device, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(network), options.device)
+    if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
+        with suppress(RuntimeError):  # what cannot be differentiated is refused below, and named
+            few = take(sample, evenly(count(sample), PROBE_ROWS))
+            mixes = [(_longest(prepared, few, own), mixes[0][1])]
     if tangents.wants_targets:
         targets = likelihood.pruning_targets(lambda: _outputs(prepared, sample), targets)
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
@@ -68,6 +77,19 @@ def prepare_network(network: nn.Module, rows: Rows, options: FitOptions) -> Prep
     return Prepared(prepared, maps, tangents, reason, blends, probed)
 
 
+def _longest(network: TangentNetwork, inputs: Inputs, generator: torch.Generator) -> Tensor:
+    """The signs, over sqrt(C), of the combination of outputs whose gradient is longest, shape [1, C]: found
+    from what the outputs do together along random directions of the parameters."""
+    energy: Tensor | float = 0.0
+    for _ in range(DIRECTIONS):
+        steps = {k: torch.randn(v.shape, generator=generator).to(v) for k, v in network.parameters.items()}
+        moved = network.directional(inputs, steps).double()
+        energy = energy + moved.T @ moved
+    finite = torch.where(torch.isfinite(torch.as_tensor(energy)), energy, 0.0)
+    signs = leading_signs(finite.cpu())
+    return signs[None] / len(signs) ** 0.5
+
+
 def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
     """f(x) of a sample, shape [n, C], on the CPU."""
     parts = chunks(count(inputs), network.pass_rows(inputs))
@@ -75,7 +97,17 @@ def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
         return torch.cat([network.matrix(take(inputs, index)).cpu() for index in parts])
 
 
-def choose_tangents(
+def light_tangents(
+    network: nn.Module, rows: Rows, device: torch.device | None, num_mixed: int
+) -> tuple[Tangents, str]:
+    """Gradient rows where they are no longer than a short sketch, which it is else."""
+    total = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    if total * num_mixed <= LIGHT:
+        return JacobianRows(), f"since a row has only {total * num_mixed} gradients"
+    return Sketch(LIGHT), f"since a row has {total * num_mixed} gradients"
+
+
+def exact_tangents(
     network: nn.Module, rows: Rows, device: torch.device | None, num_mixed: int
 ) -> tuple[Tangents, str]:
     """Exact where that is cheap: layer factors, or gradient rows no longer than a sketch; else a sketch."""

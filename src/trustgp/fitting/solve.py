@@ -11,16 +11,18 @@ from typing import Any
 
 import torch
 
+from ..data.quantities import size_text
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, WorkerLostError
 from ..experts.expert import Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, RowQuota, border_rows, lend_rows
+from ..experts.system import by_columns
 from ..math.evidence import FactorisationError
-from .divide import divide, give_back, precompute_features, quota_for_budget
+from .divide import divide, expert_bytes, gate_bytes, give_back, precompute_features, quota_for_budget
 from .options import FitOptions
-from .plan import Plan
+from .plan import RANK, Plan
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,19 @@ class FittedMixture:
 
 
 def fit_mixture(
-    index: int, problem: Problem, plan: Plan, options: FitOptions, room: int | None, context: FitContext
+    index: int,
+    problem: Problem,
+    plan: Plan,
+    options: FitOptions,
+    room: int | None,
+    context: FitContext,
+    *,
+    kernels: int = 1,
+    witness: int = 0,
 ) -> FittedMixture:
-    """Divide, hand out the rows, solve: kernel number `index`, which may hold `room` bytes (None: any)."""
-    tangents, store = problem.tangents, context.store
+    """Divide, hand out the rows, solve: kernel number `index` of several, which may hold `room` bytes (None:
+    any), beside a witness of so many bytes."""
+    tangents, store, problem = problem.tangents, context.store, replace(problem, rank=plan.rank)
     if plan.keep_features and problem.known is None:
         known = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
         problem = replace(problem, known=known)
@@ -53,6 +64,10 @@ def fit_mixture(
     outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
     quota = quota_for_budget(tangents, sizes, near, lend, room, outputs, gate)
     tasks = make_tasks(partition, quota)
+    if index == 0:  # other kernels are like this one
+        size = witness + kernels * held_bytes(problem, tasks, gate)
+        size = min(size, options.budget.size or size)
+        context.report.say(f"{len(tasks)} experts: the model will hold about {size_text(size)}.")
     if options.likelihood.common_prior:
         problem = replace(problem, prior=agree_on_prior(problem, tasks, context))
     kept = {}
@@ -63,6 +78,25 @@ def fit_mixture(
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
     return FittedMixture(mixture, partition, tuple(solved), quota)
+
+
+def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> int:
+    """What a kernel will hold, now that its rows are divided; `gate` has so many rows and components."""
+    tangents, total = problem.tangents, 0
+    outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
+    for task in tasks:
+        borrowed = min(task.quota.borrowed, len(task.candidates))
+        rows = min(len(task.own), task.quota.own) + borrowed
+        rank, phi = problem.rank, None
+        if problem.known is not None:
+            phi = problem.known.take(torch.cat([task.own, task.candidates[:borrowed]])).explicit()
+        if phi is not None and (width := phi.shape[1]) <= RANK:  # few gradients may depend on each other
+            squared = by_columns(width, len(task.own), task.quota.own)  # see `Columns.solve`
+            least = width * torch.finfo(torch.float64).eps
+            there = torch.linalg.matrix_rank(phi.double(), rtol=least**0.5 if squared else least)
+            rank = min(int(there), rank or width)
+        total += expert_bytes(tangents, rows, outputs, rank)
+    return total + gate_bytes(tangents, *gate, len(tasks))
 
 
 def make_tasks(partition: Partition, quota: RowQuota) -> list[Task]:

@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import chunks
-from ..data.fingerprint import rows_fingerprint
+from ..data.fingerprint import rows_fingerprint, tensor_fingerprint
 from ..data.rows import BATCH_ROWS, Rows, gather, read_rows
 from ..data.split import check_groups, kept_rows
 from ..data.trees import leaves, structure
 from ..executors import Executor, FitContext, usual_threads
 from ..executors.progress import reporting
-from ..experts.expert import Solved, prior_of
-from ..experts.gate import Partition, nearest_two
+from ..experts.expert import Solved, extended_expert, prior_of
+from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.neighbours import NO_CAP, RowQuota
+from ..experts.posteriors import SpanPosterior
 from ..experts.witness import WitnessState
-from ..experts.witness_fit import update_witness
+from ..experts.witness_fit import extend_witness, update_witness
 from ..state.model_state import ModelState, Training
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
@@ -39,13 +40,16 @@ def update_state(
 ) -> tuple[ModelState, list[int]]:
     """A model with more rows; the gate, the neighbours and the sizes of the experts stay as they are.
 
-    The result equals a fit with the same partition on all rows.
+    With the rows of before at hand, the result equals a fit with the same partition on all rows. Without
+    them, what new rows tell is added to what the experts of a light model keep: scale, noise and calibration
+    stay as they were.
 
     Args:
         state: As it was.
         new_rows: (inputs, targets), a Dataset or a DataLoader.
         groups: Trajectory of each new row, where the model was fitted with groups.
-        train: The rows the model was fitted on; needed after loading, as a file does not hold them.
+        train: The rows the model was fitted on, which a file does not hold: with them experts are solved
+            again after loading, too; exact experts cannot do without.
         executor: Where experts are solved; None: as in `fit`.
         progress: Whether to show bars in a terminal.
 
@@ -56,6 +60,8 @@ def update_state(
     with reporting(enabled=progress) as report:
         executor = executor or usual_threads(state.device)
         context = FitContext(state.device, state.provenance.seed, executor, report)
+        if state.training is None and train is None:
+            return _extended(state, added, context)
         before = _recall(state, train, context)
         _check_alike(before.rows, added)
         labels = _join_groups(before.groups, check_groups(groups, added))
@@ -76,17 +82,44 @@ def update_state(
 
 
 def _checked(state: ModelState, new_rows: Any) -> Rows:
-    """The new rows; a model that cannot take them says why."""
-    if state.provenance.compressed:
-        raise ValueError(
-            f"this model was compressed ({state.provenance.compressed}) and no longer holds what new rows "
-            "need; update the model that it was made from, and compress that again."
-        )
+    """The new rows; those that do not fit to the old ones are refused."""
     added = read_rows(new_rows, name="new_rows")
     given, wanted = structure(added.inputs), state.provenance.structure
     if given != wanted:
         raise ValueError(f"new_rows have the structure {given}; the model was fitted on {wanted}.")
     return added
+
+
+def _extended(state: ModelState, added: Rows, context: FitContext) -> tuple[ModelState, list[int]]:
+    """The experts with new rows added to what they keep, and which of them these are."""
+    every = [expert for mixture in state.mixtures for expert in mixture.experts]
+    if not all(expert.failed or isinstance(expert.posterior, SpanPosterior) for expert in every):
+        raise ValueError(
+            "this model was loaded from a file, which does not hold its training rows, and its experts are "
+            "exact; pass the rows: model.update(new_rows, train=(inputs, targets))."
+        )
+    state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
+    network, likelihood = state.mixtures[0].tangents.network, state.likelihood
+    blends = find_blends([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
+    residuals = residual_of(network, likelihood, added, context, name="new_rows", blends=blends)
+    maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
+    problems = make_problems(maps, added, residuals, None, blends)
+    mixtures, touched, before, first = [], [], 0, state.provenance.rows
+    for mixture, problem in zip(state.mixtures, problems, strict=True):
+        labels = nearest(embed_rows(mixture.tangents, mixture.gate, added, context), mixture.gate.centroids)
+        experts = list(mixture.experts)
+        for number in labels.unique().tolist():
+            own = (labels == number).nonzero().flatten().cpu()
+            experts[number] = extended_expert(problem, experts[number], own, first, state.provenance.rank)
+            touched.append(before + number)
+        mixtures.append(replace(mixture, experts=tuple(experts)))
+        before += len(experts)
+    witness, setting = state.witness, state.provenance.witness
+    if witness is not None and setting is not None:
+        witness = extend_witness(witness, added, first, setting, context.nearby())
+    data = tensor_fingerprint(about=state.provenance.data + rows_fingerprint(added, None))
+    provenance = replace(state.provenance, data=data, rows=first + len(added))
+    return replace(state, mixtures=tuple(mixtures), witness=witness, provenance=provenance), touched
 
 
 def _solved_again(
@@ -101,6 +134,7 @@ def _solved_again(
     problems = make_problems(maps, training.rows, residuals, training.groups, blends)
     mixtures, partitions, solved, touched = [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
+        problem = replace(problem, rank=state.provenance.rank)
         if likelihood.common_prior:
             problem = replace(problem, prior=prior_of(mixture.experts))
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
@@ -126,19 +160,14 @@ def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> Witnes
     witness, provenance = state.witness, state.provenance
     if witness is None or provenance.witness is None:
         return witness
-    room = witness.nbytes if any(cap < NO_CAP for cap in provenance.cap) else None  # there was a budget
-    return update_witness(witness, rows, provenance.witness, context.nearby(), room)[0]
+    room = None if provenance.size is None and min(provenance.cap) >= NO_CAP else witness.nbytes  # a budget
+    return update_witness(witness, rows, provenance.witness, context.nearby(), room)
 
 
 def _recall(state: ModelState, train: Any, context: FitContext) -> Training:
     """What was there before: from memory, or made again from the training rows."""
     if state.training is not None:
         return state.training
-    if train is None:
-        raise ValueError(
-            "this model was loaded from a file, which does not hold its training rows; pass them: "
-            "model.update(new_rows, train=(inputs, targets))."
-        )
     rows, split = read_rows(train, name="train"), state.provenance.split
     if split[1]:
         rows = kept_rows(rows, min(len(rows), split[0]), context.seed)

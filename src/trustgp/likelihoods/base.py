@@ -34,7 +34,7 @@ class Shape:
 class Likelihood(ABC):
     """What the targets are. A new one is one file, and one line in `KINDS`."""
 
-    default_outputs: ClassVar[str] = "shared"  # how outputs enter the kernel where the user does not say
+    default_outputs: ClassVar[str] = "shared"  # how outputs enter the kernel of exact experts by default
     contrast: ClassVar[bool] = False  # whether only differences of outputs count; see `output_mixes`
     uses_witness: ClassVar[bool] = True  # whether a witness, which knows inputs and targets only, has a say
     common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio
@@ -92,8 +92,16 @@ class Likelihood(ABC):
         return raw.novelty.mean(dim=1)
 
     @abstractmethod
-    def prediction(self, outputs: Tensor, raw: LatentPrediction, calibrations: Any) -> Prediction:
-        """The answer to the user: outputs [n] or [n, C] of the network, and what the experts say of them."""
+    def prediction(
+        self,
+        outputs: Tensor,
+        raw: LatentPrediction,
+        calibrations: Any,
+        valid: Tensor | None = None,
+        threshold: float | None = None,
+    ) -> Prediction:
+        """The answer to the user: outputs [n] or [n, C] of the network, and what the experts say of them;
+        which rows are valid (None: those with finite outputs), and from which score on a row is novel."""
 
     @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
@@ -102,15 +110,26 @@ class Likelihood(ABC):
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """At least float32: the variances of a half-precision network lie below what its numbers can hold."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def common_fields(outputs: Tensor, raw: LatentPrediction) -> dict[str, Any]:
-    """What every prediction says, by name."""
+def common_fields(
+    outputs: Tensor,
+    raw: LatentPrediction,
+    score: Tensor | None,
+    valid: Tensor | None,
+    threshold: float | None,
+) -> dict[str, Any]:
+    """What every prediction says, by name; the score is the novelty where it is None."""
+    if valid is None:
+        valid = torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1)
+    novelty = raw.novelty.mean(dim=1)
     return {
-        "novelty": raw.novelty.mean(dim=1).to(wide(outputs.dtype)),
+        "novelty": novelty.to(wide(outputs.dtype)),
         "expert": raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
-        "valid": torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1),
+        "valid": valid,
+        "_score": novelty if score is None else score,
+        "_threshold": threshold,
     }
 
 

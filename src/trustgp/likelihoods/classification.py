@@ -119,7 +119,12 @@ class Classification(Likelihood):
         return raw.epistemic.mean(dim=1)
 
     def prediction(
-        self, outputs: Tensor, raw: LatentPrediction, calibrations: tuple[Temperature]
+        self,
+        outputs: Tensor,
+        raw: LatentPrediction,
+        calibrations: tuple[Temperature],
+        valid: Tensor | None = None,
+        threshold: float | None = None,
     ) -> ClassPrediction:
         """Of logits [n] or [n, C], for all of which together (B = 1) or for each the experts speak."""
         score = self.score(raw)
@@ -133,9 +138,8 @@ class Classification(Likelihood):
             epistemic=spread,
             aleatoric=nothing,
             excess=nothing,
-            **common_fields(outputs, raw),
+            **common_fields(outputs, raw, score, valid, threshold),
             temperature=temperature(score, raw.expert[:, 0]),
-            _score=score,
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> tuple[Temperature]:

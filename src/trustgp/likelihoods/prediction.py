@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -60,6 +60,10 @@ def above(score: Tensor, threshold: float | None) -> Tensor:
     return ~(score <= threshold)
 
 
+Later = Any
+"""Another prediction, or a function that makes it; None: there is none."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     r"""A prediction and its error bar; every tensor has the shape of the network's output unless noted.
@@ -79,8 +83,8 @@ class Prediction:
     rare: Tensor | None = None
     _score: Tensor | None = field(default=None, repr=False)
     _threshold: float | None = field(default=None, repr=False)
-    _corrected: Prediction | None = field(default=None, repr=False)
-    _plain: Prediction | None = field(default=None, repr=False)
+    _corrected: Later = field(default=None, repr=False)
+    _plain: Later = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -99,12 +103,24 @@ class Prediction:
     @property
     def corrected(self) -> Prediction:
         """The distribution about the corrected mean: network output plus residual mean."""
-        return self if self._corrected is None else self._corrected
+        return self._made("_corrected")
 
     @property
     def plain(self) -> Prediction:
         """The paper's variance: evidence only, no leave-out scale, no excess."""
-        return self if self._plain is None else self._plain
+        return self._made("_plain")
+
+    def _made(self, name: str) -> Prediction:
+        """What is made when it is asked for, and then kept; itself where there is nothing else."""
+        found: Any = getattr(self, name)
+        if callable(found):
+            found = cast(Any, found)()
+            object.__setattr__(self, name, found)
+        return self if found is None else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        later = [name for name in ("_corrected", "_plain") if callable(vars(self)[name])]
+        return {**vars(self), **{name: self._made(name) for name in later}}  # functions do not travel
 
     @property
     def score(self) -> Tensor:
@@ -151,8 +167,8 @@ def _joined(values: list[Any]) -> Any:
     """One field of several predictions: None where it is missing in one of them."""
     if any(value is None for value in values):
         return None
-    if isinstance(values[0], Prediction):
-        return Prediction.cat(values)
+    if callable(values[0]) or isinstance(values[0], Prediction):
+        return lambda: Prediction.cat([v if isinstance(v, Prediction) else v() for v in values])
     if not isinstance(values[0], Tensor):
         return values[0]
     if all(value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0 for value in values):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
-from ..data.trees import moved
 from ..experts.mixture import LatentPrediction
 from ..math.calibration import Calibration, CalibrationRows, fit_calibration, held_out_loss, pooled, unruled
 from .base import Likelihood, Shape, common_fields, wide
@@ -88,31 +87,46 @@ class Regression(Likelihood):
         own, corrected = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in (0, 1))
         return own, corrected
 
-    def prediction(self, outputs: Tensor, raw: LatentPrediction, calibrations: Pair) -> Prediction:
-        """About the network's output, and within it about the corrected mean and as the paper has it."""
-        own, corrected = (self._about(outputs, raw, c) for c in calibrations)
-        paper = self._about(outputs, raw, _plain(calibrations[0]))
-        return replace(own, _corrected=corrected, _plain=paper)
+    def prediction(
+        self,
+        outputs: Tensor,
+        raw: LatentPrediction,
+        calibrations: Pair,
+        valid: Tensor | None = None,
+        threshold: float | None = None,
+    ) -> Prediction:
+        """About the network's output; about the corrected mean, and as the paper has it, when asked for."""
+        common = common_fields(outputs, raw, None, valid, threshold)
 
-    def _about(self, outputs: Tensor, raw: LatentPrediction, calibration: Calibration) -> Prediction:
-        c = moved(calibration, lambda tensor: tensor.to(raw.epistemic.device))
-        scale = c.scale(raw.novelty, raw.log_kappa, c.level)
-        variance = scale * (raw.epistemic + raw.noise)
-        trust = c.trust.expand_as(raw.residual_mean)
-        said = (raw.residual_mean, raw.witness_mean, raw.witness_precision)
-        expected, left = pooled(c, variance, *said, trust)
-        rest = 1.0 - c.shift
+        def about(calibration: Calibration) -> Prediction:
+            return _about(outputs, raw, calibration, common)
+
+        own, corrected = calibrations
+        later = {"_corrected": lambda: about(corrected), "_plain": lambda: about(_plain(own))}
+        return replace(about(own), **later)
+
+
+def _about(
+    outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: dict[str, Any]
+) -> Prediction:
+    """The distribution about the network's output, or the corrected mean, as the calibration has it."""
+    c, log_level = calibration.folded(raw.epistemic.device)
+    scale = c.scale(raw.novelty, raw.log_kappa, log_level)
+    expected, left = pooled(
+        c, scale * (raw.epistemic + raw.noise), raw.residual_mean, raw.witness_mean, raw.witness_precision,
+        c.trust,
+    )  # fmt: skip
+    left, rest = left * scale, 1.0 - c.shift
+    excess = expected.square() * (c.excess * rest * rest) if rest else torch.zeros_like(expected)
+    return Prediction(
         # z = 0 leaves the network's output untouched, to the bit
-        mean = outputs if float(calibration.shift) == 0.0 else outputs + _like(c.shift * expected, outputs)
-        return Prediction(
-            mean=mean,
-            epistemic=_like(left * scale * raw.epistemic, outputs),
-            aleatoric=_like(left * scale * raw.noise, outputs),
-            excess=_like(c.excess * rest.square() * expected.square(), outputs),
-            **common_fields(outputs, raw),
-            rare=_like(c.rare.expand_as(expected), outputs),
-            _score=self.score(raw),
-        )
+        mean=outputs + _like(c.shift * expected, outputs) if c.shift else outputs,
+        epistemic=_like(left * raw.epistemic, outputs),
+        aleatoric=_like(left * raw.noise, outputs),
+        excess=_like(excess, outputs),
+        rare=_like(c.rare.expand_as(expected), outputs),
+        **common,
+    )
 
 
 def _plain(calibration: Calibration) -> Calibration:
@@ -135,4 +149,5 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
 
 def _like(values: Tensor, outputs: Tensor) -> Tensor:
     """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
-    return values.reshape(outputs.shape).to(wide(outputs.dtype))
+    values = values if values.shape == outputs.shape else values.reshape(outputs.shape)
+    return values.to(wide(outputs.dtype))

@@ -56,11 +56,19 @@ class Calibration:
         rare = torch.zeros_like(level) if rare is None else rare
         return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64), one, level, rare)
 
-    def scale(self, novelty: Tensor, log_kappa: Tensor, level: Tensor) -> Tensor:
-        """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise."""
-        known = (self.reach / novelty.clamp_min(torch.finfo(novelty.dtype).tiny)).clamp_max(1.0)
-        strength = (1.0 - novelty**self.onset) * known
-        return torch.exp((strength * (level.log() + self.fade * log_kappa)).clamp(-LARGEST, LARGEST))
+    def folded(self, device: torch.device) -> tuple[Any, Tensor]:
+        """The same on a device, scalars as plain numbers, and log c; made once."""
+        known = self.__dict__.setdefault("_folded", {})
+        if device not in known:
+            values = {field.name: getattr(self, field.name) for field in fields(self)}
+            found = {k: v.to(device) if v.ndim else float(v) for k, v in values.items()}
+            known[device] = Calibration(**found), found["level"].log()  # pyright: ignore
+        return known[device]
+
+    def scale(self, novelty: Tensor, log_kappa: Tensor, log_level: Tensor) -> Tensor:
+        """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise, from log c."""
+        strength = (1.0 - novelty**self.onset) * (self.reach / novelty.clamp_min(self.reach))
+        return torch.exp((strength * (log_level + self.fade * log_kappa)).clamp(-LARGEST, LARGEST))
 
 
 @dataclass(frozen=True)
@@ -181,17 +189,17 @@ def pooled(
     surer prevails. Without a witness it is the experts' own word. V is the `variance` of the experts, already
     scaled, m, h and p `shift`, `witness_mean` and `witness_precision`, t `trust`, all of the same shape.
     """
-    heard = witness_precision > 0  # where an expert knows nothing V is infinite, and 0 * inf no number
-    gain = torch.where(heard, trust * witness_precision * torch.where(heard, variance, 0.0), 0.0)
-    expected = (calibration.weight * shift + gain * witness_mean) / (1.0 + gain)
-    return expected, (1.0 + gain) / (1.0 + gain.square())
+    # where nothing is known V is infinite, and 0 * inf no number
+    gain = (trust * witness_precision * variance).nan_to_num(0.0)
+    more = 1.0 + gain
+    return (calibration.weight * shift + gain * witness_mean) / more, more / (1.0 + gain.square())
 
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> Tensor:
     """Mean negative log likelihood of held-out rows as they usually are: without rho, so that no other number
     makes up for it."""
     level, trust = calibration.level[rows.output], calibration.trust[rows.output]
-    scaled = calibration.scale(rows.novelty, rows.log_kappa, level) * (rows.epistemic + rows.noise)
+    scaled = calibration.scale(rows.novelty, rows.log_kappa, level.log()) * (rows.epistemic + rows.noise)
     said = (rows.residual_mean, rows.witness_mean, rows.witness_precision)
     expected, left = pooled(calibration, scaled, *said, trust)
     rest = 1.0 - calibration.shift

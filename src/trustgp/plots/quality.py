@@ -148,18 +148,19 @@ def draw_frontier(
 ) -> Any:
     """A figure: NLL and AUROC against memory and against the time of one row.
 
-    Trials have `name`, `nll`, `corrected`, `auroc`, `nbytes`, `milliseconds` and `fits`, as those of
-    `trustgp.tune`; the one called `chosen` is marked.
+    Trials have `name`, `nll`, `corrected`, `auroc`, `nbytes`, `milliseconds` (None: not timed) and `fits`, as
+    those of `trustgp.tune`; the one called `chosen` is marked.
     """
+    timed = [t for t in trials if t.milliseconds is not None]
     costs = {
-        "memory, MiB": [t.nbytes / 2**20 for t in trials],
-        "ms, batch 1": [t.milliseconds for t in trials],
+        "memory, MiB": (trials, [t.nbytes / 2**20 for t in trials]),
+        "ms, batch 1": (timed, [t.milliseconds for t in timed]),
     }
     with figure(path, width=8.4, height=6.0, dpi=dpi) as drawn:
         grid = drawn.subplots(2, 2, sharex="col")
-        for column, (name, cost) in enumerate(costs.items()):
-            _draw_trials(grid[0][column], trials, cost, {"nll": BLUE, "corrected": ORANGE}, chosen)
-            _draw_trials(grid[1][column], trials, cost, {"auroc": BLUE}, chosen)
+        for column, (name, (shown, cost)) in enumerate(costs.items()):
+            _draw_trials(grid[0][column], shown, cost, {"nll": BLUE, "corrected": ORANGE}, chosen)
+            _draw_trials(grid[1][column], shown, cost, {"auroc": BLUE}, chosen)
             grid[1][column].set_xlabel(name)
         grid[0][0].set(ylabel="NLL, lower is better", title="Likelihood")
         grid[1][0].set(ylabel="AUROC, higher is better", title="Novelty")

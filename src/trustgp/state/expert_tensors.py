@@ -1,9 +1,10 @@
-"""Mixtures and witnesses as tables of tensors, and back. A field of all experts, or of all cells, is one
-tensor, laid end to end."""
+"""Mixtures and witnesses as tables of tensors, and back. A field of all experts is one tensor, laid end to
+end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,11 @@ from ..data.tensor_file import Reader
 from ..experts.expert import Expert
 from ..experts.gate import Gate, Projection
 from ..experts.mixture import Mixture
-from ..experts.posteriors import GramPosterior, Posterior, PriorPosterior, RootPosterior, SpanPosterior
-from ..experts.witness import Cell, PointFeatures, WitnessState
+from ..experts.posteriors import GramPosterior, Posterior, PriorPosterior, SpanPosterior
+from ..experts.witness import FARTHEST, LEAST_RATIO, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
-from ..tangents.factors import HalfFactors
 
 INT, REAL = torch.int64, torch.float64
-SHARED = ("offset", "spread", "centroids", "length", "ratio", "size", "reach", "floor")  # by all cells
-EACH = ("centre", "scale", "kappa", "tau")  # one row for each cell
 
 
 def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
@@ -83,8 +81,6 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
 def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> Features:
     """Features of so many rows; they must be whole, and as wide as the tangents say."""
     names = reader.matching(prefix)
-    if "scales" in names:
-        return _read_halves(reader, prefix, tangents, rows)
     for name in names:  # every layer's activations need its signals, and the other way round
         for here, there in (("activations.", "signals."), ("signals.", "activations.")):
             if name.startswith(here) and (partner := there + name.removeprefix(here)) not in names:
@@ -104,23 +100,10 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
     return features
 
 
-def _read_halves(reader: Reader, prefix: str, tangents: TangentMap, rows: int) -> HalfFactors:
-    """The same in float16, with a scale for each tensor."""
-    scales = reader.take(f"{prefix}scales", REAL, None)
-    layers = int(reader.take(f"{prefix}layers", INT))
-    halves = tuple(reader.take(f"{prefix}half.{i}", torch.float16, rows, None) for i in range(len(scales)))
-    sane = bool((scales > 0).all()) and 0 <= 2 * layers <= len(scales)
-    reader.require(sane, f"{prefix}scales", "and 'layers' do not describe factors")
-    wide = sum(half.shape[1] for half in halves) * tangents.network.dtype.itemsize
-    whole = tangents.num_columns(expert=False) is None and wide == tangents.row_bytes()
-    reader.require(whole, f"{prefix}*", "are not as wide as the network's layers: some are missing or cut")
-    return HalfFactors(halves, scales, layers)
-
-
 def _feature_tensors(lots: Sequence[KernelRows | None]) -> dict[str, Tensor]:
     """Features of several lots of rows, laid end to end, as a file holds them; none: no rows are held."""
     held: list[Any] = [lot for lot in lots if lot is not None]
-    table = type(held[0]).cat(held).stored() if held else {}
+    table = type(held[0]).cat(held).tensors() if held else {}
     return {f"features.{name}": value for name, value in table.items()}
 
 
@@ -134,7 +117,7 @@ def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
     return table | _posterior_tensors(solved) | _feature_tensors([state.features for state in solved])
 
 
-def _held_tensors(experts: Sequence[Expert | Cell]) -> dict[str, Tensor]:
+def _held_tensors(experts: Sequence[Expert]) -> dict[str, Tensor]:
     """Which rows each of some experts holds, and how many are its own."""
     return {
         "sizes": torch.tensor([len(e.rows) for e in experts], dtype=INT),
@@ -166,13 +149,8 @@ def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs:
         posteriors = _read_spans(reader, prefix, tangents, solved, num_outputs)
     prior = PriorPosterior(numbers["scale"].new_empty(0, num_outputs))
     each = [prior if gone else next(posteriors) for gone in failed.tolist()]
-    return _each(Expert, rows, own, each, numbers)
-
-
-def _each(kind: Any, rows: Any, own: Tensor, posteriors: Any, numbers: dict[str, Tensor]) -> tuple[Any, ...]:
-    """Experts or cells, each with its part of everything."""
-    parts = enumerate(zip(rows, own, posteriors, strict=True))
-    return tuple(kind(*part, **{name: value[i] for name, value in numbers.items()}) for i, part in parts)
+    parts = enumerate(zip(rows, own, each, strict=True))
+    return tuple(Expert(*part, **{name: value[i] for name, value in numbers.items()}) for i, part in parts)
 
 
 def _read_held(
@@ -191,16 +169,13 @@ def _read_held(
 
 def _read_row_posteriors(
     reader: Reader, prefix: str, read: Callable[[int], KernelRows], sizes: list[int], num_outputs: int
-) -> Iterator[GramPosterior | RootPosterior]:
-    """Posteriors that hold so many rows each, with factors or with roots; `read` gives features of rows."""
-    if "root" in reader.matching(prefix):
-        kind, matrices = RootPosterior, _read_roots(reader, prefix, sizes)
-    else:
-        kind, matrices = GramPosterior, _read_triangles(reader, f"{prefix}factor", sizes)
+) -> Iterator[GramPosterior]:
+    """Posteriors that hold so many rows each; `read` gives features of rows."""
+    factors = _read_triangles(reader, f"{prefix}factor", sizes)
     weights = reader.take(f"{prefix}weights", REAL, sum(sizes), num_outputs).split(sizes)
     features, places = read(sum(sizes)), torch.arange(sum(sizes)).split(sizes)
-    for matrix, weight, place in zip(matrices, weights, places, strict=True):
-        yield kind(features.take(place), matrix, weight)
+    for factor, weight, place in zip(factors, weights, places, strict=True):
+        yield GramPosterior(features.take(place), factor, weight)
 
 
 def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]:
@@ -215,16 +190,12 @@ def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]
     return factors
 
 
-def _read_roots(reader: Reader, prefix: str, sizes: list[int]) -> list[Tensor]:
-    """Roots of so many rows each, laid end to end, shape [m, r] each; float64 or float32, all alike."""
-    ranks = reader.take(f"{prefix}ranks", INT, len(sizes)).tolist()
-    sane = all(0 <= rank <= m for rank, m in zip(ranks, sizes, strict=True))
-    reader.require(sane, f"{prefix}ranks", "lie beyond the number of rows")
-    counts = [m * rank for m, rank in zip(sizes, ranks, strict=True)]
-    flat = reader.take(f"{prefix}root", None, sum(counts))
-    known = flat.dtype in (torch.float64, torch.float32)
-    reader.require(known, f"{prefix}root", f"is {flat.dtype}, neither float64 nor float32")
-    return [part.view(m, r) for part, m, r in zip(flat.split(counts), sizes, ranks, strict=True)]
+def _read_wide(reader: Reader, name: str, *shape: int) -> Tensor:
+    """Numbers in float64 or float32."""
+    value = reader.take(name, None, *shape)
+    known = value.dtype in (torch.float64, torch.float32)
+    reader.require(known, name, f"is {value.dtype}, neither float64 nor float32")
+    return value
 
 
 def _read_spans(
@@ -243,9 +214,7 @@ def _read_spans(
     flat = reader.take(f"{prefix}shrink", REAL, total)
     reader.require(_within(flat, 0, 1), f"{prefix}shrink", "lies beyond 0..1")
     shrink = flat.split(ranks.tolist())
-    basis, dtype = reader.take(f"{prefix}basis", None, width * total), tangents.network.dtype
-    known = basis.dtype in (dtype, torch.float16)
-    reader.require(known, f"{prefix}basis", f"is {basis.dtype}, not {dtype} or float16")
+    basis = reader.take(f"{prefix}basis", tangents.network.dtype, width * total)
     bases = basis.split([width * r for r in ranks.tolist()])
     weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)
     for i, rank in enumerate(ranks.tolist()):
@@ -255,11 +224,7 @@ def _read_spans(
 
 def witness_tensors(state: WitnessState) -> dict[str, Tensor]:
     """The state of a witness."""
-    posteriors = [cell.posterior for cell in state.cells]
-    table = {name: getattr(state, name) for name in SHARED}
-    table |= {name: torch.stack([getattr(cell, name) for cell in state.cells]) for name in EACH}
-    table |= _held_tensors(state.cells) | _posterior_tensors(posteriors)
-    return table | PointFeatures.cat([posterior.features for posterior in posteriors]).stored()
+    return {field.name: getattr(state, field.name) for field in fields(state)}
 
 
 def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> WitnessState:
@@ -267,30 +232,27 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     count, width = centroids.shape
     reader.require(count > 0 and width > 0, f"{prefix}centroids", "name no cell")
-    shared = {
+    found = {
         "offset": reader.take(f"{prefix}offset", REAL, width),
         "spread": reader.positive(f"{prefix}spread", width),
-        "centroids": centroids,
-        "size": reader.take(f"{prefix}size", INT),
         "floor": reader.positive(f"{prefix}floor", num_outputs),
-    }
-    shared |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
-    reader.require(shared["size"] >= 1, f"{prefix}size", "must be positive")
-    reader.require(shared["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
-    sizes, own, held = _read_held(reader, prefix, count, "cells")
-    sane = min(sizes) >= 1 and int(own.max()) > 0
-    reader.require(sane, f"{prefix}sizes", "and 'own' do not describe cells")
-    reader.require(torch.cat(held) < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
-    numbers = {
+        "level": reader.positive(f"{prefix}level", count, num_outputs),
         "centre": reader.take(f"{prefix}centre", REAL, count, num_outputs),
-        "scale": reader.positive(f"{prefix}scale", count, num_outputs),
-        "kappa": reader.positive(f"{prefix}kappa", count, num_outputs),
-        "tau": reader.positive(f"{prefix}tau", count),
     }
-
-    def features(total: int) -> PointFeatures:
-        points = reader.take(f"{prefix}inputs", REAL, total, width)
-        return PointFeatures(points, float(shared["length"]))
-
-    posteriors = _read_row_posteriors(reader, prefix, features, sizes, num_outputs)
-    return WitnessState(**shared, cells=_each(Cell, held, own, posteriors, numbers))
+    found |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
+    reader.require(found["ratio"] >= LEAST_RATIO, f"{prefix}ratio", f"is below {LEAST_RATIO}")
+    reader.require(found["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
+    for name in ("size", "neighbours"):
+        found[name] = reader.take(f"{prefix}{name}", INT)
+        reader.require(found[name] >= 1, f"{prefix}{name}", "must be positive")
+    sizes, own, held = _read_held(reader, prefix, count, "cells")
+    reader.require(own >= 1, f"{prefix}own", "leaves a cell without a row of its own")
+    mine = torch.cat([cell[:k] for cell, k in zip(held, own.tolist(), strict=True)])
+    reader.require(len(mine.unique()) == len(mine), f"{prefix}rows", "gives a row to two cells")
+    numbers = torch.cat(held)
+    reader.require(numbers < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
+    for name, columns in (("points", width), ("targets", num_outputs)):
+        found[name] = _read_wide(reader, prefix + name, len(numbers), columns)
+    reader.require(found["points"].abs() <= FARTHEST, f"{prefix}points", f"lie beyond {FARTHEST:g}")
+    found |= {"rows": numbers, "own": own}
+    return WitnessState(centroids=centroids, sizes=torch.tensor(sizes), **found)

@@ -153,6 +153,7 @@ def _plain_values(origin: Provenance) -> bool:
     numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend, *origin.split, *formed)
     return (
         all(isinstance(text, str) for text in texts)
+        and all(most is None or (type(most) is int and most > 0) for most in (origin.rank, origin.size))
         and all(type(number) is int for number in numbers)
         and origin.outputs in ("shared", "separate", "pseudo")
         and len(set(origin.names)) == len(origin.names)
@@ -173,7 +174,7 @@ def _read_one(reader: Reader, index: int, origin: Provenance, network: TangentNe
         if name.startswith(("left.", "right.")):  # a projection
             value = state[name] = reader.take(full, network.dtype, None, None)
             reader.require(0 not in value.shape and torch.isfinite(value), full, "projects nothing")
-        elif name in ("row_bytes", "working_bytes", "width"):  # a size
+        elif name in ("row_bytes", "working_bytes"):  # a size
             value = state[name] = reader.take(full, torch.int64)
             reader.require(value >= 1, full, f"is {int(value)}; a row takes memory")
         else:  # places in the vector of the chosen parameters

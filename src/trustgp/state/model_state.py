@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Self
@@ -89,6 +91,8 @@ class Provenance:
     witness: Witness | None  # how the second opinion was formed; None: there is none
     split: tuple[int, int] = (0, 0)  # rows that were given, and those of them kept from the experts
     compressed: str = ""  # how the model was made smaller after the fit, in words; empty: it was not
+    rank: int | None = None  # the most directions that an expert keeps; None: all
+    size: int | None = None  # the most bytes that it may hold, as its budget had it; None: any
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +126,11 @@ class ModelState:
         return Shape(mix.shape[1], tuple(len(mixture.experts) for mixture in self.mixtures))
 
     @property
+    def directions(self) -> int:
+        """The most that an expert keeps; 0: experts keep rows."""
+        return max(mixture.directions for mixture in self.mixtures)
+
+    @property
     def num_experts(self) -> int:
         """Experts of all kernels together."""
         return sum(self.shape.experts)
@@ -132,11 +141,11 @@ def predict(state: ModelState, inputs: Any) -> Prediction:
     """The network's own output, with its error bar; see `UncertaintyModel.predict`."""
     if isinstance(inputs, (DataLoader, Dataset)):
         loader = inputs if isinstance(inputs, DataLoader) else DataLoader(inputs, batch_size=1024)
-        parts = [_predict(state, _inputs_of(state, batch)) for batch in loader]
+        parts = [predict_alike([state], _inputs_of(state, batch))[0] for batch in loader]
         if not parts:
             raise ValueError("the loader holds no rows.")
         return Prediction.cat(parts)
-    return _predict(state, _inputs_of(state, inputs))
+    return predict_alike([state], _inputs_of(state, inputs))[0]
 
 
 def predict_latent(
@@ -156,12 +165,18 @@ def predict_latent(
 
 def answers(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
     """The network's outputs [n, C], and what experts and witness say of them; all must be finite."""
+    outputs, features = outputs_and_features(state, inputs)
+    return outputs, predict_latent(state, inputs, outputs, features)
+
+
+def outputs_and_features(state: ModelState, inputs: Inputs) -> tuple[Tensor, Features | None]:
+    """The network's outputs [n, C], and features of the first kernel where one pass gives both."""
     tangents, features, outputs = state.mixtures[0].tangents, None, None
     if tangents.num_columns(expert=False) is not None and count(inputs) <= chunk_rows(tangents):
         features, outputs = tangents.roughly(inputs)  # one pass gives both
     if outputs is None:
         outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
-    return outputs, predict_latent(state, inputs, outputs, features)
+    return outputs, features
 
 
 def nbytes(state: ModelState) -> int:
@@ -170,24 +185,38 @@ def nbytes(state: ModelState) -> int:
     return sum(t.nbytes for t in state_tensors((state.mixtures, maps, state.witness)))
 
 
-def _predict(state: ModelState, inputs: Inputs) -> Prediction:
-    inputs = to_device(inputs, state.device)
-    outputs, features = state.forward(state.network, state.mixtures[0].tangents, inputs)
-    good = finite_rows(inputs) & finite_rows(outputs)
-    if not bool(good.all()) and bool(good.any()):
-        # Rows that are whole must come out as if the others were not there, to the bit.
-        outputs = outputs.clone()
-        outputs[good] = call(state.network, take(inputs, good.nonzero().flatten()))
-    raw, known = _known(state, inputs, outputs, features, good)
-    prediction = state.likelihood.prediction(outputs, raw, state.calibrations)
+def predict_alike(states: Sequence[ModelState], inputs: Inputs) -> list[Prediction]:
+    """What forms of one model say of the same inputs: the network runs once for all."""
+    first, inputs = states[0], to_device(inputs, states[0].device)
+    outputs, features = first.forward(first.network, first.mixtures[0].tangents, inputs)
+    return [_told(state, inputs, outputs, features) for state in states]
+
+
+def _told(state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None) -> Prediction:
+    if _all_finite((inputs, outputs)):
+        good = torch.ones(count(inputs), dtype=torch.bool, device=outputs.device)
+        raw = predict_latent(state, inputs, outputs, features)
+        sound = good if raw.all_finite() else raw.finite()  # a gradient may overflow where they are finite
+        raw, known = (raw, good) if sound is good else (raw.take(sound).spread(sound), sound)
+    else:
+        good = finite_rows(inputs) & finite_rows(outputs)
+        if bool(good.any()) and not bool(good.all()):
+            # Rows that are whole must come out as if the others were not there, to the bit.
+            outputs = outputs.clone()
+            outputs[good] = call(state.network, take(inputs, good.nonzero().flatten()))
+        raw, known = _known(state, inputs, outputs, good)
     limit = None if state.threshold is None else float(state.threshold.threshold)
-    inner = {name: getattr(prediction, name) for name in ("_corrected", "_plain")}
-    inner = {k: replace(p, valid=known, _threshold=limit) for k, p in inner.items() if p is not None}
-    return replace(prediction, valid=known, _threshold=limit, **inner)
+    return state.likelihood.prediction(outputs, raw, state.calibrations, known, limit)
+
+
+def _all_finite(values: Any) -> bool:
+    """Whether no number is NaN or infinite; where their sum overflows it says no, too."""
+    real = [leaf for leaf in leaves(values) if leaf.is_floating_point()]
+    return all(math.isfinite(float(leaf.sum())) for leaf in real)
 
 
 def _known(
-    state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None, good: Tensor
+    state: ModelState, inputs: Inputs, outputs: Tensor, good: Tensor
 ) -> tuple[LatentPrediction, Tensor]:
     """What the experts say of the good rows, and for which rows it is finite, shape [n]."""
     if not bool(good.any()):  # as experts that tell so many numbers would answer
@@ -196,12 +225,9 @@ def _known(
         expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=outputs.device)
         told = LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
         return told.spread(good), good
-    if bool(good.all()):
-        raw = predict_latent(state, inputs, outputs, features)
-    else:
-        chosen = good.nonzero().flatten()
-        raw = predict_latent(state, take(inputs, chosen), outputs[chosen])
-    sound = raw.finite()  # a gradient may overflow where input and output are finite
+    chosen = good.nonzero().flatten()
+    raw = predict_latent(state, take(inputs, chosen), outputs[chosen])
+    sound = raw.finite()
     known = good.clone()
     known[good] = sound
     raw = raw if bool(sound.all()) else raw.take(sound)

@@ -41,10 +41,6 @@ class KernelRows(Protocol):
         """The state, by name; each tensor has the rows as its first dimension."""
         ...
 
-    def stored(self) -> dict[str, Tensor]:
-        """What a file holds of it, by name: `tensors()`, or as much in fewer bytes."""
-        return self.tensors()
-
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
         """Several lots of rows, one after another."""
@@ -200,6 +196,22 @@ def output_mixes(
         signs = torch.randint(0, 2, (1, num_outputs), generator=generator).double() * 2 - 1
         return [(signs / num_outputs**0.5, every)]
     raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
+
+
+def leading_signs(energy: Tensor) -> Tensor:
+    r"""Signs s of outputs, s_1 = 1, about the largest :math:`s^\top E s` for a matrix E [C, C], shape [C].
+
+    With :math:`E_{cc'} = \sum_x J_c(x) \cdot J_{c'}(x)` the combination of all outputs, none slighted, whose
+    gradient is longest: outputs that move together must not cancel.
+    """
+    signs = torch.where(torch.linalg.eigh(energy)[1][:, -1] < 0, -1.0, 1.0).to(energy)
+    for _ in range(len(signs)):  # while a single flip is better
+        gain = energy.diagonal() - signs * (energy @ signs)
+        best = int(gain.argmax())
+        if float(gain[best]) <= 1e-12 * float(energy.trace()):
+            break
+        signs[best] *= -1.0
+    return signs * signs[0]
 
 
 def gram_blocks(rows: int, columns: int, *, same: bool, least: int = BLOCK) -> list[tuple[slice, slice]]:

@@ -7,9 +7,8 @@ A normalisation layer in eval mode is an elementwise product: its share is a pla
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -25,8 +24,6 @@ from .jacobian.strategies import looped
 from .network import Choice, TangentNetwork
 
 FEW_ROWS = 64  # on a CPU: the backward passes of so few cost more to begin than to do
-FARTHEST = 80  # exponent of a scale of factors in float16
-TOP = 15  # the largest number of a tensor lies just below 2^15: float16 ends at 2^16
 LARGE_BLOCK = {"cuda": 2048}  # rows of a block, at least, where launching takes longer than computing
 GROUPS = ("activations", "signals", "products")
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
@@ -67,14 +64,25 @@ class LayerFactors(Tangents):
         return FactorMap(network, state["mix"], int(state["row_bytes"]))
 
 
-class Factors(Features):
-    """Factors of some rows, in whatever form they are kept."""
+@dataclass(frozen=True)
+class FactorFeatures(Features):
+    """Factors of some rows."""
 
-    @abstractmethod
+    activations: tuple[Tensor, ...]  # per Linear layer the inputs a, and a 1 where there is a bias, [n, d]
+    signals: tuple[Tensor, ...]  # per Linear layer the back-propagated g of every mixed output, [n, K * d']
+    products: tuple[Tensor, ...]  # per normalisation layer the gradient itself, [n, K * d'']
+
     def groups(self) -> tuple[tuple[Tensor, ...], ...]:
-        """Activations, signals and products; see `FactorFeatures`."""
+        """Activations, signals and products."""
+        return self.activations, self.signals, self.products
 
-    def gram(self, other: Factors) -> Tensor:
+    def __len__(self) -> int:
+        return len((self.activations + self.products)[0])
+
+    def take(self, rows: Tensor) -> Self:
+        return type(self)(*(tuple(tensor[rows] for tensor in group) for group in self.groups()))
+
+    def gram(self, other: Self) -> Tensor:
         mine, same = self.groups(), self is other
         theirs = mine if same else other.groups()
         n, m, device = len(self), len(other), (mine[0] + mine[2])[0].device
@@ -114,24 +122,6 @@ class Factors(Features):
         groups = zip(GROUPS, self.groups(), strict=True)
         return {f"{name}.{i}": value for name, group in groups for i, value in enumerate(group)}
 
-
-@dataclass(frozen=True)
-class FactorFeatures(Factors):
-    """Factors as they are made."""
-
-    activations: tuple[Tensor, ...]  # per Linear layer the inputs a, and a 1 where there is a bias, [n, d]
-    signals: tuple[Tensor, ...]  # per Linear layer the back-propagated g of every mixed output, [n, K * d']
-    products: tuple[Tensor, ...]  # per normalisation layer the gradient itself, [n, K * d'']
-
-    def groups(self) -> tuple[tuple[Tensor, ...], ...]:
-        return self.activations, self.signals, self.products
-
-    def __len__(self) -> int:
-        return len((self.activations + self.products)[0])
-
-    def take(self, rows: Tensor) -> Self:
-        return type(self)(*(tuple(tensor[rows] for tensor in group) for group in self.groups()))
-
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
         groups = (inside(tensors, f"{name}.") for name in GROUPS)  # what belongs to none is left out
@@ -141,65 +131,6 @@ class FactorFeatures(Factors):
     def cat(cls, parts: Sequence[Self]) -> Self:
         groups = zip(*(part.groups() for part in parts), strict=True)
         return cls(*(tuple(map(torch.cat, zip(*lots, strict=True))) for lots in groups))
-
-
-@dataclass(frozen=True)
-class HalfFactors(Factors):
-    r"""Factors of rows that a model holds; whatever asks for them gets them in float32, exactly.
-
-    Each tensor is kept as :math:`a / 2^e` with e such that its largest entry lies just below 2^15: nothing
-    overflows, entries down to 2^-29 of the largest keep 11 bits, and what is below 2^-40 of it is lost.
-    """
-
-    halves: tuple[Tensor, ...]  # activations, signals and products, one after another, float16, [n, d] each
-    scales: Tensor  # 2^e of each, shape [number of halves], float64
-    layers: int  # how many Linear layers there are
-
-    @classmethod
-    def pack(cls, features: Factors, scales: Tensor) -> Self:
-        """Factors, rounded; see `half_scales`."""
-        pairs = zip(features.tensors().values(), scales, strict=True)
-        halves = tuple((value.double() / scale).half() for value, scale in pairs)
-        return cls(halves, scales, len(features.groups()[0]))
-
-    def groups(self) -> tuple[tuple[Tensor, ...], ...]:
-        """In float32."""
-        pairs = zip(self.halves, self.scales, strict=True)
-        whole = tuple(half.float().mul_(scale.float()) for half, scale in pairs)
-        return whole[: self.layers], whole[self.layers : 2 * self.layers], whole[2 * self.layers :]
-
-    def __len__(self) -> int:
-        return len(self.halves[0])
-
-    def take(self, rows: Tensor) -> Self:
-        return replace(self, halves=tuple(half[rows] for half in self.halves))
-
-    def stored(self) -> dict[str, Tensor]:
-        halves = {f"half.{i}": half for i, half in enumerate(self.halves)}
-        return halves | {"scales": self.scales, "layers": torch.tensor(self.layers)}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        features = FactorFeatures.from_tensors(tensors)
-        return cls.pack(features, half_scales([features]))
-
-    @classmethod
-    def cat(cls, parts: Sequence[Self]) -> Self:
-        halves = zip(*(part.halves for part in parts), strict=True)
-        return replace(parts[0], halves=tuple(map(torch.cat, halves)))
-
-
-def half_scales(lots: Sequence[Factors]) -> Tensor:
-    """2^e of each tensor, such that those of all lots fit into float16 and back, shape [tensors], float64."""
-    each = [[value.double().abs().amax() for value in lot.tensors().values()] for lot in lots]
-    largest = torch.stack([torch.stack(same).amax() for same in zip(*each, strict=True)])
-    exponents = torch.where(largest > 0, largest.log2().floor() + 1 - TOP, 0.0)
-    if not bool((exponents.abs() <= FARTHEST).all()):
-        raise ValueError(
-            f"the largest gradients of a layer lie between {float(largest.min()):.0e} and "
-            f"{float(largest.max()):.0e}; float16 serves 1e-20 to 1e20. Leave dtype out, or rescale."
-        )
-    return torch.exp2(exponents)
 
 
 class FactorMap(TangentMap):
@@ -235,7 +166,7 @@ class FactorMap(TangentMap):
                 groups[1].append(signal.flatten(1))
         return FactorFeatures(*map(tuple, groups)), outputs.detach()
 
-    def diag_per_output(self, features: Factors) -> Tensor:
+    def diag_per_output(self, features: FactorFeatures) -> Tensor:
         return features.diag_per_output(len(self.mix))
 
     def row_bytes(self) -> int:

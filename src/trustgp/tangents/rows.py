@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from ..data.chunking import chunks
 from ..data.trees import Inputs, count, take, to_device
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
+from .chain import MOST, ChainRows, LayerChain
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
@@ -67,6 +69,11 @@ class RowFeatures(Features):
 
     rows: Tensor
 
+    @cached_property
+    def wide(self) -> Tensor:
+        """In float64."""
+        return self.rows.double()
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -81,7 +88,7 @@ class RowFeatures(Features):
         return mirrored(total, blocks) if len(blocks) > 1 else total
 
     def diag(self) -> Tensor:
-        return self.rows.double().square().sum(dim=1)
+        return self.wide.square().sum(dim=1)
 
     def take(self, rows: Tensor) -> Self:
         return type(self)(self.rows[rows])
@@ -112,6 +119,7 @@ class GradientMap(TangentMap):
     def __init__(self, gradients: Gradients) -> None:
         super().__init__(gradients.network, gradients.mix, gradients)
         self._replay = Replay(self._made)
+        self._by_hand: tuple[torch.device, ChainRows | None] | None = None
 
     @abstractmethod
     def collector(self, n: int) -> DenseAccumulator:
@@ -125,7 +133,10 @@ class GradientMap(TangentMap):
         return (self.num_columns(expert=False) or 0) * self.network.dtype.itemsize
 
     def with_outputs(self, inputs: Inputs, *, exact: bool = True) -> tuple[RowFeatures, Tensor | None]:
-        rows, outputs = zip(*self._chunks(inputs, exact=exact), strict=True)
+        parts = list(self._chunks(inputs, exact=exact))
+        if len(parts) == 1:
+            return RowFeatures(parts[0][0]), parts[0][1]
+        rows, outputs = zip(*parts, strict=True)
         seen = all(one is not None for one in outputs)
         return RowFeatures(torch.cat(rows)), torch.cat(outputs) if seen else None
 
@@ -139,15 +150,29 @@ class GradientMap(TangentMap):
     @torch.inference_mode(False)  # the user may predict in it
     def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Features [n, d] of rows that fit in memory together, and the outputs that were seen."""
-        row = self.working_bytes()
-        for index in chunks(count(inputs), max(1, self.chunk_memory() // row)):
-            some = inputs if len(index) == count(inputs) else take(inputs, index)
+        row, n = self.working_bytes(), count(inputs)
+        most = max(1, self.chunk_memory() // row)
+        for some in [inputs] if n <= most else (take(inputs, index) for index in chunks(n, most)):
             if self.network.device.type == "cuda" and not self.apart:
                 yield self._replay(to_device(some, self.network.device), row, exact=exact)
             else:
                 yield self._made(some)
 
+    def by_hand(self) -> ChainRows | None:
+        """What makes the features of a chain of known layers; None: this network is none."""
+        device = self.network.device
+        if self._by_hand is None or self._by_hand[0] != device:
+            chain = LayerChain.of(self.network) if len(self.mix) == 1 else None
+            self._by_hand = device, None if chain is None else self.gathered(chain)
+        return self._by_hand[1]
+
+    def gathered(self, chain: LayerChain) -> ChainRows | None:
+        """The same, for a chain; None where it would be slower."""
+        return None
+
     def _made(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.by_hand()) is not None:
+            return rows(self.network.ready(inputs))
         into = self.collector(count(inputs))
         outputs = self.gradients(inputs, into)
         return into.rows(), outputs
@@ -173,6 +198,13 @@ class RowMap(GradientMap):
     def collector(self, n: int) -> DenseAccumulator:
         every = len(self.kept) == self.network.num_parameters
         return DenseAccumulator(self.network, n, len(self.mix), None if every else self.kept)
+
+    def gathered(self, chain: LayerChain) -> ChainRows | None:
+        if len(self.kept) > MOST:
+            return None
+        shapes = {name: value.shape for name, value in self.network.parameters.items()}
+        mix, signs = self.mix.to(self.network.device, self.network.dtype), torch.ones(1, len(self.kept))
+        return ChainRows(chain, mix, shapes, {}, self.kept[None].to(mix.device), signs)
 
     def columns(self, inputs: Inputs) -> Tensor:
         """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""

@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ..data.chunking import working_set
 from ..data.trees import Inputs
 from .base import Tangents
+from .chain import MOST, ChainRows, LayerChain
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork
@@ -76,18 +76,14 @@ class Sketch(Tangents):
                 if shapes[int(number)][place] % len(value):
                     raise ValueError(f"{key} does not project '{network.names[int(number)]}'")
                 found[network.names[int(number)], side] = value.to(network.device)
-        projections = found if "width" in state else None
-        return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]), projections)
+        return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]), found)
 
 
 class SketchMap(GradientMap):
-    """Makes sketches, a few rows at a time; all mixed outputs go into one row of `dim` numbers.
-
-    Without projections it is a count sketch, as models had it before there were any.
-    """
+    """Makes sketches, a few rows at a time; all mixed outputs go into one row of `dim` numbers."""
 
     def __init__(
-        self, gradients: Gradients, sketch: Sketch, layer_bytes: int, projections: Projections | None
+        self, gradients: Gradients, sketch: Sketch, layer_bytes: int, projections: Projections
     ) -> None:
         super().__init__(gradients)
         self.sketch, self.projections = sketch, projections
@@ -96,6 +92,14 @@ class SketchMap(GradientMap):
 
     def collector(self, n: int) -> SketchCollector:
         return SketchCollector(self.tables, n, len(self.mix))
+
+    def gathered(self, chain: LayerChain) -> ChainRows | None:
+        tables, mix = self.tables, self.mix.to(self.network.device, self.network.dtype)
+        if tables.entries.numel() > MOST:
+            return None
+        # the one mixed output is shifted and turned, too
+        entries, signs = (table[:, tables.shift[0].long()] for table in (tables.entries, tables.signs))
+        return ChainRows(chain, mix, tables.cores, tables.projections, entries, signs * tables.turn)
 
     def chunk_memory(self) -> int:
         space = working_set(self.network.device, self.working_bytes())
@@ -110,11 +114,9 @@ class SketchMap(GradientMap):
 
     def state(self) -> dict[str, Tensor]:
         state = {"mix": self.mix, "working_bytes": torch.tensor(self._layer_bytes)}
-        if self.projections is None:
-            return state
         numbers = {name: number for number, name in enumerate(self.network.names)}
         found = {f"{side}.{numbers[name]}": value for (name, side), value in self.projections.items()}
-        return {**state, "width": torch.tensor(self.sketch.width), **found}
+        return {**state, **found}
 
     @property
     def tables(self) -> Tables:
@@ -123,12 +125,9 @@ class SketchMap(GradientMap):
         if device not in self._tables:
             generator = torch.Generator().manual_seed(self.sketch.seed)
             shapes = {name: value.shape for name, value in self.network.parameters.items()}
-            found, dim, mixed = self.projections or {}, self.sketch.dim, len(self.mix)
+            found, dim, mixed = self.projections, self.sketch.dim, len(self.mix)
             cores = core_shapes(shapes, found)
-            if self.projections is None:
-                entries, signs = count_sketch(shapes, dim, generator)
-            else:
-                entries, signs = spread(cores, found, dim, generator)
+            entries, signs = spread(cores, found, dim, generator)
             place, turn = _buckets(mixed, dim, generator)
             shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
             entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
@@ -183,7 +182,7 @@ def spread(
     """Every number to a bucket, each of which is used a second time only when all have been used.
 
     Those of leading directions on both sides go first: they are the largest, and so meet each other least.
-    Returned are `entries` and `signs` of `Tables`, as by `count_sketch`.
+    Returned are `entries` and `signs` of `Tables`.
     """
     faint = torch.cat([_faintness(name, shape, projections) for name, shape in cores.items()])
     size, lines = len(faint), math.ceil(len(faint) / dim)
@@ -205,22 +204,6 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
             random = torch.arange(shape[axis]) % wide >= wide // 2
             faint += random.view([-1 if place == axis else 1 for place in range(len(shape))])
     return faint.flatten()
-
-
-def count_sketch(
-    shapes: Mapping[str, torch.Size], dim: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Of an entry (i, j) the bucket is h(i) + h'(j) and the sign s(i) s'(j)."""
-    places, signs = [], []
-    for shape in shapes.values():
-        first = shape[0] if shape else 1
-        (left, s), (right, s2) = (_buckets(m, dim, generator) for m in (first, shape.numel() // first))
-        places.append(((left[:, None] + right) % dim).flatten())
-        signs.append((s[:, None] * s2).flatten())
-    place, sign = torch.cat(places), torch.cat([*signs, torch.zeros(1, dtype=torch.int64)])
-    buckets = place.argsort(stable=True).split(torch.bincount(place, minlength=dim).tolist())
-    entries = pad_sequence(list(buckets), padding_value=len(place))  # one below the other, [L, D]
-    return entries, sign[entries]
 
 
 def _buckets(m: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -59,7 +59,7 @@ def toy_data() -> ToyData:
 
 def fit_toy(network: nn.Module, rows: Pair, **options: Any) -> UncertaintyModel:
     """The network's error bar; unless the options have a witness, experts speak alone, as in the paper."""
-    own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None}
+    own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None, "budget": "none"}
     return fit(network, rows, **{**own, **options})
 
 

@@ -43,6 +43,7 @@ from ..training.train import answer
 
 Device = str | torch.device
 READINGS = ("own", "corrected", "plain")
+EXACT = {"budget": "none", "progress": False}  # options of `fit`
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class TrustGP:
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any, **options: Any) -> Self:
-        """trustgp as it comes: shared outputs, calibrated on validation rows; options of `trustgp.fit`."""
+        """trustgp as it comes: light, calibrated on validation rows; options of `trustgp.fit`."""
         return cls(fit(network, train, validation=validation, **{"progress": False, **options}))
 
     @classmethod
@@ -74,7 +75,7 @@ class TrustGP:
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="the rows look like a time series")
-            model = fit(network, train, outputs="separate", witness=None, **{"progress": False, **options})
+            model = fit(network, train, outputs="separate", witness=None, **{**EXACT, **options})
         return cls(model, "plain")
 
     @property
@@ -104,8 +105,8 @@ class SubsetGP(TrustGP):
         every = read_rows(train, name="train")
         kept = torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))[:rows]
         subset = every.take(kept), every.targets[kept.to(every.targets.device)]
-        alone = {"num_experts": 1, "patchwork": Patchwork(neighbours=0), "witness": None}
-        return super().fit(network, subset, validation, **alone, seed=seed, **more)
+        alone = {"num_experts": 1, "patchwork": Patchwork(neighbours=0), "witness": None, **EXACT}
+        return super().fit(network, subset, validation, **{**alone, "seed": seed, **more})
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ class LandmarkPosterior:
     shrink: Tensor  # tau / (lambda + tau)                     [m]
     weights: Tensor  # of the residual mean in the basis V     [m, C]
     columns = NO_COLUMNS  # as a `Posterior` says that it keeps all
-    failed = False
+    failed = signed = False
 
     def __call__(self, features: Features) -> LatentMoments:
         return self.answer(self.sums.project(features))

@@ -66,7 +66,7 @@ def test_subset_gp_on_all_rows_is_trustgp_with_one_expert(case, validation, new)
     rows = case.inputs, case.targets
     found = SubsetGP.fit(case.network, rows, validation, rows=1000).predict(new)
     options = {"num_experts": 1, "validation": validation, "witness": None, "progress": False}
-    expected = trustgp.fit(case.network, rows, **options).predict(new)
+    expected = trustgp.fit(case.network, rows, budget="none", **options).predict(new)
     # the rows stand in another order
     torch.testing.assert_close(found.variance, expected.variance, rtol=1e-4, atol=1e-8)
     torch.testing.assert_close(found.corrected.mean, expected.corrected.mean, rtol=1e-4, atol=1e-6)
@@ -80,7 +80,13 @@ def test_another_seed_takes_another_subset(case, validation):
 
 def sparse(case, landmarks=24):
     rows = Rows(case.inputs, case.targets)
-    ready = prepare_network(case.network, rows, FitOptions.parse())
+    ready = prepare_network(
+        case.network,
+        rows,
+        FitOptions.parse(
+            budget="none",
+        ),
+    )
     tangents = ready.maps[0][0]
     with torch.no_grad():
         chosen = choose_landmarks(tangents, rows, landmarks, 60, seed=0)

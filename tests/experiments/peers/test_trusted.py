@@ -27,9 +27,8 @@ def test_the_own_and_the_corrected_reading_come_from_one_fit(case, toy):
 def test_the_papers_form_has_separate_outputs_and_the_plain_variance(case, toy):
     new = toy(9, 6)[0]
     fitted = TrustGP.fit_paper(case.network, rows_of(case), num_experts=3)
-    expected = trustgp.fit(
-        case.network, rows_of(case), outputs="separate", witness=None, num_experts=3, progress=False
-    ).predict(new)
+    options = {"outputs": "separate", "witness": None, "budget": "none"}
+    expected = trustgp.fit(case.network, rows_of(case), num_experts=3, progress=False, **options).predict(new)
     assert torch.equal(fitted.predict(new).variance, expected.plain.variance)
     assert not fitted.predict(new).excess.any()
     assert len(fitted.model.mixtures) == 2

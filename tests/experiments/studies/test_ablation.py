@@ -154,6 +154,7 @@ def test_the_same_experts_with_the_witness_are_what_fit_gives(bench):
         bench.rows.train,
         validation=bench.rows.validation,
         num_experts=ablation_trials.QUICK_EXPERTS,
+        budget="none",
         progress=False,
     )
     inputs = bench.rows.test[0]

@@ -56,7 +56,7 @@ def shares(case):
 def test_ours_is_what_fit_reports_where_all_pairs_are_counted(shares, fit_case):
     for entry in shares:
         assert entry["kernel"]["ours"] == pytest.approx(entry["reported"], rel=1e-10)
-    model = fit_case(num_experts=5, division=Division(components=3))
+    model = fit_case(num_experts=5, division=Division(components=3), budget="none")
     last = shares[-1]
     assert (last["components"], last["asked"], last["experts"]) == (3, 5, model.num_experts)
     assert last["reported"] == pytest.approx(float(model.bound), rel=1e-10)

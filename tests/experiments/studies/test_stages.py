@@ -20,7 +20,7 @@ def test_every_second_of_a_fit_belongs_to_a_stage(case):
     assert list(ledger.seconds) == [
         "preparing",
         "planning",
-        "running the network",
+        "making the features",
         "linearising",
         "dividing the rows",
         "solving the experts",

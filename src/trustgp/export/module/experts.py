@@ -22,8 +22,8 @@ from ...data.trees import Inputs, moved
 from ...experts.features import amplitudes
 from ...experts.gate import Gate
 from ...experts.mixture import Mixture
-from ...experts.posteriors import LatentMoments, RootPosterior
-from ...experts.witness import WitnessPrediction, WitnessState, vectors_of
+from ...experts.posteriors import GramPosterior, LatentMoments
+from ...experts.witness import APART, WitnessPrediction, WitnessState, vectors_of
 from ...tangents.factors import FactorFeatures
 from ...tangents.rows import RowFeatures
 
@@ -61,10 +61,10 @@ class Stacked(nn.Module):
         return functional_call(self.expert, tables, vectors)
 
 
-def padded(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors filled up with zeros to the largest size along each dimension, [M, ...]."""
+def padded(tensors: Sequence[Tensor], fill: float = 0.0) -> Tensor:
+    """Tensors filled up to the largest size along each dimension, [M, ...]."""
     shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
-    table = tensors[0].new_zeros(len(tensors), *shape)
+    table = tensors[0].new_full((len(tensors), *shape), fill)
     for place, tensor in zip(table, tensors, strict=True):
         place[tuple(slice(size) for size in tensor.shape)] = tensor
     return table
@@ -102,9 +102,9 @@ def _(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
 
 
 class RowExpert(nn.Module):
-    """A posterior that holds rows; see `posteriors.GramPosterior` and `RootPosterior`."""
+    """A posterior that holds rows; see `posteriors.GramPosterior`."""
 
-    whitening: Tensor  # L^-1 [..., m, m], or R^T [..., r, m]
+    whitening: Tensor  # L^-1 [..., m, m]
     weights: Tensor  # [..., B, m]
 
     def __init__(self, posterior: Any) -> None:
@@ -130,19 +130,6 @@ class RowExpert(nn.Module):
         return reduce(add, [*(a * g for a, g in layers), *shares[2 * self.pairs :]])
 
 
-class PointExpert(RowExpert):
-    """The same of a witness's cell, whose kernel is one of points; see `witness.PointFeatures`."""
-
-    def __init__(self, posterior: Any) -> None:
-        super().__init__(posterior)
-        self.length = float(posterior.features.length)
-
-    def kernel(self, held: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
-        """From points [..., 1, d]."""
-        apart = ((vectors[0] - held[0]) / self.length).square().sum(dim=-1, keepdim=True)
-        return torch.exp(-0.5 * apart)
-
-
 class SpanExpert(nn.Module):
     """A posterior that keeps a basis of its rows' span; see `posteriors.SpanPosterior`."""
 
@@ -152,7 +139,7 @@ class SpanExpert(nn.Module):
 
     def __init__(self, posterior: Any) -> None:
         super().__init__()
-        self.register_buffer("basis", _whole(posterior.basis).contiguous())
+        self.register_buffer("basis", posterior.basis.contiguous())
         self.register_buffer("shrinkage", posterior.shrinkage)
         self.register_buffer("weights", posterior.weights)
 
@@ -175,7 +162,8 @@ class FactorExperts(nn.Module):
         self.mixture, solved = mixture, first_solved(mixture)
         blank = {name: torch.zeros_like(value[:1]) for name, value in solved.features.tensors().items()}
         nothing = FactorFeatures.from_tensors(blank)
-        none = RootPosterior(nothing, solved.weights.new_zeros(1, 1), torch.zeros_like(solved.weights[:1]))
+        # the kernel with a row of zeros is zero, so it takes nothing from the prior
+        none = GramPosterior(nothing, solved.weights.new_ones(1, 1), torch.zeros_like(solved.weights[:1]))
         experts = [RowExpert(none if e.failed else e.posterior) for e in mixture.experts]
         self.experts = one_of(experts, [column[0] for column in _columns(nothing)], plain=plain)
 
@@ -196,7 +184,7 @@ class SpanExperts(nn.Module):
         narrow = replace(first, basis=first.basis[:, :1], shrinkage=first.shrinkage[:1])
         none = moved(narrow, torch.zeros_like)
         posteriors: list[Any] = [none if e.failed else e.posterior for e in mixture.experts]
-        example = _whole(first.basis)[:, 0][None].contiguous()
+        example = first.basis[:, 0][None].contiguous()
         self.precision = example.dtype
         self.experts = one_of([SpanExpert(one) for one in posteriors], [example], plain=plain)
         self.columns = torch.stack([one.columns for one in posteriors]).to(example.device)  # [M, d]; 0: all
@@ -228,8 +216,7 @@ class GraphGate(nn.Module):
     def __init__(self, gate: Gate) -> None:
         super().__init__()
         self.gate = gate
-        held = None if gate.projection is None else gate.projection.features
-        self.subset = None if held is None else FactorFeatures.from_tensors(held.tensors())
+        self.subset: Any = None if gate.projection is None else gate.projection.features
 
     def forward(self, features: FactorFeatures | RowFeatures) -> Tensor:
         """Which expert answers, shape [n]."""
@@ -248,25 +235,48 @@ class GraphGate(nn.Module):
 
 
 class GraphWitness(nn.Module):
-    """The cells of a witness; see `witness.WitnessState`."""
+    """A witness with the rows of its cells side by side, padded to one size; see `witness.WitnessState`."""
 
-    def __init__(self, state: WitnessState, *, plain: bool) -> None:
+    def __init__(self, state: WitnessState) -> None:
         super().__init__()
-        self.state, cells = state, state.cells
-        example = [cells[0].posterior.features.points[:1]]
-        self.cells = one_of([PointExpert(cell.posterior) for cell in cells], example, plain=plain)
-        self.centre = torch.stack([cell.centre for cell in cells])  # [M, C]
-        self.scale = state.kappa * torch.stack([cell.scale for cell in cells])  # [M, C]
-        self.tau = torch.stack([cell.tau for cell in cells])  # [M]
+        self.state, sizes = state, state.sizes.tolist()
+        self.size, device = max(sizes), state.points.device
+        self.neighbours = min(state.most_neighbours, self.size)
+        self.places = torch.arange(self.size, device=device)
+        # [M * size, d] and [M * size, C]; a row that is not there is far away
+        self.points = padded(state.points.split(sizes), APART).flatten(0, 1)
+        self.targets = padded(state.targets.split(sizes)).flatten(0, 1)
+        self.noise = state.ratio * torch.eye(self.neighbours + 1, dtype=torch.float64, device=device)
+        self.noise[-1, -1] = 0.0
 
     def forward(self, inputs: Inputs) -> WitnessPrediction:
         """What it says of these rows."""
-        points = self.state.scaled(vectors_of(inputs))
-        labels = distances(points, self.state.centroids).argmin(dim=1)
-        reduction, mean = self.cells(labels, points[:, None])
-        unit, mean = (1.0 - reduction).clamp(0.0, 1.0), self.centre[labels] + mean
-        variance = self.scale[labels] * (unit + self.tau[labels])[:, None]
-        return WitnessPrediction(mean, torch.maximum(variance, self.state.floor), unit, self.state.reach)
+        state, points = self.state, self.state.scaled(vectors_of(inputs))
+        labels = distances(points, state.centroids).argmin(dim=1)
+        first = self.size * labels[:, None]
+        apart = (points[:, None] - self.points[first + self.places]).square().sum(dim=2)
+        near = apart.topk(self.neighbours, dim=1, largest=False)[1] + first
+        mean, novelty = self.solved(points, near)
+        variance = torch.maximum(state.level[labels] * (novelty + state.ratio), state.floor)
+        return WitnessPrediction(state.centre[labels] + mean, variance, novelty.squeeze(1), state.reach)
+
+    def solved(self, points: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The mean about the centre [n, C] and the novelty [n, 1], from the rows at the places `near`.
+
+        Gaussian elimination leaves of
+
+        .. math:: \begin{pmatrix} G & k & T \\ k^\top & 1 & 0 \end{pmatrix}
+
+        the row :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`. No format has a Cholesky factor.
+        """
+        joint = torch.cat([self.points[near], points[:, None]], dim=1)  # [n, p + 1, d]
+        apart = ((joint[:, :, None] - joint[:, None]) / self.state.length).square().sum(dim=3)
+        targets = nn.functional.pad(self.targets[near], (0, 0, 0, 1))
+        left = torch.cat([torch.exp(-0.5 * apart) + self.noise, targets], dim=2)  # [n, p + 1, p + 1 + C]
+        for _ in range(self.neighbours):
+            left = left[:, 1:, 1:] - left[:, 1:, :1] * (left[:, :1, 1:] / left[:, :1, :1])
+        novelty, mean = left.squeeze(1).split([1, self.targets.shape[1]], dim=1)
+        return -mean, novelty.clamp(0.0, 1.0)
 
 
 def first_solved(mixture: Mixture) -> Any:
@@ -283,8 +293,3 @@ def _columns(features: FactorFeatures) -> list[Tensor]:
 def _amplitudes(mixture: Mixture, features: FactorFeatures | RowFeatures) -> Tensor:
     blended = len(mixture.experts[0].scale) < len(mixture.outputs)
     return amplitudes(mixture.tangents, features, blended=blended)
-
-
-def _whole(values: Tensor) -> Tensor:
-    """Numbers to work with: float16 is how a compressed model keeps them."""
-    return values.float() if values.dtype == torch.float16 else values

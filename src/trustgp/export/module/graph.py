@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...data.trees import Inputs, count, leaves
 from ...experts.mixture import LatentPrediction, Mixture
-from ...experts.posteriors import GramPosterior, RootPosterior, SpanPosterior
+from ...experts.posteriors import GramPosterior, SpanPosterior
 from ...likelihoods.prediction import ClassPrediction, Prediction
 from ...model import UncertaintyModel
 from ...tangents.base import TangentMap
@@ -34,7 +34,6 @@ from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_
 UNKNOWN = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}  # of rows of which nothing is known; else 0
 EXPERTS: dict[type, type[nn.Module]] = {
     GramPosterior: FactorExperts,
-    RootPosterior: FactorExperts,
     SpanPosterior: SpanExperts,
 }
 """What becomes of a mixture's experts, by the kind of their posteriors."""
@@ -165,8 +164,7 @@ class GraphMixture(nn.Module):
         self.features = feature_maker(mixture.tangents, example)
         self.gate = GraphGate(mixture.gate)
         self.experts = EXPERTS[type(first_solved(mixture))](mixture, plain=plain)
-        columns = [torch.stack([getattr(e, name) for e in mixture.experts]) for name in ("scale", "noise")]
-        self.numbers = torch.stack([*columns, mixture.log_kappa], dim=1)  # [M, 3, B]
+        self.numbers = mixture.numbers
 
     def forward(self, inputs: Inputs) -> LatentPrediction:
         """What the experts that the gate chooses say."""
@@ -204,8 +202,9 @@ class Graph(nn.Module):
         refuse_network(model.network)
         self.network = model.network
         self.mixtures = nn.ModuleList(GraphMixture(one, example, plain=plain) for one in model.mixtures)
-        self.witness = None if model.witness is None else GraphWitness(model.witness, plain=plain)
+        self.witness = None if model.witness is None else GraphWitness(model.witness)
         self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
+        _ = model.predict(example).corrected  # what is made once is made now, and not while it is traced
         self.threshold = None if model.alarm is None else float(model.alarm.threshold)
 
     @torch.no_grad()
@@ -223,8 +222,8 @@ class Graph(nn.Module):
         zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in real]
         valid = sum(zeros[1:], zeros[0]) == 0
         known = {k: torch.where(valid[:, None], v, UNKNOWN.get(k, 0.0)) for k, v in vars(raw).items()}
-        found = self.likelihood.prediction(outputs, replace(raw, **known), self.calibrations)
-        found = replace(found, valid=valid, _threshold=self.threshold)
+        raw = replace(raw, **known)
+        found = self.likelihood.prediction(outputs, raw, self.calibrations, valid, self.threshold)
         return answers_of(found, self.threshold is not None)
 
 

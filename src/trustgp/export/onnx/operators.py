@@ -251,6 +251,12 @@ def _best(kind: str, w: Writer, n: Any) -> str:
     return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
 
 
+def _topk(w: Writer, n: Any) -> tuple[str, str]:
+    x, count, axis, largest, ordered = arguments(n)
+    given = w.tensor(x), w.integers([count])
+    return w.op("TopK", *given, outputs=2, axis=axis, largest=int(largest), sorted=int(ordered))
+
+
 def _repeat(w: Writer, n: Any) -> str:
     name, sizes = w.tensor(n.args[0]), n.args[1]
     if lead := len(sizes) - len(shape_of(n.args[0])):
@@ -291,6 +297,9 @@ OPERATORS: dict[str, Translation] = {
     "sgn": _apply("Sign"),
     "hardswish": _apply("HardSwish"),
     "isnan": _plain("IsNaN"),
+    "nan_to_num": lambda w, n: w.op(  # infinities stay: none are made of numbers
+        "Where", _plain("IsNaN")(w, n), w.tensor(arguments(n)[1] or 0.0, dtype_of(n)), w.tensor(n.args[0])
+    ),
     "rsqrt": lambda w, n: w.op("Reciprocal", _plain("Sqrt")(w, n)),
     "gelu": lambda w, n: w.op("Gelu", w.tensor(n.args[0]), approximate=arguments(n)[1]),
     "silu": lambda w, n: w.op("Mul", w.tensor(n.args[0]), _plain("Sigmoid")(w, n)),
@@ -337,6 +346,7 @@ OPERATORS: dict[str, Translation] = {
     "any.dim": partial(_reduced, "ReduceMax", through=torch.int32),
     "argmin": partial(_best, "ArgMin"),
     "argmax": partial(_best, "ArgMax"),
+    "topk": _topk,
     "cumsum": lambda w, n: w.op(
         "CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1], torch.int64)
     ),

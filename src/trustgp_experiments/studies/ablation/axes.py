@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from trustgp import metrics
 from trustgp.api import fit
-from trustgp.data.quantities import Budget, parse_bytes
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
 from trustgp.experts.witness import Witness
@@ -88,7 +87,7 @@ def paper_axes(quick: bool) -> list[Axis]:
     turned = partial(_turned, quick)
 
     def budget(size: str) -> dict[str, Any]:
-        return {"budget": Budget(parse_bytes(size, name="budget"), during_fit=True)}
+        return {"budget": size, "tangents": LayerFactors()}  # exact experts, of fewer rows
 
     return [
         turned("experts", "experts", most, lambda value: {"num_experts": value}),
@@ -202,7 +201,7 @@ class Bench:
 
     def fitted(self, trial: AblationTrial, *, witness: Witness | None = None) -> UncertaintyModel:
         """The experts alone, or the same ones with the witness."""
-        options: dict[str, Any] = {"num_experts": self.setting.sized(*EXPERTS)}
+        options: dict[str, Any] = {"num_experts": self.setting.sized(*EXPERTS), "budget": "none"}
         options["outputs"] = "pseudo" if trial.small else "shared"
         options["validation"] = self.rows.validation if trial.validated else None
         options |= {**trial.options, "device": self.setting.device, "seed": self.seed}

@@ -96,7 +96,7 @@ def shares_of(
     "ours" and "random".
     """
     read = read_rows(rows, name="train")
-    ready = prepare_network(network, read, FitOptions.parse(seed=seed))
+    ready = prepare_network(network, read, FitOptions.parse(seed=seed, budget="none"))
     tangents = ready.maps[0][0]
     generator = torch.Generator().manual_seed(seed)
     sample = torch.randperm(len(read), generator=generator)[:EXACT].sort().values

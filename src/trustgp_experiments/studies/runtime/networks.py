@@ -135,9 +135,9 @@ class Kind:
 
 def _mlp_budgets(_: nn.Module) -> Budgets:
     return {
-        "large": {"compress": {"rows": 128, "gate": 64, "witness": 256}},
-        "medium": {**ALONE, "compress": {"rows": 128, "gate": 64}},
-        "small": {**ALONE, "compress": {"rows": 64, "gate": 32}},
+        "large": {"compress": {"rank": 128}},
+        "medium": {**ALONE, "compress": {"rank": 128}},
+        "small": {**ALONE, "compress": {"rank": 32}},
     }
 
 

@@ -1,0 +1,158 @@
+"""What a light model may be such that it stays within a budget: chosen before the fit, and cut after it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.quantities import Budget, size_text
+from ..data.rows import Rows
+from ..state.model_state import ModelState, nbytes
+from ..tangents import Sketch
+from .compress import RANKS, ModelForm, reduced
+from .divide import FEWEST, OVERHEAD, Sizing
+from .options import FitOptions
+from .plan import LIGHT_ROWS, RANK, WITNESS_SHARE, usual_experts, witness_needs
+from .prepare import FitRows, Prepared, prepare_network
+
+# Ranks that are tried, the best first: of the tangents as they are, and of shorter sketches.
+WIDE = (RANK, 192, 128)
+SHORTER = {256: (192, 128), 192: (96,), 128: (64, 32)}
+ANY_WIDTH = (*WIDE, 64, 32)  # where the user has chosen the tangents
+
+Times = Callable[[Sequence[ModelState], Rows], list[float]]
+"""Seconds that each of some models takes for one row."""
+
+
+class BudgetError(ValueError):
+    """Nothing fits within a budget. What was fitted is not lost: `model` is the whole fitted model, or its
+    state where `fit` still works on it; None where the budget was refused before the fit."""
+
+    def __init__(self, message: str, model: Any = None) -> None:
+        super().__init__(message)
+        self.model = model
+
+
+def choose_within(
+    network: nn.Module, rows: Rows, ready: Prepared, data: FitRows, options: FitOptions
+) -> tuple[Prepared, FitOptions]:
+    """Tangents, number of experts and rank with which a light model stays within its size, as far as the user
+    has not chosen them; a size that is larger than needed goes into more experts."""
+    size, n, asked = options.budget.size, len(data.rows), options.num_experts
+    if size is None or not options.light or ready.maps[0][0].num_columns(expert=True) is None:
+        return ready, options
+    experts, sizing = usual_experts(n, light=True) if asked is None else asked, _sizing(ready, n, options)
+    sample, double = rows.take(torch.arange(min(2, len(rows)))), rows.targets.dtype == torch.float64
+    second = witness_needs(options.witness, sample, n, ready.num_outputs, 1, double)[0]
+    heard = min(second, size // WITNESS_SHARE)
+
+    def needs(count: int, rank: int) -> int:
+        return max(sizing.expected(count, rank) + heard + OVERHEAD, sizing.least(count))
+
+    for place, (now, rank) in enumerate(_steps(network, rows, ready, options)):
+        ready, sizing = now, _sizing(now, n, options)
+        if needs(experts, rank) <= size:
+            if place == 0 and asked is None:  # small experts tell novel rows better, where there is room
+                counts = range(experts, max(experts, math.ceil(n / LIGHT_ROWS)) + 1)
+                experts = counts[bisect_right(counts, size, key=lambda count: needs(count, rank)) - 1]
+            return ready, replace(options, num_experts=experts, rank=rank)
+    while asked is None and experts > 1 and sizing.least(experts) > size:
+        experts //= 2
+    if (needed := sizing.least(experts)) > size:
+        raise BudgetError(
+            f"budget={size_text(size)} is too small for {experts} experts; the smallest that works is "
+            f"{needed} bytes ({size_text(needed)}). Fewer experts, outputs='pseudo' or parameters='last' "
+            "need less."
+        )
+    return ready, replace(options, num_experts=experts, rank=FEWEST)
+
+
+def _sizing(ready: Prepared, n: int, options: FitOptions) -> Sizing:
+    maps = [bound for bound, _ in ready.maps]
+    outputs = (len(ready.blends) or ready.num_outputs) // len(maps)
+    return Sizing(maps, n, outputs, options.division, options.patchwork)
+
+
+def _steps(
+    network: nn.Module, rows: Rows, ready: Prepared, options: FitOptions
+) -> Iterator[tuple[Prepared, int]]:
+    """What may be tried, the best first; shorter sketches are bound when they are asked for."""
+    if options.tangents is not None:
+        yield from ((ready, rank) for rank in ANY_WIDTH)
+        return
+    yield from ((ready, rank) for rank in WIDE)
+    width = ready.maps[0][0].num_columns(expert=True) or 0
+    for dim, ranks in SHORTER.items():
+        if dim < width:
+            short = prepare_network(network, rows, replace(options, tangents=Sketch(dim)))
+            short = replace(short, reason="so that the model stays within its budget")
+            yield from ((short, rank) for rank in ranks)
+
+
+def keep_within(state: ModelState, limits: Budget, times: Times | None = None) -> ModelState:
+    """The largest form of a fitted model that stays within a budget: with fewer directions, then without the
+    witness. It has the calibration of before. `times` are those of models in the runtime that will serve.
+
+    Raises:
+        BudgetError: When nothing fits; it carries the model.
+    """
+    if limits.size is None and limits.seconds is None:
+        return state
+    found = None
+    try:
+        for witness in (True, False) if state.witness is not None else (True,):
+            found = _largest(state, witness, limits, times)
+            if found is not None:
+                break
+    except Exception as error:  # of an export or a compiler: they have no class in common
+        said = f"the model cannot be timed: {error} It is this error's `model`."
+        raise BudgetError(said, state) from error
+    if found is None:
+        raise _nothing(state, limits, times)
+    small = state if found == ModelForm() else reduced(state, found)
+    if limits.size is None:
+        return small
+    # as much as there is room for, also after an update
+    origin = replace(small.provenance, rank=small.directions or None, size=limits.size)
+    return replace(small, provenance=origin)
+
+
+def _largest(state: ModelState, witness: bool, limits: Budget, times: Times | None) -> ModelForm | None:
+    """The form with most directions that stays within a budget, with the witness or without; None: none."""
+    most = state.directions
+    forms = [ModelForm(rank, witness) for rank in (*range(min(FEWEST, most), most), None)]
+    if limits.size is not None:
+        room = limits.size - OVERHEAD
+        forms = forms[: bisect_right(forms, room, key=lambda form: nbytes(reduced(state, form)))]
+    if limits.seconds is not None:
+        forms = [form for form in forms if form.rank in RANKS or form == forms[-1]]
+        quick = bisect_right(forms, limits.seconds, key=lambda form: _seconds(state, form, times))
+        forms = forms[:quick]
+    return forms[-1] if forms else None
+
+
+def _seconds(state: ModelState, form: ModelForm, times: Times | None) -> float:
+    assert state.training is not None, "a model that was just fitted knows its rows"
+    assert times is not None, "a time needs a clock"
+    return times([reduced(state, form)], state.training.rows)[0]
+
+
+def _nothing(state: ModelState, limits: Budget, times: Times | None) -> BudgetError:
+    """Says what the smallest form takes."""
+    least = FEWEST if limits.seconds is None else RANKS[-1]
+    form = ModelForm(min(least, state.directions) or None, state.witness is None)
+    said = f"holds {size_text(nbytes(reduced(state, form)))}"
+    if limits.seconds is not None:
+        said += f" and takes {1e3 * _seconds(state, form, times):.2f} ms a row"
+    return BudgetError(
+        f"nothing fits within {limits}: the smallest and fastest form ({form}) {said}. Raise the budget, or "
+        "fit with fewer experts, a shorter sketch (tangents=trustgp.Sketch(128)) or outputs='pseudo'. The "
+        "fitted model is this error's `model`.",
+        state,
+    )

@@ -1,0 +1,167 @@
+"""A chain of Linear layers and elementwise functions: forward and back by hand, in few operations.
+
+For few rows of a small network the time goes into watching layers and into autograd, not into arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .network import TangentNetwork
+from .projections import Projections
+
+aten = torch.ops.aten
+Function = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
+# What a module makes of its input z, and of the signal g that comes back to its output a.
+FUNCTIONS: dict[type[nn.Module], Function] = {
+    nn.ReLU: (lambda m, z: torch.relu(z), lambda m, g, z, a: aten.threshold_backward(g, a, 0)),
+    nn.Tanh: (lambda m, z: torch.tanh(z), lambda m, g, z, a: aten.tanh_backward(g, a)),
+    nn.Sigmoid: (lambda m, z: torch.sigmoid(z), lambda m, g, z, a: aten.sigmoid_backward(g, a)),
+    nn.SiLU: (lambda m, z: aten.silu(z), lambda m, g, z, a: aten.silu_backward(g, z)),
+    nn.Mish: (lambda m, z: aten.mish(z), lambda m, g, z, a: aten.mish_backward(g, z)),
+    nn.GELU: (
+        lambda m, z: aten.gelu(z, approximate=m.approximate),
+        lambda m, g, z, a: aten.gelu_backward(g, z, approximate=m.approximate),
+    ),
+    nn.Softplus: (
+        lambda m, z: aten.softplus(z, m.beta, m.threshold),
+        lambda m, g, z, a: aten.softplus_backward(g, z, m.beta, m.threshold),
+    ),
+    nn.LeakyReLU: (
+        lambda m, z: aten.leaky_relu(z, m.negative_slope),
+        lambda m, g, z, a: aten.leaky_relu_backward(g, z, m.negative_slope, False),
+    ),
+    nn.ELU: (
+        lambda m, z: aten.elu(z, m.alpha),
+        lambda m, g, z, a: aten.elu_backward(g, m.alpha, 1, 1, False, z),
+    ),
+}
+IDLE = (nn.Identity, nn.Dropout)  # in eval mode
+MOST = 8192  # numbers a row that are gathered: more are written out faster by layers
+
+
+@dataclass(frozen=True)
+class LayerChain:
+    """The modules of a network, one after another, and the names of their parameters."""
+
+    steps: tuple[nn.Module, ...]
+    names: tuple[tuple[str, str], ...]  # of each step's weight and bias, where these were chosen
+    turned: dict[nn.Linear, Tensor]  # weights of Linear layers, as what goes in is multiplied by them
+
+    @classmethod
+    def of(cls, network: TangentNetwork) -> LayerChain | None:
+        """None: the network is no chain of layers that are known, or not all that was chosen lies in it."""
+        named = {id(value): name for name, value in network.chosen.items()}
+        steps = _steps(network.module)
+        if network.half or steps is None or not any(type(one) is nn.Linear for one in steps):
+            return None
+        weights = [[getattr(one, part, None) for part in ("weight", "bias")] for one in steps]
+        names = tuple((named.get(id(w), ""), named.get(id(b), "")) for w, b in weights)
+        found = [name for pair in names for name in pair if name]
+        turned = {one: one.weight.t() for one in steps if isinstance(one, nn.Linear)}
+        return cls(tuple(steps), names, turned) if sorted(found) == sorted(network.names) else None
+
+    def _linear(self, one: nn.Linear, values: Tensor) -> Tensor:
+        """The same operation as `torch.nn.functional.linear`, to the bit."""
+        if one.bias is None:
+            return torch.mm(values, self.turned[one])
+        return torch.addmm(one.bias, values, self.turned[one])
+
+    def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
+        """The outputs [n, C], and of each Linear layer, by its place, what goes in [n, i] and the signal that
+        comes back to it [n, o], for one mix of the outputs [1, C]."""
+        values = [inputs]
+        for one in self.steps:
+            if type(one) is nn.Linear:
+                values.append(self._linear(one, values[-1]))
+            else:
+                values.append(FUNCTIONS[type(one)][0](one, values[-1]))
+        first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
+        signal, seen, n = mix, {}, inputs.shape[0]
+        alike = n > 1  # whether it is one for all rows, as up to the last function
+        for place in reversed(range(first, len(self.steps))):
+            one = self.steps[place]
+            if type(one) is nn.Linear:
+                seen[place] = values[place], signal.expand(n, -1) if alike else signal
+                signal = torch.mm(signal, one.weight) if place > first else signal
+            else:
+                signal, alike = signal.expand(n, -1) if alike else signal, False
+                signal = FUNCTIONS[type(one)][1](one, signal, values[place], values[place + 1])
+        return values[-1], seen
+
+
+def _steps(module: nn.Module) -> list[nn.Module] | None:
+    """The modules that work one after another; None: some are not known, or watched."""
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
+        return None
+    if type(module) is nn.Sequential:
+        parts = [_steps(one) for one in module]
+        return None if any(part is None for part in parts) else [one for part in parts for one in part or ()]
+    if type(module) in IDLE and not module.training:
+        return []
+    return [module] if type(module) is nn.Linear or type(module) in FUNCTIONS else None
+
+
+class ChainRows:
+    """Feature rows of a chain: each number is a sum of products, of an input and a signal, with signs."""
+
+    def __init__(
+        self,
+        chain: LayerChain,
+        mix: Tensor,
+        cores: Mapping[str, torch.Size],
+        projections: Projections,
+        entries: Tensor,
+        signs: Tensor,
+    ) -> None:
+        """The entries [L, D] are places in the projected gradients of all parameters, of the shapes `cores`,
+        one after another; a sign of 0 where there is none."""
+        self.chain, self.mix, (self.lines, self.width) = chain, mix, entries.shape
+        self.sides: list[tuple[int, Tensor | None, Tensor | None]] = []  # layers, and what projects each side
+        right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, which belongs to biases
+        for place in reversed(range(len(chain.steps))):
+            weight, bias = chain.names[place]
+            if not (weight or bias):
+                continue
+            by = projections.get((weight, "right")), projections.get((weight, "left"))
+            self.sides.append((place, *by))
+            layer: Any = chain.steps[place]
+            wide, tall = (cores[weight][1], cores[weight][0]) if weight else (layer.in_features, 0)
+            if weight:
+                lines, columns = torch.meshgrid(torch.arange(tall), torch.arange(wide), indexing="ij")
+                right[weight], left[weight] = inputs + columns.flatten(), signals + lines.flatten()
+            inputs, signals = inputs + wide, signals + (tall if weight else 0)
+            if bias:
+                # the signal itself, beside what is projected of it
+                start = signals if by[1] is not None or not weight else signals - tall
+                left[bias] = start + torch.arange(layer.out_features)
+                right[bias] = torch.zeros(layer.out_features, dtype=torch.int64)
+                signals = start + layer.out_features
+        found = [torch.cat([side[name] for name in cores] + [torch.zeros(1, dtype=torch.int64)])
+                 for side in (right, left)]  # fmt: skip
+        self.right, self.left = (one.to(entries.device)[entries.flatten().long()] for one in found)
+        self.signs = None if bool((signs == 1).all()) else signs.flatten()
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature rows [n, D] and outputs [n, C]."""
+        outputs, seen = self.chain(inputs, self.mix)
+        given, back = [inputs.new_ones(inputs.shape[0], 1)], []
+        for place, right, left in self.sides:
+            value, signal = seen[place]
+            weight, bias = self.chain.names[place]
+            given.append(value if right is None else torch.mm(value, right))
+            if weight:
+                back.append(signal if left is None else torch.mm(signal, left))
+            if bias and (left is not None or not weight):
+                back.append(signal)
+        entries = torch.cat(given, dim=1).index_select(1, self.right)
+        entries = entries.mul_(torch.cat(back, dim=1).index_select(1, self.left))
+        entries = entries if self.signs is None else entries.mul_(self.signs)
+        lines = self.lines
+        return (entries if lines == 1 else entries.view(-1, lines, self.width).sum(dim=1)), outputs
