@@ -30,7 +30,6 @@ from torch import Tensor, nn
 import trustgp
 from trustgp.data.rows import Rows
 from trustgp.experts.expert import Problem, Task, solve_expert
-from trustgp.experts.neighbours import RowQuota
 from trustgp.tangents import output_mixes
 from trustgp.tangents.network import prepare
 
@@ -88,7 +87,7 @@ def expert_seconds(network: nn.Module, inputs: Tensor, targets: Tensor) -> float
         residual = (targets - prepared.matrix(inputs)).double()
     problem = Problem(Rows(inputs, targets), tangents, served, residual, None)
     every = torch.arange(len(inputs))
-    task = Task(every, every[:0], RowQuota(len(inputs), 0))
+    task = Task(every, every[:0], 0)
     return timed(lambda: solve_expert(problem, task), repeat=3)
 
 

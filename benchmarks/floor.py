@@ -1,9 +1,10 @@
 """How fast could a fit be at most? Multiplications over the device's measured peak, bytes over its bandwidth.
 
 Counted from the sizes is what any fit of the kind must do: the network's passes in float32; in float64 the
-products of feature rows (gate and experts) and one factorisation an expert. Features are too many to be kept,
-so they are made twice: to divide the rows, and to solve. Nothing is counted for k-means, copies, the search
-for the noise, or calibration.
+products of feature rows (gate and experts) and one factorisation an expert, of its rows or, where these are
+more, of the columns of their features. Features without columns are too many to be kept, so they are made
+twice: to divide the rows, and to solve. Nothing is counted for k-means, copies, the search for the noise, or
+calibration.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from trustgp_experiments.studies.scale.fits import held_rows
 
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the matrices that are timed
 COPIED = {"cuda": 2**30, "cpu": 2**27}  # bytes of the copy that is timed
-PASSES = 2  # times that features are made
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,17 @@ def floor(model: trustgp.UncertaintyModel, rows: int, parameters: int, peaks: Pe
     for mixture in model.mixtures:
         tangents = mixture.tangents
         width = tangents.row_bytes() / tangents.network.dtype.itemsize  # numbers of a feature row
-        subset = len(getattr(mixture.gate.projection, "features", ()))
-        backward = len(tangents.mix)
-        work["network"] += PASSES * (1 + backward) * 2.0 * parameters * rows
-        work["gate"] += 2.0 * rows * subset * width
-        moved += PASSES * 2.0 * rows * tangents.row_bytes()  # written and read
-        own = rows / len(mixture.experts)
+        projection, columns = mixture.gate.projection, tangents.num_columns(expert=True)
+        asked = 0 if projection is None else len(projection.features or projection.offset)
+        backward, passes = len(tangents.mix), 2 if columns is None else 1
+        work["network"] += passes * (1 + backward) * 2.0 * parameters * rows
+        work["gate"] += 2.0 * rows * asked * width
+        moved += passes * 2.0 * rows * tangents.row_bytes()  # written and read
         for expert in mixture.experts:
             held = len(expert.rows)
-            whole = held >= own  # then the products are those of the rows with themselves, half of them
-            work["products"] += held**2 * width if whole else 2.0 * own * held * width
-            work["factors"] += held**3 if whole else held**3 / 3 + 2.0 * own * held**2
+            side = held if columns is None else min(held, columns)
+            work["products"] += held * side * width  # of rows with themselves: half of them
+            work["factors"] += side**3
     doubles = work["gate"] + work["products"] + work["factors"]
     seconds = doubles / peaks.float64 + work["network"] / peaks.float32
     return {

@@ -346,7 +346,7 @@ def million(figures: Figures, options: Namespace) -> None:
     for outputs in ("shared", "separate"):
         asked: dict[str, Any] = {"outputs": outputs, **place}
         scale.warm_up(network, rows, witness=None, **asked)
-        asked |= {"budget": None if options.small else "8 GiB", "num_experts": experts}
+        asked["num_experts"] = experts
         model, ledger = scale.measured_fit(network, rows, n, **asked)
         where = "cuda reserved" if "cuda reserved" in ledger.held else next(iter(ledger.held))
         peak, parts = scale.peak_of(ledger, where) / 1e9, scale.costs(model, ledger)["stage_seconds"]

@@ -5,13 +5,12 @@ import math
 
 import pytest
 import torch
-from reference import dense_gram, dense_jacobian, gaussian_nll, posterior_variance
+from reference import gaussian_nll
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import LayerFactors, Patchwork
-from trustgp.math.low_rank import SELECTION_NOISE
 
 # Rows of an expert carry its label.
 
@@ -39,28 +38,13 @@ def test_borrowed_rows_carry_the_label_of_a_neighbour(fit_case, case):
     assert borrowed > 0
 
 
-# Selection takes the most uncertain rows and never repeats one.
+# Selection never repeats a row.
 
 
 def test_no_expert_holds_a_row_twice(fit_case):
     for budget in (None, "200 KiB"):
         for expert in fit_case(num_experts=4, budget=budget).mixtures[0].experts:
             assert len(set(expert.rows.tolist())) == len(expert.rows)
-
-
-def test_under_a_budget_each_row_kept_is_the_most_uncertain_at_its_turn(fit_case, case):
-    model = fit_case(num_experts=1, budget="200 KiB", tangents=LayerFactors(), outputs="shared", witness=None)
-    (expert,) = model.mixtures[0].experts
-    rows = expert.rows.tolist()
-    assert 8 <= len(rows) < 160
-    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
-    noise = SELECTION_NOISE * float(gram.diagonal().mean())
-    for step in range(len(rows)):
-        there, left = rows[:step], [i for i in range(160) if i not in rows[:step]]
-        variance = posterior_variance(
-            gram[there][:, there], gram[left][:, there], gram.diagonal()[left], noise
-        )
-        assert left[int(variance.argmax())] == rows[step]
 
 
 # Every row is scored.

@@ -86,8 +86,8 @@ def fit(
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that one
             thread of this machine may take for a row, "2 ms", or both, "64 MiB, 2 ms". For a size, sketches,
-            experts and their directions are chosen before the fit (of `LayerFactors()`, the rows that each
-            expert holds); for a time, directions are left out after it. "none": exact experts, however large.
+            experts and their directions are chosen before the fit (`LayerFactors()` has none: refused); for a
+            time, directions are left out after it. "none": exact experts, however large.
         runtime: What a time is measured in: "eager" (`model.predict`), "onnx" (onnxruntime) or "compiled"
             (`trustgp.compile`, which takes minutes).
         memory: The most the fit itself may need; None: what is free.

@@ -20,7 +20,7 @@ from trustgp.executors import FitContext, Threads
 from trustgp.executors.base import tensors_in
 from trustgp.executors.pickling import BESIDE, held, pack, unpack
 from trustgp.experts.gate import Division
-from trustgp.experts.neighbours import Patchwork, RowQuota
+from trustgp.experts.neighbours import Patchwork
 from trustgp.fitting.divide import divide, precompute_features
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.prepare import make_problems, prepare_network, residual_of
@@ -124,7 +124,7 @@ def problem_and_tasks(request, case, report):
         patchwork=Patchwork(),
         known=problem.known,
     )
-    return problem, make_tasks(partition, RowQuota(own=2**62, borrowed=5))
+    return problem, make_tasks(partition, 5)
 
 
 def test_a_problem_that_has_travelled_gives_the_same_experts_to_the_bit(problem_and_tasks):

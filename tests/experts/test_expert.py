@@ -1,5 +1,6 @@
 import copy
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,8 +21,7 @@ from trustgp.data.chunking import working_set
 from trustgp.data.rows import Rows
 from trustgp.experts.expert import Problem, Task, prior_expert, solve_expert
 from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes, chunk_rows, features_at
-from trustgp.experts.neighbours import RowQuota
-from trustgp.math.evidence import FactorisationError
+from trustgp.math.evidence import FactorisationError, maximise_evidence
 from trustgp.math.low_rank import SELECTION_NOISE
 from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
 from trustgp.tangents.network import prepare
@@ -73,7 +73,7 @@ def tangents(request):
 
 
 def whole(own) -> Task:
-    return Task(own=own, candidates=NOBODY, quota=RowQuota(10**6, 0))
+    return Task(own=own, candidates=NOBODY, borrowed=0)
 
 
 @pytest.mark.parametrize(("outputs", "kernel"), [("shared", 0), ("separate", 1), ("pseudo", 0)])
@@ -121,19 +121,10 @@ def test_kappa_is_the_mean_squared_leave_one_out_error_in_units_of_its_variance(
     torch.testing.assert_close(expert.kappa, expected, rtol=1e-6, atol=0)
 
 
-def test_own_rows_beyond_the_cap_are_chosen_most_uncertain_first(case, tangents):
-    setting = Setting(case, tangents)
-    own = torch.arange(20, 60)
-    expert = solve_expert(setting.problem, Task(own, NOBODY, RowQuota(9, 0))).expert
-    noise = SELECTION_NOISE * float(setting.gram[own][:, own].diagonal().mean())
-    assert expert.rows.tolist() == greedy_by_refit(setting.gram, 9, noise, own, NOBODY)
-    assert int(expert.own) == 9
-
-
 def test_borrowed_rows_are_chosen_most_uncertain_first_given_the_own_rows(case, tangents):
     setting = Setting(case, tangents)
     own, candidates = torch.arange(40), torch.arange(50, 80)
-    expert = solve_expert(setting.problem, Task(own, candidates, RowQuota(10**6, 7))).expert
+    expert = solve_expert(setting.problem, Task(own, candidates, 7)).expert
     noise = SELECTION_NOISE * float(setting.gram[own][:, own].diagonal().mean())
     expected = greedy_by_refit(setting.gram, 7, noise, candidates, own)
     assert expert.rows[:40].tolist() == own.tolist()
@@ -144,7 +135,7 @@ def test_borrowed_rows_are_chosen_most_uncertain_first_given_the_own_rows(case, 
 def test_kappa_counts_own_rows_only(case, tangents):
     setting = Setting(case, tangents)
     own, candidates = torch.arange(30), torch.arange(100, 130)
-    expert = solve_expert(setting.problem, Task(own, candidates, RowQuota(10**6, 10))).expert
+    expert = solve_expert(setting.problem, Task(own, candidates, 10)).expert
     tau, _ = setting.evidence(expert)
     gram = setting.gram[expert.rows][:, expert.rows]
     errors, variances = leave_out(gram, setting.residual[expert.rows], torch.arange(40), tau)
@@ -173,6 +164,23 @@ def test_left_out_groups_are_predicted_without_them(case, tangents):
     novelty = (unit / gram.diagonal())[:, None].expand(48, 2).flatten()
     torch.testing.assert_close(held.novelty, novelty, rtol=1e-6, atol=1e-9)
     assert held.output.tolist() == [0, 1] * 48
+
+
+def test_with_a_judge_left_out_groups_are_predicted_from_the_rows_around_too(case):
+    groups, own, around = torch.arange(160) // 8, torch.arange(48), torch.arange(60, 140)
+    setting, exact = Setting(case, Sketch(64), groups=groups), Setting(case, LayerFactors(), groups=groups)
+    problem = replace(setting.problem, judge=exact.problem.tangents)
+    found = solve_expert(problem, replace(whole(own), around=around)).held_out
+    plain = solve_expert(setting.problem, whole(own)).held_out
+    rows = torch.cat([own, around])
+    gram = exact.gram[rows][:, rows]
+    tau = maximise_evidence(gram, setting.targets[rows]).tau
+    retrained, _ = leave_out(gram, setting.targets[rows], groups[rows], tau)
+    torch.testing.assert_close(
+        found.residual, retrained[:48].flatten() + found.residual_mean, rtol=1e-6, atol=1e-7
+    )
+    for name in ("epistemic", "novelty", "residual_mean", "noise", "log_kappa", "output"):
+        assert torch.equal(getattr(found, name), getattr(plain, name))
 
 
 def test_amplitudes_are_the_squared_gradients_of_each_output_over_their_mean(case, tangents):
@@ -214,7 +222,7 @@ def test_columns_are_chosen_from_the_experts_own_rows(case):
     setting = Setting(case, JacobianRows(keep_per_expert=12))
     own, candidates = torch.arange(40), torch.arange(50, 80)
     bound = setting.problem.tangents
-    expert = solve_expert(setting.problem, Task(own, candidates, RowQuota(10, 5))).expert
+    expert = solve_expert(setting.problem, Task(own, candidates, 5)).expert
     assert torch.equal(expert.posterior.columns, bound.columns(case.inputs[own]))
     assert len(expert.posterior.columns) == 24
 

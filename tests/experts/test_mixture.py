@@ -10,7 +10,6 @@ import trustgp
 from trustgp.experts.expert import Task, prior_expert
 from trustgp.experts.gate import nearest_two
 from trustgp.experts.mixture import LatentPrediction
-from trustgp.experts.neighbours import RowQuota
 from trustgp.experts.posteriors import LatentMoments, PriorPosterior
 
 FIELDS = ("epistemic", "noise", "log_kappa", "residual_mean", "novelty", "expert")
@@ -108,7 +107,7 @@ def test_steadied_kappa_lies_between_an_experts_own_and_the_average(mixture):
 
 def test_an_expert_that_could_not_be_solved_answers_with_the_prior(mixture, new, case):
     stand_in = prior_expert(
-        Task(torch.arange(3), torch.arange(0), RowQuota(9, 0)), [expert for expert in mixture.experts[1:]]
+        Task(torch.arange(3), torch.arange(0), 0), [expert for expert in mixture.experts[1:]]
     )
     broken = replace(mixture, experts=(stand_in, *mixture.experts[1:]))
     raw = broken.raw(new)

@@ -15,7 +15,7 @@ from torch import nn
 
 import trustgp
 from trustgp.experts.posteriors import PriorPosterior
-from trustgp.export import ExportError, Graph, open_onnx
+from trustgp.export import ExportError, Graph, open_onnx, traced
 from trustgp.export.verify import differences
 
 onnx = pytest.importorskip("onnx", reason='onnx is not installed: pip install "trustgp[export]"')
@@ -139,23 +139,6 @@ def test_an_expert_that_failed_answers_with_the_prior(tangents, tmp_path):
     assert_equal(expected, Graph(model, inputs)(inputs))
 
 
-def test_recurrent_layers_are_refused_by_name(tmp_path):
-    network = nn.Sequential()
-    network.add_module("memory", nn.LSTM(2, 3, batch_first=True))
-    inputs = torch.randn(20, 4, 2)
-    model = trustgp.fit(
-        network,
-        (inputs, inputs[:, :3, 0]),
-        output=lambda found: found[0][:, -1],
-        tangents=trustgp.Sketch(16),
-        num_experts=1,
-        progress=False,
-    )
-    with pytest.raises(ExportError, match=r"'memory' \(LSTM\)"):
-        trustgp.export_onnx(model, tmp_path / "model.onnx", inputs[:2])
-    assert list(tmp_path.iterdir()) == []
-
-
 class Odd(nn.Module):
     """An operation that the file has no place for."""
 
@@ -163,12 +146,42 @@ class Odd(nn.Module):
         return torch.special.i0(x) + torch.lgamma(x.abs() + 1)
 
 
-def test_what_cannot_be_translated_is_refused_by_layer_and_class(tmp_path):
-    network = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), Odd()), nn.Linear(4, 2)).eval()
-    model = trustgp.fit(network, rows_of("relu", 30), num_experts=1, progress=False)
-    with pytest.raises(ExportError, match=r"layer '1.1' \(Odd\)"):
-        trustgp.export_onnx(model, tmp_path / "model.onnx", rows_of("relu", 3)[0])
+class Choosy(nn.Module):
+    """Code that asks for a number."""
+
+    def forward(self, x):
+        return x if float(x.detach().abs().sum()) >= 0 else -x
+
+
+REFUSED = [
+    (Odd(), r"^layer '1.1' \(Odd\) uses aten.i0.default, which has no translation to ONNX;"),
+    (nn.Softshrink(), r"^layer '1.1' \(Softshrink\) uses aten.softshrink_backward.default"),
+    (Choosy(), r"^layer '1.1' \(Choosy\) cannot be traced"),
+]
+
+
+@pytest.mark.parametrize(("odd", "said"), REFUSED)
+def test_what_cannot_be_translated_is_refused_by_layer_and_class(odd, said, tmp_path):
+    network = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), odd), nn.Linear(4, 2)).eval()
+    rows, tangents = rows_of("relu", 30), trustgp.JacobianRows()
+    model = trustgp.fit(network, rows, num_experts=1, tangents=tangents, progress=False)
+    with pytest.raises(ExportError, match=said):
+        trustgp.export_onnx(model, tmp_path / "model.onnx", rows[0][:3])
     assert list(tmp_path.iterdir()) == []
+    assert not any(module._forward_hooks for module in model.network.modules())
+
+
+def test_no_rows_are_refused_in_a_sentence(model, file, tmp_path):
+    none = torch.zeros(0, 3)
+    for ask in (
+        lambda: trustgp.export_onnx(model, tmp_path / "model.onnx", none),
+        lambda: trustgp.compile(model, tmp_path / "model.pt2", none),
+        lambda: traced(model, none),
+        lambda: differences(model, open_onnx(file), none),
+        lambda: open_onnx(file)(none),
+    ):
+        with pytest.raises(ValueError, match="inputs hold no rows; pass at least one"):
+            ask()
 
 
 def test_a_graph_that_differs_from_predict_is_not_kept(model, tmp_path, monkeypatch):

@@ -20,6 +20,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 import trustgp
 from trustgp import Division, JacobianRows, LayerFactors, Patchwork, Threads
 from trustgp.data.rows import Rows
+from trustgp.experts import expert as experts
+from trustgp.fitting import solve as solving
 
 # Independent oracles: the same GP from other people's code.
 
@@ -604,6 +606,16 @@ def trajectory(n=300):
     steps = torch.linspace(0, 10, n, dtype=torch.float64)
     inputs = torch.stack([steps.sin(), (1.3 * steps).cos(), (0.7 * steps).sin()], dim=1)
     return inputs, torch.stack([inputs[:, 0] + inputs[:, 1], inputs[:, 2]], dim=1)
+
+
+def test_of_many_rows_some_are_judged(fit_case, monkeypatch):
+    for place in (solving, experts):
+        monkeypatch.setattr(place, "AROUND", 30)
+    model = fit_case(groups=torch.arange(160) // 4, num_experts=2)
+    solved = model.state.training.solved[0]
+    assert [len(one.held_out) for one in solved] == [2 * min(30, int(one.expert.own)) for one in solved]
+    assert len(model.held_scores) == sum(min(30, int(one.expert.own)) for one in solved)
+    assert bool(torch.isfinite(model.calibrations[0].level).all())
 
 
 def test_a_time_series_without_groups_or_validation_is_warned_about(fit_case):

@@ -7,8 +7,9 @@ from trustgp.executors import FitContext, Threads
 from trustgp.experts import gate as gate_module
 from trustgp.experts.expert import Problem, Solved
 from trustgp.experts.gate import Division
-from trustgp.experts.neighbours import CANDIDATES, Patchwork, RowQuota, lend_rows
+from trustgp.experts.neighbours import CANDIDATES, Patchwork, lend_rows
 from trustgp.fitting import divide as divide_module
+from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
 from trustgp.fitting.solve import make_tasks, solve_tasks
 from trustgp.math.evidence import FactorisationError
@@ -41,7 +42,7 @@ def divided(case, report, experts, **options):
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
 def test_every_row_belongs_to_exactly_one_expert(case, report, tangents):
     partition, _ = divided(case, report, 5, tangents=tangents)
-    tasks = make_tasks(partition, RowQuota(10**6, 5))
+    tasks = make_tasks(partition, 5)
     assert len(tasks) == partition.gate.num_experts >= 5
     assert sorted(torch.cat([task.own for task in tasks]).tolist()) == list(range(160))
     assert all(len(task.own) for task in tasks)
@@ -127,14 +128,14 @@ def test_the_bound_of_many_rows_is_estimated_on_some(case, report, monkeypatch):
 
 
 def test_a_task_travels_with_its_own_rows_only(case, report):
-    tasks = make_tasks(divided(case, report, 5)[0], RowQuota(10**6, 3))
+    tasks = make_tasks(divided(case, report, 5)[0], 3)
     for rows in (rows for task in tasks for rows in (task.own, task.candidates)):
         assert rows.untyped_storage().nbytes() == 8 * len(rows)
 
 
 def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, report):
     partition, _ = divided(case, report, 5)
-    tasks = make_tasks(partition, RowQuota(10**6, 3))
+    tasks = make_tasks(partition, 3)
     assert any(len(task.candidates) for task in tasks)
     for expert, task in enumerate(tasks):
         assert not set(task.own.tolist()) & set(task.candidates.tolist())
@@ -149,12 +150,25 @@ def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, repor
             }
             expected += sorted(rows, key=excess.__getitem__)[: 3 * CANDIDATES]
         assert sorted(task.candidates.tolist()) == sorted(expected)
-        assert task.quota.borrowed == 3 * len(partition.neighbours[expert])
+        assert task.borrowed == 3 * len(partition.neighbours[expert])
+
+
+def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, report, monkeypatch):
+    partition, _ = divided(case, report, 5)
+    for most in (1000, 60):
+        monkeypatch.setattr(solving, "AROUND", most)
+        tasks = make_tasks(partition, 3, around=True)
+        for expert, task in enumerate(tasks):
+            near = (
+                torch.isin(partition.nearest, torch.tensor(partition.neighbours[expert])).nonzero().flatten()
+            )
+            assert set(task.around.tolist()) <= set(near.tolist())
+            assert len(task.around) == max(0, min(len(near), most - len(task.own)))
 
 
 def test_without_neighbours_nothing_is_borrowed(case, report):
     partition, _ = divided(case, report, 5, patchwork=Patchwork(neighbours=0))
-    assert all(len(task.candidates) == 0 for task in make_tasks(partition, RowQuota(10**6, 3)))
+    assert all(len(task.candidates) == 0 for task in make_tasks(partition, 3))
 
 
 def test_lent_rows_are_a_share_of_an_average_expert():
@@ -192,7 +206,7 @@ class Failing:
 
 def solve(case, report, *, strict, all_of_them=False):
     partition, _ = divided(case, report, 4, patchwork=Patchwork(neighbours=0))
-    tasks = make_tasks(partition, RowQuota(10**6, 0))
+    tasks = make_tasks(partition, 0)
     marked = case.inputs[tasks[2].own[0]]
     inner = bound_map(case)
     tangents = Failing(inner, marked)
@@ -229,7 +243,7 @@ def test_strict_raises_with_the_expert_that_cannot_be_solved(case, report):
 
 def test_finished_experts_are_not_solved_again(case, report):
     partition, _ = divided(case, report, 4)
-    tasks = make_tasks(partition, RowQuota(10**6, 2))
+    tasks = make_tasks(partition, 2)
     with torch.no_grad():
         residual = case.targets - case.network(case.inputs)
     problem = Problem(Rows(case.inputs, case.targets), bound_map(case), torch.arange(2), residual, None)

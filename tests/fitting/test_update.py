@@ -6,7 +6,6 @@ from trustgp import JacobianRows, Patchwork, Threads
 from trustgp.data.rows import Rows
 from trustgp.executors import FitContext
 from trustgp.experts.expert import Problem
-from trustgp.experts.neighbours import RowQuota
 from trustgp.fitting.divide import embed_rows
 from trustgp.fitting.solve import make_tasks, solve_tasks
 from trustgp.state.expert_tensors import expert_tensors
@@ -46,11 +45,10 @@ def solved_anew(model, case, added, report, groups=None):
     for k, mixture in enumerate(model.mixtures):
         points = embed_rows(mixture.tangents, mixture.gate, Rows(*added), context)
         partition = model.memory.partitions[k].extend(points)
-        handout = RowQuota(max(model.origin.cap[k], len(inputs)), model.origin.lend[k])
         problem = Problem(Rows(inputs, targets), mixture.tangents, mixture.outputs, residual, groups)
         solved = solve_tasks(
             problem,
-            make_tasks(partition, handout),
+            make_tasks(partition, model.origin.lend[k]),
             context,
             strict=True,
         )

@@ -49,6 +49,7 @@ def outside(location: str):
 def outside_in_a_branch(made: onnx.ModelProto) -> None:
     scan = next(node for node in made.graph.node if node.op_type == "Scan")
     body = next(a.g for a in scan.attribute if a.name == "body")
+    body.initializer.append(made.graph.initializer[0])
     tensor = body.initializer[0]
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="weights.bin")

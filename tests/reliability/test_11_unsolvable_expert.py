@@ -32,8 +32,8 @@ def break_one(monkeypatch):
     def breaking(error: Exception, victims=(VICTIM,)):
         doomed = []
 
-        def make_tasks(partition, handout):
-            tasks = real_make_tasks(partition, handout)
+        def make_tasks(partition, handout, **options):
+            tasks = real_make_tasks(partition, handout, **options)
             doomed.extend(tasks[i].own for i in victims)
             return tasks
 

@@ -14,7 +14,7 @@ from .trees import Inputs, leaves
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2**22  # of rows that are looked at at a time
 INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
-FULL, FILLED = 64, 2**32  # rows, or bytes of them, that fill a GPU: more at a time only take more memory
+FULL, FILLED = 64, 2**31  # rows, or bytes of them, that fill a GPU: more at a time only take more memory
 
 Part = TypeVar("Part")
 LOGGER = logging.getLogger("trustgp")

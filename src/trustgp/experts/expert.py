@@ -12,16 +12,16 @@ from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..data.trees import moved
 from ..executors.base import FitContext
-from ..math.calibration import LEAST_KAPPA, CalibrationRows
-from ..math.evidence import Prior, pooled_evidence
+from ..math.calibration import LEAST_KAPPA, CalibrationRows, leave_groups_out
+from ..math.evidence import Prior, maximise_evidence, pooled_evidence
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
-from .neighbours import RowQuota
 from .posteriors import Posterior, PriorPosterior, SpanPosterior
 from .system import by_columns, select_rows
 
 PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found
 PRIOR_ROWS = 128  # of each of them, evenly spread
+AROUND = 1000  # rows from which a trajectory that is left out is predicted
 # Noise ratios, over the kernel's mean diagonal, among which the evidence decides. It says how noisy a label
 # is, which a few rows that the network gets wholly wrong decide; what tells foreign rows apart is the same
 # within these bounds (docs/classification.md), and worse far outside.
@@ -64,6 +64,8 @@ class Problem:
     blend: Tensor | None = None  # combinations of outputs that are learnt [C, B]; None: those it serves
     prior: Prior | None = None  # the scale and noise ratio of all experts; None: each finds its own
     rank: int | None = None  # the most directions that an expert keeps; None: all
+    # what predicts rows from other trajectories, here and around; None: the expert itself
+    judge: TangentMap | None = None
 
     def residual_at(self, rows: Tensor) -> Tensor:
         """r of some rows, shape [m, B]."""
@@ -91,8 +93,9 @@ class Task:
 
     own: Tensor  # its rows [k]
     candidates: Tensor  # neighbours' rows near the border [l]
-    quota: RowQuota  # the most own rows it may hold, the others counting through these, and of the candidates
+    borrowed: int  # the most of the candidates that it takes
     number: int = 0  # of the expert, for messages
+    around: Tensor = NO_COLUMNS  # rows of its neighbours, where the problem has a judge
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Solved:
 def solve_expert(problem: Problem, task: Task) -> Solved:
     """Choose the rows, solve, calibrate by leaving out.
 
-    Where there are groups, its own rows that it holds come with it, their whole group left out, one entry per
+    Where there are groups, its own rows come with it, their whole group left out, one entry per
     row and output. The network has been trained on every group, so its residuals say little about new ones.
     What is left out here is the group's share in the weights themselves: the pseudo-targets t are predicted
     from the other groups, as if the linearised network had been trained without this one. A kernel that
@@ -117,18 +120,18 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     # else no inputs need be taken for it
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
-    few, known = by_columns(tangents.num_columns(expert=True), len(task.own), task.quota.own), problem.known
-    candidates = task.candidates if task.quota.borrowed else task.candidates[:0]
-    if few and known is not None and torch.equal(task.own, torch.arange(len(known))):
+    few, known = by_columns(tangents.num_columns(expert=True), len(task.own)), problem.known
+    candidates = task.candidates if task.borrowed else task.candidates[:0]
+    if few and known is not None and len(task.own) == len(known) and bool((task.own.diff() == 1).all()):
         # where they are: all of them may not fit elsewhere
         own, border = known.select(columns), features_at(tangents, problem.rows, candidates, columns, known)
     else:
         both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, known)
         halves = (slice(len(task.own)), slice(len(task.own), None))
         own, border = (moved(both, itemgetter(half)) for half in halves)
-    rows = select_rows(task.own, own, task.quota.own, device)
+    rows = select_rows(task.own, own, device)
     if len(candidates):
-        rows = rows.borrow(candidates, border, task.quota.borrowed)
+        rows = rows.borrow(candidates, border, task.borrowed)
     residual = problem.residual_at(rows.seen)
     # with a prior at hand there is nothing to learn from the targets
     targets = problem.targets_at(rows.seen, columns) if problem.prior is None else residual
@@ -139,8 +142,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     errors, variances = solution.left_out
     ratios = errors.square() / (solution.unit(variances)[:, None] * amplitude * scale + noise)
     expert = Expert(
-        rows=rows.held,
-        own=torch.tensor(len(rows.kept)),
+        rows=rows.seen,
+        own=torch.tensor(len(task.own)),
         posterior=solution.posterior.leading(problem.rank),
         scale=scale,
         noise=noise,
@@ -150,13 +153,14 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     if problem.groups is None:
         return Solved(expert, None)
     values = torch.cat([targets, residual], dim=1)
-    groups = problem.groups[rows.seen].to(values.device)
-    errors, variances = solution.leave_groups_out(values, groups)
-    unit, prior, kept = solution.unit(variances), solution.prior, rows.kept.to(values.device)
+    kept = torch.arange(len(task.own), device=device)
+    errors, variances = solution.leave_groups_out(values, problem.groups[rows.seen].to(device))
+    unit, prior = solution.unit(variances), solution.prior
     retrained, corrected = errors.chunk(2, dim=1)
-    residual_mean = residual - corrected
+    retrained, residual_mean = retrained[kept], residual - corrected
+    if problem.judge is not None:
+        kept, retrained = _retrained(problem, problem.judge, task)
     every = {
-        "residual": retrained + residual_mean,
         "residual_mean": residual_mean,
         "epistemic": unit[:, None] * amplitude * scale,
         "novelty": torch.where(prior > 0, unit / prior, 1.0).clamp_max(1.0)[:, None],
@@ -166,7 +170,22 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         "witness_precision": torch.zeros_like(residual),
     }
     held_out = {name: value[kept] for name, value in every.items()}
+    held_out["residual"] = retrained + held_out["residual_mean"]
     return Solved(expert, CalibrationRows.of(problem.outputs, **held_out))
+
+
+def _retrained(problem: Problem, judge: TangentMap, task: Task) -> tuple[Tensor, Tensor]:
+    """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where their group is left out of
+    the rows here and around: an expert of few rows, most of one trajectory, could not tell that."""
+    assert problem.groups is not None
+    kept = evenly(len(task.own), AROUND)
+    rows = torch.cat([task.own[kept], task.around])
+    features = features_at(judge, problem.rows, rows, NO_COLUMNS, None)
+    targets = problem.targets_at(rows, NO_COLUMNS)
+    factor = maximise_evidence(features.gram(features), targets).factor
+    groups = problem.groups[rows].to(targets.device)
+    errors, _ = leave_groups_out(torch.cholesky_inverse(factor), targets, groups)
+    return kept.to(targets.device), errors[: len(kept)]
 
 
 @torch.no_grad()

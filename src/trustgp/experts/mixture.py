@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,8 @@ class LatentPrediction:
 
     def all_finite(self) -> bool:
         """Whether all have, for certain: it is quick to see."""
-        return math.isfinite(float((self.epistemic + self.residual_mean + self.witness_mean).sum()))
+        total: Any = (self.epistemic + self.residual_mean + self.witness_mean).sum().tolist()
+        return math.isfinite(total)
 
     def take(self, rows: Tensor) -> LatentPrediction:
         """The answers for some of the rows."""
@@ -142,7 +144,7 @@ class Mixture:
     def _answers(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
         labels = self._labels(features) if labels is None else labels
         if len(labels) == 1:
-            number = int(labels)
+            number = labels.tolist()[0]
             return self._prediction(labels, self.each[number], *self._answer(number, features))
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()

@@ -76,16 +76,7 @@ def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor,
     return rows[excess.argsort(stable=True)[:count]].sort().values
 
 
-NO_CAP = 2**62  # own rows of an expert without a budget
 CANDIDATES = 2  # border rows offered for each row that is borrowed
-
-
-@dataclass(frozen=True)
-class RowQuota:
-    """How many rows an expert may hold."""
-
-    own: int  # of its own
-    borrowed: int  # from each neighbour, or from all of them together
 
 
 def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:

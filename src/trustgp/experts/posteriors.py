@@ -50,31 +50,20 @@ class Posterior:
         return {}  # a file marks a failed expert
 
 
-class _RowPosterior(Posterior):
-    """Answers by the kernel with the rows that it holds."""
-
-    columns = NO_COLUMNS
-    signed = True
-
-    def __call__(self, features: KernelRows) -> LatentMoments:
-        cross, prior = features.gram(self.features), features.diag()
-        return LatentMoments(self._variance(prior, cross), prior, cross @ self.weights)
-
-    def _variance(self, prior: Tensor, cross: Tensor) -> Tensor:
-        """Over s, from k(x, x) [n] and k(x, rows) [n, m], shape [n]."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class GramPosterior(_RowPosterior):
+class GramPosterior(Posterior):
     """Keeps the rows' features and a factor: for features whose rows are never written out."""
 
     features: Any  # of the m rows, `KernelRows`
     factor: Tensor  # L with L L^T = K + tau I [m, m], float64
     weights: Tensor  # (K + tau I)^-1 r [m, B], float64
+    columns = NO_COLUMNS
+    signed = True
 
-    def _variance(self, prior: Tensor, cross: Tensor) -> Tensor:
-        return posterior.gram_variance(prior, cross, self.factor)
+    def __call__(self, features: KernelRows) -> LatentMoments:
+        cross, prior = features.gram(self.features), features.diag()
+        unit = posterior.gram_variance(prior, cross, self.factor)
+        return LatentMoments(unit, prior, cross @ self.weights)
 
     def whitening(self) -> Tensor:
         """W = L^-1 such that |W k(x)|^2 is what the rows take from the prior, shape [m, m], float64."""
@@ -165,16 +154,16 @@ def log_kappas(experts: Sequence[Any]) -> Tensor:
 
 
 def make_posterior(
-    features: Features, columns: Tensor, factor: Tensor, weights: Tensor, tau: Tensor | None = None
+    features: Features, columns: Tensor, factor: Tensor, weights: Tensor, tau: Tensor
 ) -> GramPosterior | SpanPosterior:
-    """The state that suits the features of m rows, or landmarks, whose `columns` are selected; empty: all.
+    """The state that suits the features of m rows whose `columns` are selected; empty: all.
 
-    The factor L has L L^T = K + N [m, m], float64, the weights [m, B] are those of the rows in the residual
-    mean, and N = tau I, any jitter included; without tau the noise is correlated, as of landmarks.
+    The factor L has L L^T = K + tau I [m, m], float64, any jitter included; the weights [m, B] are those of
+    the rows in the residual mean.
     """
     stored = features.explicit()
     if stored is None:
         return GramPosterior(features, factor, weights)
     phi = stored.double()
-    basis, shrinkage = posterior.noisy_span(phi, factor) if tau is None else posterior.span(phi, tau)
+    basis, shrinkage = posterior.span(phi, tau)
     return SpanPosterior(columns, basis.to(stored.dtype), shrinkage, phi.T @ weights)

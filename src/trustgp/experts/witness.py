@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..data.chunking import at_once
 from ..data.trees import Inputs, leaves, state_tensors
-from ..math.evidence import distances, squared_exponential
+from ..math.evidence import distances
 
 FARTHEST = 1e30  # scaled inputs beyond are taken as this: they must have a place in float32
 APART = 2 * FARTHEST  # every number of a row that is not there: it is far from all that are
@@ -121,9 +121,20 @@ class WitnessState:
         return [0, *self.sizes.cumsum(dim=0).tolist()]
 
     @cached_property
+    def cells(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Points, level and centre of each, the latter [1, C]."""
+        parts = self.points.split(self.sizes.tolist()), self.level.split(1), self.centre.split(1)
+        return list(zip(*parts, strict=True))
+
+    @cached_property
     def largest(self) -> int:
         """Rows of the largest cell."""
         return int(self.sizes.max())
+
+    @cached_property
+    def sharpness(self) -> float:
+        """-1 / (2 l^2), finite also for lengths that no fit finds."""
+        return float((-0.5 / self.length.square()).clamp_min(-1e300))
 
     @cached_property
     def most_neighbours(self) -> int:
@@ -154,21 +165,27 @@ class WitnessState:
         p, width = self.most_neighbours + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
         size = max(1, at_once(AT_ONCE, points.device) // row)
+        if len(points) <= size:
+            return WitnessPrediction(*self._told(points, hidden), self.reach)
         told = []
         for start in range(0, len(points), size):
             lot = slice(start, start + size)
             apart = None if hidden is None else Hidden(hidden.labels[lot], hidden.groups[lot], hidden.held)
             told.append(self._told(points[lot], apart))
-        mean, variance, novelty = told[0] if len(told) == 1 else map(torch.cat, zip(*told, strict=True))
+        mean, variance, novelty = map(torch.cat, zip(*told, strict=True))
         return WitnessPrediction(mean, variance, novelty, self.reach)
 
     def _told(self, points: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance [n, C], and novelty [n]."""
         labels = distances(points, self.centroids).argmin(dim=1) if hidden is None else hidden.labels
         mean, novelty = self._solved(points, *self._nearest(points, labels, hidden))
+        if len(labels) == 1:
+            _, level, centre = self.cells[labels.tolist()[0]]
+        else:
+            level, centre = self.level[labels], self.centre[labels]
         # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
-        variance = torch.maximum(self.level[labels] * (novelty + self.ratio), self.floor)
-        return self.centre[labels] + mean, variance, novelty.squeeze(1)
+        variance = torch.maximum(level * (novelty + self.ratio), self.floor)
+        return centre + mean, variance, novelty.squeeze(1)
 
     def _nearest(self, points: Tensor, labels: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor | None]:
         """Places of the rows that are asked [n, p], and which of them are missing [n, p]; None: none is."""
@@ -189,7 +206,7 @@ class WitnessState:
     ) -> tuple[Tensor, Tensor]:
         """The same of one cell, at most p of its rows, and how far they are; infinite: not to be seen."""
         first, last = self.edges[number : number + 2]
-        apart = distances(points, self.points[first:last].double())
+        apart = distances(points, self.cells[number][0].double())
         if unseen is not None:
             apart.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
         apart, near = apart.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
@@ -201,7 +218,7 @@ class WitnessState:
         if missing is not None:  # its kernel is 0, and it adds nothing
             held = held.masked_fill(missing[:, :, None], APART)
         joint = torch.cat([held, points[:, None]], dim=1)  # float64, as the points are
-        kernel = squared_exponential(joint, joint, self.length)  # [n, p + 1, p + 1]
+        kernel = distances(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
         kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
         gram, cross = kernel[:, :-1].split([near.shape[1], 1], dim=2)
         shares = torch.cholesky_solve(cross, torch.linalg.cholesky_ex(gram).L)  # S [n, p, 1]

@@ -120,8 +120,6 @@ class Compiled:
         """The answers for these rows, by name. The machine code does not look at what it is given, so that is
         done here: structure, shapes, at least one row; numbers of another precision are converted."""
         inputs = rows_like(inputs, self._structure)
-        if count(inputs) == 0:
-            raise ValueError("inputs hold no rows.")
         flat = []
         for leaf, shape, dtype in zip(leaves(inputs), self._shapes, self._types, strict=True):
             if tuple(leaf.shape[1:]) != shape:

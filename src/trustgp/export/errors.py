@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..data.trees import Inputs, copied
 from ..data.user_warnings import optional_package
+from ..tangents.decompose import PLAIN, Unfused
+from ..tangents.modules import tensors_in
 from ..tangents.network import HALF, TangentNetwork, call
+from .trace.decompositions import aten_graph
 
 
 class ExportError(ValueError):
@@ -32,18 +37,15 @@ def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str
 def _layer(network: nn.Module, parameter: str) -> str:
     """Name and class of the layer that a parameter belongs to."""
     owner = parameter.rpartition(".")[0]
-    return f"layer '{owner}' ({type(network.get_submodule(owner)).__name__})"
+    return _said(owner, network.get_submodule(owner))
+
+
+def _said(name: str, module: nn.Module) -> str:
+    return f"layer '{name}' ({type(module).__name__})" if name else f"the {type(module).__name__} itself"
 
 
 def refuse_network(network: nn.Module) -> None:
-    """Raise where a layer is recurrent: its loop over time has no fixed length in a graph. And where one
-    works in half precision: it rounds more than a graph may differ from `predict`."""
-    for name, module in network.named_modules():
-        if isinstance(module, nn.RNNBase | nn.RNNCellBase):
-            raise ExportError(
-                f"layer '{name}' ({type(module).__name__}) is recurrent, and recurrent layers cannot be "
-                "exported; use model.predict, or replace the layer by convolutions over time."
-            )
+    """Raise where a layer is in half precision: it rounds more than a graph may differ from `predict`."""
     for name, value in network.named_parameters():
         if value.dtype in HALF:
             raise ExportError(
@@ -58,24 +60,42 @@ def needs(*packages: str) -> None:
         optional_package(name, f'{name} is not installed; pip install "trustgp[export]".')
 
 
-def where_called(network: nn.Module, inputs: Inputs, operation: str) -> str:
-    """The layer that calls an operation such as "aten.erfinv", or the one it is the backward pass of."""
-    names, inside, found = {operation, operation.removesuffix("_backward")}, [], []
+def layer_with(network: nn.Module, inputs: Inputs, operation: Any = None) -> str:
+    """The innermost layer that uses an operation of aten, in its forward pass or else on the way back; None:
+    the first that cannot be traced. Nothing: there is none."""
+    calls: dict[str, tuple] = {}  # of each layer the first, in the order in which they end
 
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            found.extend(inside[-1:] if str(func).rpartition(".")[0] in names else [])
-            return func(*args, **(kwargs or {}))
+    def note(said: str, *given: Any) -> None:
+        calls.setdefault(said, given[:3])  # module, arguments, named ones
 
-    def leave(*_: Any) -> None:
-        inside.pop()
-
-    with ExitStack() as hooks:
+    with torch.no_grad(), Unfused(PLAIN), ExitStack() as hooks:
         for name, module in network.named_modules():
-            said = f"'{name}' ({type(module).__name__})"
-            enter = module.register_forward_pre_hook(lambda m, a, said=said: inside.append(said))
-            for hook in (enter, module.register_forward_hook(leave, always_call=True)):
-                hooks.enter_context(hook)
-        with torch.no_grad(), Watch():
-            call(network, copied(inputs))
-    return next(iter(found), "")
+            hook = module.register_forward_hook(partial(note, _said(name, module)), with_kwargs=True)
+            hooks.enter_context(hook)
+        call(network, copied(inputs))
+    for back in (False, True):
+        for said, given in calls.items():
+            try:
+                used = {node.target for node in _layer_graph(*given, back=back).graph.nodes}
+            except Exception:  # of torch, of any class: user code runs on what are no numbers
+                used = {None}
+            if operation in used:
+                return said
+    return ""
+
+
+def _layer_graph(module: nn.Module, args: tuple, kwargs: dict, *, back: bool) -> GraphModule:
+    """The operations of a layer for these arguments, and those that lead `back` to them."""
+    flat, spec = tree_flatten((args, kwargs))
+
+    def run(*tensors: Tensor) -> Any:
+        free = [x.requires_grad_(back and x.is_floating_point()) for x in tensors]
+        given = iter([x.clone() for x in free])  # a layer may work in place
+        args, kwargs = tree_unflatten([next(given) if isinstance(x, Tensor) else x for x in flat], spec)
+        with torch.set_grad_enabled(back), Unfused(PLAIN):
+            found = [x for x in tensors_in(module(*args, **kwargs)) if x.requires_grad or not back]
+            ends = [x for x in free if x.requires_grad]
+            ones = [torch.ones_like(x) for x in found]
+            return torch.autograd.grad(found, ends, ones, allow_unused=True) if found and ends else found
+
+    return aten_graph(run, [x.detach().clone() for x in flat if isinstance(x, Tensor)])

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ..data.trees import Inputs, as_inputs, leaves, structure
+from ..data.trees import Inputs, as_inputs, count, leaves, structure
 from ..data.version import __version__
 from ..model import UncertaintyModel
 
@@ -72,10 +72,12 @@ def _texts(name: str, values: Sequence[str], size: int) -> str:
 
 
 def rows_like(inputs: Inputs, wanted: str) -> Inputs:
-    """The inputs as tensors; raise unless they are nested as the structure `wanted` says."""
+    """The inputs as tensors; raise unless there are rows, nested as the structure `wanted` says."""
     rows = as_inputs(inputs)
     if structure(rows) != wanted:
         raise ValueError(f"inputs have the structure {structure(rows)}; the model takes {wanted}.")
+    if count(rows) == 0:
+        raise ValueError("inputs hold no rows; pass at least one.")
     return rows
 
 

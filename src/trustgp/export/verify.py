@@ -18,6 +18,7 @@ from ..data.trees import Inputs, leaves, map_tensors
 from ..likelihoods.prediction import Prediction
 from ..model import UncertaintyModel
 from .errors import ExportError
+from .metadata import rows_like
 from .module.experts import distances
 from .module.graph import answers_of
 
@@ -62,7 +63,7 @@ def differences(
 ) -> dict[str, float]:
     """By which answers differ more than they may: how much more, by their names; empty: all is well. The
     other form `run` takes inputs, and gives a dict of arrays or tensors; `example` holds a few rows."""
-    rows, worst = check_rows(example), {}
+    rows, worst = check_rows(rows_like(example, model.origin.structure)), {}
     for batch in BATCHES:
         part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
         expected = model.predict(part)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import tee
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ..tangents import Sketch
 from .compress import RANKS, ModelForm, reduced
 from .divide import FEWEST, OVERHEAD, Sizing
 from .options import FitOptions
-from .plan import LIGHT_ROWS, RANK, WITNESS_SHARE, usual_experts, witness_needs
+from .plan import RANK, WITNESS_SHARE, usual_experts, witness_needs
 from .prepare import FitRows, Prepared, prepare_network
 
 # Ranks that are tried, the best first: of the tangents as they are, and of shorter sketches.
@@ -43,25 +43,30 @@ def choose_within(
     network: nn.Module, rows: Rows, ready: Prepared, data: FitRows, options: FitOptions
 ) -> tuple[Prepared, FitOptions]:
     """Tangents, number of experts and rank with which a light model stays within its size, as far as the user
-    has not chosen them; a size that is larger than needed goes into more experts."""
+    has not chosen them."""
     size, n, asked = options.budget.size, len(data.rows), options.num_experts
-    if size is None or not options.light or ready.maps[0][0].num_columns(expert=True) is None:
+    if size is None:
+        return ready, options
+    if ready.maps[0][0].num_columns(expert=True) is None:
+        raise BudgetError(
+            f"budget={size_text(size)}: a size is kept by leaving out directions of explicit features, and "
+            f"{type(ready.tangents).__name__} has none. Leave `tangents` out, or take trustgp.Sketch(512); "
+            "num_experts= and patchwork= make exact experts smaller."
+        )
+    if not options.light:  # what is too much is left out after the fit
         return ready, options
     experts, sizing = usual_experts(n, light=True) if asked is None else asked, _sizing(ready, n, options)
     sample, double = rows.take(torch.arange(min(2, len(rows)))), rows.targets.dtype == torch.float64
     second = witness_needs(options.witness, sample, n, ready.num_outputs, 1, double)[0]
-    heard = min(second, size // WITNESS_SHARE)
-
-    def needs(count: int, rank: int) -> int:
-        return max(sizing.expected(count, rank) + heard + OVERHEAD, sizing.least(count))
-
-    for place, (now, rank) in enumerate(_steps(network, rows, ready, options)):
-        ready, sizing = now, _sizing(now, n, options)
-        if needs(experts, rank) <= size:
-            if place == 0 and asked is None:  # small experts tell novel rows better, where there is room
-                counts = range(experts, max(experts, math.ceil(n / LIGHT_ROWS)) + 1)
-                experts = counts[bisect_right(counts, size, key=lambda count: needs(count, rank)) - 1]
-            return ready, replace(options, num_experts=experts, rank=rank)
+    # with the witness, then without: what it knows is worth more than long sketches
+    heard = (second, 0) if 0 < second <= WITNESS_SHARE * size else (0,)
+    steps = tee(_steps(network, rows, ready, options), len(heard))
+    for beside, lot in zip(heard, steps, strict=True):
+        for ready, rank in lot:
+            sizing = _sizing(ready, n, options)
+            needed = sizing.expected(experts, rank) + beside + OVERHEAD
+            if max(needed, sizing.least(experts)) <= size:
+                return ready, replace(options, num_experts=experts, rank=rank)
     while asked is None and experts > 1 and sizing.least(experts) > size:
         experts //= 2
     if (needed := sizing.least(experts)) > size:

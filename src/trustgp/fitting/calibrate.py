@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.chunking import at_once, chunks, row_bytes
+from ..data.chunking import at_once, chunks, evenly, row_bytes
 from ..data.rows import Rows
 from ..data.user_warnings import warn_user
 from ..executors.progress import Reporter
@@ -105,6 +105,7 @@ def _left_out(
             if result.held_out is None:
                 continue
             own = result.expert.rows[: int(result.expert.own)]
+            own = own[evenly(len(own), len(result.held_out) // len(log_kappa))]  # of many some are judged
             held = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)))
             if said is not None:
                 held = _with_witness(held, said, own, mixture.outputs, training.rows.targets)

@@ -1,8 +1,7 @@
-"""Which expert each training row belongs to, what experts and gate hold, and the rows that fit a budget."""
+"""Which expert each training row belongs to, and what experts and gate hold."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
@@ -16,14 +15,14 @@ from ..data.rows import Rows, mapped_rows
 from ..executors import FitContext
 from ..experts.features import NO_COLUMNS, chunk_rows, features_at
 from ..experts.gate import Division, Gate, Partition, find_centroids, make_projection, nearest_two
-from ..experts.neighbours import NO_CAP, Patchwork, RowQuota, lend_rows, neighbour_lists
+from ..experts.neighbours import Patchwork, lend_rows, neighbour_lists
 from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
 
 EXACT_BOUND, SOME = 2048, 512  # rows up to which the bound of the division is exact, else how many are used
 SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
-FEWEST = 8  # an expert with fewer rows or directions than this, if it has them, is not worth its gate
+FEWEST = 8  # an expert with fewer directions than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
 # Rows of experts over their mean, and experts over those asked for, since some are split: measured.
 UNEVEN, SPLIT = (0.6, 0.8, 1.0, 1.2, 1.4), 1.02
@@ -224,51 +223,3 @@ class Sizing:
         """Of an average expert, its neighbours' among them, where so many were asked for and found."""
         near = min(self.patchwork.neighbours, found - 1)
         return ceil(self.rows / found) + lend_rows(self.patchwork, self.rows, num_experts) * near
-
-
-def smallest_subset(division: Division, n: int, num_experts: int) -> int:
-    """The gate's rows below which a budget may not push it."""
-    return min(division.subset_size(n, num_experts), max(32, 2 * num_experts), n)
-
-
-def smallest_budget(
-    tangents: TangentMap, n: int, num_experts: int, division: Division, num_outputs: int
-) -> int:
-    """The least memory with which a model of so many experts, each split once, is possible."""
-    most = min(2 * num_experts, n) if num_experts > 1 else 1
-    subset = smallest_subset(division, n, num_experts)
-    gate = gate_bytes(tangents, subset, division.components, most)
-    return OVERHEAD + gate + most * expert_bytes(tangents, min(FEWEST, n), num_outputs)
-
-
-def subset_for_budget(tangents: TangentMap, n: int, num_experts: int, division: Division, budget: int) -> int:
-    """The gate's rows such that it takes at most a quarter of the budget, if that is possible."""
-    room = budget // 4 // (tangents.row_bytes() + 8 * division.components)
-    return min(division.subset_size(n, num_experts), max(room, smallest_subset(division, n, num_experts)))
-
-
-def quota_for_budget(
-    tangents: TangentMap,
-    sizes: list[int],
-    neighbours: list[int],
-    lend: int,
-    room: int | None,
-    num_outputs: int,
-    gate: tuple[int, int],
-) -> RowQuota:
-    """The most rows per expert such that they and a gate, of so many rows and components, stay within `room`
-    bytes: each has `sizes` rows of its own, and so many neighbours, from each of which it wants `lend`. None:
-    there is no limit."""
-    if room is None:
-        return RowQuota(NO_CAP, lend)
-    most, room = max(sizes), room - OVERHEAD - gate_bytes(tangents, *gate, len(sizes))
-
-    def share(cap: int) -> int:  # neighbours lend as much less as there is less to hold
-        return lend * cap // most
-
-    def total(cap: int) -> int:
-        rows = (min(own, cap) + share(cap) * near for own, near in zip(sizes, neighbours, strict=True))
-        return sum(expert_bytes(tangents, each, num_outputs) for each in rows)
-
-    beyond = bisect_right(range(2, most + 1), room, key=total)  # caps from 2 on that fit; 1 is the least
-    return RowQuota(1 + beyond, share(1 + beyond))

@@ -17,9 +17,8 @@ from ..data.rows import Rows
 from ..data.trees import Inputs, count, take
 from ..executors import Threads
 from ..executors.base import Inline
-from ..experts.expert import PRIOR_ROWS, PRIOR_SUBSET, Problem, Task, solve_expert
+from ..experts.expert import AROUND, PRIOR_ROWS, PRIOR_SUBSET, Problem, Task, solve_expert
 from ..experts.features import NO_COLUMNS, chunk_rows
-from ..experts.neighbours import RowQuota
 from ..math.evidence import Prior
 from ..tangents.base import TangentMap, chunk_bytes
 from .divide import bound_rows
@@ -30,6 +29,7 @@ PASSES = 3  # forward passes that a row's features take, about
 STEEP = 1.8  # the power of its rows with which the time of an expert grows, measured from 150 to 1,400
 SYMMETRIC = 0.6  # of the kernel of rows with themselves, the share that is computed
 WITNESS_EXTRA = 2.5  # its time over that of its factorisations, measured
+JUDGING = 20  # times a factorisation, that predicting left-out trajectories takes, measured
 OVERLAP = 1.4  # what several workers gain on one GPU: nothing to twice as much
 
 
@@ -44,17 +44,16 @@ def timed(work: Callable[[], Any], device: torch.device, clock=time.perf_counter
 
 
 def seconds_left(
-    maps: list[TangentMap], sample: Inputs, shape: Any, options: FitOptions, cap: int, work: float
+    maps: list[TangentMap], sample: Inputs, shape: Any, options: FitOptions, work: float
 ) -> tuple[float, float]:
     """From the division of the rows on; and where the features of all rows are made only once.
 
-    `shape` is that of a plan's experts, each of which may keep `cap` rows; the multiplications of the witness
-    are its `work`.
+    `shape` is that of a plan's experts; the multiplications of the witness are its `work`.
     """
     tangents, kernels, n, several = maps[0], len(maps), shape.n, shape.experts > 1
     workers, answered = shape.workers, shape.answered
     common, device = options.likelihood.common_prior, tangents.network.device
-    probe = partial(_pace, tangents, sample, shape, cap)
+    probe = partial(_pace, tangents, sample, shape)
     alone = Inline() if device.type == "cuda" else Threads(1)
     ((_, (row, linear, pair, expert, cube)),) = alone.run(probe, [common])
     speed = workers if device.type == "cpu" else min(workers, OVERLAP)
@@ -66,12 +65,14 @@ def seconds_left(
     linearised = min(n, PRIOR_ROWS * PRIOR_SUBSET, PRIOR_ROWS * shape.experts) if common else n
     rest = kernels * (rounds * expert + pairs * pair + answered * row / speed)
     rest += linearised * linear / speed + WITNESS_EXTRA * work * cube
+    if options.light and options.groups is not None and not options.likelihood.needs_held_out:
+        rest += kernels * rounds * JUDGING * cube * min(n, AROUND) ** 3 / 3
     outputs_alone = n * row / PASSES / speed  # where features are made once, the same pass gives these
     return rest + kernels * again * row + outputs_alone, rest + kernels * row * n / speed
 
 
 @torch.no_grad()
-def _pace(tangents: TangentMap, sample: Inputs, shape: Any, cap: int, common: bool) -> tuple[float, ...]:
+def _pace(tangents: TangentMap, sample: Inputs, shape: Any, common: bool) -> tuple[float, ...]:
     """Seconds of a worker for a row's features, its J theta, the kernel of two rows, an average expert with
     its features there, and a factorisation over a third of its rows cubed."""
     network, device, outputs = tangents.network, tangents.network.device, shape.served
@@ -113,8 +114,7 @@ def _pace(tangents: TangentMap, sample: Inputs, shape: Any, cap: int, common: bo
     rows, level = Rows(take(few, every % size) if chosen else few, targets), known.diag().mean()
     problem = Problem(rows, tangents, torch.arange(outputs), targets.cpu(), None, known, targets)
     problem = replace(problem, prior=Prior(level / 30, torch.ones_like(level)) if common else None)
-    quota = RowQuota(max(1, int(part * cap)), lent * cap // shape.rows)
-    task = Task(every[: held - lent], every[held - lent :], quota)
+    task = Task(every[: held - lent], every[held - lent :], lent)
 
     def solve() -> None:
         with suppress(ValueError, RuntimeError):  # of what is wrong the fit itself will tell

@@ -25,7 +25,16 @@ from .checkpoint import Checkpoint, explain_interrupts
 from .divide import precompute_features, precompute_linear
 from .options import FitOptions
 from .plan import Plan, choose_plan, say_plan
-from .prepare import FitRows, Prepared, Residuals, make_problems, prepare_network, split_rows, tell_outputs
+from .prepare import (
+    FitRows,
+    Prepared,
+    Residuals,
+    find_judge,
+    make_problems,
+    prepare_network,
+    split_rows,
+    tell_outputs,
+)
 from .solve import FittedMixture, fit_mixture
 
 
@@ -55,21 +64,14 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
         store = _open_checkpoint(prints, plan, ready, options)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
-            limit = options.budget.size
-            room = None if limit is None else plan.witness_bytes
+            room = None if options.budget.size is None else plan.witness_bytes
             problems = _problems(ready, near, data, plan, options, context)
             witness = find_witness(data.rows, options.witness, context.nearby(), room)
             heard = 0 if witness is None else witness.nbytes
-            if plan.rank is not None:  # experts keep all rows, and fewer directions
-                limit = None
-            if limit is not None:
-                limit = (limit - heard) // len(ready.maps)
-            fitted = [
-                fit_mixture(
-                    index, problem, plan, options, limit, context, kernels=len(problems), witness=heard
-                )
-                for index, problem in enumerate(problems)
-            ]
+            fitted: list[FittedMixture] = []
+            while problems:  # each goes when it is solved, and its features with it
+                beside = {"kernels": len(ready.maps), "witness": heard}
+                fitted.append(fit_mixture(len(fitted), problems.pop(0), plan, options, context, **beside))
             report.begin("calibrating")
             state = _assembled(ready, data, options, prints.result(), fitted, plan.rank)
             state = calibrate(replace(state, witness=witness), report)
@@ -135,6 +137,8 @@ def _problems(
     if not options.likelihood.common_prior:  # a common prior is found on few rows
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, residuals, data.groups, ready.blends, linear)
+    if data.groups is not None and plan.rank is not None:
+        problems = [replace(problem, judge=find_judge(problem.tangents, rows)) for problem in problems]
     return [replace(problems[0], known=known), *problems[1:]]
 
 
@@ -156,8 +160,7 @@ def _assembled(
         tangents=ready.tangents,
         names=ready.network.names,
         likelihood=options.likelihood,
-        cap=tuple(one.quota.own for one in fitted),
-        lend=tuple(one.quota.borrowed for one in fitted),
+        lend=tuple(one.lend for one in fitted),
         seed=options.seed,
         witness=options.witness,
         split=data.split,

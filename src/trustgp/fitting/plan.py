@@ -30,15 +30,7 @@ from ..math.evidence import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
 from ..tangents.rows import WORKING_SET
-from .divide import (
-    Sizing,
-    bound_rows,
-    expert_bytes,
-    gate_bytes,
-    quota_for_budget,
-    smallest_budget,
-    subset_for_budget,
-)
+from .divide import Sizing, bound_rows, expert_bytes, gate_bytes
 from .duration import seconds_left
 from .options import FitOptions
 from .prepare import PROBE_ROWS, FitRows, Prepared
@@ -49,11 +41,11 @@ LIGHT_ROWS, MOST_EXPERTS = 250, 48
 RANK = 256  # directions that an expert of a light model keeps, at most
 CHUNK = 1.5  # what a chunk of rows takes while its features are made, over `chunk_bytes`
 COLUMN_BLOCK = 8192  # columns of explicit features that are taken to float64 at a time
-WITNESS_SHARE = 2  # a witness takes at most one part in so many of a budget
+WITNESS_SHARE = 0.75  # of a budget, that a witness takes at most
 WITNESS_MARGIN = 1.05  # what it may hold, over the estimate
 INPUT_COPIES = 4  # of the inputs in a chunk of rows, with what the allocator keeps of earlier chunks
 KEPT_FEATURES = 2**30  # bytes of explicit features kept in memory during a fit, or a quarter of what is free
-SLACK = 48 * 2**20  # what libraries and the allocator take on their own account
+SLACK = 64 * 2**20  # what libraries and the allocator take on their own account
 
 
 @dataclass(frozen=True)
@@ -165,24 +157,12 @@ def make_plan(
         raise ValueError(f"num_experts={experts} exceeds the {n} rows; lower it or pass more data.")
     tangents, kernels, division, budget = maps[0], len(maps), options.division, options.budget.size
     served, device = num_outputs // kernels, tangents.network.device
-    subset, room = division.subset_size(n, experts), None
+    subset = max(2, division.subset_size(n, experts))  # also where there is a single row
     outputs = tangents.mix.shape[1]
     second, search, work = witness_needs(options.witness, sample, n, outputs, workers, double)
     sizing = Sizing(maps, n, served, division, options.patchwork)
-    if budget is not None and light:  # see `choose_within`
-        second = _witness_room(second, budget, sizing.least(experts))
-    elif budget is not None:
-        needed = sum(smallest_budget(one, n, experts, division, served) for one in maps)
-        if budget < needed:
-            raise ValueError(
-                f"budget={size_text(budget)} is too small for {experts} experts; the smallest that works "
-                f"is {needed} bytes ({size_text(needed)}). Fewer experts, outputs='pseudo' or "
-                "parameters='last' need less."
-            )
-        room = budget // kernels
-        subset = subset_for_budget(tangents, n, experts, division, room)
-        second = _witness_room(second, budget, needed)
-    subset = max(2, subset)  # `Division` asks for two, also where there is a single row
+    if budget is not None:  # see `choose_within`
+        second = _witness_room(second, budget, sizing.expected(experts, rank))
     counts = {"outputs": num_outputs, "served": served, "workers": workers, "answered": answered}
     shape = _Shape.of(n, experts, options, subset, **counts)
     if explicit:
@@ -191,23 +171,21 @@ def make_plan(
         each = int(1.3 * experts * expert_bytes(tangents, shape.rows, served))
         state = kernels * (gate_bytes(tangents, subset, division.components, experts) + each)
     state = state + second if budget is None else min(state + second, budget)
-    held = _held_rows(tangents, shape, room)
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     always += near_bytes(n + answered, sample, device)  # of which some may have been split off
     early = second + max(search, _division_bytes(tangents, shape))
-    peak = always + max(early, state + _solving_bytes(tangents, shape, held))
+    peak = always + max(early, state + _solving_bytes(tangents, shape))
     making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents)))
-    solving = state + _solving_bytes(tangents, shape, held, kept=True)
+    solving = state + _solving_bytes(tangents, shape, kept=True)
     kept, features = always + max(early, second + making, solving), n * tangents.row_bytes()
-    cap = shape.rows if room is None else held // 2
-    seconds = seconds_left(maps, sample, shape, options, cap, work)
+    seconds = seconds_left(maps, sample, shape, options, work)
     return Plan(experts, rank, subset, state, int(peak), seconds[0], second, features, int(kept), seconds[1])
 
 
 def _witness_room(wanted: int, budget: int, needed: int) -> int:
     """What a witness may hold of a budget, of which the experts need so much; 0: it is left out."""
-    allowed = min(budget - needed, budget // WITNESS_SHARE)
+    allowed = min(budget - needed, int(WITNESS_SHARE * budget))
     return min(math.ceil(WITNESS_MARGIN * wanted), allowed) if wanted <= allowed else 0
 
 
@@ -268,14 +246,6 @@ class _Shape(NamedTuple):
         return cls(n, experts, components, subset, neighbours, lend, rows, largest, offered, **counts)
 
 
-def _held_rows(tangents: TangentMap, shape: _Shape, room: int | None) -> int:
-    """Own rows that the largest expert keeps: all, or what a budget leaves it."""
-    sizes, near = [shape.largest] * shape.experts, [shape.neighbours] * shape.experts
-    gate = (shape.subset, shape.components)
-    cap = quota_for_budget(tangents, sizes, near, shape.lend, room, shape.served, gate).own
-    return min(shape.largest, 2 * cap)  # smaller experts leave the larger ones more
-
-
 def _features_bytes(tangents: TangentMap, rows: int, *, expert: bool) -> int:
     """Features of so many rows while a kernel is made of them: chunks, the whole, float64 copies."""
     size, width = tangents.network.dtype.itemsize, tangents.num_columns(expert=expert)
@@ -296,7 +266,7 @@ def _division_bytes(tangents: TangentMap, shape: _Shape) -> int:
     return max(kernel, rows_and_labels + 3 * at_once(DISTANCES, tangents.network.device))
 
 
-def _solving_bytes(tangents: TangentMap, shape: _Shape, held: int, *, kept: bool = False) -> int:
+def _solving_bytes(tangents: TangentMap, shape: _Shape, *, kept: bool = False) -> int:
     """What the workers need beside the state: each the largest expert, while there are rows for it. Where
     features are kept, none are made."""
     total, left = 0, shape.n
@@ -304,7 +274,7 @@ def _solving_bytes(tangents: TangentMap, shape: _Shape, held: int, *, kept: bool
         own = min(shape.largest, left)
         left -= own
         making = 0 if kept else _making_bytes(tangents, own)
-        total += making + (_expert_peak(tangents, own, min(held, own), shape, kept=kept) if own else 0)
+        total += making + (_expert_peak(tangents, own, shape, kept=kept) if own else 0)
     return total
 
 
@@ -321,26 +291,20 @@ def _making_bytes(tangents: TangentMap, own: int) -> int:
     return min(int(CHUNK * own * tangents.working_bytes()), chunk)
 
 
-def _expert_peak(tangents: TangentMap, own: int, held: int, shape: _Shape, *, kept: bool) -> int:
-    """What solving one expert needs beside the making of features, at the worst of its three stages: with so
-    many rows of its own, of which a budget lets it keep those held."""
+def _expert_peak(tangents: TangentMap, own: int, shape: _Shape, *, kept: bool) -> int:
+    """What solving one expert needs beside the making of features, with so many rows of its own, while it
+    borrows or is solved."""
     offered, width = shape.offered, tangents.num_columns(expert=True)
-    rows = held + min(offered, shape.lend * shape.neighbours)
-    if width is not None and by_columns(width, own, held):  # explicit features are all held
-        seen = own + rows - held
+    rows = own + min(offered, shape.lend * shape.neighbours)
+    if width is not None and by_columns(width, own):
         stay = kept and shape.experts == 1 and width == tangents.num_columns(expert=False)
-        table = 0 if stay else 2 * seen * width * tangents.network.dtype.itemsize
-        return table + 8 * (12 * width**2 + 4 * width * (offered + CHUNK_ROWS) + 12 * seen * shape.outputs)
-    landmarks = 2 * held * own if held < own else 0
-    choosing = _features_bytes(tangents, own, expert=True) + 8 * (3 * own**2 + landmarks)
-    given = 6 * held**2 + 4 * held * offered + 3 * offered**2  # candidates, given the rows held
-    borrowing = _features_bytes(tangents, held + offered, expert=True) + 8 * given
+        table = 0 if stay else 2 * rows * width * tangents.network.dtype.itemsize
+        return table + 8 * (12 * width**2 + 4 * width * (offered + CHUNK_ROWS) + 12 * rows * shape.outputs)
+    given = 6 * own**2 + 4 * own * offered + 3 * offered**2  # candidates, given the own rows
+    borrowing = _features_bytes(tangents, own + offered, expert=True) + 8 * given
     spectrum = 5 * rows * (width or 0)  # singular vectors of explicit features
     solving = _features_bytes(tangents, rows, expert=True) + 8 * (6 * rows**2 + spectrum)
-    if landmarks:  # the others count through the rows that are held
-        seen = own + rows - held
-        solving += _features_bytes(tangents, seen, expert=True) + 8 * 6 * rows * seen
-    return max(choosing, borrowing, solving)
+    return max(borrowing, solving)
 
 
 def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:

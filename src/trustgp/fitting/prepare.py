@@ -21,6 +21,7 @@ from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap, leading_signs
 from ..tangents.modules import with_output
 from ..tangents.network import TangentNetwork, as_matrix, check_network, prepare
+from ..tangents.sketch import SketchMap
 from .divide import Tell
 from .options import FitOptions
 
@@ -209,6 +210,18 @@ def make_problems(
         Problem(rows, tangents, served, residual, groups, linear=linear, blend=blend)
         for (tangents, served), residual, blend in each
     ]
+
+
+def find_judge(tangents: TangentMap, rows: Rows) -> TangentMap:
+    """What predicts rows of a light model from other trajectories: exact where that is possible."""
+    if not isinstance(tangents, SketchMap):
+        return tangents
+    network, names = tangents.network, tangents.sketch.parameters
+    sample, targets = rows.batch(evenly(len(rows), SAMPLE_ROWS))
+    with suppress(ValueError, RuntimeError):
+        LayerFactors(names).choose(network.module)
+        return LayerFactors(names).bind(network, tangents.mix, sample, targets)
+    return Sketch(max(tangents.sketch.dim, Sketch.dim), names).bind(network, tangents.mix, sample, targets)
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
+from ..data.chunking import evenly
 from ..data.quantities import size_text
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, WorkerLostError
-from ..experts.expert import Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
+from ..experts.expert import AROUND, Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
-from ..experts.neighbours import CANDIDATES, RowQuota, border_rows, lend_rows
+from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
 from ..experts.system import by_columns
 from ..math.evidence import FactorisationError
-from .divide import divide, expert_bytes, gate_bytes, give_back, precompute_features, quota_for_budget
+from .divide import divide, expert_bytes, gate_bytes, give_back, precompute_features
 from .options import FitOptions
 from .plan import RANK, Plan
 
@@ -32,7 +33,7 @@ class FittedMixture:
     mixture: Mixture
     partition: Partition
     solved: tuple[Solved, ...]
-    quota: RowQuota
+    lend: int  # rows from each neighbour
 
 
 def fit_mixture(
@@ -40,32 +41,25 @@ def fit_mixture(
     problem: Problem,
     plan: Plan,
     options: FitOptions,
-    room: int | None,
     context: FitContext,
     *,
     kernels: int = 1,
     witness: int = 0,
 ) -> FittedMixture:
-    """Divide, hand out the rows, solve: kernel number `index` of several, which may hold `room` bytes (None:
-    any), beside a witness of so many bytes."""
+    """Divide, hand out the rows, solve: kernel number `index` of several, beside a witness of so many
+    bytes."""
     tangents, store, problem = problem.tangents, context.store, replace(problem, rank=plan.rank)
+    give_back(tangents.network.device)  # the features of the kernel before
     if plan.keep_features and problem.known is None:
         known = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
         problem = replace(problem, known=known)
     context.report.begin("dividing the rows")
-    division = options.division
-    if plan.subset < division.subset_size(len(problem.rows), plan.num_experts):  # as the budget has it
-        division = replace(division, subset=plan.subset)
-    ways = {"division": division, "patchwork": options.patchwork, "known": problem.known}
+    ways = {"division": options.division, "patchwork": options.patchwork, "known": problem.known}
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
-    sizes = torch.bincount(partition.nearest, minlength=partition.gate.num_experts).tolist()
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
-    near, gate = list(map(len, partition.neighbours)), (plan.subset, division.components)
-    outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
-    quota = quota_for_budget(tangents, sizes, near, lend, room, outputs, gate)
-    tasks = make_tasks(partition, quota)
+    tasks = make_tasks(partition, lend, around=problem.judge is not None)
     if index == 0:  # other kernels are like this one
-        size = witness + kernels * held_bytes(problem, tasks, gate)
+        size = witness + kernels * held_bytes(problem, tasks, (plan.subset, options.division.components))
         size = min(size, options.budget.size or size)
         context.report.say(f"{len(tasks)} experts: the model will hold about {size_text(size)}.")
     if options.likelihood.common_prior:
@@ -77,7 +71,8 @@ def fit_mixture(
     solved = solve_tasks(problem, tasks, context, strict=options.strict, **kept)
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
-    return FittedMixture(mixture, partition, tuple(solved), quota)
+    tangents.rest()  # the next kernel needs the room
+    return FittedMixture(mixture, partition, tuple(solved), lend)
 
 
 def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> int:
@@ -85,36 +80,42 @@ def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> in
     tangents, total = problem.tangents, 0
     outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
     for task in tasks:
-        borrowed = min(task.quota.borrowed, len(task.candidates))
-        rows = min(len(task.own), task.quota.own) + borrowed
-        rank, phi = problem.rank, None
-        if problem.known is not None:
+        borrowed = min(task.borrowed, len(task.candidates))
+        rank, width = problem.rank, tangents.num_columns(expert=True)
+        if problem.known is not None and width is not None and width <= RANK:
             phi = problem.known.take(torch.cat([task.own, task.candidates[:borrowed]])).explicit()
-        if phi is not None and (width := phi.shape[1]) <= RANK:  # few gradients may depend on each other
-            squared = by_columns(width, len(task.own), task.quota.own)  # see `Columns.solve`
-            least = width * torch.finfo(torch.float64).eps
+            assert phi is not None
+            squared = by_columns(width, len(task.own))  # see `Columns.solve`
+            least = width * torch.finfo(torch.float64).eps  # few gradients may depend on each other
             there = torch.linalg.matrix_rank(phi.double(), rtol=least**0.5 if squared else least)
             rank = min(int(there), rank or width)
-        total += expert_bytes(tangents, rows, outputs, rank)
+        total += expert_bytes(tangents, len(task.own) + borrowed, outputs, rank)
     return total + gate_bytes(tangents, *gate, len(tasks))
 
 
-def make_tasks(partition: Partition, quota: RowQuota) -> list[Task]:
-    """The rows of each expert: its own, and its neighbours' nearest to the border."""
+def make_tasks(partition: Partition, lend: int, *, around: bool = False) -> list[Task]:
+    """The rows of each expert: its own, its neighbours' nearest to the border, of which it takes so many
+    of each, and others around if asked."""
     centroids = partition.gate.centroids
     nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
     sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
     order = nearest.argsort(stable=True)  # in one go: there may be millions of rows
-    own, most = order.split(sizes), CANDIDATES * quota.borrowed
+    own, most = order.split(sizes), CANDIDATES * lend
     offered = [
         [border_rows(own[j], points, centroids[i], centroids[j], most) for j in neighbours]
         for i, neighbours in enumerate(partition.neighbours)
     ]
     lent = torch.cat([order[:0], *chain(*offered)]).cpu()  # a GPU is asked once for all
     candidates = lent.split([sum(map(len, rows)) for rows in offered])
-    shares = [RowQuota(quota.own, quota.borrowed * len(rows)) for rows in offered]
-    parts = zip(order.cpu().split(sizes), candidates, shares, strict=True)
-    return [Task(rows.clone(), others.clone(), share) for rows, others, share in parts]  # each may travel
+    own = order.cpu().split(sizes)
+    parts = zip(own, candidates, offered, strict=True)  # cloned: each may travel
+    tasks = [Task(rows.clone(), others.clone(), lend * len(near)) for rows, others, near in parts]
+    if not around:
+        return tasks
+    near = [torch.cat([own[i][:0], *(own[j] for j in partition.neighbours[i])]) for i in range(len(own))]
+    room = [max(0, AROUND - len(rows)) for rows in own]
+    chosen = [rows[evenly(len(rows), most)] for rows, most in zip(near, room, strict=True)]
+    return [replace(task, around=rows) for task, rows in zip(tasks, chosen, strict=True)]
 
 
 def solve_tasks(

@@ -18,14 +18,13 @@ from ..executors.progress import reporting
 from ..experts.expert import Solved, extended_expert, prior_of
 from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
-from ..experts.neighbours import NO_CAP, RowQuota
 from ..experts.posteriors import SpanPosterior
 from ..experts.witness import WitnessState
 from ..experts.witness_fit import extend_witness, update_witness
 from ..state.model_state import ModelState, Training
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
-from .prepare import find_blends, make_problems, residual_of
+from .prepare import find_blends, find_judge, make_problems, residual_of
 from .solve import make_tasks, solve_tasks
 
 
@@ -135,15 +134,21 @@ def _solved_again(
     mixtures, partitions, solved, touched = [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
         problem = replace(problem, rank=state.provenance.rank)
+        if training.groups is not None and problem.rank is not None:
+            problem = replace(problem, judge=find_judge(problem.tangents, training.rows))
         if likelihood.common_prior:
             problem = replace(problem, prior=prior_of(mixture.experts))
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
-        quota = RowQuota(state.provenance.cap[k], state.provenance.lend[k])
-        before, after = make_tasks(training.partitions[k], quota), make_tasks(partition, quota)
+        lend, judged = state.provenance.lend[k], problem.judge is not None
+        before, after = (
+            make_tasks(part, lend, around=judged) for part in (training.partitions[k], partition)
+        )
         same = {
             i: training.solved[k][i]
             for i, (a, b) in enumerate(zip(before, after, strict=True))
-            if torch.equal(a.own, b.own) and torch.equal(a.candidates, b.candidates)
+            if all(
+                torch.equal(getattr(a, name), getattr(b, name)) for name in ("own", "candidates", "around")
+            )
         }
         results = solve_tasks(problem, after, context, finished=same)
         offset = sum(len(m.experts) for m in state.mixtures[:k])
@@ -160,7 +165,7 @@ def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> Witnes
     witness, provenance = state.witness, state.provenance
     if witness is None or provenance.witness is None:
         return witness
-    room = None if provenance.size is None and min(provenance.cap) >= NO_CAP else witness.nbytes  # a budget
+    room = None if provenance.size is None else witness.nbytes
     return update_witness(witness, rows, provenance.witness, context.nearby(), room)
 
 

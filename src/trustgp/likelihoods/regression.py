@@ -110,7 +110,7 @@ def _about(
     outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: dict[str, Any]
 ) -> Prediction:
     """The distribution about the network's output, or the corrected mean, as the calibration has it."""
-    c, log_level = calibration.folded(raw.epistemic.device)
+    c, log_level, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
     scale = c.scale(raw.novelty, raw.log_kappa, log_level)
     expected, left = pooled(
         c, scale * (raw.epistemic + raw.noise), raw.residual_mean, raw.witness_mean, raw.witness_precision,
@@ -124,7 +124,7 @@ def _about(
         epistemic=_like(left * raw.epistemic, outputs),
         aleatoric=_like(left * raw.noise, outputs),
         excess=_like(excess, outputs),
-        rare=_like(c.rare.expand_as(expected), outputs),
+        rare=_like(rare.expand_as(expected), outputs),
         **common,
     )
 

@@ -56,18 +56,19 @@ class Calibration:
         rare = torch.zeros_like(level) if rare is None else rare
         return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64), one, level, rare)
 
-    def folded(self, device: torch.device) -> tuple[Any, Tensor]:
-        """The same on a device, scalars as plain numbers, and log c; made once."""
+    def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, Tensor, Tensor]:
+        """The same on a device, scalars as plain numbers, log c, and rho in a precision; made once."""
         known = self.__dict__.setdefault("_folded", {})
-        if device not in known:
+        if (device, dtype) not in known:
             values = {field.name: getattr(self, field.name) for field in fields(self)}
             found = {k: v.to(device) if v.ndim else float(v) for k, v in values.items()}
-            known[device] = Calibration(**found), found["level"].log()  # pyright: ignore
-        return known[device]
+            cast = found["level"].log(), found["rare"].to(dtype)  # pyright: ignore
+            known[device, dtype] = Calibration(**found), *cast  # pyright: ignore
+        return known[device, dtype]
 
     def scale(self, novelty: Tensor, log_kappa: Tensor, log_level: Tensor) -> Tensor:
         """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise, from log c."""
-        strength = (1.0 - novelty**self.onset) * (self.reach / novelty.clamp_min(self.reach))
+        strength = (1.0 - novelty**self.onset) / (novelty / self.reach).clamp_min(1.0)
         return torch.exp((strength * (log_level + self.fade * log_kappa)).clamp(-LARGEST, LARGEST))
 
 

@@ -1,27 +1,14 @@
-r"""Many rows through few: which rows are kept, and components and posterior in terms of them.
+r"""Many rows through few columns, which rows say most, and the components of a kernel.
 
-With the kernel :math:`K_{zz} = L L^\top` of the r landmarks, and :math:`\Phi = K_{nz} L^{-\top}`, shape
-[m, r], the kernel of the rows is taken as
-
-.. math:: \tilde K = \Phi \Phi^\top = K_{nz} K_{zz}^{-1} K_{zn},
-
-never more than the kernel itself; where features are explicit and fewer than the rows, their own Phi gives
-the kernel itself. With :math:`\Phi^\top \Phi = V \Lambda V^\top` the evidence, the left-out
-rows and the posterior have closed forms in the noise ratio tau. What the landmarks do not span counts as
-unknown:
-
-.. math:: \tfrac{\mathrm{var}(x)}{s} = k(x, x)
-          - k_z(x)^\top \big( K_{zz}^{-1} - \tau (\tau K_{zz} + K_{zn} K_{nz})^{-1} \big) k_z(x) .
-
-The matrix in the middle is the inverse of :math:`K_{zz} + \tau K_{zz} (K_{zn} K_{nz})^{-1} K_{zz}`: the
-landmarks answer like rows of their own with correlated noise, the less the more rows lie near them. Where
-all rows are landmarks that is :math:`K + \tau I`.
+With explicit features :math:`\Phi`, shape [m, r], of fewer columns than rows, and
+:math:`\Phi^\top \Phi = V \Lambda V^\top`, the evidence, the left-out rows and the posterior have closed
+forms in the noise ratio tau.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -29,20 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.chunking import byte_chunks, evenly
+from ..data.chunking import byte_chunks
 from .calibration import by_group
 from .evidence import FactorisationError, factorise, least_on_grid, log_bounds
 
-# Of the mean diagonal: rows that repeat each other may all be landmarks.
-NUGGET = 1e-10
-# What a direction that no row shows may count, as noise over signal.
-FAINTEST = 1e12
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
 SELECTION_NOISE = 1e-4
-CONTENDERS = 128  # rows among which the next ones are chosen together
-# Where more than so many are chosen among many, the first come from a few evenly spread: the most uncertain
-# ones of the beginning resemble each other, and few of them would be chosen at a time.
-MANY, SPREAD, FIRST = 128, 512, 0.5
 AT_ONCE = {"cuda": 2**28}  # bytes of rows that a device takes in one step, where steps take longer than work
 
 
@@ -55,12 +34,12 @@ class LowRank:
     values: Tensor  # Lambda, ascending [r], float64
 
     @classmethod
-    def of(cls, phi: Tensor, sums: Tensor, *more: Tensor) -> Self:
+    def of(cls, phi: Tensor, sums: Tensor) -> Self:
         """From Phi and Phi^T Phi [r, r], float64."""
         if not math.isfinite(float(sums.sum())):
             raise FactorisationError("the kernel is not finite: the network's gradients overflow here.")
         values, rotation = torch.linalg.eigh(sums)
-        return cls(phi, rotation, values.clamp_min(0.0), *more)
+        return cls(phi, rotation, values.clamp_min(0.0))
 
     def weights(self, tau: Tensor, residual: Tensor) -> Tensor:
         """(Phi^T Phi + tau I)^-1 Phi^T r, shape [r, B]."""
@@ -68,7 +47,7 @@ class LowRank:
         return white @ (white.T @ column_sums(self.phi, white.device, residual))
 
     def solve(self, tau: Tensor, residual: Tensor) -> Tensor:
-        """(K~ + tau I)^-1 r, shape [m, B]."""
+        """(K + tau I)^-1 r, shape [m, B]."""
         weights = self.weights(tau, residual)
         return (residual - torch.cat([part @ weights for part in _parts(self.phi, weights)])) / tau
 
@@ -107,24 +86,6 @@ class LowRank:
         return by_group(left, residual, groups)
 
 
-@dataclass(frozen=True)
-class LandmarkKernel(LowRank):
-    """Of which the columns come from r landmarks."""
-
-    factor: Tensor  # L [r, r]
-
-    def posterior(self, tau: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The factor of K_zz + tau K_zz (K_zn K_nz)^-1 K_zz, shape [r, r], and the weights [r, B].
-
-        The weights give the residual mean k_z(x)^T (tau K_zz + K_zn K_nz)^-1 K_zn r.
-        """
-        noise = tau / torch.maximum(self.values, tau / FAINTEST)
-        inner = (self.rotation * noise) @ self.rotation.T
-        inner.diagonal().add_(1.0)
-        factor = self.factor @ torch.linalg.cholesky(inner)
-        return factor, torch.linalg.solve_triangular(self.factor.T, self.weights(tau, residual), upper=True)
-
-
 def _parts(phi: Tensor, like: Tensor) -> Iterator[Tensor]:
     """Rows [m, d], a few at a time, in the precision and on the device of another tensor."""
     whole = phi.nbytes <= AT_ONCE.get(phi.device.type, 0)
@@ -140,15 +101,8 @@ def column_sums(phi: Tensor, device: torch.device, values: Tensor | None = None)
     return total
 
 
-def low_rank(gram: Tensor, cross: Tensor) -> LandmarkKernel:
-    """The kernel of m rows through r landmarks, from K_zz [r, r], float64, and K_zn [r, m]."""
-    factor, _ = factorise(gram, NUGGET * gram.diagonal().mean())
-    phi = torch.linalg.solve_triangular(factor, cross, upper=False).T
-    return LandmarkKernel.of(phi, phi.T @ phi, factor)
-
-
 def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-    r"""tau and the scales s_c [B] of the largest marginal likelihood under :math:`\tilde K`.
+    r"""tau and the scales s_c [B] of the largest marginal likelihood under :math:`\Phi \Phi^\top`.
 
     .. math:: s_c = \tfrac1m \Big( \sum_i \frac{(u_i^\top t_c)^2}{\lambda_i + \tau}
               + \frac{|t_c|^2 - \sum_i (u_i^\top t_c)^2}{\tau} \Big), \quad
@@ -203,101 +157,20 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
 
     A pivoted Cholesky factorisation of K + tau I: choosing row p with pivot
     :math:`\pi = v_p + \tau` lowers every variance by the square of
-    :math:`\ell = (K_{\cdot p} - L L_p^\top) / \sqrt\pi`. No row is taken twice; ties go to the first. Of many
-    rows, the first ones are the most uncertain among a few that are evenly spread.
-
-    Variances only fall, so among the most uncertain rows of the moment the next ones can be chosen without
-    a look at the others, until one of these may be more uncertain. They are taken together, which makes
-    large products of many small ones. From the candidates' covariance [n, n] and tau come the chosen indices,
-    shape [min(count, n)], int64, on the CPU.
+    :math:`\ell = (K_{\cdot p} - L L_p^\top) / \sqrt\pi`. No row is taken twice; ties go to the first.
+    From the candidates' covariance [n, n] and tau come the chosen indices, shape [min(count, n)], int64, on
+    the CPU.
     """
-    n, done, chosen = len(covariance), 0, [torch.empty(0, dtype=torch.int64, device=covariance.device)]
-    count = min(count, n)
-    variance = covariance.diagonal().clone()
-    columns = covariance.new_empty(n, count)  # L
-
-    def block(rows: Tensor) -> Tensor:
-        known = columns.index_select(0, rows)[:, :done]
-        return torch.addmm(covariance.index_select(0, rows).index_select(1, rows), known, known.T, alpha=-1.0)
-
-    while done < count:
-        taken, lower = _leaders(variance, block, n - done, count - done, noise)
-        known = columns.index_select(0, taken)[:, :done]
-        fresh = torch.addmm(covariance.index_select(0, taken), known, columns[:, :done].T, alpha=-1.0)
-        fresh = torch.linalg.solve_triangular(lower, fresh, upper=False)
-        columns[:, done : done + len(taken)] = fresh.T
-        variance -= torch.linalg.vector_norm(fresh, dim=0).square_()
-        variance[taken] = -math.inf
-        chosen.append(taken)
-        done += len(taken)
-    return torch.cat(chosen).cpu()
-
-
-def pivoted_root_rows(root: Tensor, count: int, noise: float) -> Tensor:
-    r"""The same from R [d, n] with the covariance :math:`R^\top R`, which is never made.
-
-    .. math:: R \leftarrow (I - P (P^\top P + \tau I)^{-1} P^\top)^{1/2} R
-                = R - P E \frac{1}{(G + \tau) (1 + \sqrt{\tau / (G + \tau)})} E^\top P^\top R
-
-    once the rows of the columns P of R are chosen, with :math:`P^\top P = E G E^\top`.
-    """
-    chosen = torch.empty(0, dtype=torch.int64, device=root.device)
-
-    def block(rows: Tensor) -> Tensor:
-        return root[:, rows].T @ root[:, rows]
-
-    while len(chosen) < min(count, root.shape[1]):
-        variance = root.square().sum(dim=0)
-        variance[chosen] = -math.inf
-        left, wanted = root.shape[1] - len(chosen), count - len(chosen)
-        taken, _ = _leaders(variance, block, left, wanted, noise)
-        some = root[:, taken]
-        values, vectors = torch.linalg.eigh(some.T @ some)
-        noisy, turned = values.clamp_min(0.0) + noise, some @ vectors
-        root = root - (turned / (noisy + (noise * noisy).sqrt())) @ (turned.T @ root)
-        chosen = torch.cat([chosen, taken])
-    return chosen
-
-
-def _leaders(
-    variance: Tensor, block: Callable[[Tensor], Tensor], left: int, count: int, noise: float
-) -> tuple[Tensor, Tensor]:
-    """The next rows, at most `count` of those that are left, and their factor of K + tau I; `block` gives the
-    covariance of some rows."""
-    contenders = CONTENDERS * (4 if variance.is_cuda else 1)  # a GPU is waited for in each round
-    if left == len(variance) > 2 * SPREAD and count > MANY:
-        rows, count = evenly(left, SPREAD).to(variance.device), min(int(FIRST * count), SPREAD // 2)
-        few, bound = block(rows).cpu().numpy(), -math.inf
-    else:
-        top = variance.topk(min(left, contenders + 1))
-        rows = top.indices[:contenders].sort().values  # ties go to the first
-        few = torch.cat([block(rows), top.values[-1:].expand(1, len(rows))]).cpu().numpy()
-        few, bound = few[:-1], few[-1, 0] if left > contenders else -math.inf
-    winners, corner = _contest(few, min(count, len(rows)), noise, bound)
-    both = torch.from_numpy(np.column_stack([winners, corner])).to(variance)  # in one copy
-    return rows[both[:, 0].long()], both[:, 1:]
-
-
-def _contest(block: np.ndarray, count: int, noise: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """The next rows among a few, while none elsewhere can have a variance above theirs; at least one.
-
-    From the few's posterior covariance [k, k], the most to choose, tau, and the largest variance elsewhere
-    come the chosen rows [p], and their factor of K + tau I, lower [p, p].
-    """
-    variance = block.diagonal().copy()
-    columns = np.zeros((count, len(block)))
-    chosen: list[int] = []
-    for step in range(count):
-        pivot = int(variance.argmax())
-        if step and variance[pivot] < bound:
-            break
-        root = math.sqrt(max(float(variance[pivot]), 0.0) + noise)
-        columns[step] = (block[pivot] - columns[:step, pivot] @ columns[:step]) / root
+    left = covariance.cpu().numpy()  # many small steps, for which a GPU takes longer
+    variance, chosen = left.diagonal().copy(), np.empty(min(count, len(left)), dtype=np.int64)
+    columns = np.empty((len(chosen), len(left)))  # L^T
+    for step in range(len(chosen)):
+        pivot = chosen[step] = variance.argmax()
+        root = math.sqrt(max(variance[pivot], 0.0) + noise)
+        columns[step] = (left[pivot] - columns[:step, pivot] @ columns[:step]) / root
         variance -= columns[step] ** 2
         variance[pivot] = -math.inf
-        columns[step, pivot] = root
-        chosen.append(pivot)
-    return np.array(chosen), np.tril(columns[: len(chosen), chosen].T)
+    return torch.from_numpy(chosen)
 
 
 def principal_components(gram: Tensor, components: int) -> tuple[Tensor, Tensor]:

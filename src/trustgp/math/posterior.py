@@ -39,34 +39,11 @@ def span_variance(phi: Tensor, basis: Tensor, shrink: Tensor) -> Tensor:
 
 
 def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Basis V [d, r] and shrink tau / (lambda + tau) [r] of the span of rows [m, d].
+    r"""Basis V [d, r] and shrink tau / (lambda + tau) [r] of the span of rows [m, d], float64.
 
     From :math:`\Phi \Phi^\top = U \Lambda U^\top`. Directions whose eigenvalue is lost in rounding are left
     out: they count as outside the span.
     """
-    basis, eigenvalues = _row_space(phi)
-    return basis, tau / (eigenvalues + tau)
-
-
-def noisy_span(phi: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The same of rows [m, d] seen with correlated noise N, :math:`L L^\top = \Phi \Phi^\top + N`, L [m, m].
-
-    What the rows tell is :math:`\Phi^\top (L L^\top)^{-1} \Phi = V G V^\top`, and 1 - G is left of the prior.
-    """
-    basis, told = _row_space(torch.linalg.solve_triangular(factor, phi, upper=False))
-    return basis, (1.0 - told).clamp_min(0.0)
-
-
-def _row_space(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions of [m, d] that are not lost in rounding [d, r], and their squared singular values [r]."""
-    least = max(rows.shape) * torch.finfo(rows.dtype).eps  # of the largest singular value
-    if rows.dtype == torch.float64 or len(rows) > rows.shape[1]:
-        _, singular, right = torch.linalg.svd(rows, full_matrices=False)
-        keep = singular > singular[:1] * least
-        return right[keep].T.contiguous(), singular[keep].square()
-    # squares in float64 hold all that float32 does, and are turned several times as fast
-    wide = rows.double()
-    squares, left = torch.linalg.eigh(wide @ wide.T)
-    keep = (squares > squares[-1:] * least**2).nonzero().flatten().flip(0)
-    right = (wide.T @ left[:, keep]) / squares[keep].sqrt()
-    return right.to(rows.dtype), squares[keep].to(rows.dtype)
+    _, singular, right = torch.linalg.svd(phi, full_matrices=False)
+    keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps
+    return right[keep].T.contiguous(), tau / (singular[keep].square() + tau)

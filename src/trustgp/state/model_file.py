@@ -25,7 +25,7 @@ from .model_state import ModelState, Provenance
 
 KIND = "trustgp-model"
 DETECTOR = "trustgp-detector"  # see `detection.state`
-LISTS = ("names", "cap", "lend", "split")  # of an origin: tuples, which JSON does not know
+LISTS = ("names", "lend", "split")  # of an origin: tuples, which JSON does not know
 
 
 def save_state(state: ModelState, path: str | Path) -> None:
@@ -137,7 +137,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, int]:
             plain[name] = tuple(plain[name])
         plain["witness"] = None if plain["witness"] is None else Witness.from_settings(plain["witness"])
         origin = Provenance(**plain)
-        sane = type(count) is int and len(origin.cap) == len(origin.lend) == count > 0
+        sane = type(count) is int and len(origin.lend) == count > 0
         sane = sane and _plain_values(origin)
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
@@ -150,14 +150,14 @@ def _plain_values(origin: Provenance) -> bool:
     """Whether each value is of the type it must have."""
     texts = (origin.network, origin.data, origin.structure, origin.compressed, *origin.names)
     formed = () if origin.witness is None else tuple(origin.witness.settings().values())
-    numbers = (origin.rows, origin.seed, *origin.cap, *origin.lend, *origin.split, *formed)
+    numbers = (origin.rows, origin.seed, *origin.lend, *origin.split, *formed)
     return (
         all(isinstance(text, str) for text in texts)
         and all(most is None or (type(most) is int and most > 0) for most in (origin.rank, origin.size))
         and all(type(number) is int for number in numbers)
         and origin.outputs in ("shared", "separate", "pseudo")
         and len(set(origin.names)) == len(origin.names)
-        and min(origin.rows, *origin.cap) > 0
+        and origin.rows > 0
         and min(origin.lend) >= 0
         and len(origin.split) == 2
         and 0 <= origin.split[1] <= origin.split[0]

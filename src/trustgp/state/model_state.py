@@ -85,7 +85,6 @@ class Provenance:
     tangents: Tangents  # the representation, with its settings
     names: tuple[str, ...]  # the chosen parameters
     likelihood: Likelihood  # what the targets are
-    cap: tuple[int, ...]  # the most own rows of an expert, per kernel
     lend: tuple[int, ...]  # the rows from each neighbour, per kernel
     seed: int  # of the fit
     witness: Witness | None  # how the second opinion was formed; None: there is none
@@ -211,8 +210,8 @@ def _told(state: ModelState, inputs: Inputs, outputs: Tensor, features: Features
 
 def _all_finite(values: Any) -> bool:
     """Whether no number is NaN or infinite; where their sum overflows it says no, too."""
-    real = [leaf for leaf in leaves(values) if leaf.is_floating_point()]
-    return all(math.isfinite(float(leaf.sum())) for leaf in real)
+    sums: list[Any] = [leaf.sum().tolist() for leaf in leaves(values) if leaf.is_floating_point()]
+    return all(map(math.isfinite, sums))
 
 
 def _known(

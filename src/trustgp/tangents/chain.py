@@ -6,7 +6,7 @@ For few rows of a small network the time goes into watching layers and into auto
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,9 +68,15 @@ class LayerChain:
 
     def _linear(self, one: nn.Linear, values: Tensor) -> Tensor:
         """The same operation as `torch.nn.functional.linear`, to the bit."""
+        if not self.turned:
+            return nn.functional.linear(values, one.weight, one.bias)
         if one.bias is None:
             return torch.mm(values, self.turned[one])
         return torch.addmm(one.bias, values, self.turned[one])
+
+    def untied(self) -> LayerChain:
+        """With the operations of the network itself, so that in a graph both are one."""
+        return replace(self, turned={})
 
     def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
         """The outputs [n, C], and of each Linear layer, by its place, what goes in [n, i] and the signal that
@@ -122,6 +128,7 @@ class ChainRows:
         """The entries [L, D] are places in the projected gradients of all parameters, of the shapes `cores`,
         one after another; a sign of 0 where there is none."""
         self.chain, self.mix, (self.lines, self.width) = chain, mix, entries.shape
+        self.one = torch.ones_like(mix[:, :1])
         self.sides: list[tuple[int, Tensor | None, Tensor | None]] = []  # layers, and what projects each side
         right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, which belongs to biases
         for place in reversed(range(len(chain.steps))):
@@ -151,7 +158,7 @@ class ChainRows:
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Feature rows [n, D] and outputs [n, C]."""
         outputs, seen = self.chain(inputs, self.mix)
-        given, back = [inputs.new_ones(inputs.shape[0], 1)], []
+        given, back = [self.one if inputs.shape[0] == 1 else inputs.new_ones(inputs.shape[0], 1)], []
         for place, right, left in self.sides:
             value, signal = seen[place]
             weight, bias = self.chain.names[place]

@@ -269,12 +269,6 @@ def test_each_observation_has_a_verdict_that_its_sentence_repeats(quick):
         assert f"{one.claim}, as the paper observed, is {verdicts[one.claim]}" in sentence
 
 
-def test_a_budget_leaves_an_expert_fewer_rows(quick):
-    (seed,) = quick[1].numbers["seeds"]
-    assert seed["budget-2MiB"]["held_rows"] < seed["default"]["held_rows"]
-    assert seed["budget-2MiB"]["bytes"] <= 2 * 2**20
-
-
 def test_the_same_seed_gives_the_same_numbers(quick, bench):
     """On rows and a network made anew, for a trial of either size."""
     (before,) = quick[1].numbers["seeds"]

@@ -31,7 +31,10 @@ from ...tangents.sketch import Projecting, SketchMap
 from ..errors import refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
-UNKNOWN = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}  # of rows of which nothing is known; else 0
+UNKNOWN = {  # of rows of which nothing is known; noise and scales are an expert's own, whichever it is
+    "epistemic": torch.inf, "novelty": 1.0, "expert": -1,
+    "residual_mean": 0.0, "witness_mean": 0.0, "witness_precision": 0.0,
+}  # fmt: skip
 EXPERTS: dict[type, type[nn.Module]] = {
     GramPosterior: FactorExperts,
     SpanPosterior: SpanExperts,
@@ -44,6 +47,10 @@ def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], A
     if isinstance(tangents, FactorMap):
         return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), few_rows=sys.maxsize)
     assert isinstance(tangents, (RowMap, SketchMap))
+    if isinstance(example, Tensor) and example.ndim == 2 and (by_hand := tangents.by_hand()) is not None:
+        rows = copy.copy(by_hand)
+        rows.chain = by_hand.chain.untied()
+        return lambda inputs: RowFeatures(rows(inputs)[0])
     plan = tangents.gradients.plan(example)
     refuse_parameters(tangents.network, (*plan.vmapped, *plan.looped), plan.reason)
     return RowMaker(tangents, plan)
@@ -171,9 +178,7 @@ class GraphMixture(nn.Module):
         features = self.features(inputs)
         labels = self.gate(features)
         answer, amplitudes = self.experts(features, labels)
-        # an overflow is no answer
-        unit = torch.where(torch.isfinite(answer.unit), answer.unit.clamp_min(0.0), torch.nan)
-        known = answer.prior > 0
+        unit, known = answer.unit.clamp_min(0.0), answer.prior > 0  # where it overflows, the row is not valid
         novelty = torch.where(known, unit / torch.where(known, answer.prior, 1.0), 1.0)
         scale, noise, log_kappa = self.numbers[labels].unbind(dim=1)
         nothing = torch.zeros_like(answer.residual_mean)
@@ -221,7 +226,7 @@ class Graph(nn.Module):
         real = [leaf for leaf in values if leaf.is_floating_point()]
         zeros = [(leaf.reshape(leaf.shape[0], -1) * 0.0).sum(dim=1).double() for leaf in real]
         valid = sum(zeros[1:], zeros[0]) == 0
-        known = {k: torch.where(valid[:, None], v, UNKNOWN.get(k, 0.0)) for k, v in vars(raw).items()}
+        known = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in UNKNOWN.items()}
         raw = replace(raw, **known)
         found = self.likelihood.prediction(outputs, raw, self.calibrations, valid, self.threshold)
         return answers_of(found, self.threshold is not None)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...data.tensor_file import ArtifactError, temporary_beside
-from ...data.trees import Inputs, as_inputs, leaves
+from ...data.trees import Inputs, leaves
 from ...executors.progress import LOGGER
 from ...model import UncertaintyModel
-from ..errors import ExportError, needs, where_called
+from ..errors import ExportError, layer_with, needs
 from ..metadata import DIGEST, FORMAT, PREFIX, describe, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
 from ..trace.trace import traced
@@ -61,16 +61,14 @@ def export_onnx(
     began, path = time.monotonic(), Path(path)
     if opset not in OPSETS:
         raise ValueError(f"opset={opset}; allowed are {OPSETS[0]} to {OPSETS[-1]}.")
-    inputs = as_inputs(example_inputs)
+    inputs = rows_like(example_inputs, model.origin.structure)
     columns = (input_names, input_units, output_names, output_units)
     facts = describe(model, inputs, columns, calibration_date)
     try:
         made = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
     except UntranslatedError as error:
-        layer = where_called(model.network, inputs, str(error.target).rpartition(".")[0])
-        where = f"layer {layer} calls it" if layer else "it comes from the network's forward or its gradients"
-        said = f"{error}; {where}. Replace that layer, or use the model through predict."
-        raise ExportError(said) from error
+        where = layer_with(model.network, inputs, error.target) or "the way back through the network"
+        raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error
     content = sealed(made, facts)
     with temporary_beside(path) as temporary:
         with open(temporary, "wb") as file:
@@ -93,7 +91,10 @@ def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
         runner = opened(content, "the file")
     except Exception as error:  # of onnxruntime, which has no common class for them
         if type(error).__module__.startswith("onnxruntime"):
-            raise ExportError(f"onnxruntime cannot run this graph, no file was written: {error}") from error
+            raise ExportError(
+                f"onnxruntime cannot run this graph, no file was written: {error}. It knows fewer operations "
+                "in float64: fit a float32 copy of such a network."
+            ) from error
         raise
     require_equal(model, runner, inputs, what="exported graph")
 

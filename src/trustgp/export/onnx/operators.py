@@ -17,7 +17,7 @@ from .writer import Translation, Writer, arguments, dtype_of, shape_of
 aten = torch.ops.aten
 BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
 # of operations that have the same name in ONNX, but for its capital
-SAME_NAME = "neg abs exp log sqrt reciprocal sin cos tanh sigmoid erf relu floor ceil sign mish"
+SAME_NAME = "neg abs exp log sqrt reciprocal sin cos atan tanh sigmoid erf relu floor ceil sign mish"
 COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 
 
@@ -85,8 +85,15 @@ def _elu(w: Writer, n: Any) -> str:
 
 
 def _softplus(w: Writer, n: Any) -> str:
-    _only(arguments(n)[1] == 1)
-    return w.op("Softplus", w.tensor(n.args[0]))
+    x, beta, _ = arguments(n)
+    return _scaled(w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), beta)), 1 / beta)
+
+
+def _beside_one(kind: str, w: Writer, n: Any) -> str:
+    """log(1 + x) or exp(x) - 1, in double precision: digits of a small x are lost beside the 1."""
+    x, one = w.tensor(n.args[0], torch.float64), w.constant(1.0, torch.float64)
+    found = w.op("Log", w.op("Add", x, one)) if kind == "Log" else w.op("Sub", w.op("Exp", x), one)
+    return w.cast(found, dtype_of(n))
 
 
 def _product_with_vector(w: Writer, n: Any) -> str:
@@ -305,6 +312,8 @@ OPERATORS: dict[str, Translation] = {
     "silu": lambda w, n: w.op("Mul", w.tensor(n.args[0]), _plain("Sigmoid")(w, n)),
     "elu": _elu,
     "softplus": _softplus,
+    "log1p": partial(_beside_one, "Log"),
+    "expm1": partial(_beside_one, "Exp"),
     "mm bmm matmul": _plain("MatMul", 0, 1),
     "mv": _product_with_vector,
     "addmm": _addmm,

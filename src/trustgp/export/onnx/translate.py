@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ class UntranslatedError(ExportError):
     """An operation `target` of aten that has no place in the file, for a `reason` that is special here."""
 
     def __init__(self, target: Any, reason: str = "") -> None:
-        super().__init__(f"{target} cannot be translated to ONNX{reason}")
+        super().__init__(f"{target}, which has no translation to ONNX{reason}")
         self.target = target
 
 
@@ -78,7 +77,7 @@ def _fill(writer: Writer, module: GraphModule) -> Any:
 
 def _translated(writer: Writer, node: Any) -> Any:
     if node.target is torch.ops.trustgp.choose.default:
-        return _branches(writer, node)
+        return _chosen(writer, node)
     translate = TABLE.get(node.target)
     if translate is None:
         raise UntranslatedError(node.target)
@@ -101,19 +100,39 @@ def _described(helper: Any, name: str, node: Any, rows: int) -> Any:
     return helper.make_tensor_value_info(name, TYPES[value.dtype], shape)
 
 
-def _branches(w: Writer, n: Any) -> tuple[str, ...]:
-    """`trustgp::choose`: a Scan over the rows, and in it a tree of branches down to one expert."""
+def _chosen(w: Writer, n: Any) -> tuple[str, ...]:
+    """`trustgp::choose`: a Scan over the rows, and in it the numbers of one expert, cut out of all."""
     labels, vectors, key = n.args
-    prefix = f"{w.prefix}choice{key}_"
-    names = [f"{prefix}vector_{i}" for i in range(len(vectors))]
-    tree = _Tree(w, CHOICES[key], _traced(CHOICES[key]), prefix, f"{prefix}label", names)
-    inputs = [w.helper.make_tensor_value_info(tree.label, TYPES[torch.int64], [])]
+    choice, body, helper = CHOICES[key], Writer(f"{w.prefix}choice{key}_"), w.helper
+    label, names = f"{body.prefix}label", [f"{body.prefix}vector_{i}" for i in range(len(vectors))]
+    inputs = [helper.make_tensor_value_info(label, TYPES[torch.int64], [])]
     for name, vector in zip(names, vectors, strict=True):
-        inputs.append(w.helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
-    body, found = tree.graph(f"{prefix}body", inputs, 0, len(tree.choice.experts))
+        inputs.append(helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
+    module, buffers = _traced(choice), [dict(expert.named_buffers()) for expert in choice.experts]
+    tables = [_cut(body, label, [lot[name] for lot in buffers]) for name in buffers[0]]
+    body.values |= zip(module.graph.find_nodes(op="placeholder"), [*tables, *names], strict=True)
+    answers, outputs = _fill(body, module), []
+    for i, (answer, (shape, dtype)) in enumerate(zip(answers, choice.kinds, strict=True)):
+        # a name of the graph's own for each: it may be an outer value, or the same twice
+        body.nodes.append(helper.make_node("Identity", [answer], [f"{body.prefix}answer_{i}"]))
+        outputs.append(helper.make_tensor_value_info(f"{body.prefix}answer_{i}", TYPES[dtype], list(shape)))
+    w.constants |= body.constants  # graphs are copied whole: their numbers stand in the outer one
+    graph = helper.make_graph(body.nodes, f"{body.prefix}body", inputs, outputs)
     given = [w.tensor(labels), *(w.tensor(vector) for vector in vectors)]
-    answers = w.op("Scan", *given, outputs=len(found), body=body, num_scan_inputs=len(given))
-    return (answers,) if len(found) == 1 else tuple(answers)
+    found = w.op("Scan", *given, outputs=len(outputs), body=graph, num_scan_inputs=len(given))
+    return (found,) if len(outputs) == 1 else tuple(found)
+
+
+def _cut(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
+    """The one with the number `label`, of tensors that may differ in size: they lie end to end."""
+    shapes = torch.tensor([table.shape for table in tables])
+    if bool((shapes == shapes[0]).all()):
+        return w.op("Gather", w.constant(torch.stack(tables)), label)
+    ends = shapes.prod(dim=1, keepdim=True).cumsum(dim=0)
+    starts = ends - shapes.prod(dim=1, keepdim=True)
+    first, last, shape = (w.op("Gather", w.constant(one), label) for one in (starts, ends, shapes))
+    flat = w.constant(torch.cat([table.flatten() for table in tables]))
+    return w.op("Reshape", w.op("Slice", flat, first, last), shape)
 
 
 def _traced(choice: Chosen) -> GraphModule:
@@ -125,49 +144,3 @@ def _traced(choice: Chosen) -> GraphModule:
 
     tables = dict(expert.named_buffers())
     return simplify(make_fx(run, table(), tracing_mode="fake")(tables, choice.example))
-
-
-@dataclass(frozen=True)
-class _Tree:
-    """Branches down to single experts; their numbers stand in the outer graph: graphs are copied whole."""
-
-    outer: Writer
-    choice: Chosen
-    module: GraphModule
-    prefix: str
-    label: str
-    vectors: list[str]
-
-    def graph(self, name: str, inputs: list[Any], first: int, last: int) -> tuple[Any, list[str]]:
-        """A graph that serves the experts first .. last - 1, and the names of its answers."""
-        nodes, found, constants = self._leaf(first) if last - first == 1 else self._fork(first, last)
-        outputs = [
-            self.outer.helper.make_tensor_value_info(answer, TYPES[dtype], list(shape))
-            for answer, (shape, dtype) in zip(found, self.choice.kinds, strict=True)
-        ]
-        return self.outer.helper.make_graph(nodes, name, inputs, outputs, constants), found
-
-    def _fork(self, first: int, last: int) -> tuple[list[Any], list[str], list[Any]]:
-        """Nodes, names of the answers and constants, with a branch for either half."""
-        middle, mark = (first + last) // 2, f"{self.prefix}{first}_{last}_"
-        limit = self.outer.from_array(torch.tensor(middle).numpy(), f"{mark}limit")
-        halves = {"then_branch": (first, middle), "else_branch": (middle, last)}
-        sides = {side: self.graph(f"{mark}{side}", [], *half)[0] for side, half in halves.items()}
-        below = self.outer.helper.make_node("Less", [self.label, f"{mark}limit"], [f"{mark}below"])
-        found = [f"{mark}answer_{i}" for i in range(len(self.choice.kinds))]
-        fork = self.outer.helper.make_node("If", [f"{mark}below"], found, **sides)
-        return [below, fork], found, [limit]
-
-    def _leaf(self, number: int) -> tuple[list[Any], list[str], list[Any]]:
-        """The same for one expert."""
-        writer, expert = Writer(f"{self.prefix}{number}_"), self.choice.experts[number]
-        names = dict(self.choice.experts[0].named_buffers())  # in the order of the traced inputs
-        given = [*(writer.constant(expert.get_buffer(name)) for name in names), *self.vectors]
-        writer.values |= zip(self.module.graph.find_nodes(op="placeholder"), given, strict=True)
-        answers = _fill(writer, self.module)
-        # a name of the graph's own for each answer: it may be an outer value, or the same twice
-        found = [f"{writer.prefix}answer_{i}" for i in range(len(answers))]
-        named = zip(answers, found, strict=True)
-        writer.nodes += [writer.helper.make_node("Identity", [a], [b]) for a, b in named]
-        self.outer.constants |= writer.constants
-        return writer.nodes, found, []

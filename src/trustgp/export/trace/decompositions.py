@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten  # whose schemas name and order the arguments of what stands here
 
@@ -17,9 +20,9 @@ KNOWN = """
     leaky_relu_backward elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward
     log_sigmoid_backward native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
     _softmax_backward_data _log_softmax_backward_data _prelu_kernel_backward select_backward slice_backward
-    unfold_backward
+    unfold_backward glu_backward select_scatter slice_scatter
     hardtanh hardsigmoid leaky_relu log_sigmoid_forward _prelu_kernel masked_fill rsub linalg_vector_norm
-    logsumexp var
+    logsumexp var celu glu softshrink hardshrink threshold
     t transpose stack split upsample_nearest2d
     zeros ones zeros_like ones_like new_zeros new_ones new_full
 """
@@ -169,3 +172,13 @@ def table() -> dict[Any, Callable]:
         aten.adaptive_max_pool2d.default: adaptive_max,
         aten.unfold.default: unfold,
     }
+
+
+def aten_graph(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
+    """A function of tensors as a graph of what is left, without operations in place."""
+    options = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
+    found = make_fx(function, table(), **options)(*inputs)
+    schemas = [getattr(node.target, "_schema", None) for node in found.graph.nodes]
+    if any(schema.is_mutable for schema in schemas if schema is not None):
+        found = make_fx(functionalize(found, remove="mutations"), table(), **options)(*inputs)
+    return found

@@ -8,27 +8,27 @@ where torch's symbolic sizes give up (the rules of vmap, sizes in sets and as ke
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functionalize
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate, map_arg
 
-from ...data.trees import Inputs, as_inputs, leaves, rebuilt, state_tensors
+from ...data.trees import Inputs, leaves, rebuilt, state_tensors
 from ...model import UncertaintyModel
+from ...tangents.decompose import PLAIN, Unfused
 from ...tangents.modules import tensors_in
+from ..errors import ExportError, layer_with
+from ..metadata import rows_like
 from ..module.graph import Graph
-from .decompositions import table
+from .decompositions import aten_graph
 
 aten = torch.ops.aten
 PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097)
 COPIES = (aten.clone.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default)
-MADE = (aten.full.default, aten.scalar_tensor.default, aten.arange.default)
+MADE = (aten.full.default, aten.scalar_tensor.default, aten.arange.default, aten.eye.default)
 ENDLESS = 2**63 - 1  # the end of a slice that has none
 FOLDED = 2**16  # bytes that a folded constant may have; a larger one may not exceed what it is made of
 
@@ -44,11 +44,12 @@ def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = Tru
         example_inputs: At least one row, as the network takes them.
         plain: Whether there are aten operations only; else experts are behind `trustgp::choose`.
     """
-    inputs = as_inputs(example_inputs)
+    inputs = rows_like(example_inputs, model.origin.structure)
     graph = Graph(model, inputs, plain=plain)
 
     def run(*tensors: Tensor) -> dict[str, Tensor]:
-        return graph(rebuilt(inputs, iter(tensors)))
+        with Unfused(PLAIN):  # recurrent layers are unrolled: all sizes but the rows are fixed
+            return graph(rebuilt(inputs, iter(tensors)))
 
     # a number of rows that divides no size of the inputs, nor of what the graph holds in any form
     tensors = [leaf[0] for leaf in leaves(inputs)]
@@ -57,18 +58,20 @@ def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = Tru
     sizes = {size for tensor in tensors for size in (*tensor.shape, tensor.numel())}
     stands = next(p for p in PRIMES if all(size == 0 or size % p for size in sizes))
     flat = [leaf[:1].expand(stands, *leaf.shape[1:]).clone() for leaf in leaves(inputs)]
-    found = _trace(run, flat)
-    schemas = [getattr(node.target, "_schema", None) for node in found.graph.nodes]
-    if any(schema.is_mutable for schema in schemas if schema is not None):  # some operation works in place
-        found = _trace(functionalize(found, remove="mutations"), flat)
+    try:
+        found = aten_graph(run, flat)
+    except Exception as error:  # of torch, of many classes, where code asks for a number while it is traced
+        layer = layer_with(model.network, inputs)
+        if not layer:
+            raise
+        raise ExportError(
+            f"{layer} cannot be traced: its code depends on the numbers it is given "
+            f"({(str(error) or repr(error)).splitlines()[0]}); replace that layer, or use model.predict."
+        ) from error
     found.meta["graph"] = graph  # keeps alive what is chosen from
     found.meta["rows"] = stands
     _any_batch(found, stands)
     return simplify(found)
-
-
-def _trace(function: Callable[..., Any], flat: list[Tensor]) -> GraphModule:
-    return make_fx(function, table(), tracing_mode="fake", _allow_non_fake_inputs=True)(*flat)
 
 
 def _any_batch(module: GraphModule, rows: int) -> None:

@@ -39,7 +39,6 @@ VALUES: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # of a full run, and
     "stage_one": ((128, 512, 2048, KEPT, ALL), (QUICK_KEPT, ALL)),
     "stage_two": ((128, 512, PER_EXPERT, ALL), (QUICK_PER_EXPERT, ALL)),
     "fraction": ((0.0, 0.05, 0.1, 0.2, 0.5), (0.0, 0.1)),
-    "budget": (("64 MiB", "128 MiB", "256 MiB", ALL), ("2 MiB", ALL)),
     "components": ((2, 4, 8, 16, 32), (2, 8)),
     "neighbours": ((1, 2, 4, 8), (1, 4)),
 }
@@ -86,9 +85,6 @@ def paper_axes(quick: bool) -> list[Axis]:
     each = f"pruning (ii), an expert's, of {kept}"
     turned = partial(_turned, quick)
 
-    def budget(size: str) -> dict[str, Any]:
-        return {"budget": size, "tangents": LayerFactors()}  # exact experts, of fewer rows
-
     return [
         turned("experts", "experts", most, lambda value: {"num_experts": value}),
         turned("subset", "subset of the gate", 512, lambda v: {"division": Division(subset=v)}),
@@ -97,7 +93,6 @@ def paper_axes(quick: bool) -> list[Axis]:
         turned(
             "fraction", "active fraction of a neighbour", 0.1, lambda v: {"patchwork": Patchwork(fraction=v)}
         ),
-        turned("budget", "active own rows, by budget", ALL, budget),
     ]
 
 

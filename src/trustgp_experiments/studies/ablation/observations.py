@@ -101,7 +101,7 @@ OBSERVATIONS = (
     ),
     Observation(
         "a larger active fraction helps",
-        ("fraction", "budget"),
+        ("fraction",),
         helps,
         "the largest share of active rows helps against the smallest",
     ),

@@ -237,7 +237,7 @@ def _protocol(setting: Setting, about: Mapping[str, Any]) -> list[str]:
         "those columns of them whose sum over an expert's rows is largest. Rows that keep every parameter "
         "have the very kernel of the factors, which stand for them.",
         "Active rows are chosen by their variance given the rows already chosen: from each neighbour, as a "
-        "share of an average expert's rows, and of an expert's own, as many as the model's budget holds.",
+        "share of an average expert's rows.",
         f"When an observation of the paper counts as confirmed, for each of the three predictions: "
         f"{rules}. To help means that the mean NLL falls by {GAIN} or more and that it falls in every "
         f"seed; costs up to {LITTLE} count as little. It is confirmed in part where the rule holds for some "

@@ -1,0 +1,131 @@
+"""Recurrent layers, attention and rarer activations, in onnxruntime as in `predict`, without a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from exported import BATCHES, assert_equal
+from torch import Tensor, nn
+
+import trustgp
+from trustgp.export import ExportError
+
+STEPS, SIZE, HIDDEN = 3, 2, 4
+KINDS = {"last": trustgp.Sketch(512, parameters="last"), "all": trustgp.JacobianRows()}
+
+
+class Recurrent(nn.Module):
+    """The last state of a recurrent layer."""
+
+    def __init__(self, kind: type[nn.Module], **options) -> None:
+        super().__init__()
+        self.memory = kind(SIZE, HIDDEN, batch_first=True, **options)
+        self.last = nn.Linear(HIDDEN * (1 + bool(options)), 2)
+
+    def forward(self, x):
+        return self.last(self.memory(x)[0][:, -1])
+
+
+class Packed(Recurrent):
+    """The same of a packed sequence."""
+
+    def forward(self, x):
+        lengths = torch.full((len(x),), STEPS)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.last(self.memory(packed)[1][0])
+
+
+class Attentive(nn.Module):
+    """The mean of what attention gives."""
+
+    def __init__(self, layer: nn.Module, attend: Callable) -> None:
+        super().__init__()
+        self.first, self.layer, self.last = nn.Linear(SIZE, HIDDEN), layer, nn.Linear(HIDDEN, 2)
+        self.attend = attend
+
+    def forward(self, x):
+        return self.last(self.attend(self.layer, self.first(x), x).mean(dim=1))
+
+
+class Activation(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def activated(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(STEPS * SIZE, 6), layer, nn.Linear(6, 6), layer, nn.Linear(6, 2)
+    )
+
+
+def masked(layer: nn.Module, h: Tensor, x: Tensor) -> Tensor:
+    """Each step looks at those before it, of which some are left out, but not the first."""
+    later = torch.ones(STEPS, STEPS, dtype=torch.bool).triu(1)
+    out = (x[:, :, 0] > 0.5) & (torch.arange(STEPS) > 0)
+    return layer(h, h, h, attn_mask=later, key_padding_mask=out, need_weights=False)[0]
+
+
+def causal(_: nn.Module, h: Tensor, x: Tensor) -> Tensor:
+    heads = h.unflatten(-1, (2, -1)).transpose(1, 2)
+    found = F.scaled_dot_product_attention(heads, heads, heads.tanh(), is_causal=True)
+    return found.transpose(1, 2).flatten(2)
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "GRU": lambda: Recurrent(nn.GRU, bidirectional=True),
+    "LSTM": lambda: Recurrent(nn.LSTM),
+    "attention": lambda: Attentive(
+        nn.MultiheadAttention(HIDDEN, 2, batch_first=True), lambda layer, h, x: layer(h, h, h)[0]
+    ),
+    "masked attention": lambda: Attentive(nn.MultiheadAttention(HIDDEN, 2, batch_first=True), masked),
+    "encoder": lambda: Attentive(
+        nn.TransformerEncoderLayer(HIDDEN, 2, 8, batch_first=True), lambda layer, h, x: layer(h)
+    ),
+    "scaled dot product": lambda: Attentive(nn.Identity(), causal),
+    "softplus": lambda: activated(nn.Softplus(beta=2)),
+    "mish": lambda: activated(nn.Mish()),
+    "log1p": lambda: activated(Activation(lambda x: x.abs().log1p())),
+}
+
+
+def model_of(network: Callable[[], nn.Module], tangents: object) -> tuple[trustgp.UncertaintyModel, Tensor]:
+    """A model with two experts, and other rows."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inputs, module = torch.randn(60, STEPS, SIZE), network().eval()
+    targets = torch.stack([inputs[:, 0].sum(dim=1).sin(), inputs[:, 0, 0] * inputs[:, -1, 1]], dim=1)
+    rows, options = (inputs[:40], targets[:40]), {"num_experts": 2, "witness": None, "progress": False}
+    return trustgp.fit(module, rows, tangents=tangents, **options), 1.3 * inputs[40:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnxruntime_equals_predict_and_says_nothing(name, kind, tmp_path, capfd):
+    runtime = pytest.importorskip("onnxruntime")
+    model, inputs = model_of(NETWORKS[name], KINDS[kind])
+    path = trustgp.export_onnx(model, tmp_path / "model.onnx", inputs[:4])
+    capfd.readouterr()
+    session = runtime.InferenceSession(str(path))  # as others open it: warnings are shown
+    names = [output.name for output in session.get_outputs()]
+    for batch in BATCHES:
+        found = session.run(None, {"input": inputs[:batch].numpy()})
+        assert_equal(model.predict(inputs[:batch]), dict(zip(names, found, strict=True)))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_sequences_are_refused_by_the_layers_name(kind, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model, inputs = model_of(lambda: Packed(nn.GRU), KINDS[kind])
+    with pytest.raises(ExportError, match=r"layer 'memory' \(GRU\) cannot be"):
+        trustgp.export_onnx(model, tmp_path / "model.onnx", inputs[:2])
+    assert list(tmp_path.iterdir()) == []

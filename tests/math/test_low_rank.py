@@ -1,0 +1,58 @@
+"""Many rows in few columns against dense float64 formulas, with plain inverses."""
+
+import math
+
+import pytest
+import torch
+
+from trustgp.math.calibration import leave_one_out
+from trustgp.math.low_rank import LowRank, low_rank_evidence
+
+M, R, B = 40, 12, 3
+
+
+def problem(seed: int = 0) -> tuple[LowRank, torch.Tensor, torch.Tensor]:
+    """A kernel in columns, and dense; and targets with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.linspace(1.5, 0.05, R, dtype=torch.float64)
+    phi = torch.randn(M, R, generator=generator, dtype=torch.float64) * wide
+    weights = torch.randn(R, B, generator=generator, dtype=torch.float64)
+    targets = phi @ weights + torch.randn(M, B, generator=generator, dtype=torch.float64)
+    return LowRank.of(phi, phi.T @ phi), phi @ phi.T, targets
+
+
+def test_the_inverse_is_a_plain_inverse():
+    columns, kernel, _ = problem()
+    tau = torch.tensor(0.3, dtype=torch.float64)
+    expected = torch.linalg.inv(kernel + tau * torch.eye(M, dtype=torch.float64))
+    found = columns.solve(tau, torch.eye(M, dtype=torch.float64))
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
+
+
+def test_left_out_rows_are_those_of_the_dense_inverse():
+    columns, kernel, targets = problem()
+    tau = torch.tensor(0.3, dtype=torch.float64)
+    inverse = torch.linalg.inv(kernel + tau * torch.eye(M, dtype=torch.float64))
+    for found, expected in zip(
+        columns.leave_one_out(tau, targets), leave_one_out(inverse, targets), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tau_and_scale_are_of_the_largest_marginal_likelihood(seed):
+    columns, kernel, targets = problem(seed)
+    level = kernel.diagonal().mean()
+    tau, scale = low_rank_evidence(columns, targets, level)
+
+    def loss(candidate: float) -> float:
+        covariance = kernel + candidate * torch.eye(M, dtype=torch.float64)
+        best = (targets * torch.linalg.solve(covariance, targets)).mean(dim=0)
+        return float(0.5 * (M * best.log().sum() + B * torch.logdet(covariance)))
+
+    covariance = kernel + tau * torch.eye(M, dtype=torch.float64)
+    torch.testing.assert_close(
+        scale, (targets * torch.linalg.solve(covariance, targets)).mean(dim=0), rtol=1e-6, atol=1e-9
+    )
+    lowest = min(loss(level * math.exp(0.02 * i)) for i in range(-900, 230))
+    assert loss(float(tau)) <= lowest + 1e-2

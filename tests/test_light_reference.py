@@ -1,0 +1,83 @@
+"""The light default against a slow float64 reference of the same form, a row at a time."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from witness_reference import witness_answer
+
+import trustgp
+from trustgp.tangents.network import prepare
+
+
+def trained(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
+    optimiser = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(150):
+        optimiser.zero_grad()
+        (network(inputs) - targets).square().mean().backward()
+        optimiser.step()
+    return network.eval()
+
+
+@pytest.fixture(scope="module", params=["chain", "convolutions"])
+def fitted(request):
+    torch.manual_seed(0)
+    inputs = torch.randn(700, 12)
+    targets = torch.stack([inputs[:, 0].sin() + inputs[:, 1], inputs[:, 2] * inputs[:, 3]], dim=1)
+    targets = targets + 0.1 * torch.randn(targets.shape)
+    if request.param == "chain":
+        network = nn.Sequential(nn.Linear(12, 40), nn.Tanh(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 2))
+    else:
+        network = nn.Sequential(
+            nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(80, 2)
+        )
+    network = trained(network, inputs[:500], targets[:500])
+    rows = (inputs[:500], targets[:500])
+    model = trustgp.fit(network, rows, validation=(inputs[500:600], targets[500:600]), progress=False)
+    return network, model, torch.cat([inputs[600:625], 3 * inputs[600:625]])
+
+
+def variance_of(model, network, row):
+    """About the network's output, of one row [1, d], from what the model holds."""
+    mixture = model.mixtures[0]
+    tangents, double = mixture.tangents, prepare(copy.deepcopy(network).double(), "all", None)
+    state = {k: v.double() if v.is_floating_point() else v for k, v in tangents.state().items()}
+    phi = model.origin.tangents.restore(double, state)(row.double()).rows[0]
+    projection = mixture.gate.projection
+    place = phi @ projection.directions.double() - projection.offset if projection is not None else phi[:0]
+    label = 0 if projection is None else int((mixture.gate.centroids - place).norm(dim=1).argmin())
+    expert = mixture.experts[label]
+    basis = expert.posterior.basis.double()
+    inside = basis.T @ phi
+    unit = (phi - basis @ inside).square().sum() + (expert.posterior.shrinkage * inside.square()).sum()
+    novelty = float(unit / phi.square().sum())
+    mean = phi @ expert.posterior.weights
+    with torch.no_grad():
+        output = double.module(row.double())[0]
+    table = {name: getattr(model.witness, name) for name in type(model.witness).__dataclass_fields__}
+    second, _, _, precision = (one[0] for one in witness_answer(table, row.double()))
+    c = model.calibrations[0]
+    strength = (1 - novelty ** float(c.onset)) * min(1.0, float(c.reach) / novelty)
+    scale = (c.level * mixture.log_kappa[label].exp() ** float(c.fade)) ** strength
+    known = scale * (unit * expert.scale + expert.noise)
+    gain = c.trust * precision * known
+    expected = (c.weight * mean + gain * (second - output)) / (1 + gain)
+    left = (1 + gain) / (1 + gain**2)
+    assert float(c.shift) == 0
+    return left * known + c.excess * expected**2 + c.rare, novelty, label
+
+
+def test_a_prediction_is_that_of_the_reference(fitted):
+    network, model, inputs = fitted
+    said = model.predict(inputs)
+    assert torch.equal(said.mean, network(inputs))
+    assert model.num_experts > 1
+    for i, row in enumerate(inputs.split(1)):
+        alone = model.predict(row)
+        variance, novelty, label = variance_of(model, network, row)
+        assert int(said.expert[i]) == int(alone.expert[0]) == label
+        for found in (said.variance[i], alone.variance[0]):
+            torch.testing.assert_close(found.double(), variance, rtol=1e-5, atol=0)
+        assert math.isclose(float(alone.novelty[0]), novelty, rel_tol=1e-4)
