@@ -5,18 +5,22 @@
 Protocol. Network: 21-5x200-7 ReLU, AdamW, one cycle to 3e-3, 100 epochs of batches of 128, trained on the
 training rows only; the ensemble has five of them (network 0 is the network of all other methods). Inputs and
 targets are standardised by the TRAINING rows' statistics, everywhere. NLL is per torque, the mean over all
-test rows and all 7 torques, in standardised units; OOD is every row of the other arm's recording. A seed
-decides the split (validation blocks, for the split by time) and the five networks. The recipe is the one with
-the lowest validation error of a single network among ten that were tried; docs/quality.md lists them all.
+test rows and all 7 torques, in standardised units: of the method's own distribution, and of the Gaussian with
+the same mean and variance. The network and the ensemble stand as they are, and with Student-t tails and a
+scale for each output that are fitted on the validation rows (`tails`). OOD is every row of the other arm's
+recording. A seed decides the split (validation blocks, for the split by time) and the five networks. The
+recipe is the one with the lowest validation error of a single network among ten that were tried;
+docs/quality.md lists them all.
 
 * sarcos_random: SARCOS, both parts merged, duplicates dropped; 20 % test, 10 % validation, at random.
 * barrett_recorded: the recording's own test part; 10 % of its training part is validation.
 * sarcos_blocks: SARCOS in 30 blocks of time; every fifth is test, four others are validation.
+* kuka_random, kuka_sim_random: KUKA LWR4+, real and simulated; 20 % test, 10 % validation, at random.
 
 Methods: network + constant noise (validation), ensemble of 5 + noise (validation), and trustgp: `validation`
 (a, b, c fitted on the validation rows), `default` (no validation rows), `groups` (blocks of time as groups,
 no validation rows; for the split by blocks), each about the network's own output and corrected; and `paper`,
-the plain variance of the evidence with shared outputs.
+the paper's own form (`trustgp.paper`) with the exact kernel.
 """
 
 from __future__ import annotations
@@ -40,8 +44,9 @@ from trustgp.metrics import gaussian_nll, mse
 from trustgp_experiments.datasets import load, recorded_split, split_random, standardise
 from trustgp_experiments.datasets.splits import block_labels, split_blocks
 from trustgp_experiments.peers import ConstantNoise, Ensemble, mlp, train_many
+from trustgp_experiments.peers.tails import Tailed
 
-CASES = ("sarcos_random", "barrett_recorded", "sarcos_blocks")
+CASES = ("sarcos_random", "barrett_recorded", "sarcos_blocks", "kuka_random", "kuka_sim_random")
 MEMBERS = 5
 BLOCKS = 30
 
@@ -58,14 +63,15 @@ class Case:
 
 
 def make_case(name: str, seed: int) -> Case:
-    arm, other = ("barrett", "sarcos") if name.startswith("barrett") else ("sarcos", "barrett")
+    arm = name.rpartition("_")[0]
+    other = "barrett" if arm == "sarcos" else "sarcos"
     recording, foreign = load(arm), load(other)
     n = len(recording.inputs)
     split = {
-        "sarcos_random": lambda: split_random(n, test=0.2, validation=0.1, seed=seed),
-        "barrett_recorded": lambda: recorded_split(recording, validation=0.1, seed=seed),
-        "sarcos_blocks": lambda: split_blocks(n, blocks=BLOCKS, seed=seed),
-    }[name]()
+        "random": lambda: split_random(n, test=0.2, validation=0.1, seed=seed),
+        "recorded": lambda: recorded_split(recording, validation=0.1, seed=seed),
+        "blocks": lambda: split_blocks(n, blocks=BLOCKS, seed=seed),
+    }[name.rpartition("_")[2]]()
     scaler = standardise(recording.inputs[split.train], recording.targets[split.train])
 
     def rows(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,15 +116,17 @@ def networks_for(
 
 def score(inside: Prediction, outside: Prediction, case: Case) -> dict[str, float]:
     def nll(prediction: Prediction, targets: Tensor) -> float:
-        values = gaussian_nll(
-            prediction.mean.cpu().double(), prediction.variance.cpu().double(), targets.double()
-        )
-        return float(values.mean())
+        return float(-prediction.log_prob(targets.to(prediction.mean.device)).mean())
+
+    def gaussian(prediction: Prediction, targets: Tensor) -> float:
+        mean, variance = prediction.mean.cpu().double(), prediction.variance.cpu().double()
+        return float(gaussian_nll(mean, variance, targets.double()).mean())
 
     targets = case.test[1]
     lower, upper = (end.cpu() for end in inside.interval(0.95))
     return {
         "nll": nll(inside, targets),
+        "gaussian_nll": gaussian(inside, targets),
         "ood_nll": nll(outside, case.ood[1]),
         "mse": float(mse(inside.mean.cpu(), targets)),
         "coverage": float(((lower <= targets) & (targets <= upper)).double().mean()),
@@ -140,8 +148,12 @@ def run_case(
     def add(method: str, predict) -> None:
         results[method] = score(predict(case.test[0]), predict(case.ood[0]), case)
 
-    add("network + noise", ConstantNoise.fit(networks[0], case.validation).predict)
-    add("ensemble of 5", Ensemble.fit(networks, case.validation).predict)
+    for label, peer in (
+        ("network + noise", ConstantNoise.fit(networks[0], case.validation)),
+        ("ensemble of 5", Ensemble.fit(networks, case.validation)),
+    ):
+        add(label, peer.predict)
+        add(f"{label}, tails", Tailed.fit(peer, case.validation).predict)
     settings: dict[str, dict] = {"validation": {"validation": case.validation}, "default": {}}
     if case.groups is not None:
         settings["groups"] = {"groups": case.groups}
@@ -154,8 +166,7 @@ def run_case(
         inside, outside = model.predict(case.test[0]), model.predict(case.ood[0])
         results[f"trustgp {label}"] = {**score(inside, outside, case), "fit_seconds": seconds}
         results[f"trustgp {label} corrected"] = score(inside.corrected, outside.corrected, case)
-        if label == "default":
-            results["paper"] = score(inside.plain, outside.plain, case)
+    add("paper", trustgp.paper(networks[0], case.train, pruning=None, device=device, seed=seed).predict)
     return results
 
 
@@ -172,13 +183,14 @@ def summary(runs: list[dict]) -> dict[str, dict[str, float]]:
 
 def show(console: Console, name: str, table: dict[str, dict[str, float]], seeds: int) -> None:
     shown = Table(title=f"{name}, mean of {seeds} seeds")
-    for column in ("method", "NLL", "spread", "OOD NLL", "mse", "coverage 95 %", "fit s"):
+    for column in ("method", "NLL", "spread", "Gaussian", "OOD NLL", "mse", "coverage 95 %", "fit s"):
         shown.add_column(column, justify="left" if column == "method" else "right")
     for method, row in table.items():
         seconds = f"{row['fit_seconds']:.1f}" if "fit_seconds" in row else ""
         figures = [
             f"{row['nll']:.3f}",
             f"{row['nll_spread']:.3f}",
+            f"{row['gaussian_nll']:.3f}",
             f"{row['ood_nll']:.2f}",
             f"{row['mse']:.5f}",
         ]

@@ -42,7 +42,7 @@ def test_borrowed_rows_carry_the_label_of_a_neighbour(fit_case, case):
 
 
 def test_no_expert_holds_a_row_twice(fit_case):
-    for budget in (None, "200 KiB"):
+    for budget in (None, "220 KiB"):
         for expert in fit_case(num_experts=4, budget=budget).mixtures[0].experts:
             assert len(set(expert.rows.tolist())) == len(expert.rows)
 
@@ -132,7 +132,7 @@ def test_other_units_shift_the_likelihood_by_the_logarithm_of_the_factor(case, t
     for (one, nll), (other, other_nll) in zip(found[1.0], found[factor], strict=True):
         # tau is found by a search whose end carries the rounding of its logarithm, and the calibration by
         # an optimiser that stops at a small gradient.
-        tolerance = 1e-4 if held else 1e-6
+        tolerance = 1e-3 if held else 1e-4
         torch.testing.assert_close(other.std, factor * one.std, rtol=tolerance, atol=0)
         assert other_nll - nll == pytest.approx(math.log(factor), abs=tolerance)
         torch.testing.assert_close(other.novelty, one.novelty, rtol=1e-6, atol=1e-9)

@@ -2,13 +2,16 @@
 
 import copy
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from witness_reference import witness_answer
 
 import trustgp
+from trustgp.math.calibration import KNOTS
 from trustgp.tangents.network import prepare
 
 
@@ -60,20 +63,41 @@ def variance_of(model, network, row):
     second, _, _, precision = (one[0] for one in witness_answer(table, row.double()))
     c = model.calibrations[0]
     strength = (1 - novelty ** float(c.onset)) * min(1.0, float(c.reach) / novelty)
-    scale = (c.level * mixture.log_kappa[label].exp() ** float(c.fade)) ** strength
-    known = scale * (unit * expert.scale + expert.noise)
+    before, gamma = unit * expert.scale + expert.noise, float(c.varying)
+    varying = c.level * mixture.log_kappa[label].exp() ** float(c.fade)
+    scale = (varying**gamma * (c.constant / before) ** (1 - gamma)) ** strength
+    if novelty > float(c.beyond):
+        way = 1 - math.log(novelty) / math.log(float(c.beyond))
+        scale = scale * math.exp(np.interp(way, [0, *KNOTS], [0, *c.growth]))
+    known = scale * before
     gain = c.trust * precision * known
     expected = (c.weight * mean + gain * (second - output)) / (1 + gain)
     left = (1 + gain) / (1 + gain**2)
     assert float(c.shift) == 0
-    return left * known + c.excess * expected**2 + c.rare, novelty, label
+    return left * known + c.excess * expected**2 + c.share * c.spread, novelty, label
 
 
-def test_a_prediction_is_that_of_the_reference(fitted):
+def with_growth(model, beyond):
+    """The same, with A where these rows are."""
+    own, *others = model.calibrations
+    planted = {"beyond": beyond, "growth": [0.7, -0.4], "varying": 0.8}
+    planted = {name: torch.tensor(value, dtype=torch.float64) for name, value in planted.items()}
+    changed = copy.copy(model)
+    changed.state = replace(model.state, calibrations=(replace(own, **planted), *others))
+    return changed
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as fitted", "with growth"])
+def test_a_prediction_is_that_of_the_reference(fitted, planted):
     network, model, inputs = fitted
+    model = with_growth(model, float(model.novelty(inputs).median())) if planted else model
     said = model.predict(inputs)
     assert torch.equal(said.mean, network(inputs))
     assert model.num_experts > 1
+    c = model.calibrations[0]  # else some of the formula would not be seen
+    assert not planted or float(said.novelty.max()) > float(c.beyond) > float(said.novelty.min())
+    assert float(c.varying) < 1
+    assert float(c.share) > 0
     for i, row in enumerate(inputs.split(1)):
         alone = model.predict(row)
         variance, novelty, label = variance_of(model, network, row)

@@ -35,9 +35,14 @@ def test_variance_is_epistemic_plus_aleatoric_plus_excess_plus_rare(fitted, test
             assert torch.equal(q.variance, q.epistemic + q.aleatoric + q.excess + q.rare)
 
 
-def test_excess_is_the_squared_residual_mean_by_default(fitted, test_rows):
-    p = fitted.predict(test_rows[0])
-    torch.testing.assert_close(p.excess, (p.corrected.mean - p.mean).square(), rtol=1e-8, atol=1e-14)
+def test_excess_is_the_share_of_the_squared_residual_mean_that_left_out_rows_ask_for(fit_case, test_rows):
+    model = fit_case(witness=None)
+    p = model.predict(test_rows[0])
+    raw, (own, corrected, *_) = model.raw(test_rows[0], p.mean), model.calibrations
+    expected = own.excess * (own.weight * raw.residual_mean).square()
+    torch.testing.assert_close(p.excess, expected, rtol=1e-8, atol=1e-14)
+    mean = p.mean + corrected.weight * raw.residual_mean
+    torch.testing.assert_close(p.corrected.mean, mean, rtol=1e-10, atol=1e-14)
     assert bool((p.corrected.excess == 0).all())
     assert bool((p.plain.excess == 0).all())
 

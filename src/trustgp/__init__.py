@@ -10,6 +10,7 @@ _PLACES = {
     # fit and use
     "fit": ".api",
     "load": ".api",
+    "paper": ".api",
     "UncertaintyModel": ".model",
     "Prediction": ".likelihoods.prediction",
     "ClassPrediction": ".likelihoods.prediction",

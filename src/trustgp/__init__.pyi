@@ -17,6 +17,7 @@ from . import state as state
 from . import tangents as tangents
 from .api import fit as fit
 from .api import load as load
+from .api import paper as paper
 from .data.rows import Rows as Rows
 from .data.tensor_file import ArtifactError as ArtifactError
 from .detection.model import DetectionModel as DetectionModel

@@ -23,10 +23,10 @@ from .export.serving import check_runtime, times
 from .fitting.budget import BudgetError
 from .fitting.options import FitOptions
 from .fitting.pipeline import fit_model
-from .likelihoods import Likelihood
+from .likelihoods import Classification, Likelihood, PaperClassification, PaperRegression, Regression
 from .model import UncertaintyModel
 from .state.model_file import DETECTOR, KIND, check_output, read_model
-from .tangents import Tangents
+from .tangents import JacobianRows, Tangents
 from .tangents.modules import Output, unwrap
 
 FITTERS = {Detection: fit_detector}
@@ -36,6 +36,15 @@ FORMATS: dict[str, tuple[Any, Any]] = {
     DETECTOR: (DetectionModel, read_detector),
 }
 """How a file begins, what it gives, and what reads the state of that."""
+
+PAPER: dict[str, Any] = {
+    "outputs": "separate",
+    "patchwork": Patchwork(neighbours=2, fraction=1.0),
+    "witness": None,
+    "budget": "none",
+}
+"""Options of `fit` as the paper has them."""
+PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 
 def fit(
@@ -81,7 +90,7 @@ def fit(
             cost does not grow with the outputs; with budget="none" "shared" for regression.
         output: Picks the tensor [n] or [n, C] from what the network returns, where that is a tuple, a dict or
             an object: `lambda result: result.logits`. None: the network returns it.
-        patchwork: How many neighbours lend how many rows; None: `Patchwork(neighbours=4, fraction=0.1)`.
+        patchwork: How many neighbours lend how many rows; None: `Patchwork()`.
         division: How the rows are divided; None: `Division()`.
         witness: A second opinion from the inputs themselves, where they are vectors; None: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that one
@@ -118,6 +127,39 @@ def fit(
     except BudgetError as error:
         error.model = None if error.model is None else UncertaintyModel(error.model)
         raise
+
+
+def paper(
+    network: nn.Module,
+    train: Any,
+    *,
+    likelihood: Likelihood | None = None,
+    pruning: tuple[int, int] | None = (20_000, 1_000),
+    **options: Any,
+) -> UncertaintyModel:
+    """Fit as the paper does (Lee et al., CoRL 2021); `predict(...).variance` is the paper's.
+
+    Each output has its own kernel, gate and experts, with the scale and noise of the largest evidence. Two
+    neighbours lend an expert as many rows as an average one has, the most uncertain first. The variance is
+    the posterior's with the noise inside; no rows are left or held out to scale it; there is no witness.
+
+    Args:
+        network: As for `fit`.
+        train: As for `fit`.
+        likelihood: `Regression()`, which None stands for; or `Classification()`: T = sqrt(1 + pi/8 v).
+        pruning: Parameters that are kept: for all experts those that matter most to the loss (Taylor), and of
+            them by each expert those of the largest gradients; all where there are fewer. None: the exact
+            gradients, or the sketch, that `fit` takes.
+        options: Others of `fit`; validation rows serve `model.threshold` alone.
+    """
+    kind = PAPER_KINDS.get(Regression if likelihood is None else type(likelihood))
+    if kind is None:
+        raise ValueError(f"likelihood={likelihood!r}; the paper has Regression() and Classification().")
+    if pruning is not None:
+        total = sum(value.numel() for value in network.parameters())
+        keep, each = (most if total > most else None for most in pruning)
+        options = {"tangents": JacobianRows(keep=keep, rank="taylor", keep_per_expert=each), **options}
+    return fit(network, train, likelihood=kind(), **{**PAPER, **options})
 
 
 def load(

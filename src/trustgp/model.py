@@ -75,7 +75,7 @@ class UncertaintyModel(FittedModel):
         return self.predict(inputs).novelty
 
     def threshold(self, rows: Any = None, *, false_alarm: float = 0.01) -> float:
-        """Fit the threshold of the novelty score; from now on predictions have `is_novel`.
+        """Fit the threshold of the novelty score, by which `is_novel` goes from now on.
 
         A new row like those it is fitted on lies above it with probability `false_alarm` at most, however
         many rows there are. It is saved with the model.

@@ -63,7 +63,7 @@ def test_no_pictures_and_no_detections_are_empty_results(fitted):
     strict = type(model)(replace(model.state, settings=Detection(0.9999)))
     (found,) = strict.predict(pictures(1)[0])
     assert len(found) == 0
-    assert found.summary == {"detections": 0, "novelty": 0.0, "entropy": 0.0, "std": 0.0}
+    assert found.summary == {"detections": 0, "novelty": 0.0, "entropy": 0.0, "std": 0.0, "novel": 0}
     assert found.interval()[0].shape == (0, 4)
 
 
@@ -97,7 +97,13 @@ def test_a_broken_picture_is_flagged_and_the_others_come_out_as_without_it(fitte
     broken = together[1]
     assert len(broken) == 0
     assert broken.probabilities.shape == (0, 3)
-    assert broken.summary == {"detections": 0, "novelty": 1.0, "entropy": 0.0, "std": float("inf")}
+    assert broken.summary == {
+        "detections": 0,
+        "novelty": 1.0,
+        "entropy": 0.0,
+        "std": float("inf"),
+        "novel": 0,
+    }
     (flooded,) = model.predict(torch.full((3, 48, 48), 3e38))  # finite, but not what comes of it
     assert not flooded.valid or bool(torch.isfinite(flooded.std).all())
 

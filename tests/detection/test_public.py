@@ -157,7 +157,11 @@ def test_the_threshold_is_that_of_held_out_detections_that_have_found_a_thing(fi
     assert torch.equal(one.is_novel, one.novelty > threshold)
     assert one.summary["novel"] == int(one.is_novel.sum())
     model.state = dataclasses.replace(model.state, threshold=None)
+    (one,) = model.predict(images[0])  # fewer than 99: the largest score
+    assert torch.equal(one.is_novel, one.novelty > model.held_scores.max())
+    model.state = dataclasses.replace(state := model.state, held_scores=torch.zeros(0))
     (one,) = model.predict(images[0])
+    model.state = state
     assert "novel" not in one.summary
     with pytest.raises(ValueError, match=r"call model.threshold"):
         _ = one.is_novel

@@ -72,8 +72,8 @@ def tangents(request):
     return {"LayerFactors": LayerFactors(), "JacobianRows": JacobianRows()}[request.param]
 
 
-def whole(own) -> Task:
-    return Task(own=own, candidates=NOBODY, borrowed=0)
+def whole(own, *, judged=False) -> Task:
+    return Task(own=own, candidates=NOBODY, borrowed=0, judged=judged)
 
 
 @pytest.mark.parametrize(("outputs", "kernel"), [("shared", 0), ("separate", 1), ("pseudo", 0)])
@@ -144,11 +144,12 @@ def test_kappa_counts_own_rows_only(case, tangents):
     torch.testing.assert_close(expert.kappa, ratios[:30].mean(dim=0), rtol=1e-6, atol=0)  # as above
 
 
-def test_left_out_groups_are_predicted_without_them(case, tangents):
-    groups = torch.arange(160) // 8
-    setting = Setting(case, tangents, groups=groups)
+@pytest.mark.parametrize("size", [None, 8], ids=["rows", "groups"])
+def test_rows_and_groups_that_are_left_out_are_predicted_without_them(case, tangents, size):
+    groups = torch.arange(160) // (size or 1)
+    setting = Setting(case, tangents, groups=groups if size else None)
     own = torch.arange(48)
-    solved = solve_expert(setting.problem, whole(own))
+    solved = solve_expert(setting.problem, whole(own, judged=True))
     expert, held = solved.expert, solved.held_out
     tau, _ = setting.evidence(expert)
     gram = setting.gram[own][:, own]
@@ -164,14 +165,33 @@ def test_left_out_groups_are_predicted_without_them(case, tangents):
     novelty = (unit / gram.diagonal())[:, None].expand(48, 2).flatten()
     torch.testing.assert_close(held.novelty, novelty, rtol=1e-6, atol=1e-9)
     assert held.output.tolist() == [0, 1] * 48
+    assert torch.equal(held.noise, expert.noise.repeat(48))
+    assert torch.equal(held.log_kappa, expert.kappa.log().repeat(48))
+    assert not bool(held.witness_precision.any())  # it is asked later
+
+
+def test_rows_that_were_borrowed_help_to_predict_and_are_not_judged(case, tangents):
+    setting = Setting(case, tangents)
+    own, candidates = torch.arange(30), torch.arange(100, 130)
+    solved = solve_expert(setting.problem, Task(own, candidates, 10, judged=True))
+    tau, _ = setting.evidence(solved.expert)
+    rows = solved.expert.rows
+    gram, single = setting.gram[rows][:, rows], torch.arange(40)
+    retrained, variances = leave_out(gram, setting.targets[rows], single, tau)
+    corrected, _ = leave_out(gram, setting.residual[rows], single, tau)
+    expected = (retrained + setting.residual[rows] - corrected)[:30].flatten()
+    assert len(solved.held_out) == 60
+    torch.testing.assert_close(solved.held_out.residual, expected, rtol=1e-6, atol=1e-7)  # as above
+    novelty = ((variances - tau) / gram.diagonal())[:30].repeat_interleave(2)
+    torch.testing.assert_close(solved.held_out.novelty, novelty, rtol=1e-6, atol=1e-9)
 
 
 def test_with_a_judge_left_out_groups_are_predicted_from_the_rows_around_too(case):
     groups, own, around = torch.arange(160) // 8, torch.arange(48), torch.arange(60, 140)
     setting, exact = Setting(case, Sketch(64), groups=groups), Setting(case, LayerFactors(), groups=groups)
     problem = replace(setting.problem, judge=exact.problem.tangents)
-    found = solve_expert(problem, replace(whole(own), around=around)).held_out
-    plain = solve_expert(setting.problem, whole(own)).held_out
+    found = solve_expert(problem, replace(whole(own, judged=True), around=around)).held_out
+    plain = solve_expert(setting.problem, whole(own, judged=True)).held_out
     rows = torch.cat([own, around])
     gram = exact.gram[rows][:, rows]
     tau = maximise_evidence(gram, setting.targets[rows]).tau
@@ -213,8 +233,9 @@ def test_an_output_without_a_gradient_is_not_certain_for_that(case, tangents):
     assert bool((found[:, 0] == LEAST_AMPLITUDE).all())
 
 
-def test_without_groups_nothing_is_held_out(case, tangents):
-    setting = Setting(case, tangents)
+@pytest.mark.parametrize("groups", [None, torch.arange(160) // 8], ids=["rows", "groups"])
+def test_an_expert_that_is_not_judged_holds_nothing_out(case, tangents, groups):
+    setting = Setting(case, tangents, groups=groups)
     assert solve_expert(setting.problem, whole(torch.arange(20))).held_out is None
 
 

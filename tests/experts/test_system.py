@@ -60,10 +60,11 @@ def test_sums_over_the_rows_give_what_the_kernel_gives(few_at_a_time, prior, dty
     groups[30:] = 9  # one group has more rows than there are columns
     found, expected = (way.solve(NO_COLUMNS, targets, residual, prior) for way in both(phi))
     close = {"rtol": 1e-8, "atol": 1e-9}
-    for name in ("tau", "scale", "jitter", "prior", "left_out"):
+    for name in ("tau", "scale", "jitter", "prior"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), **close)
-    left, exact = (way.leave_groups_out(residual, groups) for way in (found, expected))
-    torch.testing.assert_close(left, exact, **close)
+    for apart in (None, groups):
+        left, exact = (way.leave_out(residual, apart) for way in (found, expected))
+        torch.testing.assert_close(left, exact, **close)
     answer, known = found.posterior(new), expected.posterior(new)
     torch.testing.assert_close(answer.residual_mean, known.residual_mean, **close)
     # an expert keeps its basis in the network's precision
@@ -85,8 +86,9 @@ def test_sums_over_the_rows_give_what_the_textbook_says():
     answer, prior = found.posterior(RowFeatures(new)), new.square().sum(dim=1)
     torch.testing.assert_close(answer.unit, posterior_variance(gram, cross, prior, tau), **close)
     torch.testing.assert_close(answer.residual_mean, posterior_mean(gram, cross, residual, tau), **close)
-    torch.testing.assert_close(found.left_out, leave_out(gram, residual, torch.arange(N), tau), **close)
-    left = found.leave_groups_out(residual, groups)
+    left = found.leave_out(residual, None)
+    torch.testing.assert_close(left, leave_out(gram, residual, torch.arange(N), tau), **close)
+    left = found.leave_out(residual, groups)
     torch.testing.assert_close(left, leave_out(gram, residual, groups, tau), **close)
 
 
@@ -94,7 +96,7 @@ def test_the_whole_lot_may_be_one_group():
     phi = rows_of()
     residual = values_of(phi)
     found = both(phi)[0].solve(NO_COLUMNS, residual, residual, PRIOR)
-    errors, variances = found.leave_groups_out(residual, torch.zeros(N))
+    errors, variances = found.leave_out(residual, torch.zeros(N))
     torch.testing.assert_close(errors, residual, rtol=1e-8, atol=1e-8)  # nothing is left to predict from
     prior = phi.square().sum(dim=1)
     torch.testing.assert_close(found.unit(variances), prior, rtol=1e-8, atol=1e-8)

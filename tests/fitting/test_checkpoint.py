@@ -44,7 +44,7 @@ OPTIONS = [
     {"outputs": "separate"},
     {"groups": torch.arange(160) // 10},
     {"tangents": JacobianRows(keep=60, keep_per_expert=15)},
-    {"budget": "200 KiB"},
+    {"budget": "220 KiB"},
 ]
 
 

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 from reference import dense_gram, dense_jacobian, mass_between_by_loops
@@ -7,11 +10,12 @@ from trustgp.executors import FitContext, Threads
 from trustgp.experts import gate as gate_module
 from trustgp.experts.expert import Problem, Solved
 from trustgp.experts.gate import Division
-from trustgp.experts.neighbours import CANDIDATES, Patchwork, lend_rows
+from trustgp.experts.neighbours import CANDIDATES, FEWEST_LENT, Patchwork, lend_rows
 from trustgp.fitting import divide as divide_module
 from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
-from trustgp.fitting.solve import make_tasks, solve_tasks
+from trustgp.fitting.solve import JUDGED, judged_tasks, make_tasks, solve_tasks
+from trustgp.likelihoods import Classification, Regression
 from trustgp.math.evidence import FactorisationError
 from trustgp.math.low_rank import mass_between
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
@@ -34,7 +38,7 @@ def divided(case, report, experts, **options):
         bound_map(case, options.pop("tangents", None)),
         Rows(case.inputs, case.targets),
         experts,
-        context_of(report),
+        replace(context_of(report), seed=options.pop("seed", 0)),
         **options,
     )
 
@@ -116,15 +120,19 @@ def test_the_bound_is_lower_than_that_of_random_divisions(case, report):
     gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
     for seed in range(5):
         order = torch.randperm(160, generator=torch.Generator().manual_seed(seed))
-        assert float(bound) < float(mass_between(gram, partition.nearest[order]))
+        assert float(bound) < float(mass_between(gram, partition.nearest[order], 160))
 
 
-def test_the_bound_of_many_rows_is_estimated_on_some(case, report, monkeypatch):
-    _, exact = divided(case, report, 4)
+def test_the_bound_of_many_rows_is_right_on_average(case, report, monkeypatch):
+    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
     monkeypatch.setattr(divide_module, "EXACT_BOUND", 100)  # now 160 rows are many
-    _, estimate = divided(case, report, 4)
-    assert 0 < float(estimate) < 1
-    assert float(estimate) == pytest.approx(float(exact), rel=0.5)
+    monkeypatch.setattr(divide_module, "SOME", 20)
+    off = []
+    for seed in range(20):
+        partition, estimate = divided(case, report, 16, seed=seed)
+        off.append(float(estimate) - mass_between_by_loops(gram, partition.nearest))
+    assert max(map(abs, off)) > 0.0
+    assert abs(sum(off) / len(off)) < 0.02
 
 
 def test_a_task_travels_with_its_own_rows_only(case, report):
@@ -153,11 +161,46 @@ def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, repor
         assert task.borrowed == 3 * len(partition.neighbours[expert])
 
 
+def problem_of(case, **options) -> Problem:
+    with torch.no_grad():
+        residual = case.targets - case.network(case.inputs)
+    rows = Rows(case.inputs, case.targets)
+    return Problem(rows, bound_map(case), torch.arange(2), residual, **{"groups": None, **options})
+
+
+def test_without_groups_a_few_experts_evenly_spread_are_judged_and_with_groups_all(case, report):
+    partition, _ = divided(case, report, 20)
+    tasks = make_tasks(partition, 3)
+    alone, grouped = problem_of(case), problem_of(case, groups=torch.arange(160) // 8)
+    few = [task.judged for task in judged_tasks(alone, tasks, partition, Regression())]
+    assert len(few) >= 20
+    assert sum(few) == JUDGED
+    assert (few[0], few[-1]) == (True, True)
+    places = [i for i, one in enumerate(few) if one]
+    steps = [after - before for before, after in pairwise(places)]
+    assert max(steps) - min(steps) <= 1
+    assert all(task.judged for task in judged_tasks(grouped, tasks, partition, Regression()))
+    others = judged_tasks(alone, tasks, partition, Classification())
+    assert not any(task.judged for task in others)
+    assert not any(task.judged for task in tasks)  # these are as they were
+
+
+def test_experts_without_rows_are_not_judged(case, report):
+    partition, _ = divided(case, report, 5)
+    tasks = make_tasks(partition, 3)
+    tasks[1] = replace(tasks[1], own=tasks[1].own[:0])
+    found = judged_tasks(problem_of(case), tasks, partition, Regression())
+    assert [task.judged for task in found] == [i != 1 for i in range(len(tasks))]
+
+
 def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, report, monkeypatch):
     partition, _ = divided(case, report, 5)
+    plain = judged_tasks(problem_of(case), make_tasks(partition, 3), partition, Regression())
+    assert all(len(task.around) == 0 for task in plain)  # only where there is a judge
+    problem = problem_of(case, judge=bound_map(case))
     for most in (1000, 60):
         monkeypatch.setattr(solving, "AROUND", most)
-        tasks = make_tasks(partition, 3, around=True)
+        tasks = judged_tasks(problem, make_tasks(partition, 3), partition, Regression())
         for expert, task in enumerate(tasks):
             near = (
                 torch.isin(partition.nearest, torch.tensor(partition.neighbours[expert])).nonzero().flatten()
@@ -175,6 +218,13 @@ def test_lent_rows_are_a_share_of_an_average_expert():
     assert lend_rows(Patchwork(4, 0.1), 1000, 10) == 10
     assert lend_rows(Patchwork(4, 0.1), 95, 10) == 1
     assert lend_rows(Patchwork(0, 0.1), 1000, 10) == 0
+
+
+def test_small_experts_are_lent_more_than_a_tenth_where_nobody_says():
+    assert lend_rows(Patchwork(), 10_000, 10) == 100
+    assert lend_rows(Patchwork(), 1000, 10) == FEWEST_LENT
+    assert lend_rows(Patchwork(), 95, 10) == 10  # all that an average one has
+    assert lend_rows(Patchwork(neighbours=0), 1000, 10) == 0
 
 
 def test_an_extended_partition_keeps_what_was_there(case, report, toy):

@@ -63,7 +63,12 @@ def test_the_latent_variance_is_that_of_a_dense_gp(case):
     cross = scale * new @ rows.T
     variance = scale * new.square().sum(1) - (cross @ torch.linalg.inv(gram) * cross).sum(1)
     found = model.predict(case.test[0][:20].double())
-    torch.testing.assert_close(found.score, variance, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found.variance[:, 0], variance, rtol=1e-6, atol=1e-8)
+    share = variance / (scale * new.square().sum(1))
+    known = model.predict(held[0])  # of which the medians are what is usual
+    usual = [float(values.median()) for values in (known.variance[:, 0], known.novelty)]
+    expected = torch.maximum(variance / usual[0], share / usual[1])
+    torch.testing.assert_close(found.score, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_probabilities_are_better_than_the_networks_own_and_flat_far_away(case, model):
@@ -256,7 +261,7 @@ def test_a_loaded_model_is_updated_with_all_rows_that_were_given(case, tmp_path)
     new = draw(40, 3, seed=9)
     again.update(new, train=case.train, progress=False)
     model.update(new, progress=False)
-    torch.testing.assert_close(again.predict(new[0]).score, model.predict(new[0]).score)
+    torch.testing.assert_close(again.predict(new[0]).variance, model.predict(new[0]).variance)
     assert again.alarm is None  # the rows that it was fitted on are not at hand
     again.save(tmp_path / "n.trustgp")
     third = trustgp.load(tmp_path / "n.trustgp", case.network)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import Classification, Shape
-from trustgp.math.cross_entropy import Temperature, newton_step
+from trustgp.math.cross_entropy import Temperature, UsualNovelty, newton_step
 from trustgp.tangents.base import output_mixes
 
 
@@ -18,7 +18,9 @@ def raw_of(variance: torch.Tensor, experts: int = 2) -> LatentPrediction:
 
 
 def answer(logits: torch.Tensor, variance: torch.Tensor):
-    return Classification().prediction(logits, raw_of(variance), (Temperature.default(2),))
+    return Classification().prediction(
+        logits, raw_of(variance), (Temperature.default(2), UsualNovelty.default())
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_probabilities_are_those_of_the_cooled_logits():
     found = answer(logits, variance)
     spread = (1 + torch.pi / 8 * variance).sqrt()
     torch.testing.assert_close(found.probabilities, (logits / spread).softmax(1), rtol=0, atol=1e-12)
-    assert torch.equal(found.score, variance[:, 0])
+    assert torch.equal(found.score, found.novelty)  # of what is usual nothing is known
     assert torch.equal(found.variance, variance.expand(2, 3))
     assert found.variance.stride(1) == 0  # a view: it costs nothing however many classes there are
 
@@ -164,6 +166,6 @@ def test_parts_of_a_prediction_are_joined_without_writing_out_views():
 
 
 def test_without_held_out_rows_a_rule_of_thumb_cools():
-    (found,) = Classification().calibrate(None, Shape(3, (4,)), None)
+    found, _ = Classification().calibrate(None, Shape(3, (4,)), None)
     assert found.slopes.tolist() == [torch.pi / 8] * 4
     assert float(found.base) == 1.0

@@ -1,5 +1,7 @@
 """The threshold of the novelty score."""
 
+import dataclasses
+
 import pytest
 import torch
 from blobs import blobs, draw, fit
@@ -19,9 +21,46 @@ def model(case):
     return fit(case)
 
 
-def test_before_a_threshold_is_fitted_nothing_is_called_novel(case):
-    with pytest.raises(ValueError, match=r"model\.threshold"):
-        _ = fit(case).predict(case.test[0]).is_novel
+def test_without_being_asked_one_familiar_row_in_a_hundred_may_be_called_novel(case):
+    model = fit(case)
+    p = model.predict(case.validation[0])
+    assert int(p.is_novel.sum()) == 400 - 397  # of 400, the one of rank 0.99 * 401, rounded up
+    model.threshold(false_alarm=0.01)
+    assert torch.equal(model.predict(case.validation[0]).is_novel, p.is_novel)
+    model.threshold(false_alarm=0.5)
+    assert int(model.predict(case.validation[0]).is_novel.sum()) == 400 - 201
+
+
+def test_of_few_held_out_rows_the_largest_score_is_the_threshold(case):
+    few = (case.validation[0][:20], case.validation[1][:20])
+    model = fit(case, validation=few)
+    p = model.predict(torch.cat([few[0], 30 * case.test[0]]))
+    assert not bool(p.is_novel[:20].any())
+    assert torch.equal(p.is_novel, p.score > model.held_scores.max())
+    assert float(NoveltyThreshold.usual(model.held_scores).false_alarm) == pytest.approx(1 / 21)
+
+
+def test_the_rank_is_the_share_of_held_out_rows_that_are_less_novel(case, model):
+    p = model.predict(torch.cat([case.test[0], 30 * case.test[0], torch.full((1, 2), torch.nan)]))
+    expected = [float((model.held_scores < score).double().mean()) for score in p.score]
+    assert p.novelty_rank.tolist() == pytest.approx(expected, abs=1e-12)
+    assert float(p.novelty_rank[-1]) == 1.0
+    assert float(p.novelty_rank[:400].mean()) == pytest.approx(
+        0.5, abs=0.1
+    )  # they are like the held-out ones
+    batches = torch.utils.data.DataLoader(case.test[0], batch_size=64)
+    torch.testing.assert_close(model.predict(batches).novelty_rank, p.novelty_rank[:400], atol=0.01, rtol=0)
+
+
+def test_rank_and_default_threshold_are_in_the_file(case, tmp_path):
+    model = fit(case)
+    model.save(tmp_path / "m.trustgp")
+    one, other = (
+        each.predict(case.test[0]) for each in (model, trustgp.load(tmp_path / "m.trustgp", case.network))
+    )
+    assert torch.equal(one.novelty_rank, other.novelty_rank)
+    assert torch.equal(one.is_novel, other.is_novel)
+    assert model.alarm is None  # nothing was asked for
 
 
 def test_held_out_rows_lie_above_the_threshold_as_often_as_allowed(case, model):
@@ -79,6 +118,10 @@ def test_regression_has_a_threshold_of_its_novelty():
     model, _ = regression(validation=(rows, torch.zeros(200, 2, dtype=torch.float64)))
     model.threshold(false_alarm=0.05)
     p = model.predict(rows)
+    assert torch.equal(p.corrected.novelty_rank, p.novelty_rank)
+    torch.testing.assert_close(
+        p.novelty_rank.sort().values, torch.arange(200).double() / 200, atol=0.01, rtol=0
+    )
     torch.testing.assert_close(p.score, p.novelty)
     assert int(p.is_novel.sum()) == 200 - 191
     assert bool(p.corrected.is_novel.equal(p.is_novel))
@@ -90,17 +133,57 @@ def test_left_out_groups_are_held_out_rows(outputs):
     assert model.held_scores.shape == (300,)
     assert bool(((model.held_scores >= 0) & (model.held_scores <= 1)).all())
     assert 0 <= model.threshold(false_alarm=0.05) <= 1
+    far = model.predict(1e3 * torch.ones(1, 2, dtype=torch.float64))
+    assert (float(far.novelty_rank), bool(far.is_novel)) == (1.0, True)
+
+
+@pytest.mark.parametrize("outputs", ["shared", "separate"])
+def test_without_validation_rows_those_left_out_one_by_one_are_the_familiar_ones(outputs):
+    model, inputs = regression(outputs=outputs)
+    assert model.held_scores.shape == (300,)  # three experts, all of them judged
+    said = model.predict(inputs)
+    assert float(model.held_scores.mean()) > float(said.novelty.mean())  # each was left out
+    assert int(said.is_novel.sum()) <= 3
+    threshold = model.threshold(false_alarm=0.05)
+    assert threshold == float(model.held_scores.sort().values[285])  # 0.95 * 301, rounded up, from 1 on
+    new = torch.rand(2000, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    p = model.predict(new)
+    assert float(p.is_novel.double().mean()) < 0.1
+    assert float(p.novelty_rank.mean()) == pytest.approx(0.5, abs=0.12)
+    far = model.predict(1e3 * torch.ones(1, 2, dtype=torch.float64))
+    assert (float(far.novelty_rank), bool(far.is_novel)) == (1.0, True)
+
+
+def without_familiar_rows() -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
+    """As a model that was made smaller has none."""
+    model, inputs = regression()
+    model.state = dataclasses.replace(model.state, held_scores=torch.zeros(0, dtype=torch.float64))
+    return model, inputs
 
 
 def test_without_held_out_rows_they_are_asked_for():
-    model, inputs = regression()
+    model, inputs = without_familiar_rows()
     with pytest.raises(ValueError, match=r"there are 0.*model\.threshold\(rows\)"):
         model.threshold()
+    for name in ("is_novel", "novelty_rank"):
+        with pytest.raises(ValueError, match="no held-out rows"):
+            getattr(model.predict(inputs), name)
     assert model.threshold(inputs, false_alarm=0.05) > 0
 
 
-def test_a_threshold_from_rows_that_are_not_at_hand_is_dropped_by_an_update():
+def test_an_update_fits_the_threshold_again_to_the_left_out_rows():
     model, inputs = regression()
     model.threshold(inputs, false_alarm=0.05)
+    model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
+    assert len(model.held_scores) == 305
+    expected = NoveltyThreshold.fit(model.held_scores, 0.05)
+    assert float(model.alarm.threshold) == float(expected.threshold)
+    assert float(model.alarm.false_alarm) == 0.05
+
+
+def test_a_threshold_that_the_left_out_rows_are_too_few_for_is_dropped_by_an_update():
+    model, inputs = regression()
+    rows = torch.rand(1000, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    model.threshold(rows, false_alarm=0.001)
     model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
     assert model.alarm is None

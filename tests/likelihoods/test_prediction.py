@@ -1,19 +1,15 @@
+import pickle
 from dataclasses import replace
 
 import pytest
 import scipy.stats
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from trustgp.likelihoods.prediction import Prediction, folded_quantile, folded_share
+from trustgp.likelihoods.prediction import Prediction
+from trustgp.math.predictive import MOST_DF
 
-OFFSETS = (0.0, 1e-3, 0.3, 1.0, 7.0, 1e6)  # in multiples of the spread
 LEVELS = (0.02, 0.5, 0.68, 0.95, 0.999)
-
-
-def double(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+GAUSSIAN = 5 / MOST_DF  # how far a Student-t of the most degrees of freedom is from a Gaussian
 
 
 def prediction(n: int, offset: float = 0.0, *, share: float = 0.125, **inner) -> Prediction:
@@ -30,83 +26,130 @@ def prediction(n: int, offset: float = 0.0, *, share: float = 0.125, **inner) ->
     )
 
 
+def whole(n: int) -> Prediction:
+    """With heavy tails and rows that are far off."""
+    p = prediction(n)
+    return replace(p, df=3.0 + p.mean, rare=0.5 + p.mean, share=0.05)
+
+
 def test_variance_is_the_sum_of_its_three_parts():
     p = prediction(4)
     assert torch.equal(p.variance, p.epistemic + p.aleatoric + p.excess)
     assert torch.equal(p.std, p.variance.sqrt())
 
 
-def test_rare_errors_are_part_of_the_variance_and_not_of_the_interval():
+def test_rows_that_are_far_off_are_part_of_the_variance_and_of_the_interval():
     p = prediction(4)
-    rare = replace(p, rare=torch.full_like(p.mean, 0.5))
+    rare = replace(p, rare=torch.full_like(p.mean, 0.5), share=0.01)
     assert torch.equal(rare.variance, p.variance + 0.5)
-    assert all(torch.equal(a, b) for a, b in zip(rare.interval(0.9), p.interval(0.9), strict=True))
-    assert Prediction.cat([p, p]).rare is None
-    assert torch.equal(Prediction.cat([rare, rare]).variance, torch.cat([rare.variance] * 2))
+    for level in (0.9, 0.999):
+        assert bool((rare.interval(level)[1] > p.interval(level)[1]).all())
+
+
+def test_the_variance_is_that_of_the_distribution():
+    for p, close in (
+        (prediction(4), GAUSSIAN),
+        (replace(prediction(4), df=torch.tensor(2.5, dtype=torch.float64)), 1e-12),
+    ):
+        torch.testing.assert_close(p.distribution.variance, p.variance, rtol=close, atol=0)
+    p = whole(4)
+    torch.testing.assert_close(p.distribution.variance, p.variance, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_without_an_excess_the_interval_is_the_central_gaussian_one(level):
     p = prediction(3, share=0.0)
-    lower, upper = p.interval(level)
-    expected = scipy.stats.norm.interval(level, p.mean.numpy(), p.std.numpy())
-    torch.testing.assert_close(lower, torch.from_numpy(expected[0]), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(upper, torch.from_numpy(expected[1]), rtol=1e-10, atol=1e-10)
+    half = scipy.stats.norm.ppf(0.5 + level / 2) * p.std
+    for end, expected in zip(p.interval(level), (p.mean - half, p.mean + half), strict=True):
+        torch.testing.assert_close(end - p.mean, expected - p.mean, rtol=GAUSSIAN, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_with_degrees_of_freedom_the_interval_is_that_of_a_student_t_of_the_same_variance(level):
+    p = replace(prediction(3, share=0.0), df=torch.tensor([2.5, 7.0], dtype=torch.float64))
+    df = p.df.expand_as(p.mean).numpy()
+    scale = p.std.numpy() / scipy.stats.t.std(df)
+    expected = scipy.stats.t.interval(level, df, p.mean.numpy(), scale)
+    for end, other in zip(p.interval(level), expected, strict=True):
+        torch.testing.assert_close(end, torch.from_numpy(other), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_the_interval_holds_its_share_of_a_gaussian_on_either_side_of_the_mean(level, side):
-    p = prediction(3)
+def test_the_interval_holds_its_share_of_targets_on_either_side_of_the_mean(level, side):
+    p = replace(prediction(3), df=torch.tensor(5.0, dtype=torch.float64))
     lower, upper = p.interval(level)
     torch.testing.assert_close((lower + upper) / 2, p.mean, rtol=1e-12, atol=0)
-    target = torch.distributions.Normal(p.mean + side * p.excess.sqrt(), (p.epistemic + p.aleatoric).sqrt())
-    held = target.cdf(upper) - target.cdf(lower)
-    torch.testing.assert_close(held, torch.full_like(p.mean, level), rtol=1e-10, atol=0)
+    spread = ((p.epistemic + p.aleatoric) * (3 / 5)).sqrt().numpy()
+    target = scipy.stats.t(5, (p.mean + side * p.excess.sqrt()).numpy(), spread)
+    held = torch.from_numpy(target.cdf(upper.numpy()) - target.cdf(lower.numpy()))
+    torch.testing.assert_close(held, torch.full_like(p.mean, level), rtol=1e-8, atol=0)
+
+
+def test_every_answer_is_that_of_the_two_sided_mixture():
+    p = whole(3)
+    mean, df, d = p.mean.numpy(), p.df.numpy(), p.excess.sqrt().numpy()
+    spread = (p.epistemic + p.aleatoric).numpy()
+    sides = [scipy.stats.t(df, mean + way * d, (spread * (df - 2) / df) ** 0.5) for way in (-1, 1)]
+    far = scipy.stats.norm(mean, (spread + d**2 + p.rare.numpy() / 0.05) ** 0.5)
+
+    def mixed(name: str, y: torch.Tensor) -> torch.Tensor:
+        one, other, third = (getattr(part, name)(y.numpy()) for part in (*sides, far))
+        return torch.from_numpy(0.95 * (one + other) / 2 + 0.05 * third)
+
+    y = p.mean + torch.linspace(-9, 9, 6, dtype=torch.float64).reshape(3, 2)
+    torch.testing.assert_close(p.log_prob(y), mixed("pdf", y).log(), rtol=1e-10, atol=1e-10)
+    for q in (0.001, 0.3, 0.9):
+        found = mixed("cdf", p.quantile(q))
+        torch.testing.assert_close(found, torch.full_like(p.mean, q), rtol=1e-8, atol=0)
+    each = p.quantile(torch.full_like(p.mean, 0.3))
+    assert torch.equal(each, p.quantile(0.3))
+    draws = p.sample(20_000, torch.Generator().manual_seed(0))
+    assert draws.shape == (20_000, 3, 2)
+    for q in (0.05, 0.5, 0.95):
+        below = (draws <= p.quantile(q)).double().mean(0)
+        assert float((below - q).abs().max()) < 5 * (q * (1 - q) / 20_000) ** 0.5
+    # E|Y - y| - E|Y - Y'| / 2, of draws
+    pairs = (draws[::2] - draws[1::2]).abs() / 2
+    score = (draws[::2] - y).abs() - pairs
+    error = score.std(0) / len(score) ** 0.5
+    assert bool(((score.mean(0) - p.crps(y)).abs() < 5 * error).all())
+
+
+def test_of_a_float32_network_ends_are_float32_and_scores_float64():
+    p = prediction(2)
+    names = ("mean", "epistemic", "aleatoric", "excess")
+    narrow = replace(p, **{name: getattr(p, name).float() for name in names})
+    for found, expected in (
+        (narrow.interval(0.9)[1], p.interval(0.9)[1]),
+        (narrow.quantile(0.2), p.quantile(0.2)),
+    ):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)
+    assert narrow.sample(3).dtype == torch.float32
+    assert narrow.log_prob(p.mean.float()).dtype == narrow.crps(p.mean.float()).dtype == torch.float64
 
 
 def test_a_row_of_which_nothing_is_known_has_an_interval_without_ends():
-    p = prediction(2)
-    infinite = replace(p, epistemic=torch.full_like(p.mean, torch.inf), excess=torch.zeros_like(p.mean))
-    lower, upper = infinite.interval(0.5)
-    assert bool((lower == -torch.inf).all() and (upper == torch.inf).all())
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("spread", [1e-9, 1.0, 3e7])
-def test_the_folded_quantile_and_share_are_those_of_scipy(level, spread):
-    offset = spread * double(*OFFSETS)
-    found = folded_quantile(offset, torch.full_like(offset, spread), level)
-    folded = scipy.stats.foldnorm(OFFSETS, scale=spread)
-    torch.testing.assert_close(
-        double(*folded.cdf(found.numpy())), torch.full_like(found, level), rtol=1e-9, atol=0
-    )
-    share = folded_share(found, offset, torch.full_like(offset, spread))
-    torch.testing.assert_close(share, torch.full_like(found, level), rtol=1e-9, atol=0)
-    distance = spread * double(0.0, 0.2, 1.1, 2.0, 8.0, 1e6 + 1)
-    share = folded_share(distance, offset, torch.full_like(offset, spread))
-    # scipy takes the difference of two numbers near 1
-    torch.testing.assert_close(share, double(*folded.cdf(distance.numpy())), rtol=1e-9, atol=1e-15)
-
-
-def test_without_a_spread_the_offset_itself_is_the_quantile():
-    zero, offset = double(0.0, 0.0), double(0.0, 2.5)
-    assert torch.equal(folded_quantile(offset, zero, 0.95), offset)
-    assert folded_share(double(2.4, 2.5, 2.6), double(2.5, 2.5, 2.5), double(0, 0, 0)).tolist() == [0, 1, 1]
-
-
-@given(st.floats(0, 50), st.floats(1e-6, 50), st.floats(0.01, 0.99), st.floats(0.01, 0.99))
-def test_a_wider_level_or_offset_never_has_a_narrower_interval(offset, spread, one, other):
-    low, high = sorted((one, other))
-    quantiles = [float(folded_quantile(double(offset), double(spread), level)) for level in (low, high)]
-    assert quantiles[0] <= quantiles[1]
-    assert float(folded_quantile(double(offset + 1), double(spread), low)) >= quantiles[0]
+    p = whole(2)
+    epistemic = p.epistemic.clone()
+    epistemic[0] = torch.inf
+    found = replace(p, epistemic=epistemic)
+    lower, upper = found.interval(0.5)
+    assert bool((lower[0] == -torch.inf).all() and (upper[0] == torch.inf).all())
+    torch.testing.assert_close(upper[1], p.interval(0.5)[1][1], rtol=1e-9, atol=0)
+    assert bool((found.log_prob(p.mean)[0] == -torch.inf).all())
+    assert bool((found.crps(p.mean)[0] == torch.inf).all())
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 95])
 def test_a_level_outside_zero_and_one_is_refused(level):
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         prediction(2).interval(level)
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        prediction(2).quantile(level)
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        prediction(2).quantile(torch.tensor([0.5, level]))
 
 
 def test_without_variants_a_prediction_is_its_own_corrected_and_plain():
@@ -123,3 +166,15 @@ def test_parts_are_laid_end_to_end_with_their_variants():
         assert torch.equal(getattr(joined, name), torch.cat([getattr(p, name) for p in parts]))
     assert torch.equal(joined.corrected.mean, torch.cat([p.corrected.mean for p in parts]))
     assert joined.plain is joined
+
+
+def test_tails_and_rows_that_are_far_off_are_laid_end_to_end_and_travel():
+    p = whole(3)
+    joined = pickle.loads(pickle.dumps(Prediction.cat([p, p])))
+    assert joined.share == p.share
+    assert torch.equal(joined.df, torch.cat([p.df, p.df]))
+    assert torch.equal(joined.rare, torch.cat([p.rare, p.rare]))
+    y = joined.mean + 0.5
+    assert torch.equal(joined.log_prob(y), torch.cat([p.log_prob(p.mean + 0.5)] * 2))
+    assert Prediction.cat([prediction(2), prediction(3)]).df is None
+    assert Prediction.cat([prediction(2), prediction(3)]).rare is None

@@ -1,6 +1,7 @@
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from reference import calibrated_scale, two_opinions
@@ -9,7 +10,7 @@ from torch import nn
 import trustgp
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import KINDS, Regression, Shape
-from trustgp.math.calibration import Calibration, CalibrationRows
+from trustgp.math.calibration import KNOTS, Calibration, CalibrationRows
 
 SEED = torch.Generator().manual_seed(0)
 
@@ -33,38 +34,51 @@ RAW = LatentPrediction(
 HEARD = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
-def calibration(fade, onset, level, excess, shift, reach=0.3, weight=1.0, trust=None, rare=None):
-    trust = [1.0] * len(level) if trust is None else trust
-    rare = [0.0] * len(level) if rare is None else rare
-    values = (fade, onset, level, excess, reach, shift, weight, trust, rare)
-    return Calibration(*(torch.tensor(v, dtype=torch.float64) for v in values))
+def calibration(fade, onset, level, excess, shift, **others):
+    values = {"fade": fade, "onset": onset, "level": level, "excess": excess, "shift": shift, **others}
+    tensors = {name: torch.tensor(v, dtype=torch.float64) for name, v in ({"reach": 0.3} | values).items()}
+    return replace(Calibration.default(len(level), shift=shift), **tensors)
 
 
 OWN, CORRECTED = (
-    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7], rare=[0.2, 0.0]),
-    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], rare=[0.0, 3.0]),
+    calibration(
+        0.7,
+        1.3,
+        [0.5, 2.0],
+        0.9,
+        0.0,
+        weight=0.8,
+        trust=[0.3, 1.7],
+        varying=0.6,
+        constant=[0.4, 1.9],
+        beyond=0.15,
+        growth=[0.7, -0.4],
+        df=[3.0, 9.0],
+        share=0.04,
+        spread=[5.0, 0.0],
+    ),
+    calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], share=0.1, spread=[0.0, 30.0]),
 )
-PREDICTION = Regression().prediction(OUTPUTS, RAW, (OWN, CORRECTED))
+ALL = (OWN, CORRECTED, OWN, CORRECTED)
+PREDICTION = Regression().prediction(OUTPUTS, RAW, ALL)
+
+
+def scale_at(c: Calibration, i: int, j: int) -> float:
+    """V / E of one row and output, as products of powers."""
+    novelty, before = float(RAW.novelty[i, j]), float(RAW.epistemic[i, j] + RAW.noise[i, j])
+    a, b, nu_0, nu_1, gamma = (float(v) for v in (c.fade, c.onset, c.reach, c.beyond, c.varying))
+    found = (
+        calibrated_scale(a, b, float(c.level[j]), novelty, float(RAW.log_kappa[i, j].exp()), nu_0) ** gamma
+    )
+    found *= calibrated_scale(0.0, b, float(c.constant[j]) / before, novelty, 1.0, nu_0) ** (1 - gamma)
+    if novelty > nu_1:
+        way = math.log(novelty / nu_1) / -math.log(nu_1)
+        found *= math.exp(np.interp(way, [0, *KNOTS], [0, *c.growth]))
+    return found
 
 
 def scales(c: Calibration) -> torch.Tensor:
-    return torch.tensor(
-        [
-            [
-                calibrated_scale(
-                    float(c.fade),
-                    float(c.onset),
-                    float(c.level[j]),
-                    float(RAW.novelty[i, j]),
-                    float(RAW.log_kappa[i, j].exp()),
-                    float(c.reach),
-                )
-                for j in range(2)
-            ]
-            for i in range(4)
-        ],
-        dtype=torch.float64,
-    )
+    return torch.tensor([[scale_at(c, i, j) for j in range(2)] for i in range(4)], dtype=torch.float64)
 
 
 @pytest.mark.parametrize("about", ["own", "corrected"])
@@ -76,13 +90,15 @@ def test_every_part_of_the_variance_is_its_formula(about):
     expected = float(c.weight) * RAW.residual_mean
     torch.testing.assert_close(p.excess, float(c.excess) * rest * expected**2, rtol=1e-10, atol=0)
     torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * expected, rtol=1e-10, atol=0)
-    assert torch.equal(p.rare, c.rare.expand(4, 2))
+    torch.testing.assert_close(p.rare, (float(c.share) * c.spread).expand(4, 2), rtol=1e-12, atol=0)
+    assert torch.equal(p.df, c.df.expand(4, 2))
+    assert p.share == float(c.share)
     assert torch.equal(p.variance, p.epistemic + p.aleatoric + p.excess + p.rare)
 
 
 @pytest.mark.parametrize("about", ["own", "corrected"])
 def test_with_a_witness_every_part_is_that_of_two_opinions(about):
-    prediction, c = Regression().prediction(OUTPUTS, HEARD, (OWN, CORRECTED)), OWN
+    prediction, c = Regression().prediction(OUTPUTS, HEARD, ALL), OWN
     p = prediction
     if about == "corrected":
         p, c = prediction.corrected, CORRECTED
@@ -125,7 +141,7 @@ def test_the_plain_variance_is_what_the_evidence_says():
 def test_shape_and_precision_are_those_of_the_outputs():
     raw = LatentPrediction(*(value[:, :1] for value in vars(RAW).values()))
     one = calibration(1.0, 1.0, [1.0], 1.0, 0.0)
-    p = Regression().prediction(OUTPUTS[:, 0].float(), raw, (one, one))
+    p = Regression().prediction(OUTPUTS[:, 0].float(), raw, (one,) * 4)
     for name in ("mean", "variance", "std", "epistemic", "aleatoric", "excess"):
         assert getattr(p, name).shape == (4,)
         assert getattr(p, name).dtype == torch.float32
@@ -135,7 +151,7 @@ def test_shape_and_precision_are_those_of_the_outputs():
 def test_one_gate_gives_one_expert_a_row_and_several_give_one_each():
     assert PREDICTION.expert.tolist() == [0, 1, 2, 3]
     several = replace(RAW, expert=torch.arange(8).reshape(4, 2))
-    assert Regression().prediction(OUTPUTS, several, (OWN, CORRECTED)).expert.shape == (4, 2)
+    assert Regression().prediction(OUTPUTS, several, ALL).expert.shape == (4, 2)
 
 
 def test_the_residual_is_target_minus_output_in_float64():
@@ -162,21 +178,77 @@ def test_targets_that_cannot_be_compared_are_refused(targets, message):
 
 
 def test_without_held_out_rows_the_calibrations_are_the_defaults():
-    own, corrected = Regression().calibrate(None, Shape(3, (1,)), None)
+    own, corrected, *left_out = Regression().calibrate(None, Shape(3, (1,)), None)
+    assert left_out == [own, corrected]
     assert (float(own.shift), float(corrected.shift)) == (0.0, 1.0)
     for c in (own, corrected):
         assert [float(c.fade), float(c.onset), float(c.excess)] == [1.0, 1.0, 1.0]
         assert c.level.tolist() == c.trust.tolist() == [1.0] * 3
-        assert float(c.weight) == 1.0
+        assert float(c.weight) == float(c.varying) == 1.0
+        assert c.growth.tolist() == [0.0] * len(KNOTS)
 
 
 def test_what_the_rows_cannot_rule_out_is_kept_with_and_without_held_out_rows():
     targets, shape = uniform(10, 2), Shape(2, (1,))
-    rare = targets.var(dim=0) / 20
     held = RAW.calibration_rows(OUTPUTS, torch.arange(2))
     for rows in (None, held):
-        assert all(torch.equal(c.rare, rare) for c in Regression().calibrate(rows, shape, targets))
-        assert all(c.rare.tolist() == [0.0, 0.0] for c in Regression().calibrate(rows, shape, None))
+        for c in Regression().calibrate(rows, shape, targets):
+            assert float(c.share) == 1 / 20
+            torch.testing.assert_close(c.spread, targets.var(dim=0), rtol=1e-12, atol=0)
+        for c in Regression().calibrate(rows, shape, None):
+            assert (float(c.share), c.spread.tolist()) == (0.0, [0.0, 0.0])
+
+
+def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 0) -> CalibrationRows:
+    """Residuals of this size where the experts expect those of size 1."""
+    residual = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    zeros = torch.zeros_like(residual)
+    return CalibrationRows(
+        residual=size * residual,
+        residual_mean=zeros,
+        epistemic=zeros + 1.0,
+        noise=zeros,
+        novelty=zeros + novelty,
+        log_kappa=zeros,
+        output=torch.arange(n) % 2,
+        witness_mean=zeros,
+        witness_precision=zeros,
+    )
+
+
+def near_and_far(c: Calibration) -> list[float]:
+    """V of E = 1 among the rows and far from them."""
+    one = torch.ones(2, dtype=torch.float64)
+    novelty = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    return c.scale(novelty, 0 * one, one, c.level.log(), c.constant.log()).tolist()
+
+
+def test_left_out_rows_say_how_large_the_error_bar_is_near_and_left_out_clusters_far_away():
+    shape, near, far = Shape(2, (1,)), held_out(size=0.1), held_out(size=3.0, novelty=0.9, seed=1)
+    for c in Regression().calibrate(near, shape, None):
+        assert near_and_far(c) == pytest.approx([0.01, 1.0], rel=0.3)
+    both = Regression().calibrate(near, shape, None, far=far)
+    for c in both:
+        assert near_and_far(c)[0] == pytest.approx(0.01, rel=0.3)
+        assert 3.0 < near_and_far(c)[1] < 10.0  # 9, pulled towards 1
+    assert [float(c.shift) for c in both] == [0.0, 1.0, 0.0, 1.0]
+    assert both[0] is both[2]
+    assert both[1] is both[3]
+
+
+def test_held_out_rows_change_the_first_two_and_start_from_what_left_out_rows_had():
+    shape = Shape(2, (1,))
+    before = Regression().calibrate(held_out(size=0.1), shape, None, far=held_out(size=3.0, novelty=0.9))
+    once = Regression().recalibrate(held_out(800, size=0.5, seed=2), shape, before)
+    assert [once[2] is before[2], once[3] is before[3]] == [True, True]
+    for c, start in zip(once[:2], before[2:], strict=True):
+        assert near_and_far(c)[0] == pytest.approx(0.25, rel=0.3)
+        assert torch.equal(c.growth, start.growth)
+    # so what one lot of held-out rows has taught is forgotten with the next
+    again = Regression().recalibrate(held_out(800, size=0.2, seed=3), shape, once)
+    straight = Regression().recalibrate(held_out(800, size=0.2, seed=3), shape, before)
+    for one, other in zip(again, straight, strict=True):
+        assert all(torch.equal(getattr(one, name), value) for name, value in vars(other).items())
 
 
 def test_every_likelihood_is_made_again_from_its_settings():
@@ -186,19 +258,8 @@ def test_every_likelihood_is_made_again_from_its_settings():
 
 @pytest.mark.parametrize(("epistemic", "worse"), [(1.0, False), (1e4, True)])
 def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epistemic, worse):
-    residual = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    zeros = torch.zeros_like(residual)
-    held = CalibrationRows(
-        residual=residual,
-        residual_mean=zeros,
-        epistemic=zeros + epistemic,
-        noise=zeros,
-        novelty=zeros + 1.0,
-        log_kappa=zeros,
-        output=torch.arange(400) % 2,
-        witness_mean=zeros,
-        witness_precision=zeros,
-    )
+    held = held_out(novelty=1.0)
+    held, residual = replace(held, epistemic=epistemic * held.epistemic), held.residual
     calibrations = Regression().calibrate(None, Shape(2, (1,)), None)
     text = Regression().calibration_warning(held, calibrations)
     assert bool(text) == worse
@@ -207,8 +268,7 @@ def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epi
         constant = sum(0.5 * (math.log(2 * math.pi * v) + 1.0) for v in variances) / 2
         found = float(0.5 * (math.log(2 * math.pi * epistemic) + residual.square() / epistemic).mean())
         assert f"NLL {found:.2f} against {constant:.2f}" in text
-    few = CalibrationRows(**{field.name: getattr(held, field.name)[:90] for field in fields(CalibrationRows)})
-    assert Regression().calibration_warning(few, calibrations) == ""
+    assert Regression().calibration_warning(held.some(torch.arange(90)), calibrations) == ""
 
 
 def test_doubts_are_told_where_fit_and_update_are_called(monkeypatch):

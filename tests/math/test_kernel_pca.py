@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from reference import mass_between_by_loops
 from sklearn.decomposition import KernelPCA
 
-from trustgp.math.low_rank import mass_between, principal_components
+from trustgp.math.low_rank import mass_between, principal_components, squared_masses
 
 
 def features(rows: int, width: int, seed: int) -> torch.Tensor:
@@ -66,15 +68,25 @@ def test_rows_that_are_all_equal_have_no_components():
 def test_mass_between_equals_the_loops(seed, rows, experts):
     phi = features(rows, 4, seed)
     labels = torch.randint(0, experts, (rows,), generator=torch.Generator().manual_seed(seed))
-    found = mass_between(phi @ phi.T, labels)
+    found = mass_between(phi @ phi.T, labels, rows)
     assert float(found) == pytest.approx(mass_between_by_loops(phi @ phi.T, labels), rel=1e-10, abs=1e-14)
     assert 0.0 <= float(found) <= 1.0
 
 
+def test_masses_from_some_rows_are_right_on_average():
+    phi = features(8, 4, 0) + 1.0
+    gram, labels = phi @ phi.T, torch.arange(8) % 3
+    pairs = [(float(gram[i, j]) ** 2, bool(labels[i] != labels[j])) for i in range(8) for j in range(8)]
+    exact = [sum(square for square, apart in pairs if apart), sum(square for square, _ in pairs)]
+    drawn = [torch.tensor(subset) for subset in combinations(range(8), 4)]
+    found = [torch.stack(squared_masses(gram[rows][:, rows], labels[rows], 8)) for rows in drawn]
+    assert torch.stack(found).mean(dim=0).tolist() == pytest.approx(exact, rel=1e-10)
+
+
 def test_one_expert_leaves_no_mass_between():
     phi = features(6, 3, 0)
-    assert float(mass_between(phi @ phi.T, torch.zeros(6))) == 0.0
+    assert float(mass_between(phi @ phi.T, torch.zeros(6), 6)) == 0.0
 
 
 def test_mass_between_of_a_zero_kernel_is_zero():
-    assert float(mass_between(torch.zeros(4, 4).double(), torch.arange(4))) == 0.0
+    assert float(mass_between(torch.zeros(4, 4).double(), torch.arange(4), 4)) == 0.0

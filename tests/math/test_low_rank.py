@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from trustgp.math.calibration import leave_one_out
+from trustgp.math.leave_out import leave_one_out
 from trustgp.math.low_rank import LowRank, low_rank_evidence
 
 M, R, B = 40, 12, 3

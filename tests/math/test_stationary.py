@@ -1,9 +1,18 @@
+import math
+
 import pytest
 import torch
 from reference import profile_likelihood, stationary_gram
 from sklearn.gaussian_process.kernels import RBF
 
-from trustgp.math.evidence import LENGTHS, RATIOS, choose_length, distances, squared_exponential
+from trustgp.math.evidence import (
+    LENGTHS,
+    RATIOS,
+    choose_length,
+    distances,
+    relative_lengths,
+    squared_exponential,
+)
 
 
 def draw(*shape, seed=0):
@@ -103,3 +112,78 @@ def test_rows_that_no_ratio_can_tell_apart_give_an_answer():
     length, ratio = choose_length([same], [draw(60, 2)], scalar(1.0))
     assert float(length) in LENGTHS
     assert float(ratio) == RATIOS[-1]
+
+
+# a length for each column
+
+
+def sets_of_columns(lengths, ratio=1e-3, outputs=2, seed=0):
+    """Draws from a process with a length for each column."""
+    inputs, targets = [], []
+    for k in range(3):
+        rows = 2 * draw(90, len(lengths), seed=seed + k)
+        scaled = rows / torch.tensor(lengths, dtype=torch.float64)
+        gram = stationary_gram(scaled, scaled, 1.0) + ratio * torch.eye(90, dtype=torch.float64)
+        inputs.append(rows)
+        targets.append(torch.linalg.cholesky(gram) @ draw(90, outputs, seed=seed + 100 + k))
+    return inputs, targets
+
+
+def penalised(inputs, targets, log_lengths, ratio):
+    """Minus the log marginal likelihood, and half the squares of the columns' logarithms about their best
+    common one, which is their mean, over 2^2."""
+    lengths = torch.tensor(log_lengths, dtype=torch.float64).exp()
+    fit = sum(
+        profile_likelihood(stationary_gram(x / lengths, x / lengths, 1.0), t, ratio)
+        for x, t in zip(inputs, targets, strict=True)
+    )
+    mean = sum(log_lengths) / len(log_lengths)
+    return -fit + sum((one - mean) ** 2 for one in log_lengths) / 8
+
+
+def test_each_column_gets_the_length_it_was_drawn_with():
+    true = [1.0, 3.0, 8.0]
+    found = relative_lengths(*sets_of_columns(true), scalar(2.0))
+    geometric = torch.tensor(true).log().mean().exp()
+    for one, expected in zip(found.tolist(), true, strict=True):
+        assert one * float(geometric) == pytest.approx(expected, rel=0.35)
+
+
+def test_no_step_to_other_lengths_raises_the_evidence():
+    """At the best common length and ratio for them, on a grid; the loss is that of the definition."""
+    inputs, targets = sets_of_columns([1.0, 2.0, 6.0])
+    relative = relative_lengths(inputs, targets, scalar(2.0)).log().tolist()
+    grid = [(0.1 * a, 10**b) for a in range(-4, 20, 2) for b in (-4.0, -3.5, -3.0, -2.5, -2.0)]
+
+    def least(logs):
+        return min(penalised(inputs, targets, [common + one for one in logs], tau) for common, tau in near)
+
+    near = grid
+    best = min(grid, key=lambda at: penalised(inputs, targets, [at[0] + one for one in relative], at[1]))
+    near = [at for at in grid if abs(at[0] - best[0]) < 0.25 and abs(math.log10(at[1] / best[1])) < 0.6]
+    here = least(relative)
+    for column in range(3):
+        for step in (-0.4, 0.4):
+            moved = [one + step * (k == column) for k, one in enumerate(relative)]
+            assert least(moved) > here
+
+
+def test_a_column_without_a_say_keeps_the_common_length():
+    inputs, targets = sets_of_columns([1.0, 1.0])
+    wide = [torch.cat([rows, torch.full((90, 1), 3.0)], dim=1) for rows in inputs]
+    still = relative_lengths(wide, targets, scalar(2.0)).log()
+    assert float(still.abs().max()) < 0.5
+    assert still[2] == pytest.approx(float(still.mean()), abs=0.5)
+
+
+def test_units_and_rounding_do_not_change_relative_lengths():
+    inputs, targets = sets_of_columns([1.0, 3.0, 8.0])
+    once = relative_lengths(inputs, targets, scalar(2.0))
+    again = relative_lengths([8.0 * rows for rows in inputs], [1e-3 * t for t in targets], scalar(16.0))
+    assert torch.equal(once, again)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_rows_in_one_place_leave_all_lengths_the_same(value):
+    same = torch.full((60, 3), value, dtype=torch.float64)
+    assert relative_lengths([same], [draw(60, 2)], scalar(1.0)).tolist() == [1.0] * 3

@@ -1,6 +1,7 @@
 """Temperatures: the formula, and the fit against scipy on the same objective."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,13 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from trustgp.math import cross_entropy as module
-from trustgp.math.cross_entropy import ClassCalibrationRows, Temperature, fit_temperature, tempered_nll
+from trustgp.math.cross_entropy import (
+    ClassCalibrationRows,
+    Temperature,
+    UsualNovelty,
+    fit_temperature,
+    tempered_nll,
+)
 
 
 def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 0) -> ClassCalibrationRows:
@@ -19,7 +26,7 @@ def rows_of(n: int, *, base: float, slope: float, classes: int = 4, seed: int = 
     variance = torch.rand(n, generator=generator, dtype=torch.float64) * 10
     p = (logits / (base + slope * variance).sqrt()[:, None]).softmax(1)
     labels = torch.multinomial(p, 1, generator=generator).flatten()
-    return ClassCalibrationRows(logits, labels, variance, torch.arange(n) % 3)
+    return ClassCalibrationRows(logits, labels, variance, torch.arange(n) % 3, variance / (1 + variance))
 
 
 def objective(rows: ClassCalibrationRows, logs: np.ndarray) -> float:
@@ -78,13 +85,9 @@ def test_rows_that_the_network_was_trained_on_leave_the_base_alone():
 def test_an_expert_with_enough_rows_has_its_own_slope_pulled_towards_that_of_all():
     easy, hard = (rows_of(600, base=1.0, slope=slope, seed=seed) for slope, seed in ((0.05, 1), (4.0, 2)))
     places = (torch.zeros(600).long(), torch.ones(600).long())
-    parts = [
-        ClassCalibrationRows(r.logits, r.labels, r.variance, e)
-        for r, e in zip((easy, hard), places, strict=True)
-    ]
-    few = ClassCalibrationRows(
-        *(getattr(hard, name)[:20] for name in ("logits", "labels", "variance")), places[0][:20] + 2
-    )
+    parts = [replace(r, expert=e) for r, e in zip((easy, hard), places, strict=True)]
+    few = ClassCalibrationRows(*(values[:20] for values in vars(hard).values()))
+    few = replace(few, expert=places[0][:20] + 2)
     found = fit_temperature(ClassCalibrationRows.cat([*parts, few]), 3, seen=False, local=True)
     assert found.slopes[0] < found.slope < found.slopes[1]
     assert float(found.slopes[2]) == float(found.slope)
@@ -111,15 +114,38 @@ def test_a_variance_that_says_nothing_leaves_plain_temperature_scaling():
 def test_of_very_many_rows_evenly_spread_ones_are_used(monkeypatch):
     monkeypatch.setattr(module, "MOST_NUMBERS", 400)
     monkeypatch.setattr(module, "FEWEST_ROWS", 50)
-    some = rows_of(1000, base=1.0, slope=1.0).some()
+    some = rows_of(1000, base=1.0, slope=1.0).enough()
     assert len(some) == 100
     assert torch.equal(some.expert[[0, -1]], torch.tensor([0, 999 % 3]))
 
 
 def test_the_likelihood_of_one_logit_is_that_of_a_pair():
     rows = rows_of(50, base=1.0, slope=1.0, classes=2)
-    single = ClassCalibrationRows(
-        rows.logits[:, 1:] - rows.logits[:, :1], rows.labels, rows.variance, rows.expert
-    )
+    single = replace(rows, logits=rows.logits[:, 1:] - rows.logits[:, :1])
     spread = torch.full((50,), 1.7).double()
     torch.testing.assert_close(tempered_nll(single, spread), tempered_nll(rows, spread))
+
+
+def test_the_score_is_how_many_times_as_novel_as_a_usual_row():
+    generator = torch.Generator().manual_seed(0)
+    variance, share = (torch.rand(101, generator=generator).double() for _ in range(2))
+    blank = torch.zeros(101)
+    usual = UsualNovelty.fit(ClassCalibrationRows(blank, blank, variance, blank, share))
+    new, small = (torch.rand(50, generator=generator).double() for _ in range(2))
+    expected = np.maximum(new / np.median(variance.numpy()), small / np.median(share.numpy()))
+    found = usual(new, small)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    assert 0 < int((found == new / usual.variance).sum()) < 50  # either of the two may decide
+
+
+def test_without_held_out_rows_the_score_is_the_share_of_the_prior():
+    found = UsualNovelty.default()(
+        torch.tensor([1e9, 0.0, torch.inf]).double(), torch.tensor([0.2, 0.7, 1.0])
+    )
+    assert found.tolist() == pytest.approx([0.2, 0.7, torch.inf])
+
+
+def test_variances_of_zero_are_no_reason_to_divide_by_zero():
+    zeros = torch.zeros(5).double()
+    usual = UsualNovelty.fit(ClassCalibrationRows(zeros, zeros, zeros, zeros, zeros))
+    assert usual(zeros, zeros).tolist() == [0.0] * 5

@@ -11,11 +11,13 @@ import pytest
 import torch
 from many import each
 from rich.console import Console
+from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trustgp
 from trustgp import Evaluation, Prediction, evaluate, metrics
+from trustgp.math.predictive import MOST_DF
 from trustgp.metrics import evaluate as evaluating
 from trustgp.metrics.evaluation import RegressionScores
 from trustgp_experiments.peers import ConstantNoise
@@ -75,6 +77,17 @@ def whole(fitted, unseen) -> Evaluation:
     return evaluate(fitted, unseen, (4 * unseen[0], unseen[1]), names=NAMES)
 
 
+def log_density(p: Prediction, targets: Tensor) -> Tensor:
+    """Of the targets, by scipy, in float64."""
+    mean, spread, excess = (v.double().numpy() for v in (p.mean, p.epistemic + p.aleatoric, p.excess))
+    df = MOST_DF if p.df is None else p.df.double().numpy()
+    scale = p.scale.double().numpy()
+    sides = [stats.t.pdf(targets.numpy(), df, mean + way * excess**0.5, scale) for way in (-1, 1)]
+    rare = 0.0 if p.rare is None else p.rare.numpy() / p.share
+    far = stats.norm.pdf(targets.numpy(), mean, (spread + excess + rare) ** 0.5)
+    return torch.from_numpy((1 - p.share) * sum(sides) / 2 + p.share * far).log()
+
+
 def same(one: Evaluation, other: Evaluation) -> bool:
     curves = all(torch.equal(getattr(one, name), getattr(other, name)) for name in CURVES)
     return curves and one.to_dict() == other.to_dict()
@@ -87,7 +100,14 @@ def test_the_scores_of_an_output_are_those_of_its_column_alone(whole):
     for c, name in enumerate(NAMES):
         p, q = whole.prediction, whole.ood_prediction
         cut = [
-            make(x.mean[:, [c]], (x.epistemic + x.aleatoric)[:, [c]], x.excess[:, [c]], rare=x.rare[:, [c]])
+            make(
+                x.mean[:, [c]],
+                (x.epistemic + x.aleatoric)[:, [c]],
+                x.excess[:, [c]],
+                rare=x.rare[:, [c]],
+                df=x.df[:, [c]],
+                share=x.share,
+            )
             for x in (p, q)
         ]
         alone = evaluate(cut[0], whole.targets[:, c], (cut[1], whole.ood_targets[:, c]))
@@ -96,7 +116,9 @@ def test_the_scores_of_an_output_are_those_of_its_column_alone(whole):
             if "novelty" in field.name:  # it belongs to the row, and to no output
                 assert found is None
             else:
-                assert found == pytest.approx(expected, rel=1e-12), field.name
+                # widths are found to 1e-10, in as many steps as the slowest entry takes
+                close = 1e-9 if field.name == "sharpness" else 1e-12
+                assert found == pytest.approx(expected, rel=close), field.name
 
 
 def test_averages_are_means_over_the_outputs(whole):
@@ -109,13 +131,15 @@ def test_averages_are_means_over_the_outputs(whole):
 
 def test_each_score_is_that_of_the_metrics(whole):
     p, targets = whole.prediction, whole.targets
-    given = (p.mean, p.variance, targets)
-    assert whole.nll == pytest.approx(float(metrics.gaussian_nll(*given).mean()), rel=1e-12)
-    assert whole.crps == pytest.approx(float(metrics.gaussian_crps(*given).mean()), rel=1e-12)
+    gaussian = metrics.gaussian_nll(p.mean, p.variance, targets)
+    assert whole.gaussian_nll == pytest.approx(float(gaussian.mean()), rel=1e-12)
+    assert whole.nll == pytest.approx(-float(log_density(p, targets).mean()), rel=1e-9)
+    assert whole.nll != whole.gaussian_nll
+    assert whole.crps == pytest.approx(float(p.crps(targets).mean()), rel=1e-12)
     assert whole.mse == pytest.approx(float(metrics.mse(p.mean, targets)), rel=1e-12)
     assert whole.coverage == pytest.approx(float(metrics.coverage(p, targets)), abs=1e-15)
     assert whole.sharpness == pytest.approx(float(metrics.sharpness(p)), rel=1e-12)
-    curve = metrics.coverage_curve(p.mean, p.epistemic + p.aleatoric, targets, excess=p.excess)
+    curve = metrics.coverage_curve(p, targets)
     assert torch.equal(whole.observed, curve[1])
     for name in ("calibration_error", "rms_calibration_error"):
         assert getattr(whole, name) == pytest.approx(float(getattr(metrics, name)(*curve).mean()), rel=1e-12)
@@ -282,8 +306,12 @@ def test_predictions_are_scored_as_their_model_is(fitted, unseen, whole):
 @each("shape", [(120,), (120, 1)])
 def test_a_single_output_may_come_as_a_vector(shape):
     prediction, targets = some(outputs=1)
-    cut = make(prediction.mean.reshape(shape), prediction.variance.reshape(shape))
-    expected = evaluate(prediction, targets).nll
+    spread = prediction.variance
+    tails = {"df": 3 + spread, "rare": 0.1 * spread}
+    whole = make(prediction.mean, spread, 0.5 * spread, share=0.05, **tails)
+    names = ("mean", "epistemic", "aleatoric", "excess", *tails)
+    cut = dataclasses.replace(whole, **{name: getattr(whole, name).reshape(shape) for name in names})
+    expected = evaluate(whole, targets).nll
     for given in (targets, targets[:, 0]):
         assert evaluate(cut, given).nll == pytest.approx(expected, rel=1e-15)
 
@@ -319,8 +347,12 @@ def test_nothing_that_was_passed_is_changed(fitted, unseen):
 def test_float32_rows_are_scored_in_float64():
     prediction, targets = some()
     narrow = make(prediction.mean.float(), prediction.variance.float())
+    found = evaluate(narrow, targets.float())
     expected = metrics.gaussian_nll(narrow.mean.double(), narrow.variance.double(), targets.float().double())
-    assert evaluate(narrow, targets.float()).nll == pytest.approx(float(expected.mean()), rel=1e-14)
+    assert found.gaussian_nll == pytest.approx(float(expected.mean()), rel=1e-14)
+    expected = log_density(narrow, targets.float().double())
+    assert found.nll == pytest.approx(-float(expected.mean()), rel=1e-9)
+    assert found.nll == pytest.approx(found.gaussian_nll, rel=1e-5)  # without heavy tails they agree
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device.")
@@ -328,9 +360,10 @@ def test_predictions_on_a_gpu_have_the_same_scores(fitted, unseen, whole):
     class OnGpu:
         def predict(self, inputs):
             found = fitted.predict(inputs)
-            inner, more = found.epistemic + found.aleatoric, ("novelty", "rare")
+            inner, more = found.epistemic + found.aleatoric, ("novelty", "rare", "df")
             mean, inner, excess = (x.cuda() for x in (found.mean, inner, found.excess))
-            return make(mean, inner, excess, **{name: getattr(found, name).cuda() for name in more})
+            more = {name: getattr(found, name).cuda() for name in more}
+            return make(mean, inner, excess, share=found.share, **more)
 
     found = evaluate(OnGpu(), unseen, (4 * unseen[0], unseen[1]), names=NAMES)
     for field in dataclasses.fields(RegressionScores):
@@ -353,7 +386,7 @@ def broken(
 def test_rows_without_a_prediction_are_counted_and_cost_infinitely_much(mean, variance):
     prediction, targets = broken([3, 50], mean=mean, variance=variance)
     found = evaluate(prediction, targets, (prediction, targets))
-    assert found.nll == found.crps == found.ood_nll == math.inf
+    assert found.nll == found.gaussian_nll == found.crps == found.ood_nll == math.inf
     assert (found.invalid, found.ood_invalid) == (2, 2)
     assert "2 of 120 rows and 2 of 120 foreign rows" in str(found)
     assert not any(math.isnan(value) for value in vars(found).values() if isinstance(value, float))

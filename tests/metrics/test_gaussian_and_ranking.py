@@ -16,18 +16,24 @@ from sklearn.metrics import mean_squared_error, roc_auc_score, roc_curve
 
 from trustgp import metrics
 from trustgp.likelihoods.prediction import Prediction
+from trustgp.math.predictive import MOST_DF
+
+GAUSSIAN = 5 / MOST_DF  # how far a Student-t of the most degrees of freedom is from a Gaussian
 
 
-def prediction(mean: torch.Tensor, variance: torch.Tensor) -> Prediction:
+def prediction(
+    mean: torch.Tensor, variance: torch.Tensor, excess: torch.Tensor | None = None, **more
+) -> Prediction:
     zeros, n = torch.zeros_like(mean), len(mean)
     return Prediction(
         mean=mean,
         epistemic=variance,
         aleatoric=zeros,
-        excess=zeros,
+        excess=zeros if excess is None else excess,
         novelty=torch.zeros(n),
         expert=torch.zeros(n, dtype=torch.int64),
         valid=torch.ones(n, dtype=torch.bool),
+        **more,
     )
 
 
@@ -83,6 +89,21 @@ def test_coverage_of_the_true_distribution_is_its_level(level):
     assert abs(float(metrics.coverage(found, target, level=level)) - level) < 0.01
 
 
+@each("level", [0.5, 0.95, 0.99])
+def test_coverage_of_heavy_tails_on_both_sides_is_its_level(level):
+    n, rng = 40_000, np.random.default_rng(0)
+    usual = np.where(rng.random(n) < 0.5, -1.0, 1.0) + 0.5 * rng.standard_t(4.0, n)
+    variance = 0.5**2 * 2.0  # of the Student-t about its centre
+    far = (1.0 + variance + 30.0) ** 0.5 * rng.standard_normal(n)
+    target = torch.from_numpy(np.where(rng.random(n) < 0.1, far, usual))
+    ones = torch.ones_like(target)
+    found = prediction(0 * ones, variance * ones, ones, df=4 * ones, rare=3 * ones, share=0.1)
+    error = (level * (1 - level) / n) ** 0.5
+    assert abs(float(metrics.coverage(found, target, level=level)) - level) < 5 * error
+    levels, observed = metrics.coverage_curve(found, target)
+    assert float((observed - levels).abs().max()) < 2.2 / n**0.5  # Kolmogorov's: one in 10,000
+
+
 def test_a_row_without_a_mean_is_not_covered():
     found = prediction(torch.tensor([0.0, torch.nan]), torch.tensor([1.0, torch.inf]))
     assert metrics.coverage(found, torch.zeros(2)) == 0.5
@@ -90,7 +111,7 @@ def test_a_row_without_a_mean_is_not_covered():
 
 def test_sharpness_is_the_mean_width_of_the_interval():
     found = prediction(draw(10, 2), torch.full((10, 2), 4.0, dtype=torch.float64))
-    assert float(metrics.sharpness(found, level=0.95)) == pytest.approx(2 * 1.959963985 * 2.0)
+    assert float(metrics.sharpness(found, level=0.95)) == pytest.approx(2 * 1.959963985 * 2.0, rel=GAUSSIAN)
 
 
 @each("ties", [False, True])
@@ -190,7 +211,7 @@ def test_mse_without_a_mean_is_infinite():
 
 def test_the_coverage_curve_and_calibration_errors_are_those_of_uncertainty_toolbox(toolbox):
     mean, variance, target = rows()
-    levels, observed = metrics.coverage_curve(mean, variance, target)
+    levels, observed = metrics.coverage_curve(prediction(mean, variance), target)
     theirs = toolbox.metrics_calibration
     promised, counted = theirs.get_proportion_lists_vectorized(*flat(mean, variance, target))
     np.testing.assert_allclose(levels.numpy(), promised, rtol=0, atol=1e-15)
@@ -206,11 +227,11 @@ def test_the_coverage_curve_and_calibration_errors_are_those_of_uncertainty_tool
 def test_interval_widths_are_those_of_uncertainty_toolbox(toolbox):
     mean, variance, _ = rows()
     found = toolbox.metrics_calibration.get_prediction_interval(mean.numpy(), variance.sqrt().numpy(), 0.9)
-    width = metrics.interval_width(variance, level=0.9)
-    np.testing.assert_allclose(width.numpy(), found.upper - found.lower, rtol=1e-10)
-    expected = float(width.mean())
+    lower, upper = prediction(mean, variance).interval(0.9)
+    np.testing.assert_allclose((upper - lower).numpy(), found.upper - found.lower, rtol=GAUSSIAN)
+    expected = float((upper - lower).mean())
     assert float(metrics.sharpness(prediction(mean, variance), level=0.9)) == pytest.approx(
-        expected, rel=1e-14
+        expected, rel=1e-12
     )
 
 
@@ -218,56 +239,55 @@ def test_interval_widths_are_those_of_uncertainty_toolbox(toolbox):
 def test_with_an_excess_width_and_coverage_are_those_of_a_folded_gaussian(level):
     mean, variance, target = rows()
     excess = rows(seed=3)[1]
-    width = metrics.interval_width(variance, excess=excess, level=level)
+    p = prediction(mean, variance, excess)
     folded = scipy.stats.foldnorm((excess / variance).sqrt().numpy(), scale=variance.sqrt().numpy())
-    np.testing.assert_allclose(folded.cdf(width.numpy() / 2), level, rtol=1e-9)
-    inside = folded.cdf((target - mean).abs().numpy()) <= level
+    lower, upper = p.interval(level)
+    np.testing.assert_allclose(folded.cdf((upper - lower).numpy() / 2), level, rtol=GAUSSIAN)
+    assert float(metrics.sharpness(p, level=level)) == pytest.approx(float((upper - lower).mean()), rel=1e-12)
+    reached = folded.cdf((target - mean).abs().numpy())
+    assert np.abs(reached - level).min() > GAUSSIAN  # or a row might change sides
     levels = torch.tensor([level], dtype=torch.float64)
-    found = metrics.coverage_curve(mean, variance, target, excess=excess, levels=levels)[1]
+    found = metrics.coverage_curve(p, target, levels=levels)[1]
     assert 0 < float(found) < 1
-    assert float(found) == inside.mean()
+    assert float(found) == (reached <= level).mean()
 
 
-def test_an_excess_of_zero_is_none():
+def test_a_curve_needs_a_target_for_each_row():
     mean, variance, target = rows()
-    zero = torch.zeros_like(variance)
-    assert torch.equal(metrics.interval_width(variance, excess=zero), metrics.interval_width(variance))
-    curves = [metrics.coverage_curve(mean, variance, target, excess=e)[1] for e in (zero, None)]
-    assert torch.equal(*curves)
     with pytest.raises(ValueError, match="shapes differ"):
-        metrics.interval_width(variance, excess=zero[:3])
+        metrics.coverage_curve(prediction(mean, variance), target[:, None])
 
 
 def test_coverage_at_a_level_is_the_point_of_the_curve():
     mean, variance, target = rows()
-    found = metrics.coverage_curve(mean, variance, target, levels=torch.tensor([0.95], dtype=torch.float64))[
-        1
-    ]
-    assert float(found) == float(metrics.coverage(prediction(mean, variance), target, level=0.95))
+    p, levels = prediction(mean, variance), torch.tensor([0.95], dtype=torch.float64)
+    found = metrics.coverage_curve(p, target, levels=levels)[1]
+    assert float(found) == float(metrics.coverage(p, target, level=0.95))
 
 
 def test_each_output_has_its_own_coverage_curve():
     both = [rows(seed=0), rows(seed=5)]
     mean, variance, target = (torch.stack(pair, dim=1) for pair in zip(*both, strict=True))
-    observed = metrics.coverage_curve(mean, variance, target)[1]
-    assert observed.shape == (metrics.NUM_LEVELS, 2)
-    for c, one in enumerate(both):
-        assert torch.equal(observed[:, c], metrics.coverage_curve(*one)[1])
-    errors = metrics.calibration_error(*metrics.coverage_curve(mean, variance, target))
+    curve = metrics.coverage_curve(prediction(mean, variance), target)
+    assert curve[1].shape == (metrics.NUM_LEVELS, 2)
+    for c, (*one, own) in enumerate(both):
+        assert torch.equal(curve[1][:, c], metrics.coverage_curve(prediction(*one), own)[1])
+    errors = metrics.calibration_error(*curve)
     assert errors.shape == (2,)
 
 
 def test_a_row_without_a_mean_is_in_no_interval_not_even_in_the_widest():
-    mean, variance = torch.tensor([0.0, torch.nan]), torch.tensor([1.0, torch.inf])
-    _, observed = metrics.coverage_curve(mean, variance, torch.zeros(2))
+    found = prediction(torch.tensor([0.0, torch.nan]), torch.tensor([1.0, torch.inf]))
+    _, observed = metrics.coverage_curve(found, torch.zeros(2))
     assert float(observed[-1]) == 0.5
 
 
 def test_levels_outside_zero_and_one_are_refused():
+    found = prediction(torch.zeros(2), torch.ones(2))
     with pytest.raises(ValueError, match="levels"):
-        metrics.coverage_curve(torch.zeros(2), torch.ones(2), torch.zeros(2), levels=torch.tensor([1.2]))
+        metrics.coverage_curve(found, torch.zeros(2), levels=torch.tensor([1.2]))
     with pytest.raises(ValueError, match="level=1"):
-        metrics.interval_width(torch.ones(2), level=1.0)
+        metrics.sharpness(found, level=1.0)
 
 
 def test_levels_and_observed_must_be_as_many():
@@ -322,7 +342,8 @@ def test_crps_lies_between_zero_and_the_absolute_error_plus_the_spread(table):
 
 @given(tables)
 def test_coverage_never_falls_when_the_level_rises(table):
-    levels, observed = metrics.coverage_curve(*table)
+    mean, variance, target = table
+    levels, observed = metrics.coverage_curve(prediction(mean, variance), target)
     assert bool((levels.diff() > 0).all())
     assert bool((observed.diff() >= 0).all())
     assert float(observed[-1]) == 1.0
@@ -338,7 +359,8 @@ def test_scores_follow_a_change_of_units(table, power, sign):
     # the logarithm of the unit is added to numbers of up to 1e9
     expected = metrics.gaussian_nll(*table) + math.log(unit)
     torch.testing.assert_close(nll, expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(metrics.coverage_curve(*other)[1], metrics.coverage_curve(*table)[1])
+    curves = [metrics.coverage_curve(prediction(f, v), y)[1] for f, v, y in (table, other)]
+    assert torch.equal(*curves)
 
 
 @given(tables)

@@ -86,7 +86,8 @@ def prediction_fields(prediction: Prediction, pick: Tensor | slice = slice(None)
     for view in ("", "corrected", "plain"):
         one = getattr(prediction, view) if view else prediction
         names = [field.name for field in fields(one) if not field.name.startswith("_")]
-        table |= {f"{view}.{name}": getattr(one, name)[pick] for name in (*names, "variance", "std")}
+        values = {name: getattr(one, name) for name in (*names, "variance", "std")}
+        table |= {f"{view}.{k}": value[pick] for k, value in values.items() if isinstance(value, Tensor)}
     return table
 
 

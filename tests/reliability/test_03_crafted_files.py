@@ -150,6 +150,8 @@ def twice_own(rows):
 
 
 WIT = "witness."
+CAL = "calibration.2."
+CALIBRATION = ("varying", "constant", "beyond", "growth", "df", "share", "spread")
 WITNESS = {
     "unknown": (lambda t: t.update({WIT + "extra": torch.ones(2)}), WIT + "extra"),
     **{
@@ -203,9 +205,28 @@ WITNESS = {
     "trust-negative": (at("calibration.0.trust", 0, -0.5), "calibration.0.trust"),
     "trust-shape": (put("calibration.1.trust", lambda v: v[:1].clone()), "calibration.1.trust"),
     "trust-missing": (drop("calibration.1.trust"), "calibration.1.trust"),
-    "rare-negative": (at("calibration.0.rare", 0, -0.5), "calibration.0.rare"),
-    "rare-shape": (put("calibration.1.rare", lambda v: v[:1].clone()), "calibration.1.rare"),
-    "rare-missing": (drop("calibration.1.rare"), "calibration.1.rare"),
+    **{f"{name}-missing": (drop(CAL + name), CAL + name) for name in CALIBRATION},
+    **{f"{name}-nan": (at(CAL + name, 0, torch.nan), CAL + name) for name in CALIBRATION},
+    **{
+        f"{name}-shape": (put(CAL + name, lambda v: v[:1].clone()), CAL + name)
+        for name in ("constant", "growth", "df", "spread")
+    },
+    **{
+        f"{name}-{value}": (at(CAL + name, 0, value), CAL + name)
+        for name, values in {
+            "spread": (-0.5, torch.inf),
+            "share": (-0.1, 1.0),
+            "varying": (0.0, 1.5),
+            "beyond": (0.0, 1.5),
+            "constant": (0.0, -1.0),
+            "df": (2.0, -3.0, torch.inf),
+        }.items()
+        for value in values
+    },
+    "calibration-unknown": (
+        lambda t: t.update({"calibration.4.fade": t["calibration.3.fade"].clone()}),
+        "calibration.4.fade",
+    ),
     "weight-missing": (drop("calibration.0.weight"), "calibration.0.weight"),
     "weight-nan": (at("calibration.0.weight", 0, torch.nan), "calibration.0.weight"),
 }

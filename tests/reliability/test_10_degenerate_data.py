@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from reliability.helpers import OUTPUTS, mlp, quiet_fit, rows, seeded, train
 from torch import Tensor, nn
 
 import trustgp
+from trustgp.math.calibration import KNOTS
 from trustgp.math.evidence import LOWEST, maximise_evidence
 
 FACTORS, ROWS = trustgp.LayerFactors(), trustgp.JacobianRows()
@@ -56,6 +59,7 @@ def oracle(model, network: nn.Module, x: Tensor, y: Tensor, at: Tensor, experts:
         residual = y.double().reshape(len(y), -1) - double(x.double()).reshape(len(x), -1)
     variance = torch.zeros(len(at), residual.shape[1], dtype=torch.float64)
     epistemic = torch.zeros_like(variance)
+    c = model.calibrations[0]
     for k, mixture in enumerate(model.mixtures):
         phi, phi_at = (
             torch.einsum("kc,ncp->nkp", mixture.tangents.mix, j).flatten(1) for j in (dense, asked)
@@ -74,13 +78,24 @@ def oracle(model, network: nn.Module, x: Tensor, y: Tensor, at: Tensor, experts:
             novelty = torch.where(prior > 0, unit / prior, 1.0)
             system = own @ own.T + tau * torch.eye(len(own), dtype=torch.float64)
             shift = there @ own.T @ torch.linalg.solve(system, residual[expert.rows][:, mixture.outputs])
-            scale = torch.exp((1.0 - novelty) * mixture.log_kappa[index])
             place = (asking[:, None], mixture.outputs[None])
             epistemic[place] = unit * amplitude_at[asking] * expert.scale
-            variance[place] = scale * (epistemic[place] + expert.noise) + shift.square()
+            raw = epistemic[place] + expert.noise
+            scaled = calibrated(c, raw, novelty, mixture.log_kappa[index], mixture.outputs)
+            variance[place] = scaled + c.excess * (c.weight * shift).square()
     if len(y) > 1:  # half a row in n may be off by a full spread
         variance += y.double().var(dim=0) / (2 * len(y))
     return {"variance": variance, "epistemic": epistemic}
+
+
+def calibrated(c, raw: Tensor, novelty: Tensor, log_kappa: Tensor, outputs: Tensor) -> Tensor:
+    """V of E [n, B], written out."""
+    near = (1.0 - novelty**c.onset) * (c.reach / novelty.clamp_min(1e-300)).clamp_max(1.0)
+    told = c.level[outputs].log() + c.fade * log_kappa
+    fitted = c.varying * told + (1.0 - c.varying) * (c.constant[outputs] / raw).log()
+    way = np.clip(1.0 - np.log(np.maximum(novelty.numpy(), 1e-6)) / math.log(float(c.beyond)), 0.0, 1.0)
+    grown = np.interp(way, [0.0, *KNOTS], [0.0, *c.growth.tolist()]) if bool(c.growth.any()) else 0.0
+    return torch.exp(raw.log() + near * fitted + torch.as_tensor(grown))
 
 
 def check(network: nn.Module, x: Tensor, y: Tensor, **options) -> trustgp.UncertaintyModel:
@@ -113,7 +128,8 @@ def _checked(network: nn.Module, x: Tensor, y: Tensor, witness, **options) -> tr
     shape = prediction.variance.shape
     assert torch.equal(prediction.mean, network(at))
     if witness is None:
-        _assert_within(prediction.variance, truth["variance"].reshape(shape))
+        least = torch.finfo(prediction.variance.dtype).tiny
+        _assert_within(prediction.variance, truth["variance"].reshape(shape).clamp_min(least))
     total = prediction.plain.epistemic.double() + prediction.plain.aleatoric.double()
     noise = total - prediction.plain.epistemic.double()
     _assert_within(total, truth["epistemic"].reshape(shape) + noise)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from blobs import blobs, draw, fit
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, norm, t
 
 import trustgp
 from trustgp.state.conformal import class_scores
@@ -44,19 +44,44 @@ def rank(n: int, level: float) -> int:
     return math.ceil((n + 1) * level)
 
 
-def test_an_interval_is_the_mean_and_so_many_std(arm):
+def level_of(p: trustgp.Prediction, y: torch.Tensor) -> torch.Tensor:
+    """P(|Y - mean| <= |y - mean|), by scipy."""
+    z, d, df = (y - p.mean).abs().numpy(), p.excess.sqrt().numpy(), p.df.numpy()
+    spread = (p.epistemic + p.aleatoric).numpy()
+    near = sum(t.cdf((z + way * d) / (spread * (df - 2) / df) ** 0.5, df) for way in (-1, 1)) - 1
+    far = 2 * norm.cdf(z / (spread + d**2 + p.rare.numpy() / p.share) ** 0.5) - 1
+    return torch.from_numpy((1 - p.share) * near + p.share * far)
+
+
+def test_an_interval_has_the_level_that_so_many_validation_rows_stayed_below(arm):
     model, rows = arm
     x, y = rows(50, 2)
     found = model.conformal((x, y), level=0.8)
     assert found.groups.tolist() == [0] * len(model.mixtures[0].experts)  # too few rows for more groups
-    p = model.predict(x)
-    ratio = ((y - p.mean) / p.std).abs()
-    limit = ratio.sort(dim=0).values[rank(50, 0.8) - 1]
+    scores = level_of(model.predict(x), y)
+    limit = scores.sort(dim=0).values[rank(50, 0.8) - 1]
+    torch.testing.assert_close(found.limits[0], limit, rtol=1e-9, atol=1e-12)
     new, _ = rows(20, 3)
     q = model.predict(new)
     lower, upper = found.interval(new)
-    torch.testing.assert_close(lower, q.mean - limit * q.std)
-    torch.testing.assert_close(upper, q.mean + limit * q.std)
+    torch.testing.assert_close((lower + upper) / 2, q.mean, rtol=1e-9, atol=1e-9)
+    for end in (lower, upper):
+        torch.testing.assert_close(level_of(q, end), limit.expand(20, 2), rtol=1e-7, atol=0)
+    # the rows that set the limits lie inside, and those above it do not
+    lower, upper = found.interval(x)
+    outside = (y < lower - 1e-6) | (y > upper + 1e-6)
+    assert outside.sum(0).tolist() == [50 - rank(50, 0.8)] * 2
+
+
+def test_a_limit_that_nothing_reaches_has_an_interval_without_ends(arm):
+    model, rows = arm
+    x, y = rows(50, 2)
+    found = model.conformal((x, y + 1e9), level=0.8)  # no level tells one such target from another
+    lower, upper = found.interval(x)
+    assert bool((lower == -math.inf).all() and (upper == math.inf).all())
+    found = model.conformal((x, model.predict(x).mean), level=0.8)
+    lower, upper = found.interval(x)
+    assert bool((upper - lower < 1e-6).all() and (upper >= lower).all())
 
 
 def test_intervals_of_each_output_cover_as_promised(arm):

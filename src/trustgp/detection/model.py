@@ -13,6 +13,7 @@ from torch import Tensor
 from ..data.rows import finite_rows
 from ..data.trees import leaves
 from ..export.trace.trace import traced
+from ..likelihoods.base import FamiliarScores
 from ..likelihoods.prediction import Detections
 from ..metrics.boxes import corners
 from ..state.model_state import FittedModel, of_state
@@ -92,11 +93,11 @@ class DetectionModel(FittedModel):
 
     @property
     def _limit(self) -> float | None:
-        return None if self.alarm is None else float(self.alarm.threshold)
+        return FamiliarScores.of(self.held_scores, self.alarm).threshold
 
     @torch.no_grad()
     def threshold(self, scenes: Any = None, *, false_alarm: float = 0.01) -> float:
-        """Fit the threshold of the novelty; from now on detections have `is_novel`.
+        """Fit the threshold of the novelty, by which `is_novel` goes from now on.
 
         A new detection that has found a thing like those it is fitted on lies above it with probability
         `false_alarm` at most, however many there are. It is saved with the model.
@@ -152,9 +153,9 @@ class DetectionRunner:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """With the threshold, where the model has one: it is the monitor's."""
-        limit = self.model._limit
-        return {} if limit is None else {"threshold": limit}
+        """With the threshold, where one was fitted: it is the monitor's."""
+        alarm = self.model.alarm
+        return {} if alarm is None else {"threshold": float(alarm.threshold)}
 
     def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
         """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""

@@ -14,7 +14,7 @@ from .. import tangents
 from ..data.fingerprint import network_fingerprint
 from ..data.tensor_file import ArtifactError, Reader, inside, write
 from ..likelihoods.base import NoveltyThreshold, novelty_tensors, read_novelty
-from ..math.calibration import least_from_zero
+from ..math.search import least_from_zero
 from ..model import UncertaintyModel
 from ..state.model_file import DETECTOR, model_tensors, model_text, read_model
 from ..tangents.modules import clone_module

@@ -12,8 +12,9 @@ from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..data.trees import moved
 from ..executors.base import FitContext
-from ..math.calibration import LEAST_KAPPA, CalibrationRows, leave_groups_out
+from ..math.calibration import LEAST_KAPPA, CalibrationRows
 from ..math.evidence import Prior, maximise_evidence, pooled_evidence
+from ..math.leave_out import leave_out
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
 from .posteriors import Posterior, PriorPosterior, SpanPosterior
@@ -95,12 +96,13 @@ class Task:
     candidates: Tensor  # neighbours' rows near the border [l]
     borrowed: int  # the most of the candidates that it takes
     number: int = 0  # of the expert, for messages
+    judged: bool = False  # whether its left-out rows are wanted
     around: Tensor = NO_COLUMNS  # rows of its neighbours, where the problem has a judge
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A solved expert, and its left-out groups if there are groups."""
+    """A solved expert, and its left-out rows if they were wanted."""
 
     expert: Expert
     held_out: CalibrationRows | None
@@ -139,7 +141,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     blended = problem.blend is not None
     amplitude = torch.cat([amplitudes(tangents, some, blended=blended) for some in rows.parts(device)])
     scale, noise = solution.scale / amplitude.mean(dim=0), solution.tau * solution.scale
-    errors, variances = solution.left_out
+    errors, variances = solution.leave_out(residual, None)
     ratios = errors.square() / (solution.unit(variances)[:, None] * amplitude * scale + noise)
     expert = Expert(
         rows=rows.seen,
@@ -150,11 +152,12 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         kappa=ratios[: len(task.own)].mean(dim=0).clamp_min(LEAST_KAPPA),
         jitter=solution.jitter,
     )
-    if problem.groups is None:
+    if not task.judged:
         return Solved(expert, None)
-    values = torch.cat([targets, residual], dim=1)
+    values, groups = torch.cat([targets, residual], dim=1), problem.groups
     kept = torch.arange(len(task.own), device=device)
-    errors, variances = solution.leave_groups_out(values, problem.groups[rows.seen].to(device))
+    apart = None if groups is None else groups[rows.seen].to(device)
+    errors, variances = solution.leave_out(values, apart)
     unit, prior = solution.unit(variances), solution.prior
     retrained, corrected = errors.chunk(2, dim=1)
     retrained, residual_mean = retrained[kept], residual - corrected
@@ -175,16 +178,16 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
 
 
 def _retrained(problem: Problem, judge: TangentMap, task: Task) -> tuple[Tensor, Tensor]:
-    """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where their group is left out of
-    the rows here and around: an expert of few rows, most of one trajectory, could not tell that."""
-    assert problem.groups is not None
+    """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where each, or its whole group,
+    is left out of the rows here and around: an expert of few rows, most of one trajectory, could not tell."""
     kept = evenly(len(task.own), AROUND)
     rows = torch.cat([task.own[kept], task.around])
-    features = features_at(judge, problem.rows, rows, NO_COLUMNS, None)
+    known = problem.known if judge is problem.tangents else None
+    features = features_at(judge, problem.rows, rows, NO_COLUMNS, known)
     targets = problem.targets_at(rows, NO_COLUMNS)
     factor = maximise_evidence(features.gram(features), targets).factor
-    groups = problem.groups[rows].to(targets.device)
-    errors, _ = leave_groups_out(torch.cholesky_inverse(factor), targets, groups)
+    groups = None if problem.groups is None else problem.groups[rows].to(targets.device)
+    errors, _ = leave_out(torch.cholesky_inverse(factor), targets, groups)
     return kept.to(targets.device), errors[: len(kept)]
 
 

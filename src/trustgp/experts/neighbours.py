@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+USUAL, FEWEST_LENT = 0.1, 25  # rows from each neighbour: as a share of an average expert's, and at least
 FEWEST_VOTES = 2  # rows on a border; one row between two experts is chance
 
 
@@ -19,16 +20,17 @@ class Patchwork:
 
     Args:
         neighbours: At most so many neighbours for each expert; 0 gives independent local experts.
-        fraction: Rows from each neighbour, as a share of an average expert's rows.
+        fraction: Rows from each neighbour, as a share of an average expert's rows; None: a tenth, and 25 rows
+            at least: three rows of thirty would make the steps larger.
     """
 
     neighbours: int = 4
-    fraction: float = 0.1
+    fraction: float | None = None
 
     def __post_init__(self) -> None:
         if self.neighbours < 0:
             raise ValueError(f"neighbours={self.neighbours}; 0 or more are possible.")
-        if not 0.0 <= self.fraction <= 1.0:
+        if self.fraction is not None and not 0.0 <= self.fraction <= 1.0:
             raise ValueError(f"fraction={self.fraction}; it must lie between 0 and 1.")
 
 
@@ -81,4 +83,6 @@ CANDIDATES = 2  # border rows offered for each row that is borrowed
 
 def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:
     """Rows from each neighbour: a share of an average expert."""
-    return math.ceil(patchwork.fraction * n / num_experts) if patchwork.neighbours else 0
+    least = min(FEWEST_LENT, math.ceil(n / num_experts)) if patchwork.fraction is None else 0
+    share = USUAL if patchwork.fraction is None else patchwork.fraction
+    return max(least, math.ceil(share * n / num_experts)) if patchwork.neighbours else 0

@@ -13,8 +13,8 @@ from torch import Tensor
 from ..data.chunking import chunks, evenly
 from ..data.trees import moved
 from ..math import low_rank
-from ..math.calibration import leave_groups_out, leave_one_out
 from ..math.evidence import Prior, factorise, maximise_evidence
+from ..math.leave_out import leave_out
 from ..tangents.base import Features
 from .posteriors import Posterior, SpanPosterior, make_posterior
 
@@ -27,8 +27,9 @@ class Solution:
     scale: Tensor  # s [B]
     jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar
     posterior: Posterior
-    left_out: tuple[Tensor, Tensor]  # each row predicted from the others: y - f - m [m, B], variance / s [m]
-    leave_groups_out: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # the same, of values and groups
+    # errors [m, B] and variances / s [m] of values [m, B], each row predicted from the others, or from those
+    # of other groups [m]
+    leave_out: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
     prior: Tensor  # k(x, x) / s [m]
 
     def unit(self, variances: Tensor) -> Tensor:
@@ -73,8 +74,7 @@ class Selection:
             jitter = tau.new_tensor(added)
         inverse, diag = torch.cholesky_inverse(factor), self.features.diag()
         posterior = make_posterior(self.features, columns, factor, inverse @ residual, tau + jitter)
-        left_out, groups = leave_one_out(inverse, residual), partial(leave_groups_out, inverse)
-        return Solution(tau, scale, jitter, posterior, left_out, groups, diag)
+        return Solution(tau, scale, jitter, posterior, partial(leave_out, inverse), diag)
 
     def parts(self, device: torch.device) -> Iterable[Features]:
         """The features on the device, as many at a time as may be looked at together."""
@@ -100,8 +100,7 @@ class Columns(Selection):
         basis, shrinkage = kernel.rotation[:, spanned].to(kernel.phi.dtype), (tau / (values + tau))[spanned]
         posterior = SpanPosterior(columns, basis, shrinkage, kernel.weights(tau, residual))
         diag = torch.cat([part.diag() for part in self.parts(values.device)])
-        left_out, groups = kernel.leave_one_out(tau, residual), partial(kernel.leave_groups_out, tau)
-        return Solution(tau, scale, torch.zeros_like(tau), posterior, left_out, groups, diag)
+        return Solution(tau, scale, torch.zeros_like(tau), posterior, partial(kernel.leave_out, tau), diag)
 
     def parts(self, device: torch.device) -> Iterable[Features]:
         parts = (self.features.take(index) for index in chunks(len(self.seen)))

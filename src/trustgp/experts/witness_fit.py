@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,14 +15,20 @@ from ..data.rows import Rows
 from ..data.trees import Inputs, leaves
 from ..executors import FitContext
 from ..math.calibration import reached, steady_log_kappa
-from ..math.evidence import choose_length, distances
+from ..math.evidence import choose_length, distances, relative_lengths
 from .gate import find_centroids, nearest_two
 from .witness import Hidden, Witness, WitnessPrediction, WitnessState, vectors_of
 
 FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
 FEW, SEVERAL = 1000, 4  # up to so many rows, so many times as many neighbours are asked
 MOST_CELLS = 3072  # of more rows than these hold it would be larger, and slower to find, than the experts
-PRIOR_SUBSET = 3  # cells that decide on the length and the noise ratio for all
+APART = 100  # rows far apart that decide together on the lengths of columns
+PRIOR_SUBSET = 3  # places whose rows decide on the lengths and the noise ratio for all
+PLACES, JUDGED = 16, 1024  # rows at so many places decide between one length and one for each column
+MORE = 8  # neighbours are doubled, up to so many times as many, where left-out rows gain by it
+NOISY, WORTH, COSTLY = 1e-4, 0.02, 0.25  # as many nats for each: from this ratio on, and below it
+COPIES = 0.9  # of the distinct rows have targets of their own: then equal rows are copies
+FINEST = 1e-6  # of the targets' spread: values that differ by less are the same, but for rounding
 NEARBY = 8  # other cells among whose rows those to borrow are looked for
 MOST_JUDGED = 2**16  # rows that decide, of many more, whether a cell is too large and is split
 STILL = 1e-12  # times its mean: a column that varies by less is constant, but for rounding
@@ -41,14 +48,16 @@ def find_witness(
     if setting is None or not witness_applies(len(rows), rows.first, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
+    distinct = _distinct(vectors, targets.double())
+    vectors, targets = vectors[distinct], targets[distinct]
     empty = _empty(vectors, targets.double(), setting)
     if not all(bool(torch.isfinite(scale).all()) for scale in (empty.offset, empty.spread, empty.floor)):
         return None  # the squares of inputs or targets overflow
-    points = empty.scaled(vectors)
-    state = replace(empty, centroids=_centroids(points, setting.rows, context.seed))
+    smooth, points = _smoothness(empty, vectors, targets.double(), setting, context)
+    state = replace(smooth, centroids=_centroids(points, setting.rows, context.seed))
     members = _members(state, points, 2 * setting.rows, setting.borrowed, context)
-    length, ratio = _smoothness(points, targets.double(), members, context)
-    state = _held(replace(state, length=length, ratio=ratio), points, targets, members)
+    state = _held(state, points, targets, members)
+    state = replace(state, rows=distinct[state.rows])
     return None if room is not None and state.nbytes > room else state
 
 
@@ -78,11 +87,12 @@ def update_witness(
     It may hold `room` bytes, with fewer rows of each cell; None: no limit.
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
-    points, most = state.scaled(vectors), 2 * int(state.size)
+    distinct = _distinct(vectors, targets.double())
+    points, targets, most = state.scaled(vectors[distinct]), targets[distinct], 2 * int(state.size)
     members = _members(state, points, most, setting.borrowed, context)
     found = _held(state, points, targets, members)
     if room is None or found.nbytes <= room:
-        return found
+        return replace(found, rows=distinct[found.rows])
     row = (found.points.nbytes + found.targets.nbytes + found.rows.nbytes) // len(found.rows)
     rest, own, p = found.nbytes - row * len(found.rows), found.own.tolist(), state.most_neighbours
 
@@ -91,7 +101,8 @@ def update_witness(
         return rest + row * sum(count + max(setting.borrowed * count, p) for count in held)
 
     most = max(1, bisect_right(range(1, most + 1), room, key=nbytes))  # the most that fit
-    return _held(state, points, targets, _members(state, points, most, setting.borrowed, context))
+    found = _held(state, points, targets, _members(state, points, most, setting.borrowed, context))
+    return replace(found, rows=distinct[found.rows])
 
 
 @torch.no_grad()
@@ -111,9 +122,10 @@ def extend_witness(
 
 
 @torch.no_grad()
-def groups_left_out(state: WitnessState, groups: Tensor) -> WitnessPrediction:
-    """What the witness says of each training row when the whole group [n] of the row is left out."""
-    places, _, said = _left_out(state, groups.to(state.rows))
+def groups_left_out(state: WitnessState, groups: Tensor, wanted: Tensor) -> WitnessPrediction:
+    """What the witness says of training rows when the whole group [n] of the row is left out; nothing of rows
+    that are not `wanted` [k]."""
+    places, _, said = _left_out(state, groups.to(state.rows), wanted)
     mine, blank = state.rows[places], state.floor.new_ones(len(groups), len(state.floor))
     # of rows that no cell has of its own, nothing is known
     mean, variance, novelty = torch.zeros_like(blank), blank.clone(), blank[:, 0].clone()
@@ -121,9 +133,15 @@ def groups_left_out(state: WitnessState, groups: Tensor) -> WitnessPrediction:
     return WitnessPrediction(mean, variance, novelty, state.reach)
 
 
-def _left_out(state: WitnessState, groups: Tensor) -> tuple[Tensor, Tensor, WitnessPrediction]:
-    """Places of the cells' own rows [k], their cells [k], and what is said of them without their group."""
+def _left_out(
+    state: WitnessState, groups: Tensor, wanted: Tensor | None = None
+) -> tuple[Tensor, Tensor, WitnessPrediction]:
+    """Places of the cells' own rows [k], all or those that are wanted, their cells [k], and what is said of
+    them without their group."""
     places, cell = _own_places(state)
+    if wanted is not None:
+        mine = torch.isin(state.rows[places], wanted.to(state.rows))
+        places, cell = places[mine], cell[mine]
     held = groups[state.rows]
     return places, cell, state.about(state.points[places].double(), Hidden(cell, held[places], held))
 
@@ -143,7 +161,9 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
     spread = torch.where(spread > STILL * offset.abs(), spread, 1e-3 * offset.abs().clamp_min(1.0))
     # of an output that never changed there is nothing to say
     varied = targets.std(dim=0) > STILL * targets.mean(dim=0).abs()
-    floor = torch.where(varied, (LEAST_VARIANCE * targets.var(dim=0)).clamp_min(LEAST), SILENT)
+    variance = targets.var(dim=0)
+    finest = torch.maximum(LEAST_VARIANCE * variance, torch.minimum(_rounding(targets), variance))
+    floor = torch.where(varied, finest.clamp_min(LEAST), SILENT)
     # few rows lie far apart, and more of them speak of a new one
     several = setting.neighbours * (SEVERAL if len(vectors) <= FEW else 1)
     size, neighbours = torch.tensor(setting.rows), torch.tensor(several)
@@ -151,6 +171,31 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
     cells = (none, none, targets[:0], targets[:0])
     scales = (offset, spread, vectors[:0], one, one, size, neighbours, one, floor)
     return WitnessState(*scales, *rows, none, *cells)
+
+
+def _distinct(vectors: Tensor, targets: Tensor) -> Tensor:
+    """Rows without their copies [k]: left out, one of which another is held says nothing about new rows.
+
+    Equal inputs with equal targets are no copies where many other rows have such targets, too.
+    """
+    n, both = len(vectors), torch.cat([vectors, targets], dim=1)
+    weights = torch.rand(both.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weighed, rows = both * weights.to(both), torch.arange(n, device=both.device)
+    said = len(weighed[:, vectors.shape[1] :].sum(dim=1).unique())
+    if said == n:
+        return rows
+    order = weighed.sum(dim=1).argsort(stable=True)  # copies side by side
+    new = torch.ones_like(rows, dtype=torch.bool)
+    new[order[1:]] = (both[order[1:]] != both[order[:-1]]).any(dim=1)
+    return rows[new] if said >= COPIES * int(new.sum()) else rows
+
+
+def _rounding(targets: Tensor) -> Tensor:
+    """The variance of what is lost where targets [n, C] are rounded to the values they take: a twelfth of the
+    squared smallest step between them, shape [C]."""
+    steps = targets.sort(dim=0).values.diff(dim=0)
+    least = FINEST * targets.std(dim=0)
+    return torch.where(steps > least, steps, torch.inf).amin(dim=0).square() / 12
 
 
 def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
@@ -187,19 +232,80 @@ def _members(state: WitnessState, points: Tensor, most: int, borrowed: int, cont
 
 
 def _smoothness(
-    points: Tensor, targets: Tensor, members: Members, context: FitContext
-) -> tuple[Tensor, Tensor]:
-    """The length and the noise ratio, by evidence on a few cells' own rows."""
-    largest = sorted(members, key=lambda member: -member[1])
-    spread = largest[:: max(1, len(largest) // PRIOR_SUBSET)][:PRIOR_SUBSET]
-    # their own rows, as dense as all are: borrowed ones would add cost only
-    subset = [rows[:own] for rows, own in spread]
+    empty: WitnessState, vectors: Tensor, targets: Tensor, setting: Witness, context: FitContext
+) -> tuple[WitnessState, Tensor]:
+    """A witness without cells with its lengths, noise ratio and neighbours, and the points as it sees them.
+
+    Lengths of columns, relative to each other, come from rows far apart: the nearest of a recording are those
+    of the same moment, and say little about how the columns matter. They are kept, as units of the columns,
+    where left-out rows gain from them by more than half log n for each. A few neighbours cannot average noise
+    away: twice as many are asked as long as left-out rows gain by it.
+    """
+    size, generator = setting.rows, torch.Generator().manual_seed(context.seed)
+    order = torch.randperm(len(vectors), generator=generator).to(vectors.device)
+    found, views, apart = [empty], [empty.scaled(vectors)], order[: PRIOR_SUBSET * APART].split(APART)
+    lots = _speaking(views[0], targets, apart)
+    if lots[0] and vectors.shape[1] > 1:
+        found.append(replace(empty, spread=empty.spread * relative_lengths(*lots, _typical(views[0]))))
+        views.append(found[1].scaled(vectors))
+    centres = order[: min(PLACES, math.ceil(len(order) / size))]
+    near = [
+        distances(points[centres], points).topk(min(2 * size, len(points)), dim=1, largest=False)[1]
+        for points in views
+    ]
+    some = evenly(min(size, len(order)), JUDGED // len(centres)).to(order.device)
+    members = [_left_out_members(lots, some) for lots in zip(*near, strict=True)]
+    losses = []
+    for k, (points, places) in enumerate(zip(views, near, strict=True)):
+        lots = _speaking(points, targets, [*places[:, :size], *apart])
+        length, ratio = choose_length(*lots, _typical(points), each=context.map)
+        found[k] = replace(found[k], length=length, ratio=ratio)
+        losses.append(_left_out_loss(found[k], points, targets, members))
+    entries = min(len(order), len(centres) * len(some)) * targets.shape[1]
+    each = entries * (losses[0] - losses[-1]) > 0.5 * math.log(entries) * vectors.shape[1]
+    state, points, loss = found[each], views[each], losses[each]
+    worth = WORTH if float(state.ratio) >= NOISY else COSTLY
+    while state.most_neighbours <= MORE * setting.neighbours // 2:
+        several = replace(state, neighbours=2 * state.neighbours)
+        less = _left_out_loss(several, points, targets, members)
+        if loss - less < worth:
+            break
+        state, loss = several, less
+    return state, points
+
+
+def _left_out_members(near: Sequence[Tensor], some: Tensor) -> tuple[Tensor, int]:
+    """Some of the rows near one as the first sees it, then all others that any sees near it."""
+    own, rest = near[0][some], torch.cat(list(near)).unique()
+    return torch.cat([own, rest[~torch.isin(rest, own)]]), len(own)
+
+
+def _left_out_loss(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> float:
+    """Mean negative log likelihood of the members' own rows, each left out."""
+    state = _held(state, points, targets, members)
+    places, cell, said = _left_out(state, torch.arange(len(points), device=points.device))
+    errors = state.targets[places] + state.centre[cell] - said.mean
+    return float((said.variance.log() + errors.square() / said.variance).mean() / 2)
+
+
+def _typical(points: Tensor) -> Tensor:
+    """The median distance between rows that differ, a scalar."""
     sample = points[evenly(len(points), 1000).to(points.device)]
     apart = distances(sample, sample)
     apart = apart[apart > 0]
-    typical = apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
-    values = [_standardised(targets[rows]) for rows in subset]
-    return choose_length([points[rows] for rows in subset], values, typical, each=context.map)
+    return apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
+
+
+def _speaking(points: Tensor, targets: Tensor, lots: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Points and standardised targets of the first lots of rows where any output varies, and of those."""
+    inputs, values = [], []
+    for rows in lots:
+        found = _standardised(targets[rows])
+        varied = found.square().sum(dim=0) > 0
+        if len(inputs) < PRIOR_SUBSET and bool(varied.any()):
+            inputs.append(points[rows])
+            values.append(found[:, varied])
+    return inputs, values
 
 
 def _standardised(targets: Tensor) -> Tensor:

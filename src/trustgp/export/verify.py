@@ -120,6 +120,12 @@ def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, 
         "novelty": RELATIVE * novelty + 2 * epsilon * root,
         "score": RELATIVE * expected.score.double() + 2 * epsilon * expected.score.double() / root + least,
     }
+    if "scale" in wanted:
+        off = 2.0 * expected.excess.double().sqrt() * centre(expected.corrected)
+        table["excess"] = off + spread(expected)
+        table["scale"] = spread(expected) / expected.scale.double().clamp_min(least)
+        corrected = expected.corrected
+        table["corrected_scale"] = spread(corrected) / corrected.scale.double().clamp_min(least)
     if "probabilities" in wanted:
         table["probabilities"] = torch.full_like(wanted["probabilities"], RELATIVE)
     exact = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in wanted.items()}

@@ -14,7 +14,6 @@ from ..data.rows import Rows
 from ..data.user_warnings import warn_user
 from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
-from ..experts.mixture import Mixture
 from ..experts.witness import WitnessPrediction
 from ..experts.witness_fit import groups_left_out
 from ..likelihoods.base import NoveltyThreshold
@@ -25,28 +24,33 @@ MOST_TOGETHER, TOGETHER = 2**16, 32 * 2**20  # held-out rows, and their bytes, a
 
 
 def calibrate(state: ModelState, report: Reporter) -> ModelState:
-    """The scale fitted to the validation rows, else to the groups, else left at the defaults; the state knows
-    what it was trained on."""
-    likelihood, training, witness = state.likelihood, state.training, state.witness
+    """The scale fitted to left-out training rows, and from there to the validation rows if there are any; the
+    state knows what it was trained on."""
+    likelihood, training, shape = state.likelihood, state.training, state.shape
     assert training is not None, "a model that is fitted knows its rows"
-    held_out, scores = None, state.held_scores
+    held_out, measures, scores, targets = None, None, state.held_scores, training.rows.targets
     if training.validation is not None:
-        ((held_out, scores),) = _answered([state], training.validation, report)
-    elif training.groups is not None:
-        said = None if witness is None else groups_left_out(witness, training.groups)
-        parts, scores = _left_out(state.mixtures, training, said)
-        held_out = CalibrationRows.cat(parts) if parts else None
-    seen = state.provenance.split[1] > 0
-    calibrations = likelihood.calibrate(held_out, state.shape, training.rows.targets, seen=seen)
+        ((held_out, measures),) = _answered([state], training.validation, report)
+    if likelihood.leaves_out:
+        left_out, familiar = _left_out(state, training)
+        calibrations = likelihood.calibrate(left_out, shape, targets, far=training.far)
+        if held_out is None:
+            held_out, scores = left_out, familiar
+        else:
+            calibrations = likelihood.recalibrate(held_out, shape, calibrations)
+    else:
+        seen = state.provenance.split[1] > 0
+        calibrations = likelihood.calibrate(held_out, shape, targets, seen=seen)
     reason = "" if held_out is None else likelihood.calibration_warning(held_out, calibrations)
     if reason:
         warn_user(reason)
+    scores = scores if measures is None else likelihood.score(measures, calibrations)
     return replace(state, calibrations=calibrations, held_scores=scores)
 
 
 def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
     """The scale, and the threshold if there is one, fitted to other rows that neither the network nor the
-    experts have seen. What only training rows can tell (see `unruled`) stays as it is."""
+    experts have seen. What only training rows can tell (see `Rare`) stays as it is."""
     return recalibrate_forms([state], rows, report)[0]
 
 
@@ -54,8 +58,9 @@ def recalibrate_forms(states: Sequence[ModelState], rows: Rows, report: Reporter
     """The same of forms of one model: features of the rows are made once for all."""
     likelihood, shape, found = states[0].likelihood, states[0].shape, []
     likelihood.check(shape.outputs, rows.targets, name="validation")
-    for state, (held_out, scores) in zip(states, _answered(states, rows, report), strict=True):
+    for state, (held_out, measures) in zip(states, _answered(states, rows, report), strict=True):
         calibrations = likelihood.recalibrate(held_out, shape, state.calibrations)
+        scores = likelihood.score(measures, calibrations)
         threshold = threshold_again(state.threshold, scores)
         found.append(replace(state, calibrations=calibrations, held_scores=scores, threshold=threshold))
     return found
@@ -71,7 +76,7 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 @torch.no_grad()
 def _answered(states: Sequence[ModelState], rows: Rows, report: Reporter) -> list[tuple[Any, Tensor]]:
     """Validation rows, chunk by chunk, by each form of a model: as the likelihood wants them, and their
-    novelty scores [n]."""
+    novelty measures [n, K]."""
     state, found = states[0], [([], []) for _ in states]
     likelihood = state.likelihood
     size = row_bytes(rows.first) + 80 * state.shape.outputs
@@ -82,22 +87,17 @@ def _answered(states: Sequence[ModelState], rows: Rows, report: Reporter) -> lis
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         inputs, targets = rows.batch(index)
         outputs, features = outputs_and_features(state, inputs)
-        for form, (held, scores) in zip(states, found, strict=True):
+        for form, (held, measures) in zip(states, found, strict=True):
             raw = predict_latent(form, inputs, outputs, features)
             held.append(likelihood.calibration_rows(outputs, raw, targets))
-            scores.append(likelihood.score(raw).cpu())
-    return [(type(held[0]).cat(held), torch.cat(scores)) for held, scores in found]
+            measures.append(likelihood.measures(raw).cpu())
+    return [(type(held[0]).cat(held), torch.cat(measures)) for held, measures in found]
 
 
-def _left_out(
-    mixtures: tuple[Mixture, ...], training: Training, said: WitnessPrediction | None
-) -> tuple[list[CalibrationRows], Tensor]:
-    """The left-out groups of all experts, with the steadied scales that predictions use, and the novelty of
-    their rows, the mean over the outputs; rows held by no expert are not among them.
-
-    `said` is what the witness says of all training rows, their groups left out; None: there is none.
-    """
-    parts = []
+def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | None, Tensor]:
+    """The left-out rows of all experts that were judged, with the steadied scales that predictions use, and
+    their novelty, the mean over the outputs; None, and none: there are none."""
+    parts, mixtures, targets = [], state.mixtures, training.rows.targets
     total = torch.zeros(len(training.rows), dtype=torch.float64)
     told = torch.zeros(len(training.rows), dtype=torch.int64)
     for mixture, solved in zip(mixtures, training.solved, strict=True):
@@ -105,16 +105,25 @@ def _left_out(
             if result.held_out is None:
                 continue
             own = result.expert.rows[: int(result.expert.own)]
-            own = own[evenly(len(own), len(result.held_out) // len(log_kappa))]  # of many some are judged
-            held = replace(result.held_out, log_kappa=log_kappa.repeat(len(own)))
-            if said is not None:
-                held = _with_witness(held, said, own, mixture.outputs, training.rows.targets)
-            parts.append(held)
-            rows, novelty = own.cpu(), held.novelty.cpu().reshape(len(own), -1)
-            total[rows] += novelty.sum(dim=1)
-            told[rows] += novelty.shape[1]
+            own = own[
+                evenly(len(own), len(result.held_out) // len(log_kappa))
+            ].cpu()  # of many some are judged
+            parts.append(
+                (own, mixture.outputs, replace(result.held_out, log_kappa=log_kappa.repeat(len(own))))
+            )
+            novelty = result.held_out.novelty.cpu().reshape(len(own), -1)
+            total[own] += novelty.sum(dim=1)
+            told[own] += novelty.shape[1]
+    if not parts:
+        return None, total[:0]
+    if state.witness is not None:
+        every = torch.arange(len(total)) if training.groups is None else training.groups
+        said = groups_left_out(state.witness, every, torch.cat([own for own, *_ in parts]).unique())
+        parts = [
+            (own, served, _with_witness(held, said, own, served, targets)) for own, served, held in parts
+        ]
     whole = told == sum(len(mixture.outputs) for mixture in mixtures)
-    return parts, total[whole] / told[whole]
+    return CalibrationRows.cat([held for *_, held in parts]), total[whole] / told[whole]
 
 
 def _with_witness(

@@ -135,7 +135,7 @@ def divide(
     def mass_of(index: Tensor) -> Tensor:
         features = features_at(tangents, rows, index, NO_COLUMNS, known)
         gram = features.gram(features)
-        return mass_between(gram, nearest[index].to(gram.device)).cpu()
+        return mass_between(gram, nearest[index].to(gram.device), len(rows)).cpu()
 
     some = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
     (bound,) = context.inline().map(mass_of, [some])

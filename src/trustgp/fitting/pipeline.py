@@ -17,6 +17,7 @@ from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
+from ..math.calibration import CalibrationRows
 from ..state.model_state import ModelState, Provenance, Training
 from ..tangents.modules import check_kind, has_output_selector
 from .budget import Times, choose_within, keep_within
@@ -137,7 +138,7 @@ def _problems(
     if not options.likelihood.common_prior:  # a common prior is found on few rows
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, residuals, data.groups, ready.blends, linear)
-    if data.groups is not None and plan.rank is not None:
+    if plan.rank is not None and options.likelihood.leaves_out:
         problems = [replace(problem, judge=find_judge(problem.tangents, rows)) for problem in problems]
     return [replace(problems[0], known=known), *problems[1:]]
 
@@ -172,4 +173,6 @@ def _assembled(
 
 def _training(data: FitRows, fitted: list[FittedMixture]) -> Training:
     partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
-    return Training(data.rows, data.groups, data.validation, partitions, solved)
+    far = [one.far for one in fitted if one.far is not None]
+    far = CalibrationRows.cat(far) if far else None
+    return Training(data.rows, data.groups, data.validation, partitions, solved, far)

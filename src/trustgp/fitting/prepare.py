@@ -214,14 +214,14 @@ def make_problems(
 
 def find_judge(tangents: TangentMap, rows: Rows) -> TangentMap:
     """What predicts rows of a light model from other trajectories: exact where that is possible."""
-    if not isinstance(tangents, SketchMap):
+    if not isinstance(tangents, SketchMap) or tangents.sketch.dim >= Sketch.dim:
         return tangents
     network, names = tangents.network, tangents.sketch.parameters
     sample, targets = rows.batch(evenly(len(rows), SAMPLE_ROWS))
     with suppress(ValueError, RuntimeError):
         LayerFactors(names).choose(network.module)
         return LayerFactors(names).bind(network, tangents.mix, sample, targets)
-    return Sketch(max(tangents.sketch.dim, Sketch.dim), names).bind(network, tangents.mix, sample, targets)
+    return Sketch(parameters=names).bind(network, tangents.mix, sample, targets)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,8 @@ def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitCon
         held = rows.some(off) if count else None
         found = FitRows(rows.some(~off), groups, held, (len(rows), count))
     generator = torch.Generator().manual_seed(options.seed)
-    if found.validation is None and labels is None and found.rows.looks_like_time_series(generator):
+    trusting = likelihood.calibrated and found.validation is None and labels is None
+    if trusting and found.rows.looks_like_time_series(generator):
         warn_user(
             "the rows look like a time series: neighbouring rows are far more alike than random ones. "
             "Without validation rows the error bar is then too small for new motions; pass `groups=` "

@@ -20,10 +20,15 @@ from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
 from ..experts.system import by_columns
+from ..likelihoods import Likelihood
+from ..math.calibration import CalibrationRows
 from ..math.evidence import FactorisationError
 from .divide import divide, expert_bytes, gate_bytes, give_back, precompute_features
+from .leave_out import clusters_left_out
 from .options import FitOptions
 from .plan import RANK, Plan
+
+JUDGED = 8  # experts, evenly spread, whose rows are left out one by one, where there are no groups
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class FittedMixture:
     partition: Partition
     solved: tuple[Solved, ...]
     lend: int  # rows from each neighbour
+    far: CalibrationRows | None  # rows as experts further away see them
 
 
 def fit_mixture(
@@ -57,7 +63,7 @@ def fit_mixture(
     ways = {"division": options.division, "patchwork": options.patchwork, "known": problem.known}
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
-    tasks = make_tasks(partition, lend, around=problem.judge is not None)
+    tasks = judged_tasks(problem, make_tasks(partition, lend), partition, options.likelihood)
     if index == 0:  # other kernels are like this one
         size = witness + kernels * held_bytes(problem, tasks, (plan.subset, options.division.components))
         size = min(size, options.budget.size or size)
@@ -71,8 +77,9 @@ def fit_mixture(
     solved = solve_tasks(problem, tasks, context, strict=options.strict, **kept)
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
+    far = clusters_left_out(problem, mixture, tasks)
     tangents.rest()  # the next kernel needs the room
-    return FittedMixture(mixture, partition, tuple(solved), lend)
+    return FittedMixture(mixture, partition, tuple(solved), lend, far)
 
 
 def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> int:
@@ -93,9 +100,9 @@ def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> in
     return total + gate_bytes(tangents, *gate, len(tasks))
 
 
-def make_tasks(partition: Partition, lend: int, *, around: bool = False) -> list[Task]:
-    """The rows of each expert: its own, its neighbours' nearest to the border, of which it takes so many
-    of each, and others around if asked."""
+def make_tasks(partition: Partition, lend: int) -> list[Task]:
+    """The rows of each expert: its own, and its neighbours' nearest to the border, of which it takes so many
+    of each."""
     centroids = partition.gate.centroids
     nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
     sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
@@ -109,13 +116,23 @@ def make_tasks(partition: Partition, lend: int, *, around: bool = False) -> list
     candidates = lent.split([sum(map(len, rows)) for rows in offered])
     own = order.cpu().split(sizes)
     parts = zip(own, candidates, offered, strict=True)  # cloned: each may travel
-    tasks = [Task(rows.clone(), others.clone(), lend * len(near)) for rows, others, near in parts]
-    if not around:
+    return [Task(rows.clone(), others.clone(), lend * len(near)) for rows, others, near in parts]
+
+
+def judged_tasks(
+    problem: Problem, tasks: list[Task], partition: Partition, likelihood: Likelihood
+) -> list[Task]:
+    """The same, and whose left-out rows are wanted: with groups all, else a few, evenly spread."""
+    if not likelihood.leaves_out:
         return tasks
-    near = [torch.cat([own[i][:0], *(own[j] for j in partition.neighbours[i])]) for i in range(len(own))]
-    room = [max(0, AROUND - len(rows)) for rows in own]
-    chosen = [rows[evenly(len(rows), most)] for rows, most in zip(near, room, strict=True)]
-    return [replace(task, around=rows) for task, rows in zip(tasks, chosen, strict=True)]
+    filled, tasks = [i for i, task in enumerate(tasks) if len(task.own)], list(tasks)
+    few = evenly(len(filled), JUDGED if problem.groups is None else len(filled)).tolist()
+    for i in (filled[k] for k in few):
+        own = tasks[i].own
+        around = torch.cat([own[:0], *(tasks[j].own for j in partition.neighbours[i])])
+        around = around[evenly(len(around), max(0, AROUND - len(own)))]
+        tasks[i] = replace(tasks[i], judged=True, around=own[:0] if problem.judge is None else around)
+    return tasks
 
 
 def solve_tasks(

@@ -25,7 +25,7 @@ from ..state.model_state import ModelState, Training
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
 from .prepare import find_blends, find_judge, make_problems, residual_of
-from .solve import make_tasks, solve_tasks
+from .solve import judged_tasks, make_tasks, solve_tasks
 
 
 def update_state(
@@ -134,14 +134,14 @@ def _solved_again(
     mixtures, partitions, solved, touched = [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
         problem = replace(problem, rank=state.provenance.rank)
-        if training.groups is not None and problem.rank is not None:
+        if problem.rank is not None and likelihood.leaves_out:
             problem = replace(problem, judge=find_judge(problem.tangents, training.rows))
         if likelihood.common_prior:
             problem = replace(problem, prior=prior_of(mixture.experts))
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
-        lend, judged = state.provenance.lend[k], problem.judge is not None
         before, after = (
-            make_tasks(part, lend, around=judged) for part in (training.partitions[k], partition)
+            judged_tasks(problem, make_tasks(part, state.provenance.lend[k]), part, likelihood)
+            for part in (training.partitions[k], partition)
         )
         same = {
             i: training.solved[k][i]

@@ -16,6 +16,7 @@ from ..math.calibration import check_share, held_out_quantile, needed_rows
 from ..tangents.base import output_mixes
 from .prediction import Prediction
 
+FALSE_ALARM = 0.01  # with which probability a familiar row is called novel, where nothing else is asked for
 PREFIX = "novelty."  # of what a file holds of scores and threshold
 Mixes = list[tuple[Tensor, Tensor]]
 """How outputs enter each kernel, and which of them its experts serve."""
@@ -39,7 +40,13 @@ class Likelihood(ABC):
     uses_witness: ClassVar[bool] = True  # whether a witness, which knows inputs and targets only, has a say
     common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio
     needs_held_out: ClassVar[bool] = False  # whether rows are split off where no validation rows are given
+    calibrated: ClassVar[bool] = True  # whether left-out rows decide how large the error bar is
     titles: ClassVar[tuple[str, ...]]  # of the calibrations, for `trustgp inspect`
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether training rows that are left out calibrate the error bar."""
+        return self.calibrated and not self.needs_held_out
 
     def settings(self) -> dict:
         """Plain values: the arguments that make this object again."""
@@ -74,10 +81,11 @@ class Likelihood(ABC):
 
     @abstractmethod
     def calibrate(
-        self, rows: Any, shape: Shape, targets: Tensor | None, *, seen: bool = False
+        self, rows: Any, shape: Shape, targets: Tensor | None, *, seen: bool = False, far: Any = None
     ) -> Calibrations:
         """What can be learnt from held-out rows, as `calibration_rows` gave them; None: the defaults. Targets
-        are those of the training rows, if they are known; `seen`: the network was trained on `rows`."""
+        are those of the training rows, if they are known; `seen`: the network was trained on `rows`; `far`
+        are rows of clusters that were left out."""
 
     @abstractmethod
     def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:
@@ -87,9 +95,13 @@ class Likelihood(ABC):
         """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""
         return ""
 
-    def score(self, raw: LatentPrediction) -> Tensor:
-        """How foreign a row is, as one number, float64, shape [n]: novelty, the mean over the outputs."""
-        return raw.novelty.mean(dim=1)
+    def measures(self, raw: LatentPrediction) -> Tensor:
+        """What tells how foreign a row is, float64, [n, K]: novelty, the mean over the outputs, [n, 1]."""
+        return raw.novelty.mean(dim=1, keepdim=True)
+
+    def score(self, measures: Tensor, calibrations: Any) -> Tensor:
+        """How foreign a row is, as one number, float64, shape [n]."""
+        return measures[:, 0]
 
     @abstractmethod
     def prediction(
@@ -98,10 +110,10 @@ class Likelihood(ABC):
         raw: LatentPrediction,
         calibrations: Any,
         valid: Tensor | None = None,
-        threshold: float | None = None,
+        familiar: FamiliarScores | None = None,
     ) -> Prediction:
         """The answer to the user: outputs [n] or [n, C] of the network, and what the experts say of them;
-        which rows are valid (None: those with finite outputs), and from which score on a row is novel."""
+        which rows are valid (None: those with finite outputs), and the scores of familiar rows."""
 
     @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
@@ -118,7 +130,7 @@ def common_fields(
     raw: LatentPrediction,
     score: Tensor | None,
     valid: Tensor | None,
-    threshold: float | None,
+    familiar: FamiliarScores | None,
 ) -> dict[str, Any]:
     """What every prediction says, by name; the score is the novelty where it is None."""
     if valid is None:
@@ -129,7 +141,8 @@ def common_fields(
         "expert": raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
         "valid": valid,
         "_score": novelty if score is None else score,
-        "_threshold": threshold,
+        "_threshold": None if familiar is None else familiar.threshold,
+        "_familiar": familiar,
     }
 
 
@@ -155,6 +168,36 @@ class NoveltyThreshold:
             raise ValueError("held-out rows have no finite score; drop those whose `valid` is False.")
         threshold = held_out_quantile(scores.double().cpu(), 1.0 - false_alarm)
         return cls(threshold, torch.tensor(false_alarm, dtype=torch.float64))
+
+    @classmethod
+    def usual(cls, scores: Tensor) -> NoveltyThreshold | None:
+        """That for 1 % of false alarms; of k < 99 held-out rows the largest score, which promises
+        1 / (k + 1). None without held-out rows."""
+        return cls.fit(scores, max(FALSE_ALARM, 1.0 / (len(scores) + 1))) if len(scores) else None
+
+
+@dataclass(frozen=True)
+class FamiliarScores:
+    """Scores of rows that are known to be familiar, and above which a row is novel."""
+
+    scores: Tensor  # of held-out rows, ascending, float64 [k]
+    threshold: float | None  # None: there is none
+
+    @classmethod
+    def of(cls, scores: Tensor, limit: NoveltyThreshold | None) -> FamiliarScores:
+        """Held-out scores [k], and the threshold that was asked for; None: the usual one."""
+        limit = limit or NoveltyThreshold.usual(scores)
+        return cls(scores.double().cpu().sort().values, None if limit is None else float(limit.threshold))
+
+    def share_below(self, score: Tensor) -> Tensor:
+        """The share of these scores that lie below each of other ones [n]; 1 for what is no number."""
+        if not len(self.scores):
+            raise ValueError(
+                "there are no held-out rows to compare with; fit with `validation=` or `groups=`, or give "
+                "`validation=` to what made the model smaller."
+            )
+        below = torch.searchsorted(self.scores.to(score.device), score.double().contiguous())
+        return torch.where(score.isnan(), 1.0, below.double() / len(self.scores))
 
 
 def novelty_tensors(scores: Tensor, limit: NoveltyThreshold | None) -> dict[str, Tensor]:

@@ -2,15 +2,16 @@ r"""Classification: targets are class numbers, outputs are logits, the loss is c
 
 The experts learn one combination u of the logits (see `Classification.blend`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
-same for all logits of a row, and the row's novelty score. It cools the probabilities,
-:math:`p = \mathrm{softmax}(z / T)` with :math:`T = \sqrt{T_0^2 + \lambda v}` (see `math.cross_entropy`).
+same for all logits of a row. It cools the probabilities, :math:`p = \mathrm{softmax}(z / T)` with
+:math:`T = \sqrt{T_0^2 + \lambda v}`, and is, with its share of the prior variance, the row's novelty
+score (see `math.cross_entropy`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from ..data.trees import moved
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math import cross_entropy
-from ..math.cross_entropy import ClassCalibrationRows, Temperature
-from .base import Likelihood, Mixes, Shape, common_fields, wide
+from ..math.cross_entropy import ClassCalibrationRows, Temperature, UsualNovelty
+from .base import FamiliarScores, Likelihood, Mixes, Shape, common_fields, wide
 from .prediction import ClassPrediction
 
+Learnt = tuple[Temperature, UsualNovelty]
 NAMED = 8  # absent classes that a warning names
 
 
@@ -36,7 +38,7 @@ class Classification(Likelihood):
     uses_witness: ClassVar[bool] = False
     common_prior: ClassVar[bool] = True
     needs_held_out: ClassVar[bool] = True
-    titles: ClassVar[tuple[str, ...]] = ("temperature",)
+    titles: ClassVar[tuple[str, ...]] = ("temperature", "usual novelty")
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, 1] are numbers of the classes of a network with C logits."""
@@ -96,39 +98,53 @@ class Classification(Likelihood):
     def calibration_rows(
         self, outputs: Tensor, raw: LatentPrediction, targets: Tensor
     ) -> ClassCalibrationRows:
-        return ClassCalibrationRows(outputs, _labels(targets, outputs), self.score(raw), raw.expert[:, 0])
+        variance, novelty = self.measures(raw).unbind(dim=1)
+        labels = _labels(targets, outputs)
+        return ClassCalibrationRows(outputs, labels, variance, raw.expert[:, 0], novelty)
 
     def calibrate(
-        self, rows: ClassCalibrationRows | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
-    ) -> tuple[Temperature]:
-        """How the latent variance cools the probabilities; the training targets do not matter here."""
+        self,
+        rows: ClassCalibrationRows | None,
+        shape: Shape,
+        targets: Tensor | None,
+        *,
+        seen: bool = False,
+        far: Any = None,
+    ) -> Learnt:
+        """How the latent variance cools the probabilities, and what is usual; the training targets do not
+        matter here."""
         experts = shape.experts[0]
         if rows is None:
-            return (Temperature.default(experts),)
+            return Temperature.default(experts), UsualNovelty.default()
         # with a kernel for each output there is no one expert that a row belongs to
-        return (cross_entropy.fit_temperature(rows, experts, seen=seen, local=len(shape.experts) == 1),)
+        local = len(shape.experts) == 1
+        return cross_entropy.fit_temperature(rows, experts, seen=seen, local=local), UsualNovelty.fit(rows)
 
-    def recalibrate(
-        self, rows: ClassCalibrationRows, shape: Shape, calibrations: tuple[Temperature]
-    ) -> tuple[Temperature]:
-        """The temperature fitted anew, to rows that the network has not seen."""
+    def recalibrate(self, rows: ClassCalibrationRows, shape: Shape, calibrations: Learnt) -> Learnt:
+        """All of it fitted anew, to rows that the network has not seen."""
         return self.calibrate(rows, shape, None)
 
-    def score(self, raw: LatentPrediction) -> Tensor:
-        """The latent variance, the mean over the logits where they have kernels of their own, shape [n]."""
-        return raw.epistemic.mean(dim=1)
+    def measures(self, raw: LatentPrediction) -> Tensor:
+        """The latent variance and its share of the prior variance, means over the logits where they have
+        kernels of their own, shape [n, 2]."""
+        return torch.stack([raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
+
+    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
+        """How many times as novel as a usual row; see `UsualNovelty`."""
+        return calibrations[1](*measures.unbind(dim=1))
 
     def prediction(
         self,
         outputs: Tensor,
         raw: LatentPrediction,
-        calibrations: tuple[Temperature],
+        calibrations: Learnt,
         valid: Tensor | None = None,
-        threshold: float | None = None,
+        familiar: FamiliarScores | None = None,
     ) -> ClassPrediction:
         """Of logits [n] or [n, C], for all of which together (B = 1) or for each the experts speak."""
-        score = self.score(raw)
-        temperature = moved(calibrations[0], lambda tensor: tensor.to(score.device))
+        measures = self.measures(raw)
+        temperature, usual = moved(calibrations, lambda tensor: tensor.to(measures.device))
+        score = self.score(measures, (temperature, usual))
         spread = raw.epistemic.to(wide(outputs.dtype))
         # one number a row serves all logits: a view, however many there are
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
@@ -138,14 +154,15 @@ class Classification(Likelihood):
             epistemic=spread,
             aleatoric=nothing,
             excess=nothing,
-            **common_fields(outputs, raw, score, valid, threshold),
-            temperature=temperature(score, raw.expert[:, 0]),
+            **common_fields(outputs, raw, score, valid, familiar),
+            temperature=temperature(measures[:, 0], raw.expert[:, 0]),
         )
 
-    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> tuple[Temperature]:
+    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Learnt:
         sizes = {"base": (), "slope": (), "slopes": (shape.experts[0],)}
         values = {name: reader.positive(f"{prefix}0.{name}", *size) for name, size in sizes.items()}
-        return (Temperature(**values),)
+        usual = [reader.positive(f"{prefix}1.{name}") for name in ("variance", "novelty")]
+        return Temperature(**values), UsualNovelty(*usual)
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor:
@@ -171,10 +188,14 @@ class Finding(Classification):
         if num_outputs > 2:
             super().warn(num_outputs - 1, targets[targets != num_outputs - 1])
 
-    def score(self, raw: LatentPrediction) -> Tensor:
-        """The latent variance over that of the prior, in [0, 1], shape [n].
+    def measures(self, raw: LatentPrediction) -> Tensor:
+        """The latent variance over that of the prior, in [0, 1], in place of the variance too, shape [n, 2].
 
         Queries that see little have small gradients, and with them a small variance: what counts is the
         share of it that the training rows leave.
         """
-        return raw.novelty.mean(dim=1)
+        return raw.novelty.mean(dim=1, keepdim=True).expand(-1, 2)
+
+    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
+        """That share itself."""
+        return measures[:, 1]

@@ -5,57 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from ..math.calibration import check_share
 from ..math.cross_entropy import two_sided
+from ..math.predictive import MOST_DF, PredictiveDistribution
 
-HALVINGS = 40  # of a stretch about one sigma long: to 1e-12
-
-
-def folded_quantile(offset: Tensor, spread: Tensor, level: float) -> Tensor:
-    r"""The width z with :math:`P(|d + \sigma \epsilon| \le z) = p` for a standard Gaussian epsilon.
-
-    .. math:: \Phi((z - d) / \sigma) - \Phi((-z - d) / \sigma) = p
-
-    It lies between :math:`d + q_1 \sigma` and :math:`d + q_2 \sigma`, the Gaussian quantiles of one side
-    and of both sides, and is found by halving that stretch. Offset d and spread sigma are not negative and of
-    one shape; the widths are float64, and infinite where the spread is.
-    """
-    d, s = offset.double(), spread.double()
-    ends = torch.tensor([2.0 * level - 1.0, level], dtype=torch.float64)
-    near, far = (torch.full_like(s, math.sqrt(2.0) * end) for end in torch.erfinv(ends).tolist())
-    ratio = torch.where(s > 0, d / s, 0.0)
-    for _ in range(HALVINGS):
-        middle = (near + far) / 2
-        held = 0.5 * (torch.erf(middle / math.sqrt(2.0)) + torch.erf((middle + 2 * ratio) / math.sqrt(2.0)))
-        near, far = torch.where(held < level, middle, near), torch.where(held < level, far, middle)
-    return d + s * far
+if TYPE_CHECKING:
+    from .base import FamiliarScores
 
 
-def folded_share(distance: Tensor, offset: Tensor, spread: Tensor) -> Tensor:
-    r"""The level :math:`P(|d + \sigma \epsilon| \le z)` whose interval just reaches a target z away.
-
-    .. math:: \tfrac12 ( \mathrm{erf}((z - d) / \sqrt2 \sigma) + \mathrm{erf}((z + d) / \sqrt2 \sigma) )
-
-    The inverse of `folded_quantile`: the interval of every level from this one on holds the target. Distance
-    z, offset d and spread sigma are not negative and of one shape; the shares in [0, 1] are float64, and 0
-    where the spread is infinite.
-    """
-    z, d, s = distance.double(), offset.double(), math.sqrt(2.0) * spread.double()
-    unit = torch.where(s > 0, s, 1.0)
-    share = 0.5 * (torch.erf((z - d) / unit) + torch.erf((z + d) / unit))
-    return torch.where(s > 0, share, (z >= d).double())
+def _shares(name: str, value: float | Tensor) -> float | Tensor:
+    """The same, if all lie strictly between 0 and 1."""
+    for end in (value.min(), value.max()) if isinstance(value, Tensor) else (value,):
+        check_share(name, float(end), 0.95)
+    return value
 
 
 def above(score: Tensor, threshold: float | None) -> Tensor:
     """Which scores are novel, bool; what is no number is."""
     if threshold is None:
         raise ValueError(
-            "there is no threshold yet; call model.threshold(false_alarm=0.01), then predict again."
+            "there is no threshold, since there are no held-out rows; call model.threshold(rows), with "
+            "familiar rows, then predict again."
         )
     return ~(score <= threshold)
 
@@ -78,11 +53,12 @@ class Prediction:
     novelty: Tensor  # epistemic over prior variance, in [0, 1], [n]: 0 on the training rows, 1 far away
     expert: Tensor  # which expert answered, shape [n], or [n, C] with separate outputs
     valid: Tensor  # False for rows with NaN or infinite inputs or outputs (their variance is infinite), [n]
-    # Second moment of errors that the training rows cannot rule out; None: left out. It is part of the
-    # variance but not of the interval: it comes from rare rows, not from all.
-    rare: Tensor | None = None
+    rare: Tensor | None = None  # second moment of what rows that are far off add; None: there are none
+    df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
+    share: float = 0.0  # of rows that are far off: what the training rows cannot rule out
     _score: Tensor | None = field(default=None, repr=False)
     _threshold: float | None = field(default=None, repr=False)
+    _familiar: FamiliarScores | None = field(default=None, repr=False)
     _corrected: Later = field(default=None, repr=False)
     _plain: Later = field(default=None, repr=False)
 
@@ -126,14 +102,29 @@ class Prediction:
     def score(self) -> Tensor:
         """How foreign a row is, as one number, the higher the more, shape [n].
 
-        In regression the novelty; in classification the latent variance of the logits.
+        In regression the novelty; in classification how many times as novel as a usual held-out row, by the
+        latent variance of the logits or by its share of the prior variance, whichever is more.
         """
         return self.novelty if self._score is None else self._score
 
     @property
     def is_novel(self) -> Tensor:
-        """Whether the score lies above the model's threshold, shape [n] bool; see `model.threshold`."""
+        """Whether the score lies above the model's threshold, shape [n] bool.
+
+        That of `model.threshold`. Before it is called, one that 1 % of the familiar rows exceed at most, or,
+        with fewer than 99 held-out rows, the largest of their scores.
+        """
         return above(self.score, self._threshold)
+
+    @property
+    def novelty_rank(self) -> Tensor:
+        """The share of familiar (held-out) rows that are less novel than this one, in [0, 1], float64 [n].
+
+        It means the same for every model and network: 0.5 is usual, 1 is more novel than all of them.
+        """
+        if self._familiar is None:
+            raise ValueError("this prediction does not come from a model with held-out rows.")
+        return torch.where(self.valid, self._familiar.share_below(self.score), 1.0)
 
     @property
     def probabilities(self) -> Tensor:
@@ -145,15 +136,44 @@ class Prediction:
         """The predicted ones, for `likelihood=Classification()` only."""
         raise AttributeError("only classifiers predict classes; fit with likelihood=Classification().")
 
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the interval about `mean` that holds the target with this probability.
+    @property
+    def scale(self) -> Tensor:
+        """Of the Student-t about its centre: the variance there is that scale squared times df / (df - 2)."""
+        spread = self.epistemic + self.aleatoric
+        return (spread if self.df is None else spread * ((self.df - 2.0) / self.df)).sqrt()
 
-        The target is Gaussian about the corrected mean. Where that lies away from `mean`, `std` times a
-        Gaussian quantile would hold too much: the half width is the quantile of |target - mean| itself.
-        """
-        check_share("level", level, 0.95)
-        spread = (self.epistemic + self.aleatoric).sqrt()
-        half = folded_quantile(self.excess.sqrt(), spread, level).to(spread.dtype)
+    @property
+    def distribution(self) -> PredictiveDistribution:
+        """Of the target; all below follows from it, and `variance` is its variance."""
+        none = torch.zeros((), dtype=torch.float64, device=self.mean.device)
+        return PredictiveDistribution(
+            mean=self.mean,
+            offset=self.excess.sqrt(),
+            scale=self.scale,
+            df=none + MOST_DF if self.df is None else self.df,
+            share=none + self.share,
+            spread=none if self.rare is None or not self.share else self.rare.double() / self.share,
+        )
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """Log density of the targets, in nats, float64; minus infinity where nothing is known."""
+        return self.distribution.log_prob(targets)
+
+    def crps(self, targets: Tensor) -> Tensor:
+        """Continuous ranked probability score, in the targets' units, float64; lower is better."""
+        return self.distribution.crps(targets)
+
+    def quantile(self, q: float | Tensor) -> Tensor:
+        """What the target stays at or below with probability q, in (0, 1)."""
+        return self.distribution.quantile(_shares("q", q)).to(self.epistemic.dtype)
+
+    def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
+        """k draws of the target, shape [k, ...]; of each entry by itself."""
+        return self.distribution.sample(k, generator).to(self.epistemic.dtype)
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the interval about `mean` that holds the target with this probability."""
+        half = self.distribution.half_width(_shares("level", level)).to(self.epistemic.dtype)
         return self.mean - half, self.mean + half
 
     @staticmethod
@@ -216,11 +236,12 @@ class ClassPrediction(Prediction):
         logits = self.mean.reshape(len(self.mean), -1)
         return (logits.squeeze(1) > 0).long() if logits.shape[1] == 1 else logits.argmax(dim=1)
 
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+    @property
+    def distribution(self) -> PredictiveDistribution:
         """Not for classes: `model.conformal(validation, level=...).sets(inputs)` gives sets of them."""
         raise TypeError(
             "a class has no interval; model.conformal(validation, level=0.95).sets(inputs) gives the classes "
-            "among which the true one is."
+            "among which the true one is, `probabilities` how likely each is."
         )
 
 
@@ -250,7 +271,7 @@ class Detections:
 
     @property
     def is_novel(self) -> Tensor:
-        """Whether the novelty lies above the model's threshold, bool, [k]; see `DetectionModel.threshold`."""
+        """Whether the novelty lies above the model's threshold, bool, [k]; see `Prediction.is_novel`."""
         return above(self.novelty, self._threshold)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:

@@ -11,20 +11,33 @@ from torch import Tensor
 
 from ..data.tensor_file import Reader
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import Calibration, CalibrationRows, fit_calibration, held_out_loss, pooled, unruled
-from .base import Likelihood, Shape, common_fields, wide
+from ..math.calibration import (
+    KNOTS,
+    Calibration,
+    CalibrationRows,
+    Rare,
+    choose_spread,
+    fit_calibration,
+    fit_growth,
+    held_out_loss,
+    initial_calibration,
+    pooled,
+)
+from .base import FamiliarScores, Likelihood, Shape, common_fields, wide
 from .prediction import Prediction
 
 NONE = torch.zeros((), dtype=torch.float64)
+ENTRIES, EACH = 4096, 256  # of left-out rows that speak, in all or of each output, whichever are more
 FEWEST_WARNED, WORSE = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
-Pair = tuple[Calibration, Calibration]  # about the network's output, and about the corrected mean
+# About the network's output, and about the corrected mean; and both as left-out training rows had them.
+Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 
 
 @dataclass(frozen=True)
 class Regression(Likelihood):
     """Targets are real numbers, one for each output of the network."""
 
-    titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected")
+    titles: ClassVar[tuple[str, ...]] = ("calibration", "... corrected", "left out", "... corrected")
 
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets can be compared with C outputs."""
@@ -46,28 +59,35 @@ class Regression(Likelihood):
         return raw.calibration_rows(residual, torch.arange(residual.shape[1]))
 
     def calibrate(
-        self, rows: CalibrationRows | None, shape: Shape, targets: Tensor | None, *, seen: bool = False
-    ) -> Pair:
-        """The scales of the distribution about the network's output, and about the corrected mean.
+        self,
+        rows: CalibrationRows | None,
+        shape: Shape,
+        targets: Tensor | None,
+        *,
+        seen: bool = False,
+        far: CalibrationRows | None = None,
+    ) -> Scales:
+        """What left-out training rows say, and of rows far away those of left-out clusters."""
+        rare = None if targets is None else Rare.of(targets)
+        found = []
+        for corrected in (False, True):
+            if rows is None or not len(rows):
+                found.append(Calibration.default(shape.outputs, shift=float(corrected), rare=rare))
+                continue
+            some = rows.at_most(max(ENTRIES, EACH * shape.outputs))
+            start = initial_calibration(some, shape.outputs, corrected=corrected, rare=rare)
+            found.append(fit_calibration(some, start))
+            if far is not None:
+                found[-1] = fit_growth(far, found[-1])
+        return found[0], found[1], found[0], found[1]
 
-        Without training targets nothing is added for what they cannot rule out.
-        """
-        outputs, rare = shape.outputs, None if targets is None else unruled(targets)
-        if rows is None:
-            own, corrected = (Calibration.default(outputs, shift=z, rare=rare) for z in (0.0, 1.0))
-        else:
-            own, corrected = (fit_calibration(rows, outputs, corrected=z, rare=rare) for z in (False, True))
-        return own, corrected
+    def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
+        """Both scales fitted to held-out rows, from where left-out training rows have taken them."""
+        spread = choose_spread(rows, calibrations[2])
+        own, corrected = (fit_calibration(rows, before, spread=spread) for before in calibrations[2:])
+        return own, corrected, *calibrations[2:]
 
-    def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Pair) -> Pair:
-        """Both scales fitted anew; rho is that of before."""
-        own, corrected = (
-            fit_calibration(rows, shape.outputs, corrected=z, rare=before.rare.cpu())
-            for z, before in zip((False, True), calibrations, strict=True)
-        )
-        return own, corrected
-
-    def calibration_warning(self, rows: CalibrationRows, calibrations: Pair) -> str:
+    def calibration_warning(self, rows: CalibrationRows, calibrations: Scales) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
         each = rows.output.unique().tolist()
         spread = torch.stack([rows.residual[rows.output == output].square().mean() for output in each])
@@ -83,26 +103,26 @@ class Regression(Likelihood):
             "which may follow each other closely in time: pass fewer of these (every eighth), and compare."
         )
 
-    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Pair:
-        own, corrected = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in (0, 1))
-        return own, corrected
+    def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Scales:
+        found = [_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in range(len(self.titles))]
+        return found[0], found[1], found[2], found[3]
 
     def prediction(
         self,
         outputs: Tensor,
         raw: LatentPrediction,
-        calibrations: Pair,
+        calibrations: Scales,
         valid: Tensor | None = None,
-        threshold: float | None = None,
+        familiar: FamiliarScores | None = None,
     ) -> Prediction:
         """About the network's output; about the corrected mean, and as the paper has it, when asked for."""
-        common = common_fields(outputs, raw, None, valid, threshold)
+        common = common_fields(outputs, raw, None, valid, familiar)
 
         def about(calibration: Calibration) -> Prediction:
             return _about(outputs, raw, calibration, common)
 
-        own, corrected = calibrations
-        later = {"_corrected": lambda: about(corrected), "_plain": lambda: about(_plain(own))}
+        own, corrected, *_ = calibrations
+        later = {"_corrected": lambda: about(corrected), "_plain": lambda: about(plain_calibration(own))}
         return replace(about(own), **later)
 
 
@@ -110,40 +130,47 @@ def _about(
     outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: dict[str, Any]
 ) -> Prediction:
     """The distribution about the network's output, or the corrected mean, as the calibration has it."""
-    c, log_level, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
-    scale = c.scale(raw.novelty, raw.log_kappa, log_level)
+    c, logs, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
+    variance = raw.epistemic + raw.noise
+    scale = c.scale(raw.novelty, raw.log_kappa, variance, *logs)
     expected, left = pooled(
-        c, scale * (raw.epistemic + raw.noise), raw.residual_mean, raw.witness_mean, raw.witness_precision,
-        c.trust,
-    )  # fmt: skip
+        c, scale * variance, raw.residual_mean, raw.witness_mean, raw.witness_precision, c.trust
+    )
     left, rest = left * scale, 1.0 - c.shift
     excess = expected.square() * (c.excess * rest * rest) if rest else torch.zeros_like(expected)
     return Prediction(
         # z = 0 leaves the network's output untouched, to the bit
         mean=outputs + _like(c.shift * expected, outputs) if c.shift else outputs,
         epistemic=_like(left * raw.epistemic, outputs),
-        aleatoric=_like(left * raw.noise, outputs),
+        # what underflows is not certain for that
+        aleatoric=_like(left * raw.noise, outputs).clamp_min(torch.finfo(wide(outputs.dtype)).tiny),
         excess=_like(excess, outputs),
         rare=_like(rare.expand_as(expected), outputs),
+        df=_like(c.df.expand_as(expected), outputs),
+        share=c.share,
         **common,
     )
 
 
-def _plain(calibration: Calibration) -> Calibration:
+def plain_calibration(calibration: Calibration) -> Calibration:
     """No fading scale, no excess: what the evidence alone says."""
     flat = Calibration.default(len(calibration.level), shift=0.0)
-    return replace(flat, fade=NONE, excess=NONE, trust=flat.rare)
+    return replace(flat, fade=NONE, excess=NONE, trust=torch.zeros_like(flat.trust))
 
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
-    values = {}
+    values, sizes = {}, {"growth": (len(KNOTS),)}
+    sizes |= dict.fromkeys(("level", "trust", "constant", "df", "spread"), (outputs,))
     for field in fields(Calibration):
-        size = (outputs,) if field.name in ("level", "trust", "rare") else ()
-        values[field.name] = reader.take(prefix + field.name, torch.float64, *size)
-    for name in ("fade", "onset", "excess", "trust", "rare"):
+        values[field.name] = reader.take(prefix + field.name, torch.float64, *sizes.get(field.name, ()))
+    for name in ("fade", "onset", "excess", "trust", "spread"):
         reader.require(values[name] >= 0, prefix + name, "must not be negative")
-    reader.require(0 < float(values["reach"]) <= 1, prefix + "reach", "must lie between 0 and 1")
-    reader.require(values["level"] > 0, prefix + "level", "must be positive")
+    for name in ("reach", "beyond", "varying"):
+        reader.require(0 < float(values[name]) <= 1, prefix + name, "must lie between 0 and 1")
+    reader.require(0 <= float(values["share"]) < 1, prefix + "share", "must lie between 0 and 1")
+    for name in ("level", "constant"):
+        reader.require(values[name] > 0, prefix + name, "must be positive")
+    reader.require(values["df"] > 2, prefix + "df", "must be more than 2")
     return Calibration(**values)
 
 

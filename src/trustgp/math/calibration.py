@@ -3,39 +3,59 @@ r"""How large the error bar must be: leave-out errors, the three numbers of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from .predictive import MOST_DF, log_density, log_unit
+from .search import least_from_zero
+
 STEADY = 20.0  # rows' worth of the experts' average in each expert's leave-one-out scale
-REACH, LEAST_REACH = 0.95, 1e-6  # the quantile of held-out novelty up to which held-out rows speak
+# The quantile of held-out novelty up to which held-out rows speak, and its bounds.
+REACH, LEAST_REACH, MOST_REACH = 0.95, 1e-6, 0.99
 SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
+# Of few held-out rows, fewer than so many, it is chosen among these by leaving out a third at a time.
+MANY, FOLDS, SPREADS = 300, 3, (0.1, 0.3, SPREAD)
+STEPS, FEW_STEPS, CLOSE = 100, 15, 1e-5  # of the search, while that is chosen, and when to stop
+MOST_ENTRIES, FEW_ENTRIES = 2**13, 2**11  # of held-out rows, and of those far away, that it looks at
+INDEPENDENT = 40  # of the latter, about
 FARTHEST = 12.0  # that any of them may go, in logarithms: a line search tries steps without measure
 # A network that meets every target exactly would otherwise claim to be certain everywhere.
 LEAST_KAPPA = 1e-6
 LARGEST = 100.0  # scale, as a logarithm, likewise
+HUGE = 1e300  # beyond, a variance is infinite
+AMONG = 0.1  # below this novelty a row is among others, and A is 0
+GROWN = 4.0  # the most that A can be
+KNOTS = (0.5, 1.0)  # of A: shares of the way from nu_1 to 1, in log nu
+LEAST_DF, FIRST_DF = 2.2, 10.0  # degrees of freedom, at least, and where fitting begins
+VARYING = 0.95  # gamma where fitting begins
 ROUNDING = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 
 
 @dataclass(frozen=True)
 class Calibration:
-    r"""The scale of the experts' variance, and what the experts and the witness say together.
+    r"""The scale of the experts' variance, what the experts and the witness say together, and the tails.
 
     The experts expect the network to be off by m, with variance
 
-    .. math:: V = (c \, \kappa^a)^{(1 - \nu^b) \min(1, \nu_0 / \nu)} (\mathrm{epistemic} + \sigma^2) :
+    .. math:: \log V = \log E + A(\nu)
+        + u \, \big( \gamma (\log c + a \log\kappa) + (1 - \gamma) \log(\sigma_0^2 / E) \big), \quad
+        E = \mathrm{epistemic} + \sigma^2, \quad u = (1 - \nu^b) \min(1, \nu_0 / \nu) :
 
-    near the data, at novelty nu = 0, what leaving-out says, far away, at 1, the evidence's own. Held-out rows
-    say nothing about rows more novel than themselves, so what is fitted to them fades beyond the novelty nu_0
-    that they reach. The witness expects it to be off by h, with precision p (0: none). Together they expect
+    near the data, at novelty nu = 0, what leaving-out says, at gamma = 0 a constant noise; far away, at 1,
+    the evidence's own, times what clusters of rows that were left out say of rows as novel. Held-out rows say
+    nothing about rows more novel than themselves, so what is fitted to them fades beyond the novelty nu_0
+    that they reach. A begins at the novelty nu_1 that single rows reach when they are left out, and is linear
+    in log nu between `KNOTS` of the way to 1. The witness expects it to be off by h, with precision p (0:
+    none). Together they expect
 
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
-    The distribution about :math:`f + z \mu` has variance :math:`L V + w (1 - z)^2 \mu^2 + \rho`, where rho is
-    what n rows cannot rule out (see `unruled`).
+    The target has a `PredictiveDistribution` about :math:`f + z \mu`, of variance L V about its centres,
+    which lie :math:`\sqrt{w} (1 - z) |\mu|` on either side.
     """
 
     fade: Tensor  # a, a scalar
@@ -46,30 +66,61 @@ class Calibration:
     shift: Tensor  # z, the share of the expected error that is added to f: 0, or 1 for the corrected mean
     weight: Tensor  # v, of the experts' residual mean, a scalar
     trust: Tensor  # t of each output, in the witness [C]
-    rare: Tensor  # rho of each output [C]
+    varying: Tensor  # gamma, the share of what varies from row to row, a scalar
+    constant: Tensor  # sigma_0^2 of each output, a constant noise [C]
+    beyond: Tensor  # nu_1, the novelty from which on A is not 0, a scalar
+    growth: Tensor  # A at the knots [K]
+    df: Tensor  # degrees of freedom of each output [C]
+    share: Tensor  # pi, of rows that are far off, a scalar; see `rare_share`
+    spread: Tensor  # W, the variance of what they are off by, of each output [C]
 
     @classmethod
-    def default(cls, num_outputs: int, *, shift: float, rare: Tensor | None = None) -> Calibration:
-        """a = b = c = w = v = t = 1; rho = 0 unless it is given."""
+    def default(cls, num_outputs: int, *, shift: float, rare: Rare | None = None) -> Calibration:
+        """a = b = c = w = v = t = gamma = 1, A = 0, Gaussian; no row is far off unless `rare` says so."""
         one = torch.ones((), dtype=torch.float64)
-        level = torch.ones(num_outputs, dtype=torch.float64)
-        rare = torch.zeros_like(level) if rare is None else rare
-        return cls(one, one, level, one, one, torch.tensor(shift, dtype=torch.float64), one, level, rare)
+        level, nothing = torch.ones(num_outputs, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+        share, spread = (nothing, torch.zeros_like(level)) if rare is None else rare
+        z, growth = torch.tensor(shift, dtype=torch.float64), torch.zeros(len(KNOTS), dtype=torch.float64)
+        tails = (MOST_DF * level, share, spread)
+        return cls(one, one, level, one, one, z, one, level, one, level, one, growth, *tails)
 
-    def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, Tensor, Tensor]:
-        """The same on a device, scalars as plain numbers, log c, and rho in a precision; made once."""
+    def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, tuple[Tensor, Tensor], Tensor]:
+        """The same on a device, scalars as plain numbers; log c and log sigma_0^2; and pi W in a precision.
+        Made once."""
         known = self.__dict__.setdefault("_folded", {})
         if (device, dtype) not in known:
             values = {field.name: getattr(self, field.name) for field in fields(self)}
             found = {k: v.to(device) if v.ndim else float(v) for k, v in values.items()}
-            cast = found["level"].log(), found["rare"].to(dtype)  # pyright: ignore
-            known[device, dtype] = Calibration(**found), *cast  # pyright: ignore
+            logs = found["level"].log(), found["constant"].log()  # pyright: ignore
+            found["growth"] = self.growth.tolist()  # pyright: ignore
+            rare = (self.share * self.spread).to(device, dtype)
+            known[device, dtype] = Calibration(**found), logs, rare  # pyright: ignore
         return known[device, dtype]
 
-    def scale(self, novelty: Tensor, log_kappa: Tensor, log_level: Tensor) -> Tensor:
-        """(c kappa^a)^((1 - nu^b) min(1, nu_0 / nu)), elementwise, from log c."""
-        strength = (1.0 - novelty**self.onset) / (novelty / self.reach).clamp_min(1.0)
-        return torch.exp((strength * (log_level + self.fade * log_kappa)).clamp(-LARGEST, LARGEST))
+    def scale(
+        self, novelty: Tensor, log_kappa: Tensor, variance: Tensor, log_level: Tensor, log_constant: Tensor
+    ) -> Tensor:
+        """V / E, elementwise, from E, log c and log sigma_0^2."""
+        near = (1.0 - novelty**self.onset) / (novelty / self.reach).clamp_min(1.0)
+        fitted = log_level + self.fade * log_kappa
+        if not isinstance(self.varying, float) or self.varying < 1.0:
+            # where nothing is known E is infinite
+            noise = log_constant - variance.clamp_max(HUGE).log()
+            fitted = self.varying * fitted + (1.0 - self.varying) * noise
+        return torch.exp((near * fitted + self.grown(novelty)).clamp(-LARGEST, LARGEST))
+
+    def grown(self, novelty: Tensor) -> Tensor | float:
+        """A(nu)."""
+        if isinstance(self.growth, list) and not any(self.growth):
+            return 0.0
+        least = math.log(min(float(self.beyond), MOST_REACH))  # without A nu_1 is 1, and its logarithm 0
+        way = 1.0 - (novelty.clamp_min(LEAST_REACH).log() / least).clamp(0.0, 1.0)
+        total, before, height = torch.zeros_like(novelty), 0.0, 0.0
+        for knot, value in zip(KNOTS, self.growth, strict=True):
+            slope = (value - height) / (knot - before)
+            total = total + slope * (way - before).clamp(0.0, knot - before)
+            before, height = knot, value
+        return total
 
 
 @dataclass(frozen=True)
@@ -80,6 +131,16 @@ class HeldOutRows:
     def cat(cls, parts: Sequence[Self]) -> Self:
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.cat([getattr(part, name).cpu() for part in parts]) for name in names})
+
+    def some(self, which: Tensor) -> Self:
+        """Those at the True places of `which`, or at these positions."""
+        return type(self)(**{name: value[which] for name, value in vars(self).items()})
+
+    def at_most(self, most: int) -> Self:
+        """So many of them, at random."""
+        if len(self) <= most:
+            return self
+        return self.some(torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:most])
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
@@ -106,42 +167,6 @@ class CalibrationRows(HeldOutRows):
         return cls(**{name: value.expand(residual.shape).flatten() for name, value in entries.items()})
 
 
-def leave_one_out(inverse: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Errors [m, C] and variances over s [m], noise included, when each row is predicted from the others.
-
-    .. math:: e_i = (Q r)_i / Q_{ii}, \qquad \mathrm{var}_i = s / Q_{ii},
-
-    where Q = (K + tau I)^-1 is `inverse` [m, m] and r `residual` [m, C].
-    """
-    diagonal = inverse.diagonal()
-    return inverse @ residual / diagonal[:, None], 1.0 / diagonal
-
-
-def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The same with whole groups, of each row [m], left out together.
-
-    .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1}
-    """
-    weights = inverse @ residual
-
-    def left(rows: Tensor) -> tuple[Tensor, Tensor]:
-        covariance = torch.linalg.inv(inverse[rows][:, rows])
-        return covariance @ weights[rows], covariance.diagonal()
-
-    return by_group(left, residual, groups)
-
-
-def by_group(
-    left: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor, groups: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What `left` says of the rows of each group, errors and variances, in the places of these rows."""
-    errors, variances = torch.empty_like(residual), torch.empty_like(residual[:, 0])
-    sizes = groups.unique(return_counts=True)[1].tolist()
-    for rows in groups.argsort(stable=True).split(sizes):
-        errors[rows], variances[rows] = left(rows)
-    return errors, variances
-
-
 def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
     r"""Leave-one-out scales pulled towards the experts' average, as if it came with `STEADY` rows.
 
@@ -160,18 +185,24 @@ def reached(novelty: Tensor) -> Tensor:
     return ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
 
 
-def unruled(targets: Tensor) -> Tensor:
-    r"""The second moment of errors that training rows with targets y [n, C] cannot rule out, rho, shape [C].
+class Rare(NamedTuple):
+    """Rows that are far off."""
 
-    .. math:: \rho = \frac{1/2}{n} \mathrm{var}(y)
+    share: Tensor  # pi, a scalar
+    spread: Tensor  # W of each output [C]
 
-    Where none of n rows was off by a full spread of the targets (a glitch of a sensor, a state that repeats
-    with another answer), the rate of such rows is still half a row in n, by Jeffreys' rule. Without it, a
-    prediction that is right to four digits n times would be certain of the fifth.
-    """
-    if len(targets) < 2:
-        return torch.zeros(targets.shape[1], dtype=torch.float64)
-    return targets.double().var(dim=0).cpu() / (2 * len(targets))
+    @classmethod
+    def of(cls, targets: Tensor) -> Rare | None:
+        r"""What training rows with targets y [n, C] cannot rule out, with pi = 1 / 2n and W = var(y).
+
+        Where none of n rows was off by a full spread of the targets (a glitch of a sensor, a state that
+        repeats with another answer), the rate of such rows is still half a row in n, by Jeffreys' rule.
+        Without it, a prediction that is right to four digits n times would be certain of the fifth.
+        """
+        if len(targets) < 2:
+            return None
+        spread = targets.double().var(dim=0).cpu()
+        return cls(torch.tensor(0.5 / len(targets), dtype=torch.float64), spread)
 
 
 def pooled(
@@ -184,11 +215,12 @@ def pooled(
 ) -> tuple[Tensor, Tensor]:
     r"""The error that experts and witness expect together, mu, and the share L of V that is left.
 
-    Both have seen the same noise, so their errors go together: precisions must not be added. This is
-    covariance intersection, the mean :math:`\omega / V + (1 - \omega) t p` of the precisions with the weights
-    :math:`\omega = 1 / (1 + g)` of the means: two equal opinions are worth one, and of two unequal ones the
-    surer prevails. Without a witness it is the experts' own word. V is the `variance` of the experts, already
-    scaled, m, h and p `shift`, `witness_mean` and `witness_precision`, t `trust`, all of the same shape.
+    Both have seen the same noise, so their errors go together: precisions must not be added. The mean is
+    weighted by precision; the precision is the mean :math:`\omega / V + (1 - \omega) t p` of the two, as
+    covariance intersection has it, with the weights :math:`\omega = 1 / (1 + g)` of the means: two equal
+    opinions are worth one, and of two unequal ones the surer prevails. Without a witness it is the experts'
+    own word. V is the `variance` of the experts, already scaled, m, h and p `shift`, `witness_mean` and
+    `witness_precision`, t `trust`, all of the same shape.
     """
     # where nothing is known V is infinite, and 0 * inf no number
     gain = (trust * witness_precision * variance).nan_to_num(0.0)
@@ -197,59 +229,117 @@ def pooled(
 
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> Tensor:
-    """Mean negative log likelihood of held-out rows as they usually are: without rho, so that no other number
-    makes up for it."""
-    level, trust = calibration.level[rows.output], calibration.trust[rows.output]
-    scaled = calibration.scale(rows.novelty, rows.log_kappa, level.log()) * (rows.epistemic + rows.noise)
+    """Mean negative log likelihood of held-out rows."""
+    c, output = calibration, rows.output
+    logs = c.level.log()[output], c.constant.log()[output]
+    variance = rows.epistemic + rows.noise
+    scaled = variance * c.scale(rows.novelty, rows.log_kappa, variance, *logs)
     said = (rows.residual_mean, rows.witness_mean, rows.witness_precision)
-    expected, left = pooled(calibration, scaled, *said, trust)
-    rest = 1.0 - calibration.shift
-    variance = scaled * left + calibration.excess * rest.square() * expected.square()
-    error = rows.residual - calibration.shift * expected
-    return 0.5 * (torch.log(2 * math.pi * variance) + error.square() / variance).mean()
+    expected, left = pooled(c, scaled, *said, c.trust[output])
+    df, rest = c.df[output], 1.0 - float(c.shift)
+    offset = (c.excess.sqrt() * rest) * expected if rest else None
+    tails = (scaled * left * (df - 2.0) / df, df, c.share, c.spread[output], log_unit(c.df)[output])
+    return -log_density(rows.residual - c.shift * expected, offset, *tails).mean()
+
+
+def initial_calibration(
+    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: Rare | None = None
+) -> Calibration:
+    """Where a fit to held-out rows begins, if nothing else is known."""
+    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
+    varying, df = torch.tensor(VARYING, dtype=torch.float64), torch.full_like(start.df, FIRST_DF)
+    return replace(start, varying=varying, df=df, constant=constant_noise(rows, num_outputs))
 
 
 def fit_calibration(
-    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: Tensor | None = None
+    rows: CalibrationRows, start: Calibration, *, spread: float = SPREAD, steps: int = STEPS
 ) -> Calibration:
-    """a, b, c, w, t (and v where it is not the same as w) by maximum likelihood on held-out rows.
+    """All but A by maximum likelihood on held-out rows.
 
-    Each logarithm is pulled towards its default with a fixed strength, which counts for little as soon as
-    there are a few hundred rows and keeps the numbers sane when there are few.
+    Each logarithm is pulled towards where it starts, by as much as if that were known with this standard
+    deviation: it counts for little as soon as there are a few hundred rows.
     """
-    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
-    reach = reached(rows.novelty)
+    start, rows = replace(start, reach=reached(rows.novelty)), rows.at_most(MOST_ENTRIES)
+    # an output that is never wrong would have all others' scales run to 0
+    rows = rows.some(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
+    if not len(rows):
+        return start
     # about the network's own output, without a witness, v^2 and w are one number
-    apart = corrected or bool((rows.witness_precision > 0).any())
+    apart = bool(start.shift) or bool((rows.witness_precision > 0).any())
 
     def at(free: Tensor) -> Calibration:
-        steps = free.clamp(-FARTHEST, FARTHEST)
-        positive = steps[:-1].exp()
-        (fade, onset, excess), (level, trust) = positive[:3], positive[3:].chunk(2)
-        weight = start.weight + steps[-1] if apart else start.weight
-        return Calibration(fade, onset, level, excess, reach, start.shift, weight, trust, start.rare)
+        free = free.clamp(-FARTHEST, FARTHEST)
+        positive = free[:-2].exp()
+        (fade, onset, excess), (level, trust, constant, df) = positive[:3], positive[3:].chunk(4)
+        return replace(
+            start,
+            fade=start.fade * fade,
+            onset=start.onset * onset,
+            excess=start.excess * excess,
+            level=start.level * level,
+            trust=start.trust * trust,
+            constant=start.constant * constant,
+            df=(LEAST_DF + (start.df - LEAST_DF) * df).clamp_max(MOST_DF),
+            varying=torch.sigmoid(torch.logit(start.varying) + free[-2]),
+            weight=start.weight + free[-1] if apart else start.weight,
+        )
 
     def penalised(free: Tensor) -> Tensor:
-        return held_out_loss(at(free), rows) + 0.5 * (free / SPREAD).square().sum() / len(rows)
+        return held_out_loss(at(free), rows) + 0.5 * (free / spread).square().sum() / len(rows)
 
-    found = least_from_zero(penalised, 2 * num_outputs + 4, max_iter=200)
+    found = least_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=CLOSE)
     return start if found is None else at(found)
 
 
-def least_from_zero(loss: Callable[[Tensor], Tensor], size: int, **options: Any) -> Tensor | None:
-    """Where a loss of `size` numbers is least, by L-BFGS from 0; None if that is worse, or no number."""
-    free = torch.zeros(size, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([free], line_search_fn="strong_wolfe", **options)
+def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
+    """How strongly to pull towards what is known: as serves rows that are left out best, a third at a time;
+    many rows need little."""
+    n = len(rows) // len(start.level)
+    fold = (torch.arange(len(rows)) // len(start.level)) * FOLDS // max(n, 1)
+    parts = [(rows.some(fold != k), rows.some(fold == k)) for k in fold.unique().tolist()]
+    if n >= MANY:
+        return SPREAD
+    if len(parts) < FOLDS:
+        return SPREADS[0]
 
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        value = loss(free)
-        value.backward()
-        return value
+    def left(spread: float) -> float:
+        found = [(fit_calibration(most, start, spread=spread, steps=FEW_STEPS), rest) for most, rest in parts]
+        return sum(len(rest) * float(held_out_loss(one, rest)) for one, rest in found)
 
-    with torch.enable_grad():
-        before = float(optimiser.step(closure).detach())
-    return free.detach() if float(loss(free).detach()) <= before else None
+    return min(SPREADS, key=left)
+
+
+def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
+    """A by maximum likelihood on rows of clusters that were left out, pulled towards 0: rows of one cluster
+    go together, and count for few."""
+    start = replace(start, beyond=start.reach.clamp(AMONG, MOST_REACH))
+    rows = rows.some(rows.novelty > start.beyond).at_most(FEW_ENTRIES)
+    if not len(rows):
+        return start
+
+    def at(free: Tensor) -> Calibration:
+        return replace(start, growth=GROWN * torch.tanh(free / GROWN))
+
+    def penalised(free: Tensor) -> Tensor:
+        return held_out_loss(at(free), rows) + 0.5 * (free / SPREAD).square().sum() / INDEPENDENT
+
+    found = least_from_zero(penalised, len(KNOTS), max_iter=STEPS, tolerance=CLOSE)
+    return start if found is None else at(found)
+
+
+def mean_by_output(rows: CalibrationRows, values: Tensor, num_outputs: int) -> Tensor:
+    """Mean of values [L] of each output, shape [C]; 0 without rows."""
+    total = torch.zeros(num_outputs, dtype=torch.float64).index_add(0, rows.output, values.double())
+    return total / torch.bincount(rows.output, minlength=num_outputs).clamp_min(1)
+
+
+def constant_noise(rows: CalibrationRows, num_outputs: int) -> Tensor:
+    """Mean squared residual of each output, shape [C]; mean E where that is 0, and 1 without rows."""
+    squared, expected = (
+        mean_by_output(rows, values, num_outputs)
+        for values in (rows.residual.square(), rows.epistemic + rows.noise)
+    )
+    return torch.where(squared > 0, squared, torch.where(expected > 0, expected, 1.0))
 
 
 def check_share(name: str, value: float, example: float) -> None:

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.trees import moved
-from .calibration import FARTHEST, HeldOutRows, least_from_zero
+from .calibration import FARTHEST, HeldOutRows
+from .search import least_from_zero
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
 # bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
@@ -94,6 +95,36 @@ class Temperature:
 
 
 @dataclass(frozen=True)
+class UsualNovelty:
+    r"""What is usual among held-out rows: the medians of the two figures that tell how foreign a row is.
+
+    .. math:: \mathrm{score} = \max( v / \mathrm{median}(v), \; \nu / \mathrm{median}(\nu) )
+
+    How many times as novel as a usual row: by the latent variance v, or by its share nu of the prior
+    variance. Each misses rows that the other tells, so one that is high is enough.
+    """
+
+    variance: Tensor  # a scalar
+    novelty: Tensor  # a scalar
+
+    @classmethod
+    def default(cls) -> UsualNovelty:
+        """Without held-out rows no variance is known to be high, unless it is infinite: the score is nu."""
+        one = torch.ones((), dtype=torch.float64)
+        return cls(torch.finfo(torch.float64).max * one, one)
+
+    @classmethod
+    def fit(cls, rows: ClassCalibrationRows) -> UsualNovelty:
+        """The medians."""
+        least = torch.finfo(torch.float64).tiny
+        return cls(*(each.double().median().clamp_min(least) for each in (rows.variance, rows.novelty)))
+
+    def __call__(self, variance: Tensor, novelty: Tensor) -> Tensor:
+        """The score of rows, float64 [n], infinite where the variance is."""
+        return torch.maximum(variance / self.variance, novelty / self.novelty)
+
+
+@dataclass(frozen=True)
 class ClassCalibrationRows(HeldOutRows):
     """Rows with known classes that the experts have not seen."""
 
@@ -101,8 +132,9 @@ class ClassCalibrationRows(HeldOutRows):
     labels: Tensor  # class numbers [n]
     variance: Tensor  # v [n], float64
     expert: Tensor  # which expert answered [n]
+    novelty: Tensor  # share of the prior variance that is left [n], float64
 
-    def some(self) -> ClassCalibrationRows:
+    def enough(self) -> ClassCalibrationRows:
         """These rows, or evenly spread ones where there are more than it takes."""
         most = max(FEWEST_ROWS, MOST_NUMBERS // self.logits.shape[1])
         return moved(self, lambda values: values[evenly(len(self), most)])
@@ -119,7 +151,7 @@ def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool,
 
     Rows on which the network was trained, `seen`, say nothing about how much too sure it is: T_0 stays 1.
     """
-    rows = rows.some()
+    rows = rows.enough()
     spread = torch.tensor([BASE_SPREAD, SLOPE_SPREAD], dtype=torch.float64)
     free = torch.tensor([0.0 if seen else 1.0, 1.0], dtype=torch.float64)
     base, slope = _fitted(rows, free, spread, lambda own: own[0] + SLOPE * own[1] * rows.variance)
@@ -146,5 +178,5 @@ def _fitted(
         fit = tempered_nll(rows, squared(factors(steps)).sqrt()).sum()
         return (fit + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-    found = least_from_zero(loss, len(free), max_iter=100, tolerance_grad=1e-10, tolerance_change=1e-14)
+    found = least_from_zero(loss, len(free), max_iter=100, tolerance=1e-14)
     return factors(torch.zeros_like(free) if found is None else found)

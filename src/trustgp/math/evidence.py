@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .search import least_from_zero
+
 # tau is searched between these multiples of the kernel's mean diagonal. Below the lower end float64
 # could no longer take the variance as a difference; above the upper end the data say nothing.
 LOWEST, HIGHEST = 1e-8, 1e2
@@ -28,8 +30,11 @@ MANY, THINNED = 512, 4  # from so many rows on, the search begins on one row in 
 TOGETHER = 2**24  # bytes of matrices that are factorised in one call
 NEAR, CLOSE, STEPS = 1.0, 0.02, 4  # first step of that search, in log tau; when to stop; parabolas at most
 # Of a stationary kernel: in multiples of the median distance, and of its diagonal.
-LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4)
-RATIOS = (1e-8, 1e-6, 1e-4, 1e-2)
+LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.8)
+RATIOS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0, 10.0)
+# Of lengths by column, as logarithms: standard deviation of the pull towards one, the most that they may be
+# from typical, the steps in which they are told; where the search for tau begins, and its steps.
+PULL, FURTHEST, TOLD, MIDDLE, SEARCH = 2.0, 3.0, 1 / 16, 1e-2, 15
 
 
 class FactorisationError(ValueError):
@@ -264,3 +269,35 @@ def choose_length(
             if loss < best:
                 best, chosen = loss, (length, ratio)
     return chosen[0] * typical, typical.new_tensor(chosen[1])
+
+
+def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor) -> Tensor:
+    r"""The length of each column over their geometric mean [d], by the evidence on all sets together.
+
+    .. math:: \sum_{\mathrm{sets}} \mathrm{profile}(l, \tau) + \tfrac12 \sum_j (\log l_j - \log l)^2 / 2^2
+        \to \min
+
+    by L-BFGS over tau, l and every l_j. A column of which the targets say nothing keeps the common length.
+    Logarithms come in steps of 1/16: what rounding changes is not told.
+    """
+    least, most = (math.log(ratio / MIDDLE) for ratio in (RATIOS[0], RATIOS[-1]))
+
+    def logs(free: Tensor) -> Tensor:
+        return (free[1] + free[2:]).clamp(-FURTHEST, FURTHEST)
+
+    def loss(free: Tensor) -> Tensor:
+        free = free.to(typical)
+        lengths, tau = typical * logs(free).exp(), MIDDLE * free[0].clamp(least, most).exp()
+        total = (free[2:] / PULL).square().sum() / 2
+        for rows, values in zip(inputs, targets, strict=True):
+            scaled = rows / lengths
+            gram = distances(scaled, scaled).square().mul(-0.5).exp()
+            factor = torch.linalg.cholesky_ex(gram + tau * torch.eye(len(gram)).to(gram)).L
+            total = total + profile_loss(factor, values)
+        return total.cpu()
+
+    found = least_from_zero(loss, 2 + inputs[0].shape[1], max_iter=SEARCH, tolerance=1e-7)
+    if found is None:
+        return torch.ones_like(inputs[0][0])
+    apart = logs(found)
+    return ((apart - apart.mean()) / TOLD).round().mul(TOLD).exp().to(typical)

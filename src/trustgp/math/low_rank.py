@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data.chunking import byte_chunks
-from .calibration import by_group
 from .evidence import FactorisationError, factorise, least_on_grid, log_bounds
+from .leave_out import by_group
 
 # Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
 SELECTION_NOISE = 1e-4
@@ -50,6 +50,12 @@ class LowRank:
         """(K + tau I)^-1 r, shape [m, B]."""
         weights = self.weights(tau, residual)
         return (residual - torch.cat([part @ weights for part in _parts(self.phi, weights)])) / tau
+
+    def leave_out(self, tau: Tensor, residual: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Rows predicted from the others, or, with groups [m], from those of other groups."""
+        if groups is None:
+            return self.leave_one_out(tau, residual)
+        return self.leave_groups_out(tau, residual, groups)
 
     def leave_one_out(self, tau: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         r"""Errors [m, B], and variances over s with the noise [m], of rows predicted from the others.
@@ -194,12 +200,26 @@ def principal_components(gram: Tensor, components: int) -> tuple[Tensor, Tensor]
     return coefficients, column_mean @ coefficients
 
 
-def mass_between(gram: Tensor, labels: Tensor) -> Tensor:
-    r"""Share of the squared kernel mass K [n, n] between experts, given by row [n]: the paper's bound.
+def squared_masses(gram: Tensor, labels: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    r"""Squared kernel of n rows between experts, and of all pairs, each estimated without bias from m rows.
+
+    .. math:: w B, \quad w O + D n / m, \quad w = \frac{n (n - 1)}{m (m - 1)}
+
+    with B the squared kernel between experts, O that of all pairs of two rows, D that of the diagonal: a
+    pair is drawn less often than a row. With m = n both are exact. The gram is [m, m], of rows drawn at
+    random, the labels are the expert of each, [m].
+    """
+    m, squared = len(gram), gram.square()
+    diagonal = squared.diagonal().sum()
+    between = (squared * (labels[:, None] != labels[None, :])).sum()
+    weight = n * (n - 1) / (m * (m - 1)) if m > 1 else 0.0
+    return weight * between, weight * (squared.sum() - diagonal) + diagonal * n / m
+
+
+def mass_between(gram: Tensor, labels: Tensor, n: int) -> Tensor:
+    r"""Share of the squared kernel mass of n rows between experts: the paper's bound, from m of the rows.
 
     .. math:: \|K - \mathrm{blockdiag}(K)\|_F^2 / \|K\|_F^2 \in [0, 1]
     """
-    squared = gram.square()
-    within = labels[:, None] == labels[None, :]
-    total = squared.sum()
-    return torch.where(total > 0, (squared * ~within).sum() / total, torch.zeros_like(total))
+    between, total = squared_masses(gram, labels, n)
+    return torch.where(total > 0, between / total, torch.zeros_like(total))

@@ -12,7 +12,6 @@ from .gaussian import (
     gaussian_crps,
     gaussian_nll,
     interval_coverage,
-    interval_width,
     mse,
     rms_calibration_error,
     sharpness,
@@ -22,7 +21,7 @@ from .ranking import auroc, fpr95, selective_risk
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     "gaussian_nll", "gaussian_crps", "squared_error", "mse", "interval_coverage", "coverage",
-    "interval_width", "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
+    "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
     "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
     "selective_risk", "auroc", "fpr95",  # of one number a row

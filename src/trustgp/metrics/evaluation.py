@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -24,6 +24,8 @@ class RegressionScores:
     """Of one output, or of all; those of foreign rows are None where there are no such rows."""
 
     nll: float = score_field("NLL", "low")  # mean negative log likelihood, in nats
+    # The same of a Gaussian with the same mean and variance, for comparison with methods that have no other.
+    gaussian_nll: float = score_field("NLL, as a Gaussian", "low")
     crps: float = score_field("CRPS", "low")  # mean continuous ranked probability score
     rmse: float = score_field("RMSE", "low")
     mse: float = score_field("MSE", "low")  # mean squared error
@@ -80,15 +82,16 @@ class Evaluation(ScoreReport, RegressionScores):
         """
         mean, variance = known(prediction)
         targets = targets.to(mean.device)
-        around, excess = parts(prediction)
-        levels, observed = gaussian.coverage_curve(mean, around, targets, excess=excess)
+        told = finite(prediction)
+        levels, observed = gaussian.coverage_curve(told, targets)
         areas, curves = risk_curves(variance, gaussian.squared_error(mean, targets))
         values = {
             **_fit_to_targets(prediction, targets),
             "calibration_error": gaussian.calibration_error(levels, observed),
             "rms_calibration_error": gaussian.rms_calibration_error(levels, observed),
-            "crps": gaussian.gaussian_crps(mean, variance, targets).mean(0),
-            "sharpness": gaussian.interval_width(around, excess=excess).mean(0),
+            "gaussian_nll": gaussian.gaussian_nll(mean, variance, targets).mean(0),
+            "crps": told.crps(targets).mean(0),
+            "sharpness": 2 * told.distribution.half_width(0.95).mean(0),
             **areas,
             **({} if ood is None else _foreign_scores(variance, ood, ood_targets)),
         }
@@ -148,22 +151,24 @@ def known(prediction: Prediction) -> tuple[Tensor, Tensor]:
     return mean, torch.where(finite, variance, torch.inf)
 
 
-def parts(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    """What an interval is made of, each [n, C]: variance about the corrected mean, and excess. The first is
-    infinite, and the second 0, where mean or variance is not a finite number."""
+def finite(prediction: Prediction) -> Prediction:
+    """The same as [n, C], with an infinite variance where mean or variance is not a finite number."""
     lost = torch.isinf(known(prediction)[1])
-    around = as_matrix(prediction.epistemic) + as_matrix(prediction.aleatoric)
-    return torch.where(lost, torch.inf, around), torch.where(lost, 0.0, as_matrix(prediction.excess))
+    names = ("mean", "epistemic", "aleatoric", "excess", "rare", "df")
+    values = {k: as_matrix(v) for k in names if (v := getattr(prediction, k)) is not None}
+    values["epistemic"] = torch.where(lost, torch.inf, values["epistemic"])
+    values["excess"] = torch.where(lost, 0.0, values["excess"])
+    return replace(prediction, **values)
 
 
 def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
     """Scores of each output, shape [C]."""
     level = torch.tensor([0.95], dtype=torch.float64)
-    (mean, variance), (around, excess) = known(prediction), parts(prediction)
+    told = finite(prediction)
     return {
-        "nll": gaussian.gaussian_nll(mean, variance, targets).mean(0),
-        "mse": gaussian.squared_error(mean, targets).mean(0),
-        "coverage": gaussian.coverage_curve(mean, around, targets, excess=excess, levels=level)[1][0],
+        "nll": -told.log_prob(targets).mean(0),
+        "mse": gaussian.squared_error(told.mean, targets).mean(0),
+        "coverage": gaussian.coverage_curve(told, targets, levels=level)[1][0],
     }
 
 

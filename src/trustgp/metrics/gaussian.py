@@ -1,4 +1,4 @@
-"""How good is an error bar about a number? Scores of Gaussian predictions against targets.
+"""How good is an error bar about a number? Scores of predictions against targets.
 
 Mean, positive variance and target are of one shape, [n] or [n, C].
 """
@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..likelihoods.prediction import Prediction, folded_quantile, folded_share
+from ..likelihoods.prediction import Prediction
 from ..math.calibration import check_share
 from .ranking import same_shape
 
@@ -65,61 +65,35 @@ def coverage(prediction: Prediction, target: Tensor, *, level: float = 0.95) -> 
     return interval_coverage(*prediction.interval(level), target)
 
 
-def interval_width(variance: Tensor, *, excess: Tensor | None = None, level: float = 0.95) -> Tensor:
-    """Width of the interval about the mean that holds a Gaussian target at `level`, elementwise, float64.
-
-    Args:
-        variance: Of the Gaussian, about its own centre.
-        excess: Squared distance of the mean from that centre, the same shape; None: it is the centre.
-        level: Of the interval, in (0, 1).
-    """
-    check_share("level", level, 0.95)
-    if excess is not None:
-        same_shape(variance=variance, excess=excess)
-        return 2 * folded_quantile(excess.sqrt(), variance.sqrt(), level)
-    half = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
-    return 2 * half * variance.double().sqrt()
-
-
 def sharpness(prediction: Prediction, *, level: float = 0.95) -> Tensor:
     """Mean width of the interval of `level`, a float64 scalar: of two honest bars, the smaller."""
-    variance = prediction.epistemic + prediction.aleatoric
-    return interval_width(variance, excess=prediction.excess, level=level).mean()
+    check_share("level", level, 0.95)
+    return 2 * prediction.distribution.half_width(level).mean()
 
 
 def coverage_curve(
-    mean: Tensor,
-    variance: Tensor,
-    target: Tensor,
-    *,
-    excess: Tensor | None = None,
-    levels: Tensor | None = None,
+    prediction: Prediction, target: Tensor, *, levels: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     r"""Share of targets inside the interval about the mean, for each level and output.
 
     .. math:: \text{observed}(p) = \tfrac1n \#\{ i : P(|Y_i - \mu_i| \le |y_i - \mu_i|) \le p \}
 
-    where Y is Gaussian; without an excess, :math:`|y_i - \mu_i| \le \sqrt{v_i} \, \Phi^{-1}((1 + p) / 2)`.
-
     Args:
-        mean, target: Shape [n] or [n, C].
-        variance: Of the Gaussian, about its own centre.
-        excess: Squared distance of the mean from that centre, the same shape; None: it is the centre.
+        prediction: Of n rows, and C outputs.
+        target: Shape [n] or [n, C].
         levels: p, in [0, 1], shape [L]; None: 100 of them, evenly from 0 to 1.
 
     Returns:
         The levels [L], and what was observed, shape [L] or [L, C]; float64. A row without a finite mean is
         in no interval, not even in that of level 1.
     """
-    excess = torch.zeros_like(variance) if excess is None else excess
-    same_shape(mean=mean, variance=variance, target=target, excess=excess)
-    _positive(variance + excess)
+    mean = prediction.mean
+    same_shape(mean=mean, target=target)
     levels = torch.arange(NUM_LEVELS).double() / (NUM_LEVELS - 1) if levels is None else levels
     levels = levels.to(mean.device, torch.float64)
     if not bool(((levels >= 0) & (levels <= 1)).all()):
         raise ValueError(f"levels lie in [{float(levels.min())}, {float(levels.max())}]; they are shares.")
-    distance = (target.double() - mean.double()).abs()
-    reached = folded_share(distance, excess.double().sqrt(), variance.double().sqrt())
+    reached = prediction.distribution.within((target.double() - mean.double()).abs())
     reached = torch.where(torch.isfinite(mean), reached, torch.nan)
     # NaN is reached by no level
     ordered = [column[~column.isnan()].sort().values for column in reached.reshape(len(mean), -1).T]

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
-from ..metrics import interval_width
-from ..metrics.evaluation import Evaluation, known, parts
+from ..metrics.evaluation import Evaluation, finite, known
 from .basic import draw_histograms
 from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, numbers
 
@@ -82,12 +81,12 @@ def draw_parity(
     along the targets. Without an output it is the first.
     """
     output = output or next(iter(evaluation.outputs))
-    every = (evaluation.targets, *known(evaluation.prediction), *parts(evaluation.prediction))
-    target, mean, variance, around, excess = (_of_output(evaluation, v, output).detach().cpu() for v in every)
-    rows = torch.isfinite(mean) & torch.isfinite(variance)
+    told = finite(evaluation.prediction)
+    every = (evaluation.targets, told.mean, told.distribution.half_width(0.95))
+    target, mean, width = (_of_output(evaluation, v, output).detach().cpu() for v in every)
+    rows = torch.isfinite(mean) & torch.isfinite(width)
     chosen = target[rows].argsort(stable=True)[evenly(int(rows.sum()), most)]
-    truth, centre, around, excess = (values[rows][chosen] for values in (target, mean, around, excess))
-    half = interval_width(around, excess=excess) / 2
+    truth, centre, half = (values[rows][chosen] for values in (target, mean, width))
     missed = (truth.double() - centre.double()).abs() > half
     style: dict[str, Any] = {"fmt": "o", "markersize": 2.5, "elinewidth": 0.7, "alpha": 0.5}
     for some, shade, name in ((~missed, colour, label), (missed, RED, "")):

@@ -24,6 +24,7 @@ from ..math.calibration import check_share, held_out_quantile, merge_groups, nee
 from ..tangents.network import as_matrix
 from .model_state import FittedModel, ModelState
 
+LEAST_LEVEL = 1e-12  # of an interval; nearer to 1 than this all targets are in it
 ENOUGH = 20  # times the rows that a limit takes at least: what a group of experts can expect
 
 
@@ -44,13 +45,18 @@ class _Conformal:
 
 
 class ConformalIntervals(_Conformal):
-    r"""Intervals :math:`f \pm q_g \sigma(x)`, for each output. Made by `UncertaintyModel.conformal`."""
+    r"""Intervals of the level q_g that held :math:`y` on validation rows as often as was asked for, for each
+    output: the same distribution as `Prediction.interval`. Made by `UncertaintyModel.conformal`."""
 
     def interval(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Lower and upper ends, each the shape of the network's output; infinite where nothing is known."""
         p, limit = self._answer(inputs)
-        half = (limit * as_matrix(p.std).double()).nan_to_num(nan=torch.inf, posinf=torch.inf)
-        half = torch.where(p.valid[:, None], half, torch.inf).reshape(p.mean.shape).to(p.mean.dtype)
+        limit = limit.reshape(p.mean.shape)
+        inside = limit.clamp(min=LEAST_LEVEL, max=1.0 - LEAST_LEVEL)
+        half = torch.where(limit < 1.0 - LEAST_LEVEL, p.distribution.half_width(inside), torch.inf)
+        half = (
+            torch.where(as_matrix(p.valid), as_matrix(half), torch.inf).reshape(limit.shape).to(p.mean.dtype)
+        )
         mean = torch.where(torch.isfinite(p.mean), p.mean, 0.0)
         return mean - half, mean + half
 
@@ -114,8 +120,9 @@ def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, 
     if isinstance(p, ClassPrediction):
         return p, class_scores(p).gather(1, targets.long()).squeeze(1).cpu()
     off = (targets.double() - as_matrix(p.mean).double()).abs()
+    level = as_matrix(p.distribution.within(off.reshape(p.mean.shape)))
     # what is not known is in every interval
-    return p, torch.where(p.valid[:, None], off / as_matrix(p.std).double(), 0.0).cpu()
+    return p, torch.where(p.valid[:, None], level, 0.0).cpu()
 
 
 def _groups(state: ModelState, rows: int, needed: int) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Self
 
@@ -20,8 +21,9 @@ from ..experts.gate import Partition
 from ..experts.mixture import LatentPrediction, Mixture
 from ..experts.witness import Witness, WitnessState
 from ..likelihoods import Calibrations, Likelihood, Shape
-from ..likelihoods.base import NoveltyThreshold
+from ..likelihoods.base import FamiliarScores, NoveltyThreshold
 from ..likelihoods.prediction import Prediction
+from ..math.calibration import CalibrationRows
 from ..tangents.base import Features, TangentMap, Tangents
 from ..tangents.network import as_matrix, call
 
@@ -64,13 +66,14 @@ class SharedForward:
 
 @dataclass(frozen=True)
 class Training:
-    """What `update` needs beside the model: the rows, and the experts' left-out groups."""
+    """What `update` needs beside the model: the rows, and the experts' left-out rows."""
 
     rows: Rows
     groups: Tensor | None
     validation: Rows | None
     partitions: tuple[Partition, ...]
     solved: tuple[tuple[Solved, ...], ...]
+    far: CalibrationRows | None = None  # rows of left-out clusters
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,11 @@ class ModelState:
     threshold: NoveltyThreshold | None = None  # of the novelty score; None: none was fitted
     # runs the network once for outputs and features, where that can be
     forward: SharedForward = field(default_factory=SharedForward, repr=False)
+
+    @cached_property
+    def familiar(self) -> FamiliarScores:
+        """The held-out scores, with the threshold, or the usual one where none was fitted."""
+        return FamiliarScores.of(self.held_scores, self.threshold)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -204,8 +212,7 @@ def _told(state: ModelState, inputs: Inputs, outputs: Tensor, features: Features
             outputs = outputs.clone()
             outputs[good] = call(state.network, take(inputs, good.nonzero().flatten()))
         raw, known = _known(state, inputs, outputs, good)
-    limit = None if state.threshold is None else float(state.threshold.threshold)
-    return state.likelihood.prediction(outputs, raw, state.calibrations, known, limit)
+    return state.likelihood.prediction(outputs, raw, state.calibrations, known, state.familiar)
 
 
 def _all_finite(values: Any) -> bool:

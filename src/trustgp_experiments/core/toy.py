@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trustgp import plots
-from trustgp.api import fit
+from trustgp.api import PAPER, fit
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
 from trustgp.model import UncertaintyModel
@@ -20,9 +20,7 @@ WIDTH = 200
 # trained on all rows at once; of a full run, and of a quick one
 NETWORK = mlp_recipe([1, WIDTH, 1], activation=nn.Tanh, epochs=1500, batch_size=10_000, learning_rate=0.03)
 NETWORKS = NETWORK, replace(NETWORK, epochs=300)
-# Seven experts share 200 rows, about 29 each: a tenth of that would be three rows, so a neighbour may
-# lend as many as an expert has.
-PATCHWORK = Patchwork(neighbours=2, fraction=1.0)
+PATCHWORK: Patchwork = PAPER["patchwork"]
 INDEPENDENT = Patchwork(neighbours=0)
 
 

@@ -1,4 +1,4 @@
-r"""trustgp itself among its peers: one fit and three ways to read it; and parts of it on their own.
+r"""trustgp itself among its peers: one fit and two ways to read it; and parts of it on their own.
 
 These are one GP on some rows, without experts; the witness, without any network; and `LandmarkGP`, a sparse
 GP with the tangent kernel, on landmarks, over all rows. That is the deterministic training conditional. With
@@ -12,14 +12,13 @@ the prior's part outside the landmarks' span, which no row can reduce, and what 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from trustgp.api import fit
+from trustgp.api import fit, paper
 from trustgp.data.chunking import chunks
 from trustgp.data.rows import Rows, read_rows
 from trustgp.data.trees import Inputs, as_inputs, to_device
@@ -42,16 +41,15 @@ from trustgp.tangents.base import Features, TangentMap
 from ..training.train import answer
 
 Device = str | torch.device
-READINGS = ("own", "corrected", "plain")
+READINGS = ("own", "corrected")
 EXACT = {"budget": "none", "progress": False}  # options of `fit`
 
 
 @dataclass(frozen=True)
 class TrustGP:
-    """A fitted model, read in one of three ways. Made by `fit` or `fit_paper`.
+    """A fitted model, read in one of two ways. Made by `fit` or `fit_paper`.
 
-    "own": about the network's output; "corrected": about the corrected mean; "plain": about the network's
-    output with the variance of the evidence alone.
+    "own": about the network's output; "corrected": about the corrected mean.
     """
 
     model: UncertaintyModel
@@ -68,15 +66,9 @@ class TrustGP:
 
     @classmethod
     def fit_paper(cls, network: nn.Module, train: Any, **options: Any) -> TrustGP:
-        """The paper's form: a kernel, a gate and experts for each output, the evidence's variance alone.
-
-        There is no witness, and no validation rows are taken. It says nothing about time series: the plain
-        variance does not come from leaving rows out.
-        """
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="the rows look like a time series")
-            model = fit(network, train, outputs="separate", witness=None, **{**EXACT, **options})
-        return cls(model, "plain")
+        """The paper's form, `trustgp.paper`, without validation rows. Its kernel is exact where it is cheap:
+        pruned, it is far too sure on rows unlike the training rows."""
+        return cls(paper(network, train, **{"pruning": None, "progress": False, **options}))
 
     @property
     def corrected(self) -> TrustGP:

@@ -27,8 +27,9 @@ def test_the_own_and_the_corrected_reading_come_from_one_fit(case, toy):
 def test_the_papers_form_has_separate_outputs_and_the_plain_variance(case, toy):
     new = toy(9, 6)[0]
     fitted = TrustGP.fit_paper(case.network, rows_of(case), num_experts=3)
-    options = {"outputs": "separate", "witness": None, "budget": "none"}
-    expected = trustgp.fit(case.network, rows_of(case), num_experts=3, progress=False, **options).predict(new)
+    expected = trustgp.paper(
+        case.network, rows_of(case), pruning=None, num_experts=3, progress=False
+    ).predict(new)
     assert torch.equal(fitted.predict(new).variance, expected.plain.variance)
     assert not fitted.predict(new).excess.any()
     assert len(fitted.model.mixtures) == 2
@@ -42,7 +43,7 @@ def test_the_papers_form_says_nothing_about_time_series(make_mlp):
         trustgp.fit(make_mlp(), rows, num_experts=2, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert TrustGP.fit_paper(make_mlp(), rows, num_experts=2).reading == "plain"
+        assert TrustGP.fit_paper(make_mlp(), rows, num_experts=2).reading == "own"
 
 
 def test_an_unknown_reading_is_refused(fitted):

@@ -1,44 +1,19 @@
 """The bound study, small: on generated rows and the simulated arm, as on a machine without data."""
 
 import sys
-from itertools import combinations
 
 import pytest
 import torch
 
 from trustgp.experts.gate import Division
-from trustgp.math.low_rank import mass_between
 from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.bound import study as bound_shares
-from trustgp_experiments.studies.bound.study import between_share, centred, shares_of, squared_masses
+from trustgp_experiments.studies.bound.study import centred, shares_of
 
 
 def kernel(n, generator, *, mean=0.0):
     features = torch.randn(n, 4, generator=generator, dtype=torch.float64) + mean
     return features, features @ features.T
-
-
-def test_with_all_rows_the_share_is_the_papers_bound(generator):
-    _, gram = kernel(20, generator)
-    labels = torch.arange(20) % 3
-    by_hand = sum(float(gram[i, j]) ** 2 for i in range(20) for j in range(20) if labels[i] != labels[j])
-    assert between_share(gram, labels, 20) == pytest.approx(by_hand / float(gram.square().sum()), rel=1e-10)
-    assert between_share(gram, labels, 20) == pytest.approx(float(mass_between(gram, labels)), rel=1e-10)
-
-
-def test_estimates_from_some_rows_are_right_on_average(generator):
-    _, gram = kernel(8, generator, mean=1.0)
-    labels = torch.arange(8) % 3
-    exact = torch.stack(squared_masses(gram, labels, 8))
-    drawn = [torch.tensor(subset) for subset in combinations(range(8), 4)]
-    estimates = [torch.stack(squared_masses(gram[rows][:, rows], labels[rows], 8)) for rows in drawn]
-    torch.testing.assert_close(torch.stack(estimates).mean(0), exact, rtol=1e-10, atol=0)
-
-
-def test_one_expert_keeps_all_and_the_share_lies_between_zero_and_one(generator):
-    _, gram = kernel(30, generator)
-    assert between_share(gram, torch.zeros(30), 30) == 0
-    assert 0 < between_share(gram, torch.arange(30), 30) < 1
 
 
 def test_the_centred_kernel_is_that_of_features_less_their_mean(generator):
@@ -69,7 +44,7 @@ def test_a_random_division_leaves_more_between_experts(shares):
 
 def test_a_random_division_has_experts_of_the_same_sizes(case, monkeypatch):
     seen = []
-    monkeypatch.setattr(bound_shares, "between_share", lambda gram, labels, n: seen.append(labels) or 0.0)
+    monkeypatch.setattr(bound_shares, "mass_between", lambda gram, labels, n: seen.append(labels) or 0.0)
     shares_of(case.network, (case.inputs, case.targets), (5,), (3,), seed=0, progress=False)
     ours, random = seen[:2]
     assert torch.equal(ours.bincount(), random.bincount())

@@ -255,6 +255,7 @@ class GraphWitness(nn.Module):
         labels = distances(points, state.centroids).argmin(dim=1)
         first = self.size * labels[:, None]
         apart = (points[:, None] - self.points[first + self.places]).square().sum(dim=2)
+        apart = apart.sqrt() + state.order
         near = apart.topk(self.neighbours, dim=1, largest=False)[1] + first
         mean, novelty = self.solved(points, near)
         variance = torch.maximum(state.level[labels] * (novelty + state.ratio), state.floor)

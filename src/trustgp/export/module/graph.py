@@ -210,7 +210,7 @@ class Graph(nn.Module):
         self.witness = None if model.witness is None else GraphWitness(model.witness)
         self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
         _ = model.predict(example).corrected  # what is made once is made now, and not while it is traced
-        self.threshold = None if model.alarm is None else float(model.alarm.threshold)
+        self.familiar = None if model.alarm is None else model.state.familiar
 
     @torch.no_grad()
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
@@ -228,14 +228,18 @@ class Graph(nn.Module):
         valid = sum(zeros[1:], zeros[0]) == 0
         known = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in UNKNOWN.items()}
         raw = replace(raw, **known)
-        found = self.likelihood.prediction(outputs, raw, self.calibrations, valid, self.threshold)
-        return answers_of(found, self.threshold is not None)
+        found = self.likelihood.prediction(outputs, raw, self.calibrations, valid, self.familiar)
+        return answers_of(found, self.familiar is not None)
 
 
 def answers_of(found: Prediction, alarm: bool) -> dict[str, Tensor]:
     """A prediction as a dict of all answers there are, in their order."""
     answers = {"mean": found.mean, "variance": found.variance}
     answers |= {"corrected": found.corrected.mean, "corrected_variance": found.corrected.variance}
+    corrected = found.corrected
+    if found.df is not None and corrected.df is not None:  # what `Prediction.distribution` is made of
+        answers |= {"scale": found.scale, "df": found.df, "excess": found.excess}
+        answers |= {"corrected_scale": corrected.scale, "corrected_df": corrected.df}
     names = ["novelty", "expert", "valid", "score", *(["is_novel"] if alarm else [])]
     names += ["probabilities"] if isinstance(found, ClassPrediction) else []
     return answers | {name: getattr(found, name) for name in names}

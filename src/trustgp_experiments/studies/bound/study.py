@@ -17,6 +17,7 @@ from trustgp.experts.neighbours import Patchwork
 from trustgp.fitting.divide import divide
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.prepare import prepare_network
+from trustgp.math.low_rank import mass_between
 
 from ...core.arm import arm_recipe, arm_rows
 from ...core.grid import Grid, Place
@@ -113,36 +114,14 @@ def shares_of(
             partition, bound = divide(tangents, read, count, context, **options)
             ours = partition.nearest
             random = ours[torch.randperm(len(ours), generator=generator)]
-            labels = {"ours": ours[sample], "random": random[sample]}
+            labels = {"ours": ours, "random": random}
+            labels = {kind: own[sample].to(gram.device) for kind, own in labels.items()}
             entry: dict[str, Any] = {"components": q, "asked": count, "experts": partition.gate.num_experts}
             for name, kernel in kernels.items():
-                entry[name] = {kind: between_share(kernel, own, len(read)) for kind, own in labels.items()}
+                shares = {kind: mass_between(kernel, own, len(read)) for kind, own in labels.items()}
+                entry[name] = {kind: float(share) for kind, share in shares.items()}
             found.append({**entry, "reported": float(bound)})
     return found
-
-
-def between_share(gram: Tensor, labels: Tensor, n: int) -> float:
-    """Share of the squared kernel of n rows between experts, from some of the rows: see `squared_masses`."""
-    between, total = squared_masses(gram, labels, n)
-    return float(between / total)
-
-
-def squared_masses(gram: Tensor, labels: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    r"""Squared kernel of n rows between experts, and of all pairs, each estimated without bias from m rows.
-
-    .. math:: w B, \quad w O + D n / m, \quad w = \frac{n (n - 1)}{m (m - 1)}
-
-    with B the squared kernel between experts, O that of all pairs of two rows, D that of the diagonal: a
-    pair is drawn less often than a row. With m = n both are exact, and their ratio is
-    `trustgp.math.low_rank.mass_between`. The gram is [m, m], of rows drawn at random, the labels are the
-    expert of each, [m].
-    """
-    m, labels = len(gram), labels.to(gram.device)
-    squared = gram.square()
-    diagonal = squared.diagonal().sum()
-    between = squared[labels[:, None] != labels[None, :]].sum()
-    weight = n * (n - 1) / (m * (m - 1)) if m > 1 else 0.0
-    return weight * between, weight * (squared.sum() - diagonal) + diagonal * n / m
 
 
 def centred(gram: Tensor) -> Tensor:

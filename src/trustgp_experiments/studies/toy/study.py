@@ -25,14 +25,16 @@ MEAN, LARGEST = "mean_jump", "largest_jump"
 VARIANTS: dict[str, dict[str, Any]] = {
     "independent": {"patchwork": toy.INDEPENDENT},
     "patchwork": {"patchwork": toy.PATCHWORK},
+    "tenth": {"patchwork": Patchwork(neighbours=4, fraction=0.1)},
     "default": {"patchwork": Patchwork()},
     "witness": {"patchwork": Patchwork(), "witness": Witness()},
 }
 NAMES = {
     "independent": "independent experts",
     "patchwork": "2 neighbours x 100 % (paper)",
-    "default": "4 neighbours x 10 %",
-    "witness": "4 neighbours x 10 %, witness (default)",
+    "tenth": "4 neighbours x 10 %",
+    "default": "4 neighbours x 10 %, 25 rows at least",
+    "witness": "the same with a witness (default)",
 }
 STDS = {"rows_std": "std at rows", "gap_std": "in the gap"}
 STDS |= {"left_std": f"at {LOWER:g}", "right_std": f"at {UPPER:g}"}
@@ -53,8 +55,9 @@ BANDS = {
 COLOURS = {  # of the curves, by what they are called
     "independent": plots.ORANGE,
     "patchwork": plots.BLUE,
-    "4 x 10 %": plots.GREEN,
-    "4 x 10 %, witness": plots.RED,
+    "4 x 10 %": plots.GREY,
+    "25 rows at least": plots.GREEN,
+    "witness": plots.RED,
 }
 TICKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the std
 
@@ -153,7 +156,7 @@ def draw_toy(drawn: dict[str, Any], gap: tuple[float, float], path: Path) -> Non
         across = {"ha": "center", "transform": lower.get_xaxis_transform()}
         lower.text(sum(gap) / 2, 0.03, "no rows", color=plots.GREY, **across)
         lower.set_title("Standard deviation")
-        lower.legend(loc="upper center", ncols=4, fontsize=8)
+        lower.legend(loc="upper center", ncols=5, fontsize=8)
 
 
 def _draw_band(axes: Any, drawn: dict[str, Any], band: dict[str, list[float]]) -> None:

@@ -1,0 +1,63 @@
+"""What the targets are, as the paper (Lee et al., CoRL 2021) takes them: the evidence speaks alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..experts.mixture import LatentPrediction
+from ..math.calibration import Calibration, CalibrationRows
+from ..math.cross_entropy import Temperature, UsualNovelty
+from .base import Shape
+from .classification import Classification, Learnt
+from .prediction import ClassPrediction
+from .regression import Regression, Scales, plain_calibration
+
+
+@dataclass(frozen=True)
+class PaperRegression(Regression):
+    r"""Real targets; the variance is :math:`k(x, x) - k^\top (K + \sigma^2 I)^{-1} k + \sigma^2`."""
+
+    uses_witness: ClassVar[bool] = False
+    calibrated: ClassVar[bool] = False
+
+    def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Scales:
+        """What the evidence says, about the network's output and the posterior mean; rows have no say."""
+        own = plain_calibration(Calibration.default(shape.outputs, shift=0.0))
+        corrected = replace(own, shift=torch.ones_like(own.shift))
+        return own, corrected, own, corrected
+
+    def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
+        return self.calibrate(rows, shape, None)
+
+    def calibration_warning(self, rows: CalibrationRows, calibrations: Scales) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class PaperClassification(Classification):
+    r"""Class numbers; :math:`p = \mathrm{softmax}(z / T)`, :math:`T^2 = 1 + \pi / 8 \, (v + \sigma^2)`."""
+
+    contrast: ClassVar[bool] = False
+    common_prior: ClassVar[bool] = False
+    needs_held_out: ClassVar[bool] = False
+    calibrated: ClassVar[bool] = False
+
+    def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Learnt:
+        """T_0 = 1 and MacKay's pi / 8; rows have no say."""
+        return Temperature.default(shape.experts[0]), UsualNovelty.default()
+
+    def measures(self, raw: LatentPrediction) -> Tensor:
+        """The variance of the logits, the noise inside, and the share of the prior; means over the logits."""
+        return torch.stack([(raw.epistemic + raw.noise).mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
+
+    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
+        """The variance alone, shape [n]."""
+        return measures[:, 0]
+
+    def prediction(self, outputs: Tensor, raw: LatentPrediction, *given: Any, **more: Any) -> ClassPrediction:
+        said = super().prediction(outputs, raw, *given, **more)
+        return replace(said, aleatoric=raw.noise.reshape(outputs.shape).to(said.epistemic))

@@ -1,0 +1,51 @@
+"""Rows predicted from the others, in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def leave_out(inverse: Tensor, residual: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Rows predicted from the others, or, with groups [m], from those of other groups."""
+    if groups is None:
+        return leave_one_out(inverse, residual)
+    return leave_groups_out(inverse, residual, groups)
+
+
+def leave_one_out(inverse: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Errors [m, C] and variances over s [m], noise included, when each row is predicted from the others.
+
+    .. math:: e_i = (Q r)_i / Q_{ii}, \qquad \mathrm{var}_i = s / Q_{ii},
+
+    where Q = (K + tau I)^-1 is `inverse` [m, m] and r `residual` [m, C].
+    """
+    diagonal = inverse.diagonal()
+    return inverse @ residual / diagonal[:, None], 1.0 / diagonal
+
+
+def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The same with whole groups, of each row [m], left out together.
+
+    .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1}
+    """
+    weights = inverse @ residual
+
+    def left(rows: Tensor) -> tuple[Tensor, Tensor]:
+        covariance = torch.linalg.inv(inverse[rows][:, rows])
+        return covariance @ weights[rows], covariance.diagonal()
+
+    return by_group(left, residual, groups)
+
+
+def by_group(
+    left: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor, groups: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `left` says of the rows of each group, errors and variances, in the places of these rows."""
+    errors, variances = torch.empty_like(residual), torch.empty_like(residual[:, 0])
+    sizes = groups.unique(return_counts=True)[1].tolist()
+    for rows in groups.argsort(stable=True).split(sizes):
+        errors[rows], variances[rows] = left(rows)
+    return errors, variances

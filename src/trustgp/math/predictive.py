@@ -1,0 +1,206 @@
+r"""The distribution of a target: a Student-t on both sides of the mean, and a few rows that are far off.
+
+.. math:: p(f + e) = (1 - \pi) \, \tfrac12 \big( T(e - d) + T(e + d) \big) + \pi \, N(e; 0, W + u) ,
+
+where f is the mean, T a Student-t density of scale s with df degrees of freedom, d the distance at which the
+target is thought to lie from f (on which side is left open, so that f stays the mean), and u the variance of
+the first part: a row that is far off, one in 1 / pi, is off by W more than others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST_DF = 1e6  # beyond, a Student-t is a Gaussian
+STEPS, CLOSE = 80, 1e-10  # to a quantile, and when to stop
+NODES = 20  # of each part of an integral
+
+
+@dataclass(frozen=True)
+class PredictiveDistribution:
+    """Of targets that belong together by shape; tensors broadcast, and answers are float64."""
+
+    mean: Tensor  # f
+    offset: Tensor  # d, not negative
+    scale: Tensor  # s
+    df: Tensor  # above 2
+    share: Tensor  # pi
+    spread: Tensor  # W
+
+    def __post_init__(self) -> None:
+        names = ("mean", "offset", "scale", "df", "share", "spread")
+        for name, value in zip(names, torch.broadcast_tensors(*map(self._wide, names)), strict=True):
+            object.__setattr__(self, name, value)
+
+    def _wide(self, name: str) -> Tensor:
+        return getattr(self, name).detach().double()
+
+    @property
+    def variance(self) -> Tensor:
+        r""":math:`s^2 \, df / (df - 2) + d^2 + \pi W`."""
+        return self._usual() + self.share * self.spread
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """Log density of the targets, in nats; minus infinity where nothing is known."""
+        error = targets.double() - self.mean
+        found = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
+        return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), found, -torch.inf)
+
+    def cdf(self, targets: Tensor) -> Tensor:
+        """P(Y <= y)."""
+        error = targets.double() - self.mean
+        return 0.5 * (1.0 + error.sign() * self.within(error.abs()))
+
+    @np.errstate(invalid="ignore", over="ignore")  # where the scale is infinite
+    def within(self, distance: Tensor) -> Tensor:
+        """P(|Y - f| <= z); 0 where the scale is infinite."""
+        from scipy import special  # it takes a while to import
+
+        z, d, s, df, far = self._arrays(distance)
+        near = special.stdtr(df, (z - d) / s) + special.stdtr(df, (z + d) / s) - 1.0
+        share = self.share.cpu().numpy()
+        found = (1.0 - share) * near + share * special.erf(z / (far * math.sqrt(2.0)))
+        return torch.from_numpy(np.asarray(found)).to(self.mean.device)
+
+    def half_width(self, level: float | Tensor) -> Tensor:
+        """z with P(|Y - f| <= z) = level, in (0, 1); infinite where the scale is."""
+        level = torch.as_tensor(level, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
+        known = torch.isfinite(self.scale)
+        low, z = torch.zeros_like(self.scale), self.offset + self.variance.sqrt()
+        high = torch.full_like(low, torch.inf)
+        for _ in range(STEPS):  # Newton's, and where one leaves the bracket, a larger or a halved one
+            gap = self.within(z) - level
+            low, high = torch.where(gap < 0, z, low), torch.where(gap < 0, high, z)
+            step = z - 0.5 * gap * torch.exp(-self.log_prob(self.mean + z))
+            safe = torch.where(torch.isinf(high), 4.0 * z, 0.5 * (low + high))
+            new = torch.where((step > low) & (step < high) & (step < 16.0 * z), step, safe)
+            moved, z = (new - z).abs() > CLOSE * new, new
+            if not bool((moved & known).any()):
+                break
+        return torch.where(torch.isfinite(self.scale), z, torch.inf)
+
+    def quantile(self, q: float | Tensor) -> Tensor:
+        """y with P(Y <= y) = q, in (0, 1)."""
+        q = torch.as_tensor(q, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
+        side = (q - 0.5).sign()
+        # in the middle the half width is 0, and a level of 0 is none
+        half = self.half_width((2.0 * q - 1.0).abs().clamp(min=torch.finfo(q.dtype).tiny))
+        return self.mean + torch.where(side == 0, 0.0, side * half)
+
+    def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
+        """k draws, shape [k, ...]."""
+        shape, device = (k, *self.mean.shape), self.mean.device
+
+        def uniform() -> Tensor:
+            return torch.rand(shape, dtype=torch.float64, generator=generator).to(device)
+
+        def normal() -> Tensor:
+            return torch.randn(shape, dtype=torch.float64, generator=generator).to(device)
+
+        seed = int(torch.randint(2**62, (), generator=generator))
+        chi = np.random.default_rng(seed).chisquare(self.df.cpu().numpy(), size=shape)
+        student = normal() / (torch.from_numpy(chi).to(device) / self.df).sqrt()
+        usual = torch.where(uniform() < 0.5, -self.offset, self.offset) + self.scale * student
+        far = (self.spread + self._usual()).sqrt() * normal()
+        return self.mean + torch.where(uniform() < self.share, far, usual)
+
+    @np.errstate(invalid="ignore", over="ignore")
+    def crps(self, targets: Tensor) -> Tensor:
+        r"""Continuous ranked probability score, :math:`E|Y - y| - \tfrac12 E|Y - Y'|`.
+
+        The first term is closed; the second is :math:`2 \int_0^\infty F (1 - F)` by Gauss and Legendre, in
+        :math:`u`, where :math:`z = d + s \sinh u`.
+        """
+        from scipy import special
+
+        error = (targets.double() - self.mean).abs()
+        z, d, s, df, far = self._arrays(error)
+        share = self.share.cpu().numpy()
+        usual = 0.5 * s * (_mean_distance((z - d) / s, df) + _mean_distance((z + d) / s, df))
+        apart = z / far
+        gross = far * (
+            apart * special.erf(apart / math.sqrt(2.0)) + math.sqrt(2.0 / math.pi) * np.exp(-0.5 * apart**2)
+        )
+        first = torch.from_numpy(np.asarray((1.0 - share) * usual + share * gross)).to(error.device)
+        found = first - self._half_difference()
+        return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), found, torch.inf)
+
+    def _half_difference(self) -> Tensor:
+        """E|Y - Y'| / 2."""
+        d, s = self.offset, self.scale
+        # Parts end where rows that are far off begin and end: their tail is too sharp in u for one part.
+        # Beyond the last end less than 1e-7 of the whole is left, also with heavy tails.
+        far = (self.spread + self._usual()).sqrt() / s
+        reach = [torch.asinh(times * far) for times in (0.1, 10.0, 1e6)]
+        ends = [torch.asinh(-d / s), torch.zeros_like(s), torch.full_like(s, 4.0)]
+        ends += [end.clamp_min(4.0) for end in reach]
+        nodes, weights = np.polynomial.legendre.leggauss(NODES)
+        total = torch.zeros_like(s)
+        for left, right in pairwise(ends):
+            if not bool((right > left).any()):
+                continue
+            for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
+                u = 0.5 * (left + right) + 0.5 * (right - left) * node
+                inside = self.within((d + s * torch.sinh(u)).clamp_min(0.0))
+                rise = 0.25 * (1.0 + inside) * (1.0 - inside)  # F (1 - F)
+                total += 0.5 * (right - left) * weight * rise * s * torch.cosh(u)
+        return 2.0 * total
+
+    def _usual(self) -> Tensor:
+        """u."""
+        return self.scale.square() * self.df / (self.df - 2.0) + self.offset.square()
+
+    def _arrays(self, distance: Tensor) -> tuple[np.ndarray, ...]:
+        """z, d, s, df and the standard deviation of rows that are far off."""
+        far = (self.spread + self._usual()).sqrt()
+        values = torch.broadcast_tensors(distance.double(), self.offset, self.scale, self.df, far)
+        return tuple(value.cpu().numpy() for value in values)
+
+
+def log_density(
+    error: Tensor,
+    offset: Tensor | None,
+    squared_scale: Tensor,
+    df: Tensor,
+    share: Tensor,
+    spread: Tensor,
+    unit: Tensor | None = None,
+) -> Tensor:
+    """log p(f + error), elementwise; can be differentiated in all of it. No offset is one of 0, and `unit`
+    the `log_unit` of df where it is known."""
+    unit = log_unit(df) if unit is None else unit
+    usual = squared_scale * df / (df - 2.0)
+    if offset is None:
+        both = _log_student(error, squared_scale, df)
+    else:
+        sides = [_log_student(error - way * offset, squared_scale, df) for way in (1.0, -1.0)]
+        both, usual = torch.logaddexp(*sides) - math.log(2.0), usual + offset.square()
+    both = both + unit
+    far = -0.5 * (torch.log(2 * math.pi * (spread + usual)) + error.square() / (spread + usual))
+    return torch.logaddexp(torch.log1p(-share) + both, torch.log(share) + far)
+
+
+def log_unit(df: Tensor) -> Tensor:
+    """Log density of a standard Student-t at 0."""
+    return torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(math.pi * df)
+
+
+def _log_student(error: Tensor, squared_scale: Tensor, df: Tensor) -> Tensor:
+    """Log density, less `log_unit`."""
+    far = torch.log1p(error.square() / (df * squared_scale))
+    return -0.5 * (torch.log(squared_scale) + (df + 1.0) * far)
+
+
+def _mean_distance(u: np.ndarray, df: np.ndarray) -> np.ndarray:
+    """E|T - u| of a standard Student-t."""
+    from scipy import special
+
+    unit = special.gammaln(0.5 * (df + 1.0)) - special.gammaln(0.5 * df) - 0.5 * np.log(math.pi * df)
+    density = np.exp(unit - 0.5 * (df + 1.0) * np.log1p(u**2 / df))
+    return u * (2.0 * special.stdtr(df, u) - 1.0) + 2.0 * density * (df + u**2) / (df - 1.0)

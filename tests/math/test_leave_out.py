@@ -1,0 +1,64 @@
+"""Rows predicted from the others in closed form, against really leaving them out."""
+
+import pytest
+import torch
+from reference import inverse_of
+from reference import leave_out as left_out_by_refits
+
+from trustgp.math.leave_out import by_group, leave_groups_out, leave_one_out, leave_out
+
+GROUPS = torch.tensor([3, 0, 0, 7, 3, 7, 7, 0, 1, 1, 1, 3, 5, 5, 5, 5, 0, 9])
+
+
+def problem(rows=18, width=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    phi = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    return phi @ phi.T, torch.randn(rows, 2, generator=generator, dtype=torch.float64)
+
+
+def assert_same(found, expected, atol=1e-10):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=atol)
+
+
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+def test_leave_one_out_equals_leaving_each_row_out(tau):
+    gram, residual = problem()
+    expected = left_out_by_refits(gram, residual, torch.arange(len(gram)), tau)
+    assert_same(leave_one_out(inverse_of(gram, tau), residual), expected)
+    assert_same(leave_out(inverse_of(gram, tau), residual, None), expected)
+
+
+@pytest.mark.parametrize("tau", [0.01, 1.0])
+def test_leave_groups_out_equals_leaving_each_group_out(tau):
+    gram, residual = problem()
+    expected = left_out_by_refits(gram, residual, GROUPS, tau)
+    assert_same(leave_groups_out(inverse_of(gram, tau), residual, GROUPS), expected)
+    assert_same(leave_out(inverse_of(gram, tau), residual, GROUPS), expected)
+
+
+def test_groups_of_one_row_are_leave_one_out():
+    gram, residual = problem()
+    inverse = inverse_of(gram, 0.1)
+    found = leave_groups_out(inverse, residual, torch.arange(18))
+    assert_same(found, leave_one_out(inverse, residual), atol=1e-12)
+
+
+def test_one_group_of_all_rows_is_the_prior():
+    gram, residual = problem()
+    errors, variances = leave_groups_out(inverse_of(gram, 0.5), residual, torch.zeros(18))
+    torch.testing.assert_close(errors, residual, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(variances, gram.diagonal() + 0.5, rtol=1e-10, atol=0)
+
+
+def test_what_is_said_of_a_group_lands_at_its_rows():
+    residual, seen = torch.arange(36.0).reshape(18, 2), []
+
+    def left(rows):
+        seen.append(rows.tolist())
+        return 10 * residual[rows], rows.float()
+
+    errors, variances = by_group(left, residual, GROUPS)
+    assert torch.equal(errors, 10 * residual)
+    assert torch.equal(variances, torch.arange(18.0))
+    assert sorted(seen) == sorted((g == GROUPS).nonzero().flatten().tolist() for g in (0, 1, 3, 5, 7, 9))

@@ -1,0 +1,336 @@
+"""The distribution of a target, against scipy and integrals in float64."""
+
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from many import each
+from scipy import special, stats
+
+from trustgp.math.predictive import MOST_DF, PredictiveDistribution, log_density
+
+MEAN = 0.7
+# offset, scale, degrees of freedom, share of rows that are far off, and by which variance
+CASES = [
+    (0.0, 1.0, MOST_DF, 0.0, 0.0),
+    (0.0, 1.0, 5.0, 0.0, 0.0),
+    (1.5, 0.5, 3.0, 0.0, 0.0),
+    (0.7, 2.0, 8.0, 0.02, 50.0),
+    (4.0, 0.3, 2.5, 0.1, 400.0),
+    (0.5, 1.0, 2.2, 0.01, 1e4),
+    (0.0, 1e-3, 30.0, 1e-3, 1.0),
+    (0.0, 1.0, 1e3, 0.3, 1e8),
+    (1e3, 1.0, 4.0, 0.3, 1e4),
+]
+TAILS = (1e-6, 1e-3, 0.02, 0.3, 0.4999, 0.5, 0.5001, 0.8, 0.975, 0.999, 1 - 1e-6)
+each_case = each("case", CASES)
+
+
+def double(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def made(*cases: tuple[float, ...], mean: float = MEAN) -> PredictiveDistribution:
+    """One entry for each case."""
+    offset, scale, df, share, spread = double(*itertools.chain(*cases)).reshape(-1, 5).T
+    return PredictiveDistribution(torch.full_like(scale, mean), offset, scale, df, share, spread)
+
+
+def at(
+    case: tuple[float, ...], errors: np.ndarray | list[float]
+) -> tuple[PredictiveDistribution, torch.Tensor]:
+    """The same distribution for each error, and the targets there."""
+    errors = torch.as_tensor(errors, dtype=torch.float64)
+    return made(*[case] * len(errors)), MEAN + errors
+
+
+class Reference:
+    """By scipy, in terms of the error."""
+
+    def __init__(self, offset: float, scale: float, df: float, share: float, spread: float) -> None:
+        sides = [stats.t(df, side * offset, scale) for side in (-1, 1)]
+        self.variance = scale**2 * df / (df - 2) + offset**2
+        self.far = math.sqrt(self.variance + spread)
+        self.parts = [*sides, stats.norm(0, self.far)]
+        self.weights = [(1 - share) / 2, (1 - share) / 2, share]
+        self.variance += share * spread
+        self.offset, self.scale = offset, scale
+
+    def mixed(self, name: str, z: np.ndarray) -> np.ndarray:
+        return sum(w * getattr(part, name)(z) for w, part in zip(self.weights, self.parts, strict=True))
+
+    def log_density(self, z: np.ndarray) -> np.ndarray:
+        logs = np.stack([part.logpdf(z) for part in self.parts])
+        return special.logsumexp(logs, axis=0, b=np.array(self.weights)[:, None])
+
+    def half_line(self, until: float, *breaks: float) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes and weights of an integral over errors from 0 to `until`, dense where anything bends."""
+        d, s = self.offset, self.scale
+        away = s * np.sinh(np.linspace(0, np.arcsinh(until / s), 4000))
+        wide = self.far * np.linspace(0, 12, 400)
+        ends = np.concatenate([[0.0, until], breaks, d - away, d + away, wide])
+        ends = np.unique(ends[(ends >= 0) & (ends <= until)])
+        nodes, weights = np.polynomial.legendre.leggauss(8)
+        middle, half = (ends[1:] + ends[:-1])[:, None] / 2, np.diff(ends)[:, None] / 2
+        return (middle + half * nodes).ravel(), (half * weights).ravel()
+
+
+@each_case
+def test_the_density_integrates_to_one_and_its_second_moment_is_the_variance(case):
+    reference = Reference(*case)
+    z, w = reference.half_line(1e80)  # with 2.2 degrees of freedom the second moment comes from far away
+    density = at(case, z)[0].log_prob(MEAN + torch.from_numpy(z)).exp().numpy()
+    assert 2 * (w @ density) == pytest.approx(1, rel=1e-7)
+    p = made(case, mean=0.0)
+    density = p.log_prob(torch.from_numpy(z)).exp().numpy()
+    assert 2 * (w @ (density * z * z)) == pytest.approx(float(p.variance), rel=1e-7)
+    assert float(p.variance) == pytest.approx(reference.variance, rel=1e-14)
+
+
+@each_case
+def test_the_log_density_is_that_of_scipys_mixture(case):
+    reference = Reference(*case)
+    errors = np.concatenate([sign * reference.far * np.geomspace(1e-6, 1e3, 60) for sign in (-1, 1)])
+    errors = np.concatenate([errors, [0.0, case[0], -case[0]]])
+    p, y = at(case, errors)
+    # lgamma loses 1e-9 at a million degrees of freedom
+    np.testing.assert_allclose(p.log_prob(y), reference.log_density(errors), rtol=1e-9, atol=5e-9)
+
+
+@each_case
+def test_the_cdf_is_that_of_scipys_mixture(case):
+    reference = Reference(*case)
+    errors = reference.far * np.linspace(-9, 9, 201)
+    p, y = at(case, errors)
+    np.testing.assert_allclose(p.cdf(y), reference.mixed("cdf", errors), rtol=0, atol=1e-14)
+
+
+@each_case
+def test_what_lies_within_a_distance_is_the_integral_of_the_density(case):
+    reference = Reference(*case)
+    for distance in reference.far * np.array([0.01, 0.3, 1.0, 4.0]):
+        z, w = reference.half_line(distance)
+        inside = 2 * (w @ made(case, mean=0.0).log_prob(torch.from_numpy(z)).exp().numpy())
+        assert float(made(case).within(double(distance))) == pytest.approx(inside, rel=1e-7, abs=1e-12)
+
+
+@each_case
+def test_quantiles_invert_the_cdf_also_in_the_tails(case):
+    reference, q = Reference(*case), np.array(TAILS)
+    p = made(*[case] * len(q))
+    error = (p.quantile(double(*TAILS)) - MEAN).numpy()
+    # of the smaller side: near 1 a cdf says little
+    tail = reference.mixed("cdf", -np.abs(error))
+    np.testing.assert_allclose(tail, np.minimum(q, 1 - q), rtol=1e-6)
+    assert (np.sign(error) == np.sign(q - 0.5)).all()
+    assert error[TAILS.index(0.5)] == 0.0
+
+
+@each_case
+def test_the_half_width_is_that_of_the_central_interval(case):
+    for level in (1e-3, 0.5, 0.95, 0.999):
+        half, p = float(made(case).half_width(level)), made(case)
+        assert half == pytest.approx(float(p.quantile(0.5 + level / 2)) - MEAN, rel=1e-8)
+        assert half == pytest.approx(MEAN - float(p.quantile(0.5 - level / 2)), rel=1e-8)
+        assert float(p.within(double(half))) == pytest.approx(level, rel=1e-6)
+
+
+@each_case
+def test_crps_is_the_integral_it_is_defined_by(case):
+    reference = Reference(*case)
+    errors = reference.far * np.array([0.0, 0.05, -0.5, 1.3, -6.0, 80.0])
+    p, y = at(case, errors)
+    expected = []
+    for error in np.abs(errors):
+        z, w = reference.half_line(1e6 * (reference.far + error), error)
+        below, above = reference.mixed("cdf", z), reference.mixed("sf", z)
+        # (F(z) - 1{z >= y})^2, and by symmetry the same at -z
+        expected.append(w @ (np.where(z < error, below, above) ** 2 + above**2))
+    np.testing.assert_allclose(p.crps(y), expected, rtol=1e-6)
+
+
+def test_with_most_degrees_of_freedom_it_is_a_gaussian():
+    error, scale = double(0.0, 0.3, -1.0, 2.0, 4.0), double(0.5, 1.0, 2.0, 1e3, 1e-3)
+    zero, df = double(0.0), double(MOST_DF)
+    p, y = PredictiveDistribution(zero + MEAN, zero, scale, df, zero, zero), MEAN + scale * error
+    normal, z = stats.norm(MEAN, scale), error.numpy()
+    closed = scale.numpy() * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - math.pi**-0.5)
+    np.testing.assert_allclose(p.crps(y), closed, rtol=5 / MOST_DF)
+    np.testing.assert_allclose(p.cdf(y), normal.cdf(y), rtol=0, atol=1 / MOST_DF)
+    np.testing.assert_allclose(p.log_prob(y), normal.logpdf(y), rtol=0, atol=100 / MOST_DF)
+    np.testing.assert_allclose(p.quantile(0.975), normal.ppf(0.975), rtol=5 / MOST_DF)
+    np.testing.assert_allclose(p.variance, scale.square(), rtol=3 / MOST_DF)
+
+
+# draws
+
+
+@each("case", [case for case in CASES if case[2] > 4])
+def test_draws_have_the_moments_of_the_distribution(case):
+    k = 200_000
+    x = made(case, mean=0.0).sample(k, torch.Generator().manual_seed(0)).numpy()
+    assert x.shape == (k, 1)
+    assert abs(x.mean()) < 5 * x.std() / k**0.5
+    squares = x**2
+    assert abs(squares.mean() - Reference(*case).variance) < 5 * squares.std() / k**0.5
+
+
+@each_case
+def test_draws_fall_below_each_quantile_as_often_as_it_says(case):
+    k, reference = 200_000, Reference(*case)
+    x = np.sort(made(case).sample(k, torch.Generator().manual_seed(1)).numpy().ravel() - MEAN)
+    q = reference.mixed("cdf", x)
+    # Kolmogorov's statistic; beyond 2.2 / sqrt(k) lies one in 10,000
+    assert np.abs(q - (np.arange(k) + 0.5) / k).max() < 2.2 / k**0.5
+
+
+def test_entries_are_drawn_apart_and_a_generator_repeats_them():
+    p = made(CASES[3], CASES[3], CASES[1])
+    one, again = (p.sample(4000, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, p.sample(4000, torch.Generator().manual_seed(4)))
+    ranks = stats.spearmanr(one.numpy()).statistic
+    assert np.abs(ranks - np.eye(3)).max() < 5 / 4000**0.5
+    with torch.random.fork_rng(devices=[]):
+        drawn = [(torch.manual_seed(seed), p.sample(3))[1] for seed in (5, 5, 6)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+# ends of the range
+
+
+def test_where_nothing_is_known_everything_is_infinite_and_other_entries_stay():
+    known = made(CASES[3], CASES[4])
+    some = PredictiveDistribution(
+        *(torch.cat([value, value[:1]]) for value in (known.mean, known.offset)),
+        torch.cat([known.scale, double(math.inf)]),
+        *(torch.cat([value, value[:1]]) for value in (known.df, known.share, known.spread)),
+    )
+    y = double(0.1, 2.0, 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = {
+            "log_prob": some.log_prob(y),
+            "within": some.within(y),
+            "crps": some.crps(y),
+            "half_width": some.half_width(0.9),
+            "quantile": some.quantile(0.9),
+        }
+    ends = {"log_prob": -math.inf, "within": 0.0, "crps": math.inf, "half_width": math.inf}
+    assert {name: float(value[2]) for name, value in found.items()} == {**ends, "quantile": math.inf}
+    assert float(some.quantile(0.1)[2]) == -math.inf
+    for name, value in found.items():
+        alone = getattr(known, name)(0.9 if name in ("half_width", "quantile") else y[:2])
+        torch.testing.assert_close(value[:2], alone, rtol=1e-9, atol=0)
+
+
+@each("share", [0.0, 0.01])
+@each("df", [2.2, 5.0, 1e6])
+def test_a_mean_that_is_no_number_has_no_density(df, share):
+    p = made((0.0, 1.0, df, share, 1.0), (0.0, 1.0, df, share, 1.0))
+    p = PredictiveDistribution(double(0.0, math.nan), p.offset, p.scale, p.df, p.share, p.spread)
+    assert torch.isfinite(p.log_prob(double(0.0, 0.0))).tolist() == [True, False]
+    assert p.log_prob(double(0.0, 0.0))[1] == -math.inf
+    assert p.crps(double(0.0, 0.0))[1] == math.inf
+
+
+def test_extreme_values_stay_finite():
+    cases = [
+        (ratio * scale, scale, df, share, far * scale**2)
+        for scale in (1e-12, 1.0, 1e12)
+        for ratio in (0.0, 1.0, 1e4)
+        for df in (2.2, 1e6)
+        for share, far in ((0.0, 0.0), (1e-6, 1e12), (0.3, 1e6))
+    ]
+    p = made(*cases, mean=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for distance in (0.0, 1e-6, 1.0, 1e4, 1e12):
+            y = distance * p.scale
+            inside, crps = p.within(y), p.crps(y)
+            assert bool(torch.isfinite(p.log_prob(y)).all())
+            assert bool(((inside >= 0) & (inside <= 1)).all())
+            assert bool((torch.isfinite(crps) & (crps > 0)).all())
+            # a target farther away than anything is scored by its distance
+            near = torch.full_like(crps, 1e12) * p.scale
+            assert distance < 1e12 or bool(((crps - near).abs() < 1e-5 * near).all())
+        for level in (1e-3, 0.5, 1 - 1e-6):
+            half = p.half_width(level)
+            assert bool((torch.isfinite(half) & (half > 0)).all())
+            # a width is right to 1e-10 of itself: at this offset to 1e-6 of the scale
+            torch.testing.assert_close(p.within(half), torch.full_like(half, level), rtol=1e-5, atol=1e-12)
+    assert bool(torch.isfinite(p.sample(10, torch.Generator().manual_seed(0))).all())
+
+
+def test_entries_broadcast_and_answers_are_float64():
+    mean = torch.arange(6.0).reshape(3, 2)
+    p = PredictiveDistribution(
+        mean, torch.tensor(0.5), torch.tensor([1.0, 2.0]), double(4.0), double(0.1), double(3.0)
+    )
+    y = mean + 0.3
+    for found in (p.log_prob(y), p.cdf(y), p.within(y - mean), p.crps(y), p.half_width(0.5), p.variance):
+        assert found.shape == (3, 2)
+        assert found.dtype == torch.float64
+        torch.testing.assert_close(found[0], found[2], rtol=1e-6, atol=0)
+        assert found[0, 0] != found[0, 1]
+    assert p.sample(5).shape == (5, 3, 2)
+
+
+numbers = st.floats(0.01, 50)
+cases = st.tuples(st.floats(0, 50), numbers, st.floats(2.2, 60), st.floats(0, 0.5), st.floats(0, 1e4))
+
+
+@given(cases, st.lists(st.floats(0, 200), min_size=2, max_size=8).map(sorted))
+def test_within_never_falls_and_crps_rises_with_the_error(case, distances):
+    p, y = at(case, distances)
+    assert bool((p.within(y - MEAN).diff() >= -1e-12).all())
+    crps = p.crps(y)
+    assert bool((crps > 0).all())
+    assert bool((crps.diff() >= -1e-9 * crps[1:]).all())
+
+
+@given(cases, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_a_wider_level_or_offset_never_has_a_narrower_interval(case, one, other):
+    low, high = sorted((one, other))
+    narrow, wide = (float(made(case).half_width(level)) for level in (low, high))
+    assert narrow <= wide * (1 + 1e-8)
+    offset, *others = case
+    assert float(made((offset + 1, *others)).half_width(low)) >= narrow * (1 - 1e-8)
+
+
+@given(cases, st.floats(-50, 50), st.integers(-8, 8))
+def test_answers_follow_a_change_of_units(case, error, power):
+    unit = 2.0**power  # a power of two changes no digit
+    offset, scale, df, share, spread = case
+    p = made(case, mean=0.0)
+    other = made((unit * offset, unit * scale, df, share, unit**2 * spread), mean=0.0)
+    y = double(error)
+    torch.testing.assert_close(other.crps(unit * y), unit * p.crps(y), rtol=1e-12, atol=0)
+    torch.testing.assert_close(other.cdf(unit * y), p.cdf(y), rtol=1e-14, atol=0)
+    torch.testing.assert_close(other.quantile(0.9), unit * p.quantile(0.9), rtol=1e-9, atol=0)
+    found = other.log_prob(unit * y) + math.log(unit)
+    torch.testing.assert_close(found, p.log_prob(y), rtol=1e-12, atol=1e-12)
+
+
+# the density that is fitted
+
+
+def test_the_log_density_can_be_differentiated_in_all_of_it():
+    values = [
+        double(*each) for each in ((0.3, -2.0), (0.5, 0.0), (0.8, 3.0), (4.0, 30.0), (0.1, 0.01), (2.0, 9.0))
+    ]
+    assert torch.autograd.gradcheck(log_density, [value.requires_grad_() for value in values])
+
+
+def test_no_offset_is_one_of_zero():
+    error, scale, df, share, spread = (double(v) for v in (0.7, 2.0, 5.0, 0.1, 3.0))
+    found = log_density(error, None, scale, df, share, spread)
+    assert float(found) == pytest.approx(
+        float(log_density(error, 0 * error, scale, df, share, spread)), rel=1e-14
+    )
