@@ -6,7 +6,9 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import spatial
 from torch import Tensor, nn
 
 
@@ -137,12 +139,9 @@ def leave_out(gram: Tensor, residual: Tensor, groups: Tensor, tau: float) -> tup
 
 
 def stationary_gram(first: Tensor, second: Tensor, length: float) -> Tensor:
-    """exp(-|x - x'|^2 / (2 l^2)), entry by entry, shape [n, m]."""
-    gram = torch.empty(len(first), len(second), dtype=torch.float64)
-    for i, x in enumerate(first.tolist()):
-        for j, z in enumerate(second.tolist()):
-            gram[i, j] = math.exp(-(math.dist(x, z) ** 2) / (2 * length**2))
-    return gram
+    """exp(-|x - x'|^2 / (2 l^2)), shape [n, m]."""
+    apart = spatial.distance.cdist(first.double().numpy(), second.double().numpy(), "sqeuclidean")
+    return torch.from_numpy(np.exp(-apart / (2 * float(length) ** 2)))
 
 
 def local_process(
@@ -191,10 +190,13 @@ def mass_between_by_loops(gram: Tensor, labels: Tensor) -> float:
     return between / total
 
 
-def calibrated_scale(fade, onset, level, novelty: float, kappa: float, reach: float = 1.0) -> float:
-    """(c * kappa ** a) ** ((1 - nu ** b) * min(1, nu_0 / nu)) in plain Python."""
-    strength = (1.0 - novelty**onset) * (1.0 if novelty <= reach else reach / novelty)
-    return (level * kappa**fade) ** strength
+def calibrated_scale(
+    fade, onset, level, novelty: float, kappa: float, reach: float = 1.0, within: float = 1.0
+) -> float:
+    """(c * kappa ** a) ** ((1 - nu ** b) * min(1, nu_0 / nu, E_0 / E)) in plain Python, with E_0 / E
+    `within`."""
+    heard = min(1.0 if novelty <= reach else reach / novelty, within)
+    return (level * kappa**fade) ** ((1.0 - novelty**onset) * min(1.0, heard))
 
 
 def two_opinions(

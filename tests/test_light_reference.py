@@ -62,8 +62,10 @@ def variance_of(model, network, row):
     table = {name: getattr(model.witness, name) for name in type(model.witness).__dataclass_fields__}
     second, _, _, precision = (one[0] for one in witness_answer(table, row.double()))
     c = model.calibrations[0]
-    strength = (1 - novelty ** float(c.onset)) * min(1.0, float(c.reach) / novelty)
     before, gamma = unit * expert.scale + expert.noise, float(c.varying)
+    strength = (1 - novelty ** float(c.onset)) * (c.extent / before).clamp_max(
+        min(1, float(c.reach) / novelty)
+    )
     varying = c.level * mixture.log_kappa[label].exp() ** float(c.fade)
     scale = (varying**gamma * (c.constant / before) ** (1 - gamma)) ** strength
     if novelty > float(c.beyond):

@@ -126,7 +126,8 @@ def test_rows_that_are_left_out_hear_it_with_themselves_or_their_group_left_out(
     model = fit_case(groups=groups, witness=Witness(rows=40))
     every = torch.arange(160)
     said = groups_left_out(model.witness, every if groups is None else groups, every)
-    held, scores = _left_out(model.state, model.memory)
+    held, scores, places = _left_out(model.state, model.memory)
+    assert torch.equal(places, every)
     own = torch.cat([expert.rows[: int(expert.own)] for expert in model.mixtures[0].experts])
     assert sorted(own.tolist()) == every.tolist()
     # target less residual is the output of the network as if it had been trained without the group

@@ -11,6 +11,7 @@ import trustgp
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import KINDS, Regression, Shape
 from trustgp.math.calibration import KNOTS, Calibration, CalibrationRows
+from trustgp.math.calibration_fit import fit_calibration, held_out_loss, initial_calibration
 
 SEED = torch.Generator().manual_seed(0)
 
@@ -56,6 +57,7 @@ OWN, CORRECTED = (
         df=[3.0, 9.0],
         share=0.04,
         spread=[5.0, 0.0],
+        extent=[0.2, 3.0],
     ),
     calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], share=0.1, spread=[0.0, 30.0]),
 )
@@ -67,10 +69,9 @@ def scale_at(c: Calibration, i: int, j: int) -> float:
     """V / E of one row and output, as products of powers."""
     novelty, before = float(RAW.novelty[i, j]), float(RAW.epistemic[i, j] + RAW.noise[i, j])
     a, b, nu_0, nu_1, gamma = (float(v) for v in (c.fade, c.onset, c.reach, c.beyond, c.varying))
-    found = (
-        calibrated_scale(a, b, float(c.level[j]), novelty, float(RAW.log_kappa[i, j].exp()), nu_0) ** gamma
-    )
-    found *= calibrated_scale(0.0, b, float(c.constant[j]) / before, novelty, 1.0, nu_0) ** (1 - gamma)
+    bounds, kappa = (nu_0, float(c.extent[j]) / before), float(RAW.log_kappa[i, j].exp())
+    found = calibrated_scale(a, b, float(c.level[j]), novelty, kappa, *bounds) ** gamma
+    found *= calibrated_scale(0.0, b, float(c.constant[j]) / before, novelty, 1.0, *bounds) ** (1 - gamma)
     if novelty > nu_1:
         way = math.log(novelty / nu_1) / -math.log(nu_1)
         found *= math.exp(np.interp(way, [0, *KNOTS], [0, *c.growth]))
@@ -281,3 +282,29 @@ def test_doubts_are_told_where_fit_and_update_are_called(monkeypatch):
         model.update((uniform(5, 2), uniform(5, 2)), progress=False)
     for found in (fitted, updated):
         assert [one.filename for one in found if "a doubt" in str(one.message)] == [__file__]
+
+
+def test_many_rows_begin_also_where_the_corrected_scale_is():
+    """The target lies on one of two sides of the output: at most a factor of two is lost."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    residual = normal(700, 2)
+    rows = CalibrationRows.of(
+        torch.arange(2),
+        residual=residual,
+        residual_mean=residual + 1e-3 * normal(700, 2),
+        epistemic=torch.full_like(residual, 1e-2),
+        noise=torch.full_like(residual, 1e-3),
+        novelty=0.1 * torch.rand(700, 1, generator=generator, dtype=torch.float64),
+        log_kappa=torch.zeros_like(residual),
+        witness_mean=torch.zeros_like(residual),
+        witness_precision=torch.zeros_like(residual),
+    )
+    own, corrected, *_ = Regression().calibrate(rows, Shape(2, (1,)), None)
+    alone = fit_calibration(rows, initial_calibration(rows, 2, corrected=False))
+    assert held_out_loss(own, rows) <= held_out_loss(alone, rows)
+    assert held_out_loss(own, rows) < held_out_loss(corrected, rows) + math.log(2) + 0.05
+    assert (float(own.shift), float(corrected.shift)) == (0.0, 1.0)

@@ -14,34 +14,39 @@ from reference import calibrated_scale, two_opinions
 from scipy import optimize, stats
 
 from trustgp.math.calibration import (
-    AMONG,
-    FEW_STEPS,
-    FOLDS,
-    GROWN,
-    INDEPENDENT,
+    HUGE,
     KNOTS,
     LEAST_REACH,
-    MANY,
     MOST_REACH,
-    SPREAD,
-    SPREADS,
     STEADY,
-    STEPS,
     Calibration,
     CalibrationRows,
     Rare,
+    pooled,
+    reached,
+    steady_log_kappa,
+)
+from trustgp.math.calibration_fit import (
+    AMONG,
+    FEW_STEPS,
+    FOLDS,
+    FREE,
+    GROWN,
+    INDEPENDENT,
+    MANY,
+    SPREAD,
+    SPREADS,
+    STEPS,
     choose_spread,
     constant_noise,
     fit_calibration,
     fit_growth,
     held_out_loss,
     initial_calibration,
-    pooled,
-    reached,
-    steady_log_kappa,
+    loss_and_slopes,
 )
 from trustgp.math.predictive import MOST_DF
-from trustgp.math.search import least_from_zero
+from trustgp.math.search import least_from_zero, sloped
 
 
 def number(value) -> torch.Tensor:
@@ -64,9 +69,10 @@ def calibration(
     df=(MOST_DF, MOST_DF),
     share=0.0,
     spread=(0.0, 0.0),
+    extent=(HUGE, HUGE),
 ) -> Calibration:
     before = (fade, onset, level, excess, reach, shift, weight, trust)
-    return Calibration(*map(number, (*before, varying, constant, beyond, growth, df, share, spread)))
+    return Calibration(*map(number, (*before, varying, constant, beyond, growth, df, share, spread, extent)))
 
 
 TAILED = calibration(
@@ -84,6 +90,7 @@ TAILED = calibration(
     df=(3.0, 12.0),
     share=0.05,
     spread=(9.0, 30.0),
+    extent=(1.0, 1.5),
 )
 
 
@@ -97,8 +104,9 @@ def grown(beyond: float, growth, novelty: float) -> float:
 def scale_of(c: Calibration, output: int, novelty: float, kappa: float, variance: float) -> float:
     """V / E as products of powers, in plain Python."""
     a, b, nu_0, gamma = (float(v) for v in (c.fade, c.onset, c.reach, c.varying))
-    varying = calibrated_scale(a, b, float(c.level[output]), novelty, kappa, nu_0)
-    constant = calibrated_scale(0.0, b, float(c.constant[output]) / variance, novelty, 1.0, nu_0)
+    bounds = (nu_0, float(c.extent[output]) / variance)
+    varying = calibrated_scale(a, b, float(c.level[output]), novelty, kappa, *bounds)
+    constant = calibrated_scale(0.0, b, float(c.constant[output]) / variance, novelty, 1.0, *bounds)
     return varying**gamma * constant ** (1 - gamma) * math.exp(grown(float(c.beyond), c.growth, novelty))
 
 
@@ -187,9 +195,10 @@ def fields_but(*names: str) -> list[str]:
     st.floats(0.01, 100),
     st.floats(0.1, 0.99),
     st.tuples(st.floats(-4, 4), st.floats(-4, 4)),
+    st.floats(0.01, 100),
 )
 def test_scale_is_the_formula(
-    fade, onset, level, novelty, kappa, reach, varying, constant, variance, beyond, growth
+    fade, onset, level, novelty, kappa, reach, varying, constant, variance, beyond, growth, extent
 ):
     c = calibration(
         fade,
@@ -200,6 +209,7 @@ def test_scale_is_the_formula(
         constant=(constant,),
         beyond=beyond,
         growth=growth,
+        extent=(extent,),
     )
     values = (number([novelty]), number([math.log(kappa)]), number([variance]))
     expected = pytest.approx(scale_of(c, 0, novelty, kappa, variance), rel=1e-9)
@@ -216,7 +226,7 @@ def test_scale_is_kappa_on_the_data_and_one_far_away():
 
 
 def test_at_gamma_zero_the_noise_near_the_data_is_constant_whatever_the_experts_say():
-    c = calibration(varying=0.0, constant=(0.3, 0.3))
+    c = calibration(varying=0.0, constant=(0.3,), level=(1.0,), extent=(HUGE,))
     variance = number([0.01, 1.0, 500.0])
     found = c.scale(
         torch.zeros(3).double(), number([-2.0, 0.0, 5.0]), variance, number(0.7), number(0.3).log()
@@ -239,6 +249,7 @@ def test_defaults_are_one_without_growth_and_gaussian():
     assert default.growth.tolist() == [0.0] * len(KNOTS)
     assert default.df.tolist() == [MOST_DF] * 3
     assert (float(default.share), default.spread.tolist()) == (0.0, [0.0] * 3)
+    assert default.extent.tolist() == [HUGE] * 3
 
 
 def test_a_fit_begins_with_the_mean_squared_residual_as_constant_noise():
@@ -298,7 +309,30 @@ def test_held_out_loss_is_minus_the_mean_log_density(shift, heard):
     truth = replace(TAILED, shift=number(shift))
     rows = generated(truth, 40, heard=heard)
     expected = -log_densities(truth, rows).mean()
-    assert float(held_out_loss(truth, rows)) == pytest.approx(expected, rel=1e-10)
+    assert held_out_loss(truth, rows) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("heard", [False, True])
+def test_the_slopes_of_the_held_out_loss_are_its_differences(shift, heard):
+    truth = replace(TAILED, shift=number(shift), beyond=number(0.2), growth=number([0.5, -0.3]))
+    rows = generated(truth, 40, heard=heard)
+
+    entries = {name: value.numpy() for name, value in vars(rows).items()}
+    values = {name: value.numpy() for name, value in vars(truth).items()}
+    slopes = loss_and_slopes(values, entries)[1]
+    assert set(slopes) == set(FREE)
+    for name, slope in slopes.items():
+        assert slope.shape == values[name].shape
+        for place in np.ndindex(slope.shape):
+            ends = []
+            for step in (-1e-6, 1e-6):
+                moved = values[name].copy()
+                moved[place] += step
+                ends.append(loss_and_slopes(values | {name: moved}, entries)[0])
+            assert slope[place] == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-5, abs=1e-8), name
+    silent = (set() if heard else {"trust"}) | ({"excess"} if shift == 1.0 else set())
+    assert {name for name, slope in slopes.items() if not slope.any()} == silent
 
 
 def test_held_out_loss_of_the_defaults_is_that_of_gaussians_on_both_sides():
@@ -309,7 +343,7 @@ def test_held_out_loss_of_the_defaults_is_that_of_gaussians_on_both_sides():
         stats.norm(way * rows.residual_mean, variance.sqrt()).pdf(rows.residual.numpy()) for way in (-1, 1)
     ]
     expected = -float(np.log(0.5 * sum(sides)).mean())
-    assert float(held_out_loss(calibration(), rows)) == pytest.approx(expected, abs=1e-5)  # 1e6 degrees
+    assert held_out_loss(calibration(), rows) == pytest.approx(expected, abs=1e-5)  # 1e6 degrees
 
 
 def test_fit_recovers_the_numbers_that_generated_the_rows():
@@ -353,11 +387,27 @@ def test_held_out_rows_speak_up_to_the_novelty_of_most_of_them():
 
 
 def test_what_was_fitted_near_the_data_fades_far_away():
-    small = calibration(level=(0.01, 0.01), reach=0.05)
+    small = calibration(level=(0.01,), reach=0.05, extent=(HUGE,))
     zero, level = number(0.0), number(0.01)
     near, far = (float(small.scale(number(nu), zero, number(1.0), level.log(), zero)) for nu in (0.01, 0.5))
     assert near < 0.015
     assert far > 0.7
+    # also where the network may vary ten times as much as it did on held-out rows
+    bounded = replace(small, extent=number([1.0]))
+    near, far = (float(bounded.scale(number(0.01), zero, number(e), level.log(), zero)) for e in (1.0, 10.0))
+    assert near < 0.015
+    assert far == pytest.approx(near**0.1, rel=1e-9)
+
+
+def test_held_out_rows_speak_up_to_the_variance_of_most_of_them_output_by_output():
+    rows = generated(calibration(), 400)
+    rows = replace(rows, epistemic=torch.where(rows.output == 1, 1e3, 1.0) * rows.epistemic)
+    found = fitted(rows).extent
+    for output in (0, 1):
+        variance = (rows.epistemic + rows.noise)[rows.output == output]
+        assert float(found[output]) == pytest.approx(float(variance.quantile(0.95)), rel=0.05)
+    none = fitted(rows.some(rows.output == 0)).extent
+    assert none.tolist() == [float(found[0]), HUGE]
 
 
 def test_fit_recovers_the_weight_of_the_residual_mean():
@@ -433,14 +483,14 @@ def test_the_pull_is_a_gaussian_of_this_spread_about_the_start_in_logarithms():
 def test_fit_never_makes_the_likelihood_worse_than_the_start():
     rows = generated(calibration(2.0, 0.5, (4.0, 0.1), 3.0, 0.0), 500)
     default = Calibration.default(2, shift=0.0)
-    assert float(held_out_loss(fitted(rows), rows)) < float(held_out_loss(default, rows))
+    assert held_out_loss(fitted(rows), rows) < held_out_loss(default, rows)
 
 
 def fresh_loss(found: Calibration, truth: Calibration) -> float:
-    """How much worse than the truth on many new rows, in nats; the novelty reached belongs to the truth."""
+    """How much worse than the truth on many new rows, in nats; what is reached belongs to the truth."""
     rows = generated(truth, 4000, seed=99)
-    found = replace(found, reach=truth.reach)
-    return float(held_out_loss(found, rows) - held_out_loss(truth, rows))
+    found = replace(found, reach=truth.reach, extent=truth.extent)
+    return held_out_loss(found, rows) - held_out_loss(truth, rows)
 
 
 def test_few_rows_of_the_start_itself_leave_it_nearly_as_it_is():
@@ -583,7 +633,7 @@ def test_a_search_that_tries_absurd_steps_comes_back(seed):
     rows = replace(rows, witness_precision=100 * rows.witness_precision, log_kappa=2 * rows.log_kappa)
     found = fitted(rows)
     default = Calibration.default(2, shift=0.0)
-    assert float(held_out_loss(found, rows)) < float(held_out_loss(default, rows))
+    assert held_out_loss(found, rows) < held_out_loss(default, rows)
     assert all(bool(torch.isfinite(value).all()) for value in vars(found).values())
 
 
@@ -594,7 +644,7 @@ def test_a_search_that_ends_worse_than_it_began_is_not_heeded(monkeypatch, end):
 
     monkeypatch.setattr(optimize, "minimize", lost)
     rows, start = generated(calibration(), 50, heard=True), Calibration.default(2, shift=1.0)
-    assert same(fit_calibration(rows, start), start, "reach")
+    assert same(fit_calibration(rows, start), start, "reach", "extent")
     assert same(fit_growth(rows, start), start, "beyond")
 
 
@@ -602,10 +652,12 @@ def test_the_least_of_a_quadratic_is_found_from_its_slope():
     generator = torch.Generator().manual_seed(0)
     square = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     square, line = square @ square.T + torch.eye(6), torch.randn(6, generator=generator, dtype=torch.float64)
-    found = least_from_zero(lambda x: 0.5 * x @ square @ x - line @ x, 6, max_iter=STEPS, tolerance=0.0)
-    torch.testing.assert_close(found, torch.linalg.solve(square, line), rtol=1e-5, atol=1e-6)
+    found = least_from_zero(
+        sloped(lambda x: 0.5 * x @ square @ x - line @ x), 6, max_iter=STEPS, tolerance=0.0
+    )
+    np.testing.assert_allclose(found, torch.linalg.solve(square, line), rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        assert least_from_zero(lambda x: (x - 1).square().sum(), 1, max_iter=STEPS).tolist() == [
+        assert least_from_zero(sloped(lambda x: (x - 1).square().sum()), 1, max_iter=STEPS).tolist() == [
             pytest.approx(1.0)
         ]
 
@@ -614,14 +666,14 @@ def test_the_loss_of_absurd_numbers_is_finite():
     rows = generated(calibration(), 50, heard=True)
     for size in (1e-5, 1e5):
         absurd = calibration(size, size, (size, size), size, 0.0, weight=size, trust=(size, size))
-        assert math.isfinite(float(held_out_loss(absurd, rows)))
+        assert math.isfinite(held_out_loss(absurd, rows))
 
 
 def test_fit_keeps_the_start_when_the_rows_are_useless():
     rows = generated(calibration(), 10)
     useless = replace(rows, residual=torch.full_like(rows.residual, torch.nan))
     for fit in (fit_calibration, fit_growth):
-        assert same(fit(useless, calibration()), calibration(), "reach", "beyond")
+        assert same(fit(useless, calibration()), calibration(), "reach", "beyond", "extent")
 
 
 def test_steady_kappa_is_the_weighted_average_of_the_logarithms():

@@ -125,9 +125,9 @@ def _refuse(path: Path, network) -> None:
 def test_a_forged_header_is_refused_quickly(forged, gram_file):
     taken = []
     for _ in range(3):  # the best of three: other work on the machine only adds
-        start = time.perf_counter()
+        start = time.thread_time()
         _refuse(forged, gram_file.network)
-        taken.append(time.perf_counter() - start)
+        taken.append(time.thread_time() - start)
     assert min(taken) < SECONDS
 
 

@@ -246,7 +246,7 @@ def noted(*arguments, **options):
 fitting.make_plan = noted
 spooling.KEPT_BYTES = 2**24
 
-ROWS, PARTS, LENGTH = 4000, 8, 1600
+ROWS, PARTS, LENGTH = 5000, 8, 1600
 
 class Pooled(nn.Module):  # of 12,800 numbers a row, their means
     def __init__(self):

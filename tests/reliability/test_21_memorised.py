@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
+import pytest
 import torch
 from reliability.helpers import quiet_fit
 from torch import nn
 
+import trustgp
+
 CASES = [(n, noise) for noise in (0.1, 0.3) for n in (60, 100, 150, 300)]
 
 
-def covered(seed: int, n: int, noise: float) -> tuple[float, float]:
-    """Share of new rows inside the 95 % interval, and how much smaller residuals are than errors."""
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def rows_of(seed: int, n: int, noise: float) -> tuple[Pair, Pair]:
+    """To train on, and new ones."""
     generator = torch.Generator().manual_seed(100 + seed)
     mix, phase = torch.randn(3, 2, generator=generator), 6 * torch.rand(2, generator=generator)
     x = 2 * torch.rand(n + 500, 3, generator=generator) - 1
     y = torch.sin(2 * x @ mix + phase)
     y = y + noise * torch.randn(y.shape, generator=generator)
+    return (x[:n], y[:n]), (x[n:], y[n:])
+
+
+def trained(seed: int, train: Pair, width: int = 128, steps: int = 800) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        layers = [nn.Linear(3, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2)]
+        layers = [nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)]
         network = nn.Sequential(*layers)
     optimiser = torch.optim.Adam(network.parameters(), 1e-3)
-    for _ in range(800):
+    for _ in range(steps):
         optimiser.zero_grad()
-        (network(x[:n]) - y[:n]).square().mean().backward()
+        (network(train[0]) - train[1]).square().mean().backward()
         optimiser.step()
-    lower, upper = quiet_fit(network, (x[:n], y[:n])).predict(x[n:]).interval(0.95)
-    with torch.no_grad():
-        error = (y - network(x)).square()
-    inside = (lower <= y[n:]) & (y[n:] <= upper)
-    return float(inside.double().mean()), float(error[:n].mean() / error[n:].mean())
+    return network
+
+
+@torch.no_grad()
+def squared_error(network: nn.Module, rows: Pair) -> float:
+    return float((rows[1] - network(rows[0])).square().mean())
+
+
+def covered(seed: int, n: int, noise: float) -> tuple[float, float]:
+    """Share of new rows inside the 95 % interval, and how much smaller residuals are than errors."""
+    train, new = rows_of(seed, n, noise)
+    network = trained(seed, train)
+    lower, upper = quiet_fit(network, train).predict(new[0]).interval(0.95)
+    inside = (lower <= new[1]) & (new[1] <= upper)
+    return float(inside.double().mean()), squared_error(network, train) / squared_error(network, new)
+
+
+def told(network: nn.Module, train: Pair, **options) -> list[str]:
+    """What `fit` warns of, about memory."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trustgp.fit(network, train, progress=False, **options)
+    return [str(one.message) for one in caught if "by heart" in str(one.message)]
 
 
 def test_the_interval_covers_new_rows_of_networks_that_have_learnt_theirs_by_heart():
@@ -38,3 +69,28 @@ def test_the_interval_covers_new_rows_of_networks_that_have_learnt_theirs_by_hea
     assert all(ratio < 0.8 for _, ratio in found), "they have not learnt them by heart"
     assert sum(shares) / len(shares) >= 0.88
     assert min(shares) >= 0.80
+
+
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_fit_tells_that_rows_are_learnt_by_heart_and_how_much_worse_new_ones_are(seed):
+    train, new = rows_of(seed, *CASES[seed])
+    network = trained(seed, train)
+    (message,) = told(network, train)
+    times = float(re.search(r"about (\d+) times", message).group(1))
+    actual = (squared_error(network, new) / squared_error(network, train)) ** 0.5
+    assert 0.5 * actual <= times <= 2.5 * actual
+    assert not told(network, train, validation=new)  # those speak for themselves
+
+
+def test_nothing_is_told_of_a_network_that_has_learnt_no_row_by_heart():
+    train, _ = rows_of(3, *CASES[3])
+    assert not told(trained(3, train, width=16, steps=200), train)
+
+
+def test_rows_that_are_met_exactly_are_learnt_by_heart():
+    train, _ = rows_of(0, 60, 0.1)
+    network = trained(0, train)
+    with torch.no_grad():
+        exact = network(train[0])
+    (message,) = told(network, (train[0], exact))
+    assert "about 1000 times" in message

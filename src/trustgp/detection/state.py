@@ -14,7 +14,7 @@ from .. import tangents
 from ..data.fingerprint import network_fingerprint
 from ..data.tensor_file import ArtifactError, Reader, inside, write
 from ..likelihoods.base import NoveltyThreshold, novelty_tensors, read_novelty
-from ..math.search import least_from_zero
+from ..math.search import least_from_zero, sloped
 from ..model import UncertaintyModel
 from ..state.model_file import DETECTOR, model_tensors, model_text, read_model
 from ..tangents.modules import clone_module
@@ -64,8 +64,8 @@ class Edges:
             std = scaled(free).std(novelty)
             return (0.5 * (errors / std).square() + std.log()).mean()
 
-        found = least_from_zero(loss, 8, max_iter=STEPS)
-        return scaled(torch.zeros(8, dtype=torch.float64) if found is None else found)
+        found = least_from_zero(sloped(loss), 8, max_iter=STEPS)
+        return scaled(torch.zeros(8, dtype=torch.float64) if found is None else torch.from_numpy(found))
 
 
 @dataclass(frozen=True, eq=False)

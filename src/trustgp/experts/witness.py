@@ -168,7 +168,7 @@ class WitnessState:
 
     def about(self, points: Tensor, hidden: Hidden | None = None) -> WitnessPrediction:
         """What the nearest cells, or those named in `hidden`, say of scaled points [n, d], float64."""
-        p, width = self.most_neighbours + 1, len(self.offset) + len(self.floor)
+        p, width = min(self.most_neighbours, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
         size = max(1, at_once(AT_ONCE, points.device) // row)
         if len(points) <= size:
@@ -195,7 +195,7 @@ class WitnessState:
 
     def _nearest(self, points: Tensor, labels: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor | None]:
         """Places of the rows that are asked [n, p], and which of them are missing [n, p]; None: none is."""
-        numbers, p = set(labels.tolist()), self.most_neighbours
+        numbers, p = set(labels.tolist()), min(self.most_neighbours, self.largest)
         if len(numbers) == 1 and hidden is None:
             return self._in_cell(points, numbers.pop())[0], None
         near = labels.new_zeros(len(labels), p)

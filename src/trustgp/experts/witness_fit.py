@@ -265,7 +265,8 @@ def _smoothness(
     each = entries * (losses[0] - losses[-1]) > 0.5 * math.log(entries) * vectors.shape[1]
     state, points, loss = found[each], views[each], losses[each]
     worth = WORTH if float(state.ratio) >= NOISY else COSTLY
-    while state.most_neighbours <= MORE * setting.neighbours // 2:
+    most = min(MORE * setting.neighbours // 2, max(len(held) for held, _ in members) - 1)
+    while state.most_neighbours <= most:
         several = replace(state, neighbours=2 * state.neighbours)
         less = _left_out_loss(several, points, targets, members)
         if loss - less < worth:

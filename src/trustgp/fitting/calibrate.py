@@ -18,8 +18,10 @@ from ..experts.witness import WitnessPrediction
 from ..experts.witness_fit import groups_left_out
 from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import CalibrationRows, needed_rows
+from ..math.calibration_fit import mean_by_output
 from ..state.model_state import ModelState, Training, outputs_and_features, predict_latent
 
+BY_HEART, MOST_ASKED = 3.0, 1024  # times as far off on rows not seen: a warning; rows that are asked
 MOST_TOGETHER, TOGETHER = 2**16, 32 * 2**20  # held-out rows, and their bytes, answered together
 
 
@@ -32,10 +34,12 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
     if training.validation is not None:
         ((held_out, measures),) = _answered([state], training.validation, report)
     if likelihood.leaves_out:
-        left_out, familiar = _left_out(state, training)
+        left_out, familiar, places = _left_out(state, training)
         calibrations = likelihood.calibrate(left_out, shape, targets, far=training.far)
         if held_out is None:
             held_out, scores = left_out, familiar
+            if left_out is not None and training.groups is None:
+                _tell_of_memory(state, training.rows, places, left_out)
         else:
             calibrations = likelihood.recalibrate(held_out, shape, calibrations)
     else:
@@ -94,9 +98,26 @@ def _answered(states: Sequence[ModelState], rows: Rows, report: Reporter) -> lis
     return [(type(held[0]).cat(held), torch.cat(measures)) for held, measures in found]
 
 
-def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | None, Tensor]:
-    """The left-out rows of all experts that were judged, with the steadied scales that predictions use, and
-    their novelty, the mean over the outputs; None, and none: there are none."""
+@torch.no_grad()
+def _tell_of_memory(state: ModelState, rows: Rows, places: Tensor, left_out: CalibrationRows) -> None:
+    """Warn where the network is far closer to its training rows than it would be had it not seen them."""
+    network, asked = state.mixtures[0].tangents.network, places[evenly(len(places), MOST_ASKED)]
+    parts = [network.matrix(rows.take(part)).cpu() for part in asked.split(network.pass_rows(rows.first))]
+    seen = state.likelihood.residual(torch.cat(parts), rows.targets[asked].cpu()).square().mean(dim=0)
+    unseen = mean_by_output(left_out, left_out.residual.square(), len(seen))
+    heard = unseen > 0
+    times = float((unseen[heard] / seen[heard]).log().mean().div(2).exp())
+    if times >= BY_HEART:
+        warn_user(
+            "the network has learnt its training rows by heart: on rows that it has not seen it is off by "
+            f"about {min(times, 1000.0):.0f} times as much. The error bar goes by rows that were left out; "
+            "pass validation=, rows that the network has not seen, for a sharper one."
+        )
+
+
+def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | None, Tensor, Tensor]:
+    """The left-out rows of all experts that were judged, with the steadied scales that predictions use; their
+    novelty, the mean over the outputs; and where they are among the training rows. None: there are none."""
     parts, mixtures, targets = [], state.mixtures, training.rows.targets
     total = torch.zeros(len(training.rows), dtype=torch.float64)
     told = torch.zeros(len(training.rows), dtype=torch.int64)
@@ -115,15 +136,16 @@ def _left_out(state: ModelState, training: Training) -> tuple[CalibrationRows | 
             total[own] += novelty.sum(dim=1)
             told[own] += novelty.shape[1]
     if not parts:
-        return None, total[:0]
+        return None, total[:0], told[:0]
+    places = torch.cat([own for own, *_ in parts]).unique()
     if state.witness is not None:
         every = torch.arange(len(total)) if training.groups is None else training.groups
-        said = groups_left_out(state.witness, every, torch.cat([own for own, *_ in parts]).unique())
+        said = groups_left_out(state.witness, every, places)
         parts = [
             (own, served, _with_witness(held, said, own, served, targets)) for own, served, held in parts
         ]
     whole = told == sum(len(mixture.outputs) for mixture in mixtures)
-    return CalibrationRows.cat([held for *_, held in parts]), total[whole] / told[whole]
+    return CalibrationRows.cat([held for *_, held in parts]), total[whole] / told[whole], places
 
 
 def _with_witness(

@@ -11,17 +11,15 @@ from torch import Tensor
 
 from ..data.tensor_file import Reader
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import (
-    KNOTS,
-    Calibration,
-    CalibrationRows,
-    Rare,
+from ..math.calibration import KNOTS, Calibration, CalibrationRows, Rare, pooled
+from ..math.calibration_fit import (
+    MANY,
+    SPREAD,
     choose_spread,
     fit_calibration,
     fit_growth,
     held_out_loss,
     initial_calibration,
-    pooled,
 )
 from .base import FamiliarScores, Likelihood, Shape, common_fields, wide
 from .prediction import Prediction
@@ -69,23 +67,20 @@ class Regression(Likelihood):
     ) -> Scales:
         """What left-out training rows say, and of rows far away those of left-out clusters."""
         rare = None if targets is None else Rare.of(targets)
-        found = []
-        for corrected in (False, True):
-            if rows is None or not len(rows):
-                found.append(Calibration.default(shape.outputs, shift=float(corrected), rare=rare))
-                continue
-            some = rows.at_most(max(ENTRIES, EACH * shape.outputs))
-            start = initial_calibration(some, shape.outputs, corrected=corrected, rare=rare)
-            found.append(fit_calibration(some, start))
-            if far is not None:
-                found[-1] = fit_growth(far, found[-1])
-        return found[0], found[1], found[0], found[1]
+        if rows is None or not len(rows):
+            own, corrected = (Calibration.default(shape.outputs, shift=z, rare=rare) for z in (0.0, 1.0))
+            return own, corrected, own, corrected
+        some = rows.at_most(max(ENTRIES, EACH * shape.outputs))
+        starts = [initial_calibration(some, shape.outputs, corrected=z, rare=rare) for z in (False, True)]
+        own, corrected = _fit_both(some, starts[0], starts[1])
+        if far is not None:
+            own, corrected = fit_growth(far, own), fit_growth(far, corrected)
+        return own, corrected, own, corrected
 
     def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
         """Both scales fitted to held-out rows, from where left-out training rows have taken them."""
-        spread = choose_spread(rows, calibrations[2])
-        own, corrected = (fit_calibration(rows, before, spread=spread) for before in calibrations[2:])
-        return own, corrected, *calibrations[2:]
+        before = calibrations[2:]
+        return *_fit_both(rows, *before, spread=choose_spread(rows, before[0])), *before
 
     def calibration_warning(self, rows: CalibrationRows, calibrations: Scales) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
@@ -93,7 +88,7 @@ class Regression(Likelihood):
         spread = torch.stack([rows.residual[rows.output == output].square().mean() for output in each])
         if len(rows) < FEWEST_WARNED * len(spread) or not bool((spread > 0).all()):
             return ""
-        found = float(held_out_loss(calibrations[0], rows))
+        found = held_out_loss(calibrations[0], rows)
         constant = float(0.5 * (2 * math.pi * math.e * spread).log().mean())
         if not found > constant + WORSE:
             return ""
@@ -124,6 +119,22 @@ class Regression(Likelihood):
         own, corrected, *_ = calibrations
         later = {"_corrected": lambda: about(corrected), "_plain": lambda: about(plain_calibration(own))}
         return replace(about(own), **later)
+
+
+def _fit_both(
+    rows: CalibrationRows, own: Calibration, corrected: Calibration, spread: float = SPREAD
+) -> tuple[Calibration, Calibration]:
+    """The scales about the network's output and about the corrected mean.
+
+    Where the corrected mean is nearly right, the valley that leads to the first is narrow, as the target lies
+    on one of two sides, and a search from far away ends early. Many rows may also begin where the second is.
+    """
+    found = fit_calibration(rows, corrected, spread=spread)
+    ours = [fit_calibration(rows, own, spread=spread)]
+    if len(rows) >= MANY * len(own.level):
+        there = replace(found, shift=own.shift, beyond=own.beyond, growth=own.growth)
+        ours.append(fit_calibration(rows, there, spread=spread))
+    return min(ours, key=lambda one: held_out_loss(one, rows)), found
 
 
 def _about(
@@ -160,7 +171,7 @@ def plain_calibration(calibration: Calibration) -> Calibration:
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
     values, sizes = {}, {"growth": (len(KNOTS),)}
-    sizes |= dict.fromkeys(("level", "trust", "constant", "df", "spread"), (outputs,))
+    sizes |= dict.fromkeys(("level", "trust", "constant", "df", "spread", "extent"), (outputs,))
     for field in fields(Calibration):
         values[field.name] = reader.take(prefix + field.name, torch.float64, *sizes.get(field.name, ()))
     for name in ("fade", "onset", "excess", "trust", "spread"):
@@ -168,7 +179,7 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
     for name in ("reach", "beyond", "varying"):
         reader.require(0 < float(values[name]) <= 1, prefix + name, "must lie between 0 and 1")
     reader.require(0 <= float(values["share"]) < 1, prefix + "share", "must lie between 0 and 1")
-    for name in ("level", "constant"):
+    for name in ("level", "constant", "extent"):
         reader.require(values[name] > 0, prefix + name, "must be positive")
     reader.require(values["df"] > 2, prefix + "df", "must be more than 2")
     return Calibration(**values)

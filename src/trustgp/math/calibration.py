@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from .predictive import MOST_DF, log_density, log_unit
-from .search import least_from_zero
+from .predictive import MOST_DF
 
 STEADY = 20.0  # rows' worth of the experts' average in each expert's leave-one-out scale
 # The quantile of held-out novelty up to which held-out rows speak, and its bounds.
 REACH, LEAST_REACH, MOST_REACH = 0.95, 1e-6, 0.99
-SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
-# Of few held-out rows, fewer than so many, it is chosen among these by leaving out a third at a time.
-MANY, FOLDS, SPREADS = 300, 3, (0.1, 0.3, SPREAD)
-STEPS, FEW_STEPS, CLOSE = 100, 15, 1e-5  # of the search, while that is chosen, and when to stop
-MOST_ENTRIES, FEW_ENTRIES = 2**13, 2**11  # of held-out rows, and of those far away, that it looks at
-INDEPENDENT = 40  # of the latter, about
-FARTHEST = 12.0  # that any of them may go, in logarithms: a line search tries steps without measure
 # A network that meets every target exactly would otherwise claim to be certain everywhere.
 LEAST_KAPPA = 1e-6
 LARGEST = 100.0  # scale, as a logarithm, likewise
 HUGE = 1e300  # beyond, a variance is infinite
-AMONG = 0.1  # below this novelty a row is among others, and A is 0
-GROWN = 4.0  # the most that A can be
 KNOTS = (0.5, 1.0)  # of A: shares of the way from nu_1 to 1, in log nu
-LEAST_DF, FIRST_DF = 2.2, 10.0  # degrees of freedom, at least, and where fitting begins
-VARYING = 0.95  # gamma where fitting begins
 ROUNDING = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 
 
@@ -43,14 +31,15 @@ class Calibration:
 
     .. math:: \log V = \log E + A(\nu)
         + u \, \big( \gamma (\log c + a \log\kappa) + (1 - \gamma) \log(\sigma_0^2 / E) \big), \quad
-        E = \mathrm{epistemic} + \sigma^2, \quad u = (1 - \nu^b) \min(1, \nu_0 / \nu) :
+        E = \mathrm{epistemic} + \sigma^2, \quad
+        u = (1 - \nu^b) \min(1, \nu_0 / \nu, E_0 / E) :
 
     near the data, at novelty nu = 0, what leaving-out says, at gamma = 0 a constant noise; far away, at 1,
     the evidence's own, times what clusters of rows that were left out say of rows as novel. Held-out rows say
-    nothing about rows more novel than themselves, so what is fitted to them fades beyond the novelty nu_0
-    that they reach. A begins at the novelty nu_1 that single rows reach when they are left out, and is linear
-    in log nu between `KNOTS` of the way to 1. The witness expects it to be off by h, with precision p (0:
-    none). Together they expect
+    nothing about rows more novel than themselves, nor about those where the network may vary more, so what is
+    fitted to them fades beyond the novelty nu_0 and the variance E_0 that they reach. A begins at the novelty
+    nu_1 that single rows reach when they are left out, and is linear in log nu between `KNOTS` of the way to
+    1. The witness expects it to be off by h, with precision p (0: none). Together they expect
 
     .. math:: \mu = (v m + g h) / (1 + g), \quad L V, \quad L = (1 + g) / (1 + g^2), \quad g = t p V .
 
@@ -73,6 +62,7 @@ class Calibration:
     df: Tensor  # degrees of freedom of each output [C]
     share: Tensor  # pi, of rows that are far off, a scalar; see `rare_share`
     spread: Tensor  # W, the variance of what they are off by, of each output [C]
+    extent: Tensor  # E_0, the variance E up to which held-out rows speak, of each output [C]
 
     @classmethod
     def default(cls, num_outputs: int, *, shift: float, rare: Rare | None = None) -> Calibration:
@@ -81,7 +71,7 @@ class Calibration:
         level, nothing = torch.ones(num_outputs, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         share, spread = (nothing, torch.zeros_like(level)) if rare is None else rare
         z, growth = torch.tensor(shift, dtype=torch.float64), torch.zeros(len(KNOTS), dtype=torch.float64)
-        tails = (MOST_DF * level, share, spread)
+        tails = (MOST_DF * level, share, spread, HUGE * level)
         return cls(one, one, level, one, one, z, one, level, one, level, one, growth, *tails)
 
     def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, tuple[Tensor, Tensor], Tensor]:
@@ -100,10 +90,11 @@ class Calibration:
     def scale(
         self, novelty: Tensor, log_kappa: Tensor, variance: Tensor, log_level: Tensor, log_constant: Tensor
     ) -> Tensor:
-        """V / E, elementwise, from E, log c and log sigma_0^2."""
-        near = (1.0 - novelty**self.onset) / (novelty / self.reach).clamp_min(1.0)
+        """V / E of [n, C] or what broadcasts to it, from E, log c and log sigma_0^2."""
+        beyond = torch.maximum(novelty / self.reach, variance / self.extent).clamp_min(1.0)
+        near = (1.0 - novelty**self.onset) / beyond
         fitted = log_level + self.fade * log_kappa
-        if not isinstance(self.varying, float) or self.varying < 1.0:
+        if self.varying < 1.0:
             # where nothing is known E is infinite
             noise = log_constant - variance.clamp_max(HUGE).log()
             fitted = self.varying * fitted + (1.0 - self.varying) * noise
@@ -111,7 +102,7 @@ class Calibration:
 
     def grown(self, novelty: Tensor) -> Tensor | float:
         """A(nu)."""
-        if isinstance(self.growth, list) and not any(self.growth):
+        if not any(self.growth):
             return 0.0
         least = math.log(min(float(self.beyond), MOST_REACH))  # without A nu_1 is 1, and its logarithm 0
         way = 1.0 - (novelty.clamp_min(LEAST_REACH).log() / least).clamp(0.0, 1.0)
@@ -179,10 +170,10 @@ def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
     return (weight * log_kappa + STEADY * average) / (weight + STEADY)
 
 
-def reached(novelty: Tensor) -> Tensor:
-    """nu_0, a scalar: the novelty up to which held-out rows, of these novelties [n], speak."""
-    ordered = novelty.sort().values
-    return ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(LEAST_REACH)
+def reached(values: Tensor, least: float = LEAST_REACH) -> Tensor:
+    """nu_0, or E_0, a scalar: up to which held-out rows, of these novelties [n], or variances, speak."""
+    ordered = values.sort().values
+    return ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(least)
 
 
 class Rare(NamedTuple):
@@ -226,120 +217,6 @@ def pooled(
     gain = (trust * witness_precision * variance).nan_to_num(0.0)
     more = 1.0 + gain
     return (calibration.weight * shift + gain * witness_mean) / more, more / (1.0 + gain.square())
-
-
-def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> Tensor:
-    """Mean negative log likelihood of held-out rows."""
-    c, output = calibration, rows.output
-    logs = c.level.log()[output], c.constant.log()[output]
-    variance = rows.epistemic + rows.noise
-    scaled = variance * c.scale(rows.novelty, rows.log_kappa, variance, *logs)
-    said = (rows.residual_mean, rows.witness_mean, rows.witness_precision)
-    expected, left = pooled(c, scaled, *said, c.trust[output])
-    df, rest = c.df[output], 1.0 - float(c.shift)
-    offset = (c.excess.sqrt() * rest) * expected if rest else None
-    tails = (scaled * left * (df - 2.0) / df, df, c.share, c.spread[output], log_unit(c.df)[output])
-    return -log_density(rows.residual - c.shift * expected, offset, *tails).mean()
-
-
-def initial_calibration(
-    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: Rare | None = None
-) -> Calibration:
-    """Where a fit to held-out rows begins, if nothing else is known."""
-    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
-    varying, df = torch.tensor(VARYING, dtype=torch.float64), torch.full_like(start.df, FIRST_DF)
-    return replace(start, varying=varying, df=df, constant=constant_noise(rows, num_outputs))
-
-
-def fit_calibration(
-    rows: CalibrationRows, start: Calibration, *, spread: float = SPREAD, steps: int = STEPS
-) -> Calibration:
-    """All but A by maximum likelihood on held-out rows.
-
-    Each logarithm is pulled towards where it starts, by as much as if that were known with this standard
-    deviation: it counts for little as soon as there are a few hundred rows.
-    """
-    start, rows = replace(start, reach=reached(rows.novelty)), rows.at_most(MOST_ENTRIES)
-    # an output that is never wrong would have all others' scales run to 0
-    rows = rows.some(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
-    if not len(rows):
-        return start
-    # about the network's own output, without a witness, v^2 and w are one number
-    apart = bool(start.shift) or bool((rows.witness_precision > 0).any())
-
-    def at(free: Tensor) -> Calibration:
-        free = free.clamp(-FARTHEST, FARTHEST)
-        positive = free[:-2].exp()
-        (fade, onset, excess), (level, trust, constant, df) = positive[:3], positive[3:].chunk(4)
-        return replace(
-            start,
-            fade=start.fade * fade,
-            onset=start.onset * onset,
-            excess=start.excess * excess,
-            level=start.level * level,
-            trust=start.trust * trust,
-            constant=start.constant * constant,
-            df=(LEAST_DF + (start.df - LEAST_DF) * df).clamp_max(MOST_DF),
-            varying=torch.sigmoid(torch.logit(start.varying) + free[-2]),
-            weight=start.weight + free[-1] if apart else start.weight,
-        )
-
-    def penalised(free: Tensor) -> Tensor:
-        return held_out_loss(at(free), rows) + 0.5 * (free / spread).square().sum() / len(rows)
-
-    found = least_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=CLOSE)
-    return start if found is None else at(found)
-
-
-def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
-    """How strongly to pull towards what is known: as serves rows that are left out best, a third at a time;
-    many rows need little."""
-    n = len(rows) // len(start.level)
-    fold = (torch.arange(len(rows)) // len(start.level)) * FOLDS // max(n, 1)
-    parts = [(rows.some(fold != k), rows.some(fold == k)) for k in fold.unique().tolist()]
-    if n >= MANY:
-        return SPREAD
-    if len(parts) < FOLDS:
-        return SPREADS[0]
-
-    def left(spread: float) -> float:
-        found = [(fit_calibration(most, start, spread=spread, steps=FEW_STEPS), rest) for most, rest in parts]
-        return sum(len(rest) * float(held_out_loss(one, rest)) for one, rest in found)
-
-    return min(SPREADS, key=left)
-
-
-def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
-    """A by maximum likelihood on rows of clusters that were left out, pulled towards 0: rows of one cluster
-    go together, and count for few."""
-    start = replace(start, beyond=start.reach.clamp(AMONG, MOST_REACH))
-    rows = rows.some(rows.novelty > start.beyond).at_most(FEW_ENTRIES)
-    if not len(rows):
-        return start
-
-    def at(free: Tensor) -> Calibration:
-        return replace(start, growth=GROWN * torch.tanh(free / GROWN))
-
-    def penalised(free: Tensor) -> Tensor:
-        return held_out_loss(at(free), rows) + 0.5 * (free / SPREAD).square().sum() / INDEPENDENT
-
-    found = least_from_zero(penalised, len(KNOTS), max_iter=STEPS, tolerance=CLOSE)
-    return start if found is None else at(found)
-
-
-def mean_by_output(rows: CalibrationRows, values: Tensor, num_outputs: int) -> Tensor:
-    """Mean of values [L] of each output, shape [C]; 0 without rows."""
-    total = torch.zeros(num_outputs, dtype=torch.float64).index_add(0, rows.output, values.double())
-    return total / torch.bincount(rows.output, minlength=num_outputs).clamp_min(1)
-
-
-def constant_noise(rows: CalibrationRows, num_outputs: int) -> Tensor:
-    """Mean squared residual of each output, shape [C]; mean E where that is 0, and 1 without rows."""
-    squared, expected = (
-        mean_by_output(rows, values, num_outputs)
-        for values in (rows.residual.square(), rows.epistemic + rows.noise)
-    )
-    return torch.where(squared > 0, squared, torch.where(expected > 0, expected, 1.0))
 
 
 def check_share(name: str, value: float, example: float) -> None:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..data.chunking import evenly
 from ..data.trees import moved
-from .calibration import FARTHEST, HeldOutRows
-from .search import least_from_zero
+from .calibration import HeldOutRows
+from .search import FARTHEST, least_from_zero, sloped
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
 # bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
@@ -178,5 +178,5 @@ def _fitted(
         fit = tempered_nll(rows, squared(factors(steps)).sqrt()).sum()
         return (fit + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-    found = least_from_zero(loss, len(free), max_iter=100, tolerance=1e-14)
-    return factors(torch.zeros_like(free) if found is None else found)
+    found = least_from_zero(sloped(loss), len(free), max_iter=100, tolerance=1e-14)
+    return factors(torch.zeros_like(free) if found is None else torch.from_numpy(found))

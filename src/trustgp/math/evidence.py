@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,8 @@ NEAR, CLOSE, STEPS = 1.0, 0.02, 4  # first step of that search, in log tau; when
 LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.8)
 RATIOS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0, 10.0)
 # Of lengths by column, as logarithms: standard deviation of the pull towards one, the most that they may be
-# from typical, the steps in which they are told; where the search for tau begins, and its steps.
+# from that one, and it from typical, the steps in which they are told; where the search for tau begins, and
+# its steps.
 PULL, FURTHEST, TOLD, MIDDLE, SEARCH = 2.0, 3.0, 1 / 16, 1e-2, 15
 
 
@@ -274,30 +276,47 @@ def choose_length(
 def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor) -> Tensor:
     r"""The length of each column over their geometric mean [d], by the evidence on all sets together.
 
-    .. math:: \sum_{\mathrm{sets}} \mathrm{profile}(l, \tau) + \tfrac12 \sum_j (\log l_j - \log l)^2 / 2^2
-        \to \min
+    .. math:: \sum_{\mathrm{sets}} \mathrm{profile}(l, \tau)
+        + \tfrac12 \sum_j (\log l_j - \log l)^2 / 2^2 \to \min
 
     by L-BFGS over tau, l and every l_j. A column of which the targets say nothing keeps the common length.
     Logarithms come in steps of 1/16: what rounding changes is not told.
     """
-    least, most = (math.log(ratio / MIDDLE) for ratio in (RATIOS[0], RATIOS[-1]))
 
-    def logs(free: Tensor) -> Tensor:
-        return (free[1] + free[2:]).clamp(-FURTHEST, FURTHEST)
-
-    def loss(free: Tensor) -> Tensor:
-        free = free.to(typical)
-        lengths, tau = typical * logs(free).exp(), MIDDLE * free[0].clamp(least, most).exp()
-        total = (free[2:] / PULL).square().sum() / 2
+    def loss(free: np.ndarray) -> tuple[float, np.ndarray]:
+        tau, common, apart = MIDDLE * math.exp(free[0]), free[1], free[2:]
+        lengths = typical * typical.new_tensor(np.exp(common + apart))
+        pull = apart / PULL**2
+        total, slope = 0.5 * float(apart @ pull), np.concatenate([[0.0], pull])
         for rows, values in zip(inputs, targets, strict=True):
-            scaled = rows / lengths
-            gram = distances(scaled, scaled).square().mul(-0.5).exp()
-            factor = torch.linalg.cholesky_ex(gram + tau * torch.eye(len(gram)).to(gram)).L
-            total = total + profile_loss(factor, values)
-        return total.cpu()
+            value, *by_log = torch.cat(_profile_and_slopes(rows / lengths, values, tau)).tolist()
+            total, slope = total + value, slope + by_log
+        by_common = slope[1:].sum() - pull.sum()  # which is not pulled
+        return total, np.insert(slope, 1, by_common)
 
-    found = least_from_zero(loss, 2 + inputs[0].shape[1], max_iter=SEARCH, tolerance=1e-7)
+    columns = inputs[0].shape[1]
+    noise = [math.log(ratio / MIDDLE) for ratio in (RATIOS[0], RATIOS[-1])]
+    bounds = [noise, *([-FURTHEST, FURTHEST] for _ in range(1 + columns))]
+    found = least_from_zero(loss, 2 + columns, max_iter=SEARCH, tolerance=1e-6, bounds=bounds)
     if found is None:
         return torch.ones_like(inputs[0][0])
-    apart = logs(found)
-    return ((apart - apart.mean()) / TOLD).round().mul(TOLD).exp().to(typical)
+    apart = found[2:] - found[2:].mean()
+    return typical.new_tensor(np.exp(TOLD * np.round(apart / TOLD)))
+
+
+def _profile_and_slopes(points: Tensor, targets: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The profile [1] of targets [m, C] at points [m, d], in units of the lengths, and its slopes in log tau
+    [1] and the logarithm of each length [d]; no numbers where rounding keeps K from being factorised."""
+    gram = squared_exponential(points, points, points.new_ones(()))
+    noisy = gram.clone()
+    noisy.diagonal().add_(tau)
+    factor = torch.linalg.cholesky_ex(noisy).L
+    inverse = torch.cholesky_inverse(factor)
+    weights = inverse @ targets
+    # of the profile in K
+    slope = 0.5 * (targets.shape[1] * inverse - (weights / profile_scale(factor, targets)) @ weights.T)
+    by_tau = tau * slope.diagonal().sum()[None]
+    slope *= gram
+    # sum of slope_ik (x_i - x_k)^2
+    by_length = 2 * (slope.sum(dim=1) @ points.square() - (points * (slope @ points)).sum(dim=0))
+    return profile_loss(factor, targets)[None], by_tau, by_length

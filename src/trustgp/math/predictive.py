@@ -170,29 +170,21 @@ def log_density(
     df: Tensor,
     share: Tensor,
     spread: Tensor,
-    unit: Tensor | None = None,
 ) -> Tensor:
-    """log p(f + error), elementwise; can be differentiated in all of it. No offset is one of 0, and `unit`
-    the `log_unit` of df where it is known."""
-    unit = log_unit(df) if unit is None else unit
+    """log p(f + error), elementwise; can be differentiated in all of it. No offset is one of 0."""
     usual = squared_scale * df / (df - 2.0)
     if offset is None:
         both = _log_student(error, squared_scale, df)
     else:
         sides = [_log_student(error - way * offset, squared_scale, df) for way in (1.0, -1.0)]
         both, usual = torch.logaddexp(*sides) - math.log(2.0), usual + offset.square()
-    both = both + unit
+    both = both + torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(math.pi * df)
     far = -0.5 * (torch.log(2 * math.pi * (spread + usual)) + error.square() / (spread + usual))
     return torch.logaddexp(torch.log1p(-share) + both, torch.log(share) + far)
 
 
-def log_unit(df: Tensor) -> Tensor:
-    """Log density of a standard Student-t at 0."""
-    return torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(math.pi * df)
-
-
 def _log_student(error: Tensor, squared_scale: Tensor, df: Tensor) -> Tensor:
-    """Log density, less `log_unit`."""
+    """Log density, less that of a standard Student-t at 0."""
     far = torch.log1p(error.square() / (df * squared_scale))
     return -0.5 * (torch.log(squared_scale) + (df + 1.0) * far)
 

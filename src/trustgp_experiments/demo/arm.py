@@ -118,7 +118,7 @@ def _score(found: Prediction, known: Prediction, targets: Tensor) -> Scores:
     pairs = (known.std.mean(1), found.std.mean(1)), (known.novelty, found.novelty)
     areas = [None if found is known else float(metrics.auroc(*pair)) for pair in pairs]
     return {
-        "nll": float(metrics.gaussian_nll(found.mean, found.variance, targets).mean()),
+        "nll": float(-found.log_prob(targets).mean()),
         "rmse": float(metrics.mse(found.mean, targets).sqrt()),
         "coverage": float(metrics.coverage(found, targets)),
         "std": float(found.std.mean()),

@@ -9,9 +9,9 @@ from torch import Tensor
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.calibration import FIRST_DF, LEAST_DF
+from trustgp.math.calibration_fit import FIRST_DF, LEAST_DF
 from trustgp.math.predictive import log_density
-from trustgp.math.search import least_from_zero
+from trustgp.math.search import least_from_zero, sloped
 from trustgp.tangents.network import as_matrix
 
 STEPS = 100
@@ -44,8 +44,11 @@ class Tailed:
             pull = 0.5 * free.square().sum() / len(error)
             return pull - log_density(error, None, scale, df, nothing, nothing).sum(dim=1).mean()
 
-        found = least_from_zero(loss, 2 * outputs, max_iter=STEPS)
-        return cls(method, *at(torch.zeros(2 * outputs, dtype=torch.float64) if found is None else found))
+        found = least_from_zero(sloped(loss), 2 * outputs, max_iter=STEPS)
+        return cls(
+            method,
+            *at(torch.zeros(2 * outputs, dtype=torch.float64) if found is None else torch.from_numpy(found)),
+        )
 
     def predict(self, inputs: Inputs) -> Prediction:
         """The same mean; the variance scaled."""

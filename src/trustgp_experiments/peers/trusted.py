@@ -31,7 +31,8 @@ from trustgp.experts.posteriors import LatentMoments
 from trustgp.experts.witness import Witness, WitnessState
 from trustgp.experts.witness_fit import find_witness
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.calibration import Calibration, CalibrationRows, held_out_loss
+from trustgp.math.calibration import Calibration, CalibrationRows
+from trustgp.math.calibration_fit import held_out_loss
 from trustgp.math.evidence import factorise
 from trustgp.math.low_rank import pivoted_cholesky_rows, selection_noise
 from trustgp.model import UncertaintyModel
@@ -189,7 +190,7 @@ def _choose(
         tau = float(sums.level) * 10.0**decade
         rows = _held_out(sums, tau, projected, frame)
         calibrations = model.origin.likelihood.calibrate(rows, model.shape, None)
-        found.append((float(held_out_loss(calibrations[0], rows)), tau, calibrations))
+        found.append((held_out_loss(calibrations[0], rows), tau, calibrations))
     _, tau, calibrations = min(found, key=lambda entry: entry[0])
     return tau, calibrations
 

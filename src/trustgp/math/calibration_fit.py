@@ -1,0 +1,265 @@
+"""Calibrations fitted to held-out rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .calibration import (
+    HUGE,
+    KNOTS,
+    LARGEST,
+    LEAST_REACH,
+    MOST_REACH,
+    Calibration,
+    CalibrationRows,
+    Rare,
+    reached,
+)
+from .predictive import MOST_DF
+from .search import FARTHEST, least_from_zero
+
+SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
+# Of few held-out rows, fewer than so many, it is chosen among these by leaving out a third at a time.
+MANY, FOLDS, SPREADS = 300, 3, (0.1, 0.3, SPREAD)
+STEPS, FEW_STEPS, CLOSE = 100, 15, 1e-5  # of the search, while that is chosen, and when to stop
+MOST_ENTRIES, FEW_ENTRIES = 2**13, 2**11  # of held-out rows, and of those far away, that it looks at
+INDEPENDENT = 40  # of the latter, about
+AMONG = 0.1  # below this novelty a row is among others, and A is 0
+GROWN = 4.0  # the most that A can be
+LEAST_DF, FIRST_DF = 2.2, 10.0  # degrees of freedom, at least, and where fitting begins
+VARYING = 0.95  # gamma where fitting begins
+FEW, EACH = ("fade", "onset", "excess"), ("level", "trust", "constant", "df")  # for all outputs, for each
+FREE = (*FEW, *EACH, "weight", "varying", "growth")
+
+
+def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> float:
+    """Mean negative log likelihood of held-out rows."""
+    return loss_and_slopes(_arrays(calibration), _arrays(rows))[0]
+
+
+def _arrays(tensors: Calibration | CalibrationRows) -> dict[str, np.ndarray]:
+    return {field.name: getattr(tensors, field.name).numpy() for field in fields(tensors)}
+
+
+@np.errstate(all="ignore")  # the search tries absurd places, and leaves them
+def loss_and_slopes(
+    c: dict[str, np.ndarray], rows: dict[str, np.ndarray]
+) -> tuple[float, dict[str, np.ndarray]]:
+    """Mean negative log likelihood of rows, and its slope in each of what `FREE` names.
+
+    Letters are as in `Calibration`. By hand, as a search asks for it hundreds of times, of few rows.
+    """
+    output, nu, p = rows["output"], rows["novelty"], rows["witness_precision"]
+    level, trust, constant, df, spread, extent = (
+        c[name][output] for name in ("level", "trust", "constant", "df", "spread", "extent")
+    )
+    # log V
+    variance = rows["epistemic"] + rows["noise"]
+    fading = np.maximum(np.maximum(nu / c["reach"], variance / extent), 1.0)
+    way = _way(nu, c["beyond"])
+    familiar, gamma = nu ** c["onset"], c["varying"]
+    near, noise = (1.0 - familiar) / fading, np.log(constant / np.minimum(variance, HUGE))
+    own = np.log(level) + c["fade"] * rows["log_kappa"]
+    fitted = gamma * own + (1.0 - gamma) * noise
+    exponent = near * fitted + way @ c["growth"]
+    v = variance * np.exp(np.clip(exponent, -LARGEST, LARGEST))
+    # mu and L V
+    g = np.nan_to_num(trust * p * v, nan=0.0)
+    more, square = 1.0 + g, 1.0 + g * g
+    mu, left = (c["weight"] * rows["residual_mean"] + g * rows["witness_mean"]) / more, v * more / square
+    shift, apart = c["shift"], np.sqrt(c["excess"]) * (1.0 - c["shift"])
+    error, offset = rows["residual"] - shift * mu, apart * mu
+    both, by_error, by_offset, by_scale, by_df = _on_both_sides(error, offset, left * (df - 2.0) / df, df)
+    # with the rows that are far off
+    total = spread + left + offset * offset
+    usual = np.log1p(-c["share"]) + both
+    rare = np.log(c["share"]) - 0.5 * (np.log(2 * math.pi * total) + error * error / total)
+    density = np.logaddexp(usual, rare)
+    rest, share = np.exp(usual - density), np.exp(rare - density)
+    by_total = 0.5 * share * (error * error / total - 1.0) / total
+    by_error = rest * by_error - share * error / total
+    by_offset = rest * by_offset + 2.0 * by_total * offset
+    by_left = rest * by_scale + by_total * left
+    # back to what is free
+    by_mu = apart * by_offset - shift * by_error
+    by_g = by_mu * (rows["witness_mean"] - mu) / more + by_left * (1.0 / more - 2.0 * g / square)
+    by_v = np.where(np.abs(exponent) < LARGEST, by_left + by_g * g, 0.0)
+    known = np.log(np.maximum(nu, np.finfo(nu.dtype).tiny))
+    entries = {
+        "fade": by_v * near * gamma * rows["log_kappa"],
+        "onset": -by_v * fitted * familiar * known / fading,
+        "level": by_v * near * gamma / level,
+        "excess": by_offset * offset / (2.0 * c["excess"]),
+        "weight": by_mu * rows["residual_mean"] / more,
+        "trust": by_g * np.nan_to_num(p * v, nan=0.0),
+        "varying": by_v * near * (own - noise),
+        "constant": by_v * near * (1.0 - gamma) / constant,
+        "growth": by_v[:, None] * way,
+        "df": rest * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
+    }
+    return -float(density.mean()), {k: -_gathered(v, c[k], output) / len(nu) for k, v in entries.items()}
+
+
+def _on_both_sides(
+    error: np.ndarray, offset: np.ndarray, squared_scale: np.ndarray, df: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Half a Student-t on either side: log density, and its slopes in error, offset, log s^2 and df."""
+    from scipy import special  # it takes a while to import
+
+    unit = special.gammaln((df + 1.0) / 2) - special.gammaln(df / 2) - 0.5 * np.log(math.pi * df)
+    by_unit = 0.5 * (special.digamma((df + 1.0) / 2) - special.digamma(df / 2) - 1.0 / df)
+    sides = []
+    for e in (error - offset, error + offset):
+        q = e * e / (df * squared_scale)
+        inner, far = q / (1.0 + q), np.log1p(q)
+        density = -0.5 * (np.log(squared_scale) + (df + 1.0) * far)
+        by_e = -(df + 1.0) * e / (df * squared_scale + e * e)
+        sides.append((density, by_e, 0.5 * ((df + 1.0) * inner - 1.0), 0.5 * (inner * (df + 1.0) / df - far)))
+    both = np.logaddexp(sides[0][0], sides[1][0])
+    first, second = (np.exp(side[0] - both) for side in sides)
+    _, by_e, by_scale, by_df = ([first * a, second * b] for a, b in zip(*sides, strict=True))
+    density = both + unit - math.log(2.0)
+    return (
+        density,
+        by_e[0] + by_e[1],
+        by_e[1] - by_e[0],
+        by_scale[0] + by_scale[1],
+        by_df[0] + by_df[1] + by_unit,
+    )
+
+
+def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.ndarray:
+    """Sums of entries [L] or [L, K]: in all, or of each output."""
+    if entries.ndim == 1 and like.ndim:
+        return np.bincount(output, entries, minlength=len(like))
+    return entries.sum(axis=0)
+
+
+def _way(novelty: np.ndarray, beyond: np.ndarray) -> np.ndarray:
+    """How much of A at each knot there is in A(nu), shape [L, K]."""
+    way = 1.0 - np.clip(
+        np.log(np.maximum(novelty, LEAST_REACH)) / np.log(np.minimum(beyond, MOST_REACH)), 0.0, 1.0
+    )
+    knots = (0.0, *KNOTS)
+    return np.stack([np.interp(way, knots, row) for row in np.eye(len(knots))[1:]], axis=1)
+
+
+def initial_calibration(
+    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: Rare | None = None
+) -> Calibration:
+    """Where a fit to held-out rows begins, if nothing else is known."""
+    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
+    varying, df = torch.tensor(VARYING, dtype=torch.float64), torch.full_like(start.df, FIRST_DF)
+    return replace(start, varying=varying, df=df, constant=constant_noise(rows, num_outputs))
+
+
+def fit_calibration(
+    rows: CalibrationRows, start: Calibration, *, spread: float = SPREAD, steps: int = STEPS
+) -> Calibration:
+    """All but A by maximum likelihood on held-out rows.
+
+    Each logarithm is pulled towards where it starts, by as much as if that were known with this standard
+    deviation: it counts for little as soon as there are a few hundred rows.
+    """
+    start = replace(start, reach=reached(rows.novelty), extent=_extent(rows, start.extent))
+    rows = rows.at_most(MOST_ENTRIES)
+    # an output that is never wrong would have all others' scales run to 0
+    rows = rows.some(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
+    if not len(rows):
+        return start
+    # about the network's own output, without a witness, v^2 and w are one number
+    apart = bool(start.shift) or bool((rows.witness_precision > 0).any())
+
+    known, entries = _arrays(start), _arrays(rows)
+
+    def at(free: np.ndarray) -> dict[str, np.ndarray]:
+        free = np.clip(free, -FARTHEST, FARTHEST)
+        few, each = np.exp(free[:3]), np.exp(free[3:-2]).reshape(len(EACH), -1)
+        found = {
+            name: known[name] * factor for name, factor in zip((*FEW, *EACH), (*few, *each), strict=True)
+        }
+        found["df"] = np.minimum(LEAST_DF + (known["df"] - LEAST_DF) * each[-1], MOST_DF)
+        rest = 1.0 - known["varying"]
+        found["varying"] = known["varying"] / (known["varying"] + rest * np.exp(-free[-2]))
+        return known | found | {"weight": known["weight"] + apart * free[-1]}
+
+    @np.errstate(all="ignore")
+    def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
+        now = at(free)
+        loss, slopes = loss_and_slopes(now, entries)
+        rates = now | {"df": now["df"] - LEAST_DF, "varying": now["varying"] * (1.0 - now["varying"])}
+        rates["weight"] = np.asarray(float(apart))
+        slope = [np.ravel(slopes[name] * rates[name]) for name in (*FEW, *EACH, "varying", "weight")]
+        pull, within = free / spread**2 / len(rows), np.abs(free) < FARTHEST
+        return loss + 0.5 * float(free @ pull), np.concatenate(slope) * within + pull
+
+    found = least_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=CLOSE)
+    if found is None:
+        return start
+    return replace(start, **{name: torch.from_numpy(np.array(value)) for name, value in at(found).items()})
+
+
+def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:
+    """E_0 of each output [C]; as before where there are no rows."""
+    variance, found = rows.epistemic + rows.noise, before.clone()
+    for output in rows.output.unique().tolist():
+        found[output] = reached(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
+    return found
+
+
+def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
+    """How strongly to pull towards what is known: as serves rows that are left out best, a third at a time;
+    many rows need little."""
+    n = len(rows) // len(start.level)
+    fold = (torch.arange(len(rows)) // len(start.level)) * FOLDS // max(n, 1)
+    parts = [(rows.some(fold != k), rows.some(fold == k)) for k in fold.unique().tolist()]
+    if n >= MANY:
+        return SPREAD
+    if len(parts) < FOLDS:
+        return SPREADS[0]
+
+    def left(spread: float) -> float:
+        found = [(fit_calibration(most, start, spread=spread, steps=FEW_STEPS), rest) for most, rest in parts]
+        return sum(len(rest) * held_out_loss(one, rest) for one, rest in found)
+
+    return min(SPREADS, key=left)
+
+
+def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
+    """A by maximum likelihood on rows of clusters that were left out, pulled towards 0: rows of one cluster
+    go together, and count for few."""
+    start = replace(start, beyond=start.reach.clamp(AMONG, MOST_REACH))
+    rows = rows.some(rows.novelty > start.beyond).at_most(FEW_ENTRIES)
+    if not len(rows):
+        return start
+
+    known, entries = _arrays(start), _arrays(rows)
+
+    def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
+        share = np.tanh(free / GROWN)
+        loss, slopes = loss_and_slopes(known | {"growth": GROWN * share}, entries)
+        pull = free / SPREAD**2 / INDEPENDENT
+        return loss + 0.5 * float(free @ pull), slopes["growth"] * (1.0 - share**2) + pull
+
+    found = least_from_zero(penalised, len(KNOTS), max_iter=STEPS, tolerance=CLOSE)
+    return start if found is None else replace(start, growth=torch.from_numpy(GROWN * np.tanh(found / GROWN)))
+
+
+def mean_by_output(rows: CalibrationRows, values: Tensor, num_outputs: int) -> Tensor:
+    """Mean of values [L] of each output, shape [C]; 0 without rows."""
+    total = torch.zeros(num_outputs, dtype=torch.float64).index_add(0, rows.output, values.double())
+    return total / torch.bincount(rows.output, minlength=num_outputs).clamp_min(1)
+
+
+def constant_noise(rows: CalibrationRows, num_outputs: int) -> Tensor:
+    """Mean squared residual of each output, shape [C]; mean E where that is 0, and 1 without rows."""
+    squared, expected = (
+        mean_by_output(rows, values, num_outputs)
+        for values in (rows.residual.square(), rows.epistemic + rows.noise)
+    )
+    return torch.where(squared > 0, squared, torch.where(expected > 0, expected, 1.0))
