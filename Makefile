@@ -7,15 +7,25 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # They name torchvision, which nothing here needs and which may bring another torch: so without dependencies.
 ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch
 
-.PHONY: demo test lint format clean
+# What stands around the library: the studies and their peers, the pages and their examples, the benchmarks.
+AROUND := tests/experiments tests/test_benchmarks.py tests/test_docs.py tests/test_examples.py tests/test_site.py
+
+.PHONY: demo test test-around test-all lint format docs serve-docs clean
 
 demo: $(READY)
 	$(BIN)/trustgp demo
 
 # A process per core, with a thread each: more would wait for one another. The tests of a file stay together,
 # since what they share, such as a small run of a study, would else be made in each process.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(addprefix --ignore=,$(AROUND))
+
+test-around: $(READY)
+	$(PYTEST) $(AROUND)
+
+test-all: test test-around
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -26,6 +36,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, into site/. It runs every example of the gallery that has changed: minutes, the first time.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# While you write: pages follow as files are saved. TRUSTGP_GALLERY=none leaves the examples out.
+serve-docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 # Installed once, and again only when what is installed has changed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,4 +52,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build dist demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo site .cache .pytest_cache .ruff_cache .hypothesis

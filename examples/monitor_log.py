@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.monitor import logs
+from trustgp import logs
 from trustgp_experiments.datasets import simulate
 
 JOINTS = tuple(f"joint{number}" for number in range(1, 8))

@@ -1,17 +1,21 @@
 """The command line: what it prints, and how it fails."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from reliability.helpers import listing, started
 
 import trustgp
-from trustgp.cli import main
+from trustgp.cli import _Console, main
 from trustgp.state.summary import expert_table, summarise
 from trustgp_experiments import studies
-from trustgp_experiments.core.result import Column, Result, Table
+from trustgp_experiments.core.result import Column, Result, Table, alone
+from trustgp_experiments.demo import run as demo
 from trustgp_experiments.peers import mlp
 
 
@@ -122,6 +126,8 @@ def test_a_damaged_file_is_one_line(saved, damage, capsys):
         ["fly"],
         ["demo", "--part", "legs"],
         ["demo", "--seed", "x"],
+        ["demo", "--seed", "-1"],
+        ["demo", "--seed", str(2**40)],
         ["study"],
         ["study", "astrology"],
         ["study", "toy", "--seeds", "0"],
@@ -238,3 +244,139 @@ def test_a_study_without_an_optional_package_is_one_line_with_code_1(monkeypatch
     monkeypatch.setattr(studies, "run_study", missing)
     assert main(["study", "toy"]) == 1
     assert capsys.readouterr().err == 'trustgp: this needs laplace-torch: pip install "trustgp[baselines]"\n'
+
+
+def test_a_device_that_is_unknown_is_one_line(tmp_path, capsys):
+    arguments = ["study", "toy", "--device", "tpu", "--out", str(tmp_path / "new")]
+    assert "'cpu' and 'cuda' are allowed" in failing(arguments, capsys)
+
+
+def interrupted(arguments, capsys) -> None:
+    assert main(arguments) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "trustgp: stopped; what was finished is kept, nothing is half-written.\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture(autouse=True)
+def heard():
+    """Ctrl-C is heard, also where these tests run in the background, which a shell makes deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    """A demo whose first part does something else."""
+
+    def patch(work):
+        monkeypatch.setitem(demo._RUN, "toy", lambda *_: work())
+
+    return patch
+
+
+def test_ctrl_c_is_one_line_with_code_130(stopping, tmp_path, capsys):
+    stopping(lambda: alone(lambda: signal.raise_signal(signal.SIGINT)))
+    interrupted(["demo", "--out", str(tmp_path)], capsys)
+    assert listing(tmp_path) == []
+
+
+def test_ctrl_c_that_becomes_another_error_is_still_ctrl_c(stopping, tmp_path, capsys):
+    """As it does in packages that are being imported."""
+
+    def work():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as stop:
+            raise RuntimeError("half imported") from stop
+
+    stopping(work)
+    interrupted(["demo", "--out", str(tmp_path)], capsys)
+
+
+def test_any_other_error_shows_itself(stopping, tmp_path):
+    def work():
+        raise RuntimeError("a bug")
+
+    stopping(work)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["demo", "--out", str(tmp_path)])
+
+
+STOPPED = """
+import signal, sys
+from trustgp.cli import main
+from trustgp_experiments.demo import run
+def work(**_):
+    print("begun", flush=True)
+    while True:
+        signal.pause()
+run.run_toy = work
+raise SystemExit(main(["demo", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise on this system")
+def test_ctrl_c_ends_a_process_with_one_line(tmp_path):
+    process = started(STOPPED, tmp_path)
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err.count("\n")) == (130, "", 1)
+    assert err.startswith("trustgp: stopped")
+    assert listing(tmp_path) == []
+
+
+def test_work_alone_has_one_thread_and_gives_the_others_back():
+    before = torch.get_num_threads()
+    assert alone(torch.get_num_threads) == 1
+    with pytest.raises(KeyboardInterrupt):
+        alone(lambda: signal.raise_signal(signal.SIGINT))
+    assert torch.get_num_threads() == before
+
+
+def test_results_that_are_interrupted_leave_what_was_there(tmp_path, monkeypatch):
+    (tmp_path / "results.json").write_text("before")
+    monkeypatch.setattr("os.fsync", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        demo.write_results(tmp_path, {}, 0.0, _Console(quiet=True))
+    assert (tmp_path / "results.json").read_text() == "before"
+    assert listing(tmp_path) == ["results.json"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a closed pipe is another error on this system")
+def test_an_output_that_is_closed_is_quiet():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "trustgp.cli", "--help"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=buffered, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_table_for_a_closed_output_reaches_the_command_line_as_such():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1) as file:
+        with pytest.raises(BrokenPipeError):
+            _Console(file=file).print("a line")
+        os.dup2(nowhere := os.open(os.devnull, os.O_WRONLY), writing)  # what is flushed at its end
+        os.close(nowhere)
+
+
+def test_names_are_shown_and_not_obeyed(tmp_path, capsys):
+    folder = tmp_path / "[red]a\x1b[31m:skull:"
+    folder.mkdir()
+    a_result(folder)
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out == f"Report: {tmp_path}/[red]a\\x1b[31m:skull:/report.html\n"
+    with pytest.raises(SystemExit):
+        main(["inspect", "one", "two\x1b[31m"])
+    assert "two\\x1b[31m" in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_text_is_one_line(capsys):
+    assert "\\udcff: No such file" in failing(["inspect", os.fsdecode(b"none-\xff")], capsys)

@@ -16,7 +16,6 @@ SMALL = {
     "resnet18_like": ["--images", "40", "--width", "4", "--steps", "2"],
     "gru_torques": ["--trajectories", "3", "--hidden", "8", "--epochs", "1"],
     "transformer_regression": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
-    "transformer_classification": ["--sentences", "60", "--hidden", "8", "--steps", "2"],
     "serve_onnx": ["--calls", "20", "--rows", "300"],
     "monitor_log": ["--rows", "600", "--messages", "60", "--width", "8", "--steps", "20", "--out", "made"],
 }

@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import ArtifactError, JacobianRows
+from trustgp.data.quantities import size_text
 from trustgp.data.trees import state_tensors
 
 FIELDS = ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid")
@@ -153,6 +154,22 @@ def test_train_mode_does_nothing(fit_case, test_rows):
     model.train()
     assert not model.network.training
     assert_equal_predictions(model.predict(test_rows[0]), before)
+
+
+def test_a_model_says_what_it_is_in_ten_lines(fitted, fit_case, case, toy, tmp_path):
+    said = repr(fitted)
+    assert len(said.splitlines()) <= 10
+    assert max(map(len, said.splitlines())) <= 110
+    for fact in ("Sequential", "rows: 160", "2 outputs", "experts: 4", "JacobianRows(", "Regression()"):
+        assert fact in said
+    assert size_text(fitted.nbytes) in said
+    assert "calibration: 160 training rows, left out in turn" in said
+    fitted.save(tmp_path / "a.trustgp")
+    assert repr(trustgp.load(tmp_path / "a.trustgp", case.network)) == said
+    assert "calibration: 30 validation rows" in repr(fit_case(validation=toy(30, seed=5), num_experts=1))
+    named = [name for name, _ in case.network.named_parameters()]
+    long = repr(fit_case(tangents=JacobianRows(parameters=named), num_experts=1))
+    assert max(map(len, long.splitlines())) <= 110
 
 
 def test_bytes_are_those_of_its_tensors(fitted):

@@ -4,7 +4,8 @@
 //
 // Rows are numbers with white space between them. Prints one line for each answer: its name, its type, its numbers,
 // row after row. With repeats it also asks row by row, so many times each, and prints median and 99th percentile.
-// A package holds machine code, which runs when it is loaded: open only files that you trust.
+// A package holds machine code, which runs when it is loaded: open only files that you trust. A damaged one is
+// refused before that, by its checksum: libtorch does not look.
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
@@ -17,6 +18,8 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "sha256.h"
 
 static std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
@@ -57,6 +60,7 @@ static void measure(torch::inductor::AOTIModelPackageLoader& model, const at::Te
 
 int main(int count, char** arguments) try {
   if (count < 2) throw std::runtime_error("usage: serve PACKAGE.pt2 [repeats] < rows.txt");
+  require_whole(arguments[1]);
   const c10::InferenceMode guard;
   torch::inductor::AOTIModelPackageLoader model(arguments[1], "model", /*run_single_threaded=*/true);
   const auto metadata = model.get_metadata();

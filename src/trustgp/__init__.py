@@ -15,7 +15,7 @@ _PLACES = {
     "Prediction": ".likelihoods.prediction",
     "ClassPrediction": ".likelihoods.prediction",
     "DetectionModel": ".detection.model",
-    "Detections": ".likelihoods.prediction",
+    "Detections": ".likelihoods.detections",
     "ConformalIntervals": ".state.conformal",
     "ConformalSets": ".state.conformal",
     # make it small
@@ -54,16 +54,15 @@ _PLACES = {
 }
 _ROOMS = (  # reachable without an import of their own
     *("api", "data", "detection", "executors", "experts", "export", "fitting", "likelihoods", "logs", "math"),
-    *("metrics", "model", "monitor", "plots", "state", "tangents"),
+    *("metrics", "model", "monitor", "plots", "sklearn", "state", "tangents"),
 )
-_INNER = {"logs": ".monitor.logs"}  # where it stood before
 
 __all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str):
     if name in _ROOMS:
-        return _import_module(_INNER.get(name, f".{name}"), __name__)
+        return _import_module(f".{name}", __name__)
     if name not in _PLACES:
         raise AttributeError(f"module 'trustgp' has no attribute {name!r}")
     globals()[name] = value = getattr(_import_module(_PLACES[name], __name__), name)

@@ -8,11 +8,13 @@ from . import experts as experts
 from . import export as export
 from . import fitting as fitting
 from . import likelihoods as likelihoods
+from . import logs as logs
 from . import math as math
 from . import metrics as metrics
 from . import model as model
 from . import monitor as monitor
 from . import plots as plots
+from . import sklearn as sklearn
 from . import state as state
 from . import tangents as tangents
 from .api import fit as fit
@@ -35,8 +37,8 @@ from .export.tune import tune as tune
 from .fitting.budget import BudgetError as BudgetError
 from .fitting.compress import compress as compress
 from .likelihoods.classification import Classification as Classification
+from .likelihoods.detections import Detections as Detections
 from .likelihoods.prediction import ClassPrediction as ClassPrediction
-from .likelihoods.prediction import Detections as Detections
 from .likelihoods.prediction import Prediction as Prediction
 from .likelihoods.regression import Regression as Regression
 from .math.evidence import FactorisationError as FactorisationError
@@ -44,7 +46,6 @@ from .metrics.evaluate import evaluate as evaluate
 from .metrics.evaluation import ClassEvaluation as ClassEvaluation
 from .metrics.evaluation import Evaluation as Evaluation
 from .model import UncertaintyModel as UncertaintyModel
-from .monitor import logs as logs
 from .monitor.monitor import Monitor as Monitor
 from .monitor.monitor import Verdict as Verdict
 from .state.conformal import ConformalIntervals as ConformalIntervals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import torch
 from torch import nn
 
 from .data.quantities import BudgetText, parse_budget
-from .data.tensor_file import kind_of, read
+from .data.rows import Unpack
+from .data.tensor_file import read_file
+from .data.torch_modes import plain_modes
+from .data.user_warnings import explain_call
 from .detection.fit import fit_detector
 from .detection.model import DetectionModel
 from .detection.query_rows import Detection
@@ -21,13 +25,13 @@ from .experts.neighbours import Patchwork
 from .experts.witness import Witness
 from .export.serving import check_runtime, times
 from .fitting.budget import BudgetError
-from .fitting.options import FitOptions
+from .fitting.options import LIKELIHOODS, FitOptions, as_object
 from .fitting.pipeline import fit_model
 from .likelihoods import Classification, Likelihood, PaperClassification, PaperRegression, Regression
 from .model import UncertaintyModel
 from .state.model_file import DETECTOR, KIND, check_output, read_model
 from .tangents import JacobianRows, Tangents
-from .tangents.modules import Output, unwrap
+from .tangents.modules import Output, check_kind, unwrap
 
 FITTERS = {Detection: fit_detector}
 """What is given as a likelihood and is none, and the fit it stands for: a new task is one line."""
@@ -47,20 +51,21 @@ PAPER: dict[str, Any] = {
 PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 
+@explain_call("fit(network, (inputs, targets))")
 def fit(
     network: nn.Module,
     train: Any,
     *,
-    likelihood: Likelihood | Detection | None = None,
+    likelihood: Likelihood | Detection | type | str | None = None,
     validation: Any = None,
     groups: Any = None,
     num_experts: int | None = None,
-    tangents: Tangents | None = None,
+    tangents: Tangents | type | str | Sequence[str] | None = None,
     outputs: str | None = None,
     output: Output | None = None,
     patchwork: Patchwork | None = None,
     division: Division | None = None,
-    witness: Witness | None = Witness(),  # noqa: B008 - frozen
+    witness: Witness | bool | None = Witness(),  # noqa: B008 - frozen
     budget: BudgetText = None,
     runtime: str = "eager",
     memory: int | str | None = None,
@@ -70,29 +75,33 @@ def fit(
     progress: bool = True,
     checkpoint: str | Path | None = None,
     strict: bool = False,
+    unpack: Unpack | None = None,
 ) -> UncertaintyModel | Any:
     """Give a trained network an honest error bar. The network, the loader and the tensors stay as they are.
 
     Args:
         network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
         train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
-        likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`.
-            For a detector `Detection()`, which is no likelihood but the settings of a fit to its queries:
-            `train` and `validation` are then pictures with `Things`; `groups`, `tangents`, `output`,
-            `outputs` and `witness` are refused; a `DetectionModel` comes back.
+            Inputs are tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
+        likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`; their
+            class or name will do, "classification". For a detector `Detection()`, which is no likelihood but
+            the settings of a fit to its queries: `train` and `validation` are then pictures with `Things`;
+            `groups`, `tangents`, `output`, `outputs`, `unpack` and `witness` are refused; a `DetectionModel`
+            comes back.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
         groups: Trajectory of each training row, shape [n]: left out together in calibration.
         num_experts: None: about 250 rows each, 48 experts at most; of exact ones about 1,000 rows each.
         tangents: `Sketch(...)`, `JacobianRows(...)` or `LayerFactors()`; None: gradients, or a sketch of 512
-            numbers where they are more; with budget="none" exact ones, where that is cheap.
+            numbers where they are more; with budget="none" exact ones, where that is cheap. "last", or names
+            of parameters: the same of the last layer, or of these parameters.
         outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel. None: "pseudo", whose
             cost does not grow with the outputs; with budget="none" "shared" for regression.
         output: Picks the tensor [n] or [n, C] from what the network returns, where that is a tuple, a dict or
             an object: `lambda result: result.logits`. None: the network returns it.
         patchwork: How many neighbours lend how many rows; None: `Patchwork()`.
         division: How the rows are divided; None: `Division()`.
-        witness: A second opinion from the inputs themselves, where they are vectors; None: without.
+        witness: A second opinion from the inputs themselves, where they are vectors; None, False: without.
         budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that one
             thread of this machine may take for a row, "2 ms", or both, "64 MiB, 2 ms". For a size, sketches,
             experts and their directions are chosen before the fit (`LayerFactors()` has none: refused); for a
@@ -107,6 +116,8 @@ def fit(
         progress: Whether to show bars in a terminal.
         checkpoint: A folder; finished experts are kept there, and the same call goes on after a crash.
         strict: Raise when an expert cannot be solved, instead of letting it answer with the prior.
+        unpack: `lambda batch: (inputs, targets)`, where the batches of `train` and `validation` are dicts,
+            triples or anything else. What is a pair already, as no Dataset or loader, is left as it is.
 
     Returns:
         An `UncertaintyModel`; of a detector a `DetectionModel`.
@@ -118,12 +129,17 @@ def fit(
     network, train, runtime = (given.pop(name) for name in ("network", "train", "runtime"))
     timed = parse_budget(budget, name="budget").seconds is not None
     check_runtime(runtime, timed=timed)
+    if likelihood is not None:
+        tasks = {kind.__name__.lower(): kind for kind in FITTERS}
+        likelihood = as_object("likelihood", likelihood, {**LIKELIHOODS, **tasks}, (Likelihood, *FITTERS))
     try:
-        for kind, fitter in FITTERS.items():
-            if isinstance(likelihood, kind):
-                return fitter(network, train, given.pop("likelihood"), **given)
-        options = FitOptions.parse(**given)
-        return UncertaintyModel(fit_model(network, train, options, partial(times, runtime=runtime)))
+        with plain_modes():
+            for kind, fitter in FITTERS.items():
+                if isinstance(likelihood, kind):
+                    given.pop("likelihood")
+                    return fitter(network, train, likelihood, **given)
+            options = FitOptions.parse(**{**given, "likelihood": likelihood})
+            return UncertaintyModel(fit_model(network, train, options, partial(times, runtime=runtime)))
     except BudgetError as error:
         error.model = None if error.model is None else UncertaintyModel(error.model)
         raise
@@ -133,7 +149,7 @@ def paper(
     network: nn.Module,
     train: Any,
     *,
-    likelihood: Likelihood | None = None,
+    likelihood: Likelihood | type | str | None = None,
     pruning: tuple[int, int] | None = (20_000, 1_000),
     **options: Any,
 ) -> UncertaintyModel:
@@ -152,9 +168,12 @@ def paper(
             gradients, or the sketch, that `fit` takes.
         options: Others of `fit`; validation rows serve `model.threshold` alone.
     """
+    if isinstance(likelihood, (str, type)):
+        likelihood = as_object("likelihood", likelihood, LIKELIHOODS, Likelihood)
     kind = PAPER_KINDS.get(Regression if likelihood is None else type(likelihood))
     if kind is None:
         raise ValueError(f"likelihood={likelihood!r}; the paper has Regression() and Classification().")
+    check_kind(network)
     if pruning is not None:
         total = sum(value.numel() for value in network.parameters())
         keep, each = (most if total > most else None for most in pruning)
@@ -177,9 +196,7 @@ def load(
         output: What picks its output, where the model was fitted with one: a file does not hold functions.
         device: Where to put the model; None: where the network is.
     """
-    kind = kind_of(Path(path))
-    kind = kind if kind in FORMATS else KIND  # whose reader says what is wrong
-    text, table = read(Path(path), kind=kind)
+    kind, text, table, _ = read_file(Path(path), FORMATS)
     check_output(text.get("picked", False), output, str(path))
     network = unwrap(network)
     shell, reader = FORMATS[kind]

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .data.rows import Unpack
 from .data.trees import Inputs, moved
+from .data.user_warnings import explain_call
+from .executors import Executor
 from .experts.mixture import LatentPrediction, Mixture
 from .experts.witness import WitnessState
 from .fitting.update import update_state
@@ -57,14 +60,19 @@ class UncertaintyModel(FittedModel):
         pairs = [(k, e) for k, mixture in enumerate(self.mixtures) for e in range(len(mixture.experts))]
         return [(k, e) for k, e in pairs if self.mixtures[k].experts[e].failed]
 
-    def predict(self, inputs: Any) -> Prediction:
+    def predict(
+        self, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None
+    ) -> Prediction:
         """The network's own output, with its error bar.
 
         Args:
-            inputs: A tensor, tuple or dict as the network takes them, or a Dataset or DataLoader of
-                inputs or of (inputs, targets).
+            inputs: A tensor, array or data frame, or a tuple or dict of them, as the network takes them; or a
+                Dataset, DataLoader or iterable of inputs or of (inputs, targets).
+            batch_size: The most rows that are predicted at a time, where memory is short. None: all of a
+                tensor, as many as a loader gives, 1,024 of a Dataset.
+            unpack: As for `fit`: `lambda batch: (inputs, targets)`, where a batch is something else.
         """
-        return model_state.predict(self.state, inputs)
+        return model_state.predict(self.state, inputs, batch_size=batch_size, unpack=unpack)
 
     def raw(self, inputs: Inputs, outputs: Tensor, features: Features | None = None) -> LatentPrediction:
         """What experts and witness say before calibration; see `trustgp.state.model_state.predict_latent`."""
@@ -74,7 +82,9 @@ class UncertaintyModel(FittedModel):
         """How far from the training rows, in [0, 1], shape [n]."""
         return self.predict(inputs).novelty
 
-    def threshold(self, rows: Any = None, *, false_alarm: float = 0.01) -> float:
+    def threshold(
+        self, rows: Any = None, *, false_alarm: float = 0.01, unpack: Unpack | None = None
+    ) -> float:
         """Fit the threshold of the novelty score, by which `is_novel` goes from now on.
 
         A new row like those it is fitted on lies above it with probability `false_alarm` at most, however
@@ -84,11 +94,14 @@ class UncertaintyModel(FittedModel):
             rows: Familiar rows that neither the network nor the experts have seen: inputs, or whatever
                 `predict` takes. None: the rows that were held out in the fit.
             false_alarm: In (0, 1); it takes at least 1 / false_alarm - 1 rows.
+            unpack: As for `predict`.
         """
-        scores = self.held_scores if rows is None else self.predict(rows).score.cpu()
+        scores = self.held_scores if rows is None else self.predict(rows, unpack=unpack).score.cpu()
         return self._with_threshold(scores, false_alarm)
 
-    def conformal(self, validation: Any, *, level: float = 0.9) -> ConformalIntervals | ConformalSets | Any:
+    def conformal(
+        self, validation: Any, *, level: float = 0.9, unpack: Unpack | None = None
+    ) -> ConformalIntervals | ConformalSets | Any:
         """Intervals, or sets of classes, that hold the target with probability `level` at least.
 
         What is returned has `interval(inputs)` or `sets(inputs)`; see `trustgp.state.conformal`.
@@ -97,14 +110,26 @@ class UncertaintyModel(FittedModel):
             validation: Rows that neither the network nor the fit has seen: (inputs, targets), a Dataset or a
                 DataLoader. Not those that the model was calibrated on.
             level: In (0, 1).
+            unpack: As for `fit`.
         """
-        return conformal(self, validation, level=level)
+        return conformal(self, validation, level=level, unpack=unpack)
 
-    def update(self, new_rows: Any, *, groups: Any = None, train: Any = None, **options: Any) -> list[int]:
+    @explain_call("update((inputs, targets))")
+    def update(
+        self,
+        new_rows: Any,
+        *,
+        groups: Any = None,
+        train: Any = None,
+        executor: Executor | None = None,
+        progress: bool = True,
+        unpack: Unpack | None = None,
+    ) -> list[int]:
         """Add rows; only the experts concerned are solved again. See `trustgp.fitting.update`.
 
         They are returned, counted through all kernels.
         """
+        options = {"executor": executor, "progress": progress, "unpack": unpack}
         self.state, touched = update_state(self.state, new_rows, groups=groups, train=train, **options)
         return touched
 
@@ -112,8 +137,12 @@ class UncertaintyModel(FittedModel):
         """Write the error bar to one file, whole or not at all; the network is not in it."""
         save_state(self.state, path)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}\n{model_state.describe(self.state)}"
+
     def _apply(self, fn, recurse: bool = True) -> UncertaintyModel:
         super()._apply(fn, recurse)
-        mixtures, witness = moved(self.mixtures, fn), moved(self.witness, fn)
+        # what is float32 in the error bar of a float64 network stays so under .double()
+        mixtures, witness = moved((self.mixtures, self.witness), lambda tensor: fn(tensor).to(tensor.dtype))
         self.state = replace(self.state, mixtures=mixtures, witness=witness)
         return self

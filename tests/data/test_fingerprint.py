@@ -69,6 +69,7 @@ def test_any_change_of_the_rows_changes_their_fingerprint():
 
 def test_settings_do_not_depend_on_the_order_of_their_names(tmp_path):
     def fingerprint(place, settings):
+        (tmp_path / place).mkdir()
         return Checkpoint.open(tmp_path / place, settings).fingerprint
 
     assert fingerprint("one", {"a": 1, "b": [2]}) == fingerprint("other", {"b": [2], "a": 1})

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trustgp import Rows
-from trustgp.data.split import MOST_HELD, held_rows, holdout_split, kept_rows
+from trustgp.data.split import MOST_HELD, check_groups, held_rows, holdout_split, kept_rows, share_in_common
 
 
 def rows_of(n: int) -> Rows:
@@ -51,3 +51,42 @@ def test_some_rows_keep_inputs_and_targets_together():
     found = rows_of(3).some(chosen)
     assert found.inputs.flatten().tolist() == [0.0, 2.0]
     assert found.targets.flatten().tolist() == [0, 2]
+
+
+def test_the_share_of_rows_in_common_is_told_where_most_are():
+    rows, generator = rows_of(400), torch.Generator().manual_seed(0)
+    assert share_in_common(rows, rows, 0) == 1.0
+    other = Rows(rows.inputs + 1000, rows.targets)
+    for share, told in ((0.75, True), (0.25, False)):
+        mixed = rows.inputs.clone()
+        mixed[torch.randperm(400, generator=generator)[: int(400 * (1 - share))]] += 1000
+        found = share_in_common(Rows(mixed, rows.targets), rows, 0)
+        assert abs(found - share) < 0.1 if told else found == 0.0
+    assert share_in_common(other, rows, 0) == 0.0
+    assert share_in_common(Rows(rows.inputs.repeat(1, 2), rows.targets), rows, 0) == 0.0  # of another shape
+
+
+def test_rows_that_have_twins_among_themselves_are_not_in_common():
+    twice = Rows(rows_of(100).inputs.repeat(2, 1), rows_of(100).targets.repeat(2, 1))
+    assert share_in_common(rows_of(100), twice, 0) == 0.0
+    index = torch.cat([torch.arange(100), torch.arange(10)])
+    some = Rows(*rows_of(100).batch(index))
+    assert share_in_common(rows_of(100), some, 0) == 1.0  # a few twins say little
+    index = torch.cat([torch.arange(100), torch.arange(60)])  # three in four have one
+    some = Rows(*rows_of(100).batch(index))
+    assert share_in_common(Rows(*rows_of(115).batch(torch.arange(15, 115))), some, 0) == 0.0
+
+
+def test_rows_are_split_off_from_fifty_on():
+    with pytest.warns(UserWarning, match="only 49 training rows"):
+        assert not bool(holdout_split(rows_of(49), None, 0).any())
+    with pytest.warns(UserWarning, match="5 of the 50 training rows"):
+        assert int(holdout_split(rows_of(50), None, 0).sum()) == 5
+
+
+def test_groups_of_any_labels_are_numbered_from_zero_in_the_order_of_the_rows():
+    assert check_groups(None, rows_of(4)) is None
+    assert check_groups(["b", "a", "b", "c"], rows_of(4)).tolist() == [1, 0, 1, 2]
+    assert check_groups(torch.tensor([7, 7, 2, 9]), rows_of(4)).tolist() == [1, 1, 0, 2]
+    with pytest.raises(ValueError, match=r"shape \(3,\); one label for each of 4 rows"):
+        check_groups([0, 0, 1], rows_of(4))

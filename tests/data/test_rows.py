@@ -259,7 +259,7 @@ def test_nested_batches_keep_their_structure_in_a_file(limit, monkeypatch):
         (((INPUTS[:2],), TARGETS[:2]), r"batch 2 of train holds .*\(tensor\)"),
         ((INPUTS[:2], TARGETS[:2, 0]), r"batch 2 of train holds"),
         ((INPUTS[:2], TARGETS[:3]), "batch 2 of train has 2 inputs but 3 targets"),
-        ((INPUTS[:2], TARGETS[:2], TARGETS[:2]), "batch 2 of train is a tuple; pass"),
+        ((INPUTS[:2], TARGETS[:2], TARGETS[:2]), "batch 2 of train is a tuple of 3; pass"),
         (INPUTS[:2], "batch 2 of train is a Tensor; pass"),
     ],
 )

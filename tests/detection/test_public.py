@@ -72,6 +72,13 @@ def test_a_budget_that_is_too_small_is_refused():
         trustgp.fit(DETECTORS["plain"](), pictures(30), **OPTIONS, validation=pictures(24), budget="5 KiB")
 
 
+def test_a_model_says_what_it_is_in_ten_lines(fitted):
+    said = repr(fitted[1])
+    assert len(said.splitlines()) <= 10
+    for fact in ("DetectionModel", "pictures: ", "experts: 2", "Finding()", "calibration: "):
+        assert fact in said
+
+
 def test_parameters_may_be_named():
     names = ("tail.layer.final_layer_norm.weight", "head.weight")
     chosen = dataclasses.replace(LOOSE, tangents=trustgp.Sketch(64, parameters=names))

@@ -232,7 +232,7 @@ def wide(inputs, hidden, outputs):
         (600, 10, {}),
         (600, 150, {}),
         (1500, 150, {}),
-        (1500, 150, {"outputs": "separate"}),
+        (700, 150, {"outputs": "separate"}),
         (900, 150, {"budget": "1 MiB"}),
         (900, 150, {"budget": "none"}),
     ],

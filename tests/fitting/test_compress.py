@@ -161,7 +161,8 @@ def test_the_threshold_is_fitted_anew_with_validation_rows_and_gone_without(fit_
     again = compress(model, rank=5, validation=held)
     assert float(again.alarm.threshold) > float(model.alarm.threshold)
     assert float(again.alarm.false_alarm) == 0.05
-    assert compress(model, rank=5).alarm is None
+    with pytest.warns(UserWarning, match="threshold of the novelty score is gone"):
+        assert compress(model, rank=5).alarm is None
 
 
 @pytest.mark.parametrize("outputs", ["separate", "shared"])

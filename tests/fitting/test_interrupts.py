@@ -125,7 +125,7 @@ def test_a_note_that_is_cut_is_not_trusted(fit_case, tmp_path):
     content = note.read_bytes()
     for length in (0, 7, 8, len(content) // 2, len(content) - 1):
         note.write_bytes(content[:length])
-        with pytest.raises(ArtifactError, match=r"Remove the folder .* to begin anew"):
+        with pytest.raises(ArtifactError, match=r"Use another folder, or remove .* to begin anew"):
             fit_case(num_experts=2, checkpoint=tmp_path)
 
 

@@ -177,7 +177,7 @@ def test_other_training_rows_are_refused(fitted, case, toy, tmp_path, change):
     ("rows", "message"),
     [
         pytest.param(lambda x, y: (x, y[:, :1]), "numbers a row", id="targets"),
-        pytest.param(lambda x, y: (x[:, :1], y), "numbers a row", id="inputs"),
+        pytest.param(lambda x, y: (x[:, :1], y), "cannot be called on", id="inputs"),
         pytest.param(lambda x, y: ((x, x), y), "structure", id="structure"),
         pytest.param(lambda x, y: (x * torch.nan, y), "NaN or infinite", id="nan"),
         pytest.param(lambda x, y: (x[:5], y), "5 inputs but 12 targets", id="lengths"),

@@ -181,9 +181,10 @@ def test_an_update_fits_the_threshold_again_to_the_left_out_rows():
     assert float(model.alarm.false_alarm) == 0.05
 
 
-def test_a_threshold_that_the_left_out_rows_are_too_few_for_is_dropped_by_an_update():
+def test_a_threshold_that_the_left_out_rows_are_too_few_for_stays_as_it_was():
     model, inputs = regression()
     rows = torch.rand(1000, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    model.threshold(rows, false_alarm=0.001)
-    model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
-    assert model.alarm is None
+    before = model.threshold(rows, false_alarm=0.001)
+    with pytest.warns(UserWarning, match="stays as it was before the update"):
+        model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
+    assert float(model.alarm.threshold) == before

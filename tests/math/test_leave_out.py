@@ -35,6 +35,8 @@ def test_leave_groups_out_equals_leaving_each_group_out(tau):
     expected = left_out_by_refits(gram, residual, GROUPS, tau)
     assert_same(leave_groups_out(inverse_of(gram, tau), residual, GROUPS), expected)
     assert_same(leave_out(inverse_of(gram, tau), residual, GROUPS), expected)
+    one = leave_groups_out(inverse_of(gram, tau), residual[:, :1], GROUPS)  # a single output
+    assert_same(one, (expected[0][:, :1], expected[1]))
 
 
 def test_groups_of_one_row_are_leave_one_out():

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -469,6 +470,20 @@ def test_print_and_rich_show_the_same_table(whole):
     assert f"{whole.nll:.4g}" in str(whole)
     assert "foreign rows" in shown[0]
     assert f"{whole.nll:.4g}" in repr(whole)
+
+
+def test_a_notebook_shows_the_same_table_and_obeys_no_markup(whole):
+    page = whole._repr_html_()
+    cells = re.findall("<t[hd]>(.*?)</t[hd]>", page)
+    columns = whole.table().columns
+    expected = [str(one) for line in zip(*(column.cells for column in columns), strict=True) for one in line]
+    assert cells == [str(column.header) for column in columns] + expected
+    prediction, targets = some()
+    names = ["<script>alert(1)</script>", "a & b"]
+    page = evaluate(prediction, targets, names=names)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "a &amp; b" in page
 
 
 @each(("outputs", "columns"), [(1, 3), (8, 11), (9, 5)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from many import each
 
-from trustgp.monitor import logs
+from trustgp import logs
 
 rosbags = pytest.importorskip("rosbags.rosbag2", reason='needs rosbags: pip install "trustgp[logs]"')
 mcap_reader = pytest.importorskip("mcap.reader", reason='needs mcap: pip install "trustgp[logs]"')
@@ -92,6 +92,54 @@ def test_the_copy_has_every_message_and_one_verdict_for_each(log, tmp_path, stor
     with pytest.raises(logs.LogError, match="already"):
         logs.annotate(out, path_of(tmp_path, storage, "again"), judge)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([log.name, out.name])
+
+
+def diagnostics_of(path):
+    """(time, DiagnosticArray) of an annotated log, read by rosbags' own types."""
+    from rosbags.typesys import Stores, get_typestore
+
+    types, kind = get_typestore(Stores.ROS2_HUMBLE), "diagnostic_msgs/msg/DiagnosticArray"
+    if path.is_dir():
+        with rosbags.Reader(path) as reader:
+            wanted = [c for c in reader.connections if c.topic == "/diagnostics"]
+            assert [c.msgtype for c in wanted] == [kind]
+            return [(time, types.deserialize_cdr(data, kind)) for _, time, data in reader.messages(wanted)]
+    with open(path, "rb") as file:
+        found = list(mcap_reader.make_reader(file).iter_messages(topics=["/diagnostics"]))
+    assert {(schema.name, schema.encoding, channel.message_encoding) for schema, channel, _ in found} == {
+        (kind, "ros2msg", "cdr")
+    }
+    return [(message.log_time, types.deserialize_cdr(message.data, kind)) for *_, message in found]
+
+
+def test_verdicts_can_be_diagnostics_too(log, tmp_path, storage):
+    out = path_of(tmp_path, storage, "annotated")
+    kinds = ["ok", "uncertain", "novel", "invalid input", "what"]
+
+    def judge(state):
+        number = state.time - 10**18
+        return {
+            "status": kinds[number % 5],
+            "frame": number,
+            "std": [0.5, None],
+            "reason": "NaN" * (number == 3),
+        }
+
+    assert logs.annotate(log, out, judge, diagnostics="/diagnostics") == 20
+    found = diagnostics_of(out)
+    assert len(found) == len(verdicts_of(out)) == 20
+    for number, (time, array) in enumerate(found):
+        (status,) = array.status
+        assert time == 10**18 + number == array.header.stamp.sec * 10**9 + array.header.stamp.nanosec
+        assert status.level == (status.OK, status.WARN, status.ERROR, status.ERROR, status.STALE)[number % 5]
+        assert status.message == ("invalid input: NaN" if number == 3 else kinds[number % 5])
+        assert status.name == "trustgp/verdict"
+        assert {pair.key: json.loads(pair.value) for pair in status.values} == {
+            "frame": number,
+            "std": [0.5, None],
+        }
+    with pytest.raises(logs.LogError, match="/diagnostics already"):
+        logs.annotate(out, tmp_path / "again", judge, verdicts="/other", diagnostics="/diagnostics")
 
 
 def test_an_error_on_the_way_leaves_nothing_behind(log, tmp_path, storage):

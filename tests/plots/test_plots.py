@@ -67,6 +67,26 @@ def test_a_figure_without_a_path_is_written_nowhere(tmp_path, monkeypatch, evalu
     assert (tmp_path / "later.svg").stat().st_size > 0
 
 
+def test_a_figure_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_text("before")
+
+    def half(self, target, **_):
+        target.write_bytes(b"\x89PNG")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", half)
+    with pytest.raises(KeyboardInterrupt), plots.figure(tmp_path / "a.png", width=1, height=1):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+    assert (tmp_path / "a.png").read_text() == "before"
+
+
+def test_a_figure_without_an_ending_is_a_png(tmp_path):
+    with plots.figure(tmp_path / "a", width=1, height=1):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+
+
 def test_the_band_covers_mean_plus_and_minus_half(axes):
     plots.draw_band(axes, torch.tensor([0.0, 1.0]), torch.zeros(2), torch.tensor([1.0, 2.0]))
     points = axes.collections[0].get_paths()[0].vertices

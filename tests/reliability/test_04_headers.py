@@ -11,7 +11,7 @@ import pytest
 from reliability.helpers import ZEROS, python, seal
 
 import trustgp
-from trustgp.data.tensor_file import LONGEST_HEADER, read
+from trustgp.data.tensor_file import LONGEST_HEADER, MOST_TENSORS, read
 
 SECONDS, BYTES = 0.2, 50 * 2**20
 KIND = "trustgp-model"
@@ -43,6 +43,11 @@ def _many(entry, size: int) -> str:
     return ",".join(parts)
 
 
+def _as_many_as_are_read() -> str:
+    name, rest = "x" * (_room() // MOST_TENSORS - 60), '"dtype":"F32","shape":[0],"data_offsets":[0,0]'
+    return ",".join(f'"{name}{number:04}":{{{rest}}}' for number in range(MOST_TENSORS))
+
+
 def bloated(path: Path) -> None:
     """20 MB of tensor entries."""
     entry = '"t{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'.format
@@ -65,6 +70,11 @@ def longer_than_the_file(path: Path) -> None:
 def many_tensors(path: Path) -> None:
     entry = '"t{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'.format
     seal(path, _table(_many(entry, _room())), b"")
+
+
+def as_many_tensors_as_are_read(path: Path) -> None:
+    """As long as the header may be, and as many as it may name."""
+    seal(path, _table(_as_many_as_are_read()), b"")
 
 
 def one_key_twice_among_many(path: Path) -> None:
@@ -101,6 +111,7 @@ FORGED = [
     too_long,
     longer_than_the_file,
     many_tensors,
+    as_many_tensors_as_are_read,
     one_key_twice_among_many,
     deep,
     long_number,
@@ -169,6 +180,7 @@ def test_the_process_itself_stays_small(tmp_path):
 
 def test_a_header_just_below_the_limit_can_be_read(tmp_path):
     """The limit refuses by length alone, not what we write ourselves."""
-    entry = '"tensor.{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'.format
-    path = seal(tmp_path / "large.trustgp", _table(_many(entry, _room())), b"")
-    assert len(read(path, kind=KIND)[1]) > 1000
+    header = _table(_as_many_as_are_read())
+    assert LONGEST_HEADER - 8 * MOST_TENSORS < len(header) <= LONGEST_HEADER
+    path = seal(tmp_path / "large.trustgp", header, b"")
+    assert len(read(path, kind=KIND)[1]) == MOST_TENSORS

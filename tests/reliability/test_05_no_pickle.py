@@ -148,6 +148,7 @@ def test_a_payload_in_a_checkpoint_is_never_executed(gram_file, tmp_path, kind):
     with pytest.raises(trustgp.ArtifactError, match="begin anew"):
         trustgp.fit(gram_file.network, data, progress=False, checkpoint=folder)
     (folder / "fit.trustgp").unlink()
+    trustgp.fit(gram_file.network, data, progress=False, num_experts=2, checkpoint=folder)
     _payload(kind, trace, folder / "expert-000-00000.trustgp")
     trustgp.fit(gram_file.network, data, progress=False, num_experts=2, checkpoint=folder)
     assert not trace.exists()

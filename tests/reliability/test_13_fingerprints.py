@@ -160,11 +160,7 @@ def _other_names(network):
     return nn.Sequential(*[nn.Identity(), *copy.deepcopy(network)]).eval()
 
 
-def _other_precision(network):
-    return copy.deepcopy(network).double()
-
-
-OTHERS = [_other_weights, _wider, _other_class, _other_names, _other_precision]
+OTHERS = [_other_weights, _wider, _other_class, _other_names]
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda f: f.__name__)

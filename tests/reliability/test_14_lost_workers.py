@@ -225,7 +225,8 @@ def test_threads_name_the_expert_too(monkeypatch):
     monkeypatch.setattr("trustgp.fitting.solve.solve_expert", fail)
     with pytest.raises(KeyError, match="a mistake") as caught:
         fit(trustgp.Threads(1))
-    assert "in expert 0," in caught.value.__notes__[0]
+    (note,) = caught.value.__notes__  # of whichever failure was seen first: all eight may have failed by then
+    assert re.search(r"in expert \d+,", note)
 
 
 @pytest.mark.usefixtures("two_nodes")

@@ -15,6 +15,7 @@ from reliability.helpers import listing, python, quiet_fit, trained
 
 import trustgp
 from trustgp.data import tensor_file as safefile
+from trustgp.data.atomic_file import atomic_file
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_folder_that_is_a_file(place):
 def test_a_name_that_is_a_folder(place, tmp_path):
     model, path = place
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder was not written"):
+    with pytest.raises(IsADirectoryError, match=r"folder was not written: .* is a folder; name a file"):
         model.save(tmp_path / "folder")
     assert listing(tmp_path) == ["folder", path.name]
 
@@ -213,6 +214,99 @@ def test_a_saved_file_may_be_read_by_others(saved, tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o000])
+def test_a_file_that_is_replaced_keeps_its_mode(place, mode):
+    model, path = place
+    path.chmod(mode)
+    model.save(path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert listing(path.parent) == [path.name]
+
+
+def test_what_replaces_a_secret_file_is_never_open_to_others(place, monkeypatch):
+    """Not even while it is written."""
+    model, path = place
+    path.chmod(0o600)
+    modes, fsync = [], os.fsync
+
+    def seen(handle):
+        modes.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        fsync(handle)
+
+    def open_(file, *arguments, **options):
+        modes.append(stat.S_IMODE(os.stat(file).st_mode))
+        return open(file, *arguments, **options)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    monkeypatch.setattr(safefile, "open", open_, raising=False)
+    model.save(path)
+    assert modes[:2] == [0o600, 0o600]
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_link_stays_a_link_and_its_target_is_written(place, tmp_path, relative):
+    """The temporary file stands beside the target: the link may be on another disk."""
+    model, path = place
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "latest"
+    link.symlink_to(Path("..") / path.name if relative else path)
+    path.chmod(0o600)
+    model.save(link)
+    assert link.is_symlink()
+    assert path.read_bytes() != b"what stood there before"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (listing(tmp_path), listing(link.parent)) == (["links", path.name], ["latest"])
+
+
+def test_a_link_that_leads_nowhere_yet_is_followed(place, tmp_path):
+    (tmp_path / "latest").symlink_to(tmp_path / "new")
+    place[0].save(tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert (tmp_path / "new").is_file()
+
+
+def test_what_is_no_file_is_not_replaced(place, tmp_path):
+    """As a superuser one would lose /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("pipe", "loop"):
+        with pytest.raises(OSError, match=f"{name} was not written: .* is no ordinary file"):
+            place[0].save(tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert (tmp_path / "loop").is_symlink()
+
+
+def test_every_writer_is_the_same(tmp_path):
+    """Nobody renames or writes by himself."""
+    source = Path(trustgp.__file__).parent
+    own = ("os.replace(", "os.rename(", ".rename(", "os.fsync(", "NamedTemporaryFile(", "mkstemp(")
+    found = {path.name for path in source.rglob("*.py") if any(word in path.read_text() for word in own)}
+    assert found == {"atomic_file.py"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_writer_that_fails_leaves_nothing(tmp_path, named):
+    path = tmp_path / "m"
+    path.write_bytes(b"what stood there before")
+    with pytest.raises(ZeroDivisionError), atomic_file(path, named=named) as made:
+        made.write_bytes(b"half" * (made.write_bytes(b"half") // 0))
+    assert untouched(path)
+    with atomic_file(path, named=named) as made:
+        made.write_bytes(b"whole")
+    assert path.read_bytes() == b"whole"
+    assert listing(tmp_path) == ["m"]
+
+
+def test_a_folder_is_written_whole(tmp_path):
+    with atomic_file(tmp_path / "bag", named=True) as made:
+        made.mkdir()
+        (made / "a").write_bytes(b"a")
+        assert len(listing(tmp_path)) == 1
+        assert listing(tmp_path) != ["bag"]
+    assert listing(tmp_path) == ["bag"]
+    assert listing(tmp_path / "bag") == ["a"]
 
 
 def test_a_relative_path_is_saved_in_the_working_folder(saved, tmp_path, monkeypatch):

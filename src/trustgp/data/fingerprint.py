@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from .chunking import CHUNK_BYTES, byte_chunks, chunks
 from .rows import Rows
-from .trees import leaves, structure
+from .trees import leaves, raw_bytes, structure
 
 
 def network_fingerprint(network: nn.Module) -> str:
@@ -32,6 +33,42 @@ def network_fingerprint(network: nn.Module) -> str:
         if isinstance(value, Tensor):
             update(digest, value)
     return digest.hexdigest()
+
+
+PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""From fine to coarse."""
+
+
+def weights_fingerprints(network: nn.Module) -> dict[str, str]:
+    """SHA-256 over names and values of every parameter and buffer that is saved, by precision: that of the
+    network, and the coarser ones, as they would be there. So it is known again where it was moved."""
+    own = PRECISIONS.index(precision_of(network))
+    return {str(one): weights_fingerprint(network, one) for one in PRECISIONS[own:]}
+
+
+def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
+    """Whether these are the weights of `weights_fingerprints`, up to the coarser of both precisions."""
+    known = [one for one in PRECISIONS if str(one) in prints]
+    if not known:
+        return False
+    coarser = PRECISIONS[max(PRECISIONS.index(known[0]), PRECISIONS.index(precision_of(network)))]
+    return weights_fingerprint(network, coarser) == prints.get(str(coarser))
+
+
+def weights_fingerprint(network: nn.Module, precision: torch.dtype) -> str:
+    """The same in one precision."""
+    digest = hashlib.sha256()
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            update(digest, value.to(precision) if value.is_floating_point() else value)
+    return digest.hexdigest()
+
+
+def precision_of(network: nn.Module) -> torch.dtype:
+    """Of the first tensor of reals; float64 where it is none of ours."""
+    found = (value.dtype for value in network.parameters() if value.is_floating_point())
+    return next((one for one in found if one in PRECISIONS), torch.float64)
 
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
@@ -64,4 +101,4 @@ def update(digest: Any, tensor: Tensor) -> None:
 
 
 def _add_bytes(digest: Any, tensor: Tensor) -> None:
-    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    digest.update(raw_bytes(tensor))

@@ -42,7 +42,13 @@ def parse_budget(value: BudgetText, *, name: str) -> Budget:
         return value or Budget()
     if value == EXACT:
         return Budget(exact=True)
-    parts = [value] if isinstance(value, int) else value.split(",") if isinstance(value, str) else list(value)
+    parts = (
+        value.split(",")
+        if isinstance(value, str)
+        else list(value)
+        if isinstance(value, Sequence)
+        else [value]
+    )
     sizes, times = [], []
     for part in parts:
         match = _QUANTITY.fullmatch(part) if isinstance(part, str) else None

@@ -1,8 +1,9 @@
 """What the user hands over, read once into aligned rows.
 
-`train`, `validation` and new rows may be a pair of tensors or arrays, a `Dataset`, a `DataLoader` or an
-iterable of batches. Whatever it was, inputs and targets are read together in one pass, so a loader that
-shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied whole.
+`train`, `validation` and new rows may be a pair of tensors, arrays or data frames, a `Dataset`, a
+`DataLoader` or an iterable of batches. Whatever it was, inputs and targets are read together in one pass, so
+a loader that shuffles cannot misalign them. Memory-mapped arrays are used where they are and never copied
+whole.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from .chunking import byte_chunks, near_bytes
-from .trees import Inputs, as_inputs, count, leaves, rebuilt, structure, take, to_device
+from .frames import is_frame
+from .trees import Inputs, as_inputs, count, kinds, leaves, raw_bytes, rebuilt, structure, take, to_device
 
 KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memory
 CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
-HELD = (tuple, list, dict, str, bytes, Tensor, np.ndarray)  # kinds of what may be one batch, or a pair
+HELD = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # kinds of what may be one batch, or a pair
 ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
+Unpack = Callable[[Any], tuple[Any, Any]]
+"""(inputs, targets) of a batch that is something else, such as a dict or a triple."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +215,7 @@ class RowBuffer:
         try:
             for file, tensor in zip(self._files, tensors, strict=True):
                 if tensor.numel():
-                    plain = tensor.detach().cpu().contiguous().reshape(-1)
-                    file.write(plain.view(torch.uint8).numpy().data)
+                    file.write(raw_bytes(tensor).data)
         except OSError as error:
             raise self._full(error) from error
 
@@ -254,8 +257,7 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
     """Batches of (inputs, targets), leaves [b, ...] that are alike but for b, one after another, in one pass;
     many of them go to a mapped file. `name` is what error messages call them."""
     buffer, first = RowBuffer(name), None
-    for number, batch in enumerate(batches):
-        pair = (as_inputs(batch[0]), as_inputs(batch[1]))
+    for number, pair in enumerate(batches):
         if count(pair[0]) != count(pair[1]):
             raise ValueError(
                 f"batch {number} of {name} has {count(pair[0])} inputs but {count(pair[1])} targets."
@@ -273,25 +275,42 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
 
 
 def _kind(pair: Inputs) -> str:
-    """Structure, types and shapes without the rows, as text."""
-    kinds = [f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape[1:])}" for leaf in leaves(pair)]
-    return f"{structure(pair)} of {', '.join(kinds)}"
+    """Structure, types and shapes, as text."""
+    return f"{structure(pair)} of {', '.join(kinds(pair))}"
 
 
-def read_rows(source: Any, *, name: str, finite: bool = True) -> Rows:
+def is_stream(source: Any) -> bool:
+    """Whether it gives batches one after another, and is not one itself."""
+    if isinstance(source, (DataLoader, Dataset)):
+        return True
+    return isinstance(source, Iterable) and not isinstance(source, HELD) and not is_frame(source)
+
+
+def read_rows(
+    source: Any,
+    *,
+    name: str,
+    finite: bool = True,
+    unpack: Unpack | None = None,
+    network: nn.Module | None = None,
+) -> Rows:
     """Read `source` once into aligned rows, and check that they are whole, and whether they are finite.
 
     It is `(inputs, targets)`, a `Dataset` of such pairs, or a `DataLoader` or any other iterable of batches
-    of them; `name` is what error messages call it.
+    of them; or of something else, that `unpack` makes pairs of. `name` is what error messages call it; what
+    is in frames becomes what `network` needs.
     """
-    stream = isinstance(source, Iterable) and not isinstance(source, HELD)  # of batches, and not one itself
     if isinstance(source, Rows):
-        pairs, ordered = (source.inputs, source.targets), source.ordered
-    elif isinstance(source, (DataLoader, Dataset)) or stream:
-        pairs, ordered = _read_batches(source, name)
+        pair, ordered = (source.inputs, source.targets), source.ordered
+    elif is_stream(source):
+        loader, ordered = batches_of(source, BATCH_ROWS)
+        named = ((batch, f"batch {number} of {name}") for number, batch in enumerate(loader))
+        pairs = (_read_pair(as_pair(batch, what, unpack), network) for batch, what in named)
+        pair = gather(pairs, name=name)
     else:
-        pairs, ordered = _as_pair(source, name), True
-    inputs, targets = as_inputs(pairs[0]), as_inputs(pairs[1])
+        given = isinstance(source, (tuple, list)) and len(source) == 2  # a pair, which needs no unpacking
+        pair, ordered = as_pair(source, name, None if given else unpack), True
+    inputs, targets = _read_pair(pair, network)
     if not isinstance(targets, Tensor) or targets.ndim not in (1, 2):
         found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
         raise ValueError(f"{name} targets have shape {found}; [n] or [n, C] is needed.")
@@ -311,24 +330,43 @@ def require_finite_rows(rows: Rows, name: str) -> None:
     require_finite(rows.targets, f"{name} targets")
 
 
-def _as_pair(source: Any, name: str) -> tuple[Any, Any]:
-    if not isinstance(source, (tuple, list)) or len(source) != 2:
-        raise TypeError(
-            f"{name} is a {type(source).__name__}; pass (inputs, targets), a Dataset, a DataLoader or an "
-            "iterable of batches (inputs, targets)."
-        )
-    return source[0], source[1]
+def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, Any]:
+    """(inputs, targets): what `unpack` makes of a batch, or what it is itself."""
+    said, found = _described(source), source
+    if unpack is not None:
+        try:
+            found = unpack(source)
+        except Exception as error:
+            raise ValueError(f"unpack= failed on {name}, {said}: {type(error).__name__}: {error}.") from error
+    if isinstance(found, (tuple, list)) and len(found) == 2:
+        return found[0], found[1]
+    if unpack is not None:
+        raise TypeError(f"unpack= gave {_described(found)} for {name}; a pair (inputs, targets) is needed.")
+    raise TypeError(
+        f"{name} is {said}; pass (inputs, targets), a Dataset, a DataLoader or an iterable of batches "
+        "(inputs, targets); or say how they are found: unpack=lambda batch: (inputs, targets)."
+    )
 
 
-def _read_batches(source: Any, name: str) -> tuple[tuple[Any, Any], bool]:
-    """One pass over a loader or an iterable; says whether the rows came in the data's own order."""
-    loader, ordered = source, True
+def _described(source: Any) -> str:
+    """What it is, and what is in it."""
+    kind = f"a {type(source).__name__}"
+    if isinstance(source, (tuple, list)):
+        return f"{kind} of {len(source)}"
+    names = source.keys() if isinstance(source, Mapping) else getattr(source, "columns", None)
+    return kind if names is None else f"{kind} with {', '.join(repr(name) for name in names)}"
+
+
+def _read_pair(pair: tuple[Any, Any], network: nn.Module | None) -> tuple[Inputs, Inputs]:
+    return as_inputs(pair[0], network), as_inputs(pair[1])
+
+
+def batches_of(source: Any, size: int) -> tuple[Iterable[Any], bool]:
+    """The batches of a loader, of a Dataset (so many rows each) or of another iterable, and whether their
+    rows come in the data's own order."""
     if isinstance(source, DataLoader):
         # with a batch sampler of the user's own, the order is decided there and not by `sampler`
         sampler = source.sampler if source.batch_sampler is None else source.batch_sampler
         sampler = getattr(sampler, "sampler", sampler)
-        ordered = isinstance(sampler, SequentialSampler) or isinstance(source.dataset, IterableDataset)
-    elif isinstance(source, Dataset):
-        loader = DataLoader(source, batch_size=BATCH_ROWS)
-    pairs = (_as_pair(batch, f"batch {number} of {name}") for number, batch in enumerate(loader))
-    return gather(pairs, name=name), ordered
+        return source, isinstance(sampler, SequentialSampler) or isinstance(source.dataset, IterableDataset)
+    return (DataLoader(source, batch_size=size) if isinstance(source, Dataset) else source), True

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from .rows import Rows
+from .trees import leaves
 from .user_warnings import warn_user
 
 HELD_SHARE = 10  # one row in so many is kept from the experts
 MOST_HELD = 2000  # of them
 FEWEST_SPLIT = 50  # training rows below which none are split off
+ASKED, AMONG, MIDDLE = 256, 2**17, 8  # rows that are looked for, among how many, by so many of their numbers
 
 
 def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
@@ -65,6 +67,7 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
     if groups is None:
         return None
     given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    _require_labels(given)
     labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
     if labels.shape != (len(rows),):
         raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
@@ -74,3 +77,47 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
             "Pass a loader with shuffle=False, or the dataset itself."
         )
     return labels
+
+
+def _require_labels(given: np.ndarray) -> None:
+    """Raise where a label is missing: such rows would count as one trajectory."""
+    if given.dtype.kind not in "fO":
+        return
+    if given.dtype.kind == "f":
+        bad = np.flatnonzero(np.isnan(given)).tolist()
+    else:  # pandas' NA is neither equal to itself nor not
+        bad = [i for i, label in enumerate(given.flat) if label is None or (label == label) is not True]
+    if bad:
+        raise ValueError(
+            f"groups have no label in {len(bad)} of {given.size} rows, first in row {bad[0]}; each needs one."
+        )
+
+
+def share_in_common(held: Rows, rows: Rows, seed: int) -> float:
+    """About which share of held-out rows are training rows too, by a few of their numbers; 0 unless they are
+    most of them, and clearly more than training rows that have a twin, as in tables that repeat."""
+    draw = torch.Generator().manual_seed(seed)
+    index = torch.randperm(len(rows), generator=draw)[:AMONG]
+    asked = torch.randperm(len(held), generator=draw)[:ASKED]
+    known, wanted = _keys(rows, index), _keys(held, asked)
+    if known.shape[1] != wanted.shape[1]:
+        return 0.0
+    weights = torch.randint(-(2**62), 2**62, known.shape[1:], generator=draw) | 1
+    known, wanted = (keys * weights for keys in (known, wanted))  # whole numbers: sums have no order
+    known, wanted = known.sum(dim=1), wanted.sum(dim=1)
+    alone = int((known.unique(return_counts=True)[1] == 1).sum())
+    found = float(torch.isin(wanted, known).double().mean()), 1.0 - alone / len(known)
+    share, twins = (min(1.0, one * len(rows) / len(index)) for one in found)  # those not looked at are alike
+    return share if share > 0.5 * (1.0 + twins) else 0.0
+
+
+def _keys(rows: Rows, index: Tensor) -> Tensor:
+    """A few numbers of each row, those in the middle of each leaf and the targets, int64 [k, d]."""
+    parts = []
+    for leaf in (*leaves(rows.inputs), rows.targets):
+        line = leaf[(slice(None), *(size // 2 for size in leaf.shape[1:-1]))]  # where it lies, nothing copied
+        line = line.reshape(len(line), -1)
+        start = max(0, (line.shape[1] - MIDDLE) // 2)
+        some = line[:, start : start + MIDDLE][index.to(line.device)].cpu()
+        parts.append(some.double().view(torch.int64) if some.is_floating_point() else some.long())
+    return torch.cat(parts, dim=1)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from .frames import frame_tensor, is_frame
 
 Inputs = Any
 """A tensor, or a tuple or dict of tensors; every leaf has the rows as its first dimension."""
@@ -17,13 +19,16 @@ Inputs = Any
 
 def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = Tensor) -> Inputs:
     """`function` of every tensor in `inputs`, or of all that is of this kind, the structure kept."""
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         return {key: map_tensors(function, value, kind) for key, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
         return tuple(map_tensors(function, value, kind) for value in inputs)
     if isinstance(inputs, kind):
         return function(inputs)
-    raise TypeError(f"inputs hold a {type(inputs).__name__}; pass a tensor, or a tuple or dict of tensors.")
+    raise TypeError(
+        f"inputs hold a {type(inputs).__name__}; pass a tensor, an array or a data frame, or a tuple or dict "
+        "of them."
+    )
 
 
 def leaves(inputs: Inputs) -> list[Tensor]:
@@ -55,6 +60,24 @@ def count(inputs: Inputs) -> int:
     return sizes.pop()
 
 
+def kinds(inputs: Inputs) -> list[str]:
+    """Types and shapes without the rows, of each leaf: "float32[3]"."""
+    return [f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape[1:])}" for leaf in leaves(inputs)]
+
+
+def check_dimensions(inputs: Inputs, wanted: Sequence[str], name: str) -> None:
+    """Raise where a leaf has more or fewer dimensions than those that `kinds` once told; sizes may differ."""
+    for leaf, kind in zip(leaves(inputs), wanted, strict=False):
+        sizes = kind.partition("[")[2].rstrip("]")
+        if leaf.ndim != 1 + len(sizes.split(", ") if sizes else []):
+            single = str(list(leaf.shape)) == f"[{sizes}]"
+            raise ValueError(
+                f"{name} hold a tensor of shape {list(leaf.shape)}; the model was fitted on rows of {kind}: "
+                f"{f'[n, {sizes}]' if sizes else '[n]'} is needed. "
+                + ("For a single row write inputs[None]." if single else "Reshape it.")
+            )
+
+
 def take(inputs: Inputs, indices: Tensor) -> Inputs:
     """Rows `indices` of every leaf."""
     return map_tensors(lambda leaf: leaf[indices.to(leaf.device)], inputs)
@@ -75,20 +98,56 @@ def concatenate(parts: Sequence[Inputs]) -> Inputs:
     return rebuilt(parts[0], (torch.cat(group) for group in zip(*map(leaves, parts), strict=True)))
 
 
-def as_inputs(inputs: Inputs) -> Inputs:
-    """`inputs` with NumPy arrays taken as tensors."""
-    return map_tensors(_as_tensor, inputs, Tensor | np.ndarray)
+@runtime_checkable
+class ArrayLike(Protocol):
+    """What NumPy can read: arrays, data frames, series."""
+
+    def __array__(self) -> np.ndarray:
+        """As an array."""
+        ...
 
 
-def _as_tensor(leaf: Tensor | np.ndarray) -> Tensor:
-    """An array's own memory, wherever it lies; only strides that torch does not know are laid out anew."""
+def as_inputs(inputs: Inputs, network: nn.Module | None = None) -> Inputs:
+    """`inputs` with arrays and frames taken as tensors; frames as the network needs them, if it is given."""
+    return map_tensors(lambda leaf: _as_tensor(leaf, network), inputs, Tensor | np.ndarray | ArrayLike)
+
+
+def _as_tensor(leaf: Any, network: nn.Module | None) -> Tensor:
+    """An array's own memory, wherever it lies; only what torch does not know is laid out anew."""
     if isinstance(leaf, Tensor):
-        return leaf.detach()
-    if any(stride < 0 for stride in leaf.strides):
-        leaf = np.ascontiguousarray(leaf)
+        return _plain_tensor(leaf)
+    if not isinstance(leaf, np.ndarray):
+        return frame_tensor(leaf, network) if is_frame(leaf) else _as_tensor(np.asarray(leaf), network)
+    if isinstance(leaf, np.ma.MaskedArray):
+        leaf = np.ma.filled(leaf.astype(np.float64), np.nan) if leaf.mask.any() else leaf.data
+    if leaf.dtype.kind not in "biufc":
+        raise TypeError(f"inputs hold an array of {leaf.dtype}; numbers are needed: array.astype('float32').")
+    if any(stride < 0 or stride % leaf.itemsize for stride in leaf.strides) or not leaf.dtype.isnative:
+        leaf = np.array(leaf, dtype=leaf.dtype.newbyteorder("="), order="C")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
         return torch.from_numpy(leaf)  # a file mapped for reading; nothing here writes to inputs
+
+
+def _plain_tensor(tensor: Tensor) -> Tensor:
+    """Without a gradient; a ValueError where its numbers do not lie side by side, or nowhere."""
+    if tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise ValueError(
+            f"a tensor is {kind}; a dense one is needed: tensor.to_dense(), or padded to one length."
+        )
+    if tensor.is_meta:
+        raise ValueError("a tensor is on the meta device, where it has no numbers; make it on a real one.")
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        tensor = tensor.clone()  # from torch.inference_mode(); such a tensor can have no gradients
+    return tensor.detach()
+
+
+def raw_bytes(tensor: Tensor) -> np.ndarray:
+    """The numbers of a tensor one after another, as bytes."""
+    plain = tensor.detach().cpu().contiguous()
+    # a single number counts as contiguous whatever its stride, but can then not be seen as bytes
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def rebuilt(like: Inputs, tensors: Iterator[Tensor]) -> Inputs:

@@ -1,16 +1,22 @@
-"""What a user is told: warnings at their own line, however deep the call, and which package is missing."""
+"""What a user is told: warnings at their own line, however deep the call, which package is missing, and what
+was perhaps meant by a name that is none."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 # our own frames, and those that torch's decorators put between them
 INSIDE = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
 
@@ -29,3 +35,33 @@ def optional_package(name: str, missing: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(missing) from error
+
+
+def nearest_name(given: str, allowed: Iterable[str]) -> str:
+    """A question that names what is nearest to a misspelt name; empty: nothing is near."""
+    near = difflib.get_close_matches(given.lower(), list(allowed), n=1)
+    return f' Did you mean "{near[0]}"?' if near else ""
+
+
+def explain_call(rows: str) -> Callable[[Function], Function]:
+    """Calls with too many arguments are told how `rows` are passed, those with unknown names what is near."""
+
+    def explained(function: Function) -> Function:
+        known = inspect.signature(function).parameters
+        places = [one.name for one in known.values() if one.kind is not one.KEYWORD_ONLY]
+        name, pair = function.__name__, f"Inputs and targets are one pair: {rows}"
+
+        @wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            if len(args) > len(places):
+                shown = ", ".join(place for place in places if place != "self")
+                raise TypeError(f"{name}() takes {shown}; all else is named, such as progress=. {pair}.")
+            for unknown in (option for option in options if option not in known):
+                near = nearest_name(unknown, known) or f" {pair}."
+                there = ", ".join(one for one in known if one not in places)
+                raise TypeError(f"{name}() has no option {unknown}=.{near} There are {there}.")
+            return function(*args, **options)
+
+        return call  # pyright: ignore[reportReturnType]
+
+    return explained

@@ -1,6 +1,6 @@
 """Detectors: an error bar for every box and class."""
 
-from ..likelihoods.prediction import Detections
+from ..likelihoods.detections import Detections
 from .fit import fit_detector
 from .model import DetectionModel, DetectionRunner
 from .query_rows import Detection

@@ -29,6 +29,7 @@ DIM = 1024  # of a sketch
 LEAST = 20  # rows, to fit anything
 TENTH = 10  # one picture of so many is held out where none are given
 REFUSED = {  # options of `trustgp.fit`, and why
+    "unpack": "pictures are passed with their Things",
     "groups": "pictures are held out as validation=",
     "output": "what it returns is known",
     "outputs": "say it in Detection(outputs=...)",

@@ -14,8 +14,9 @@ from ..data.rows import finite_rows
 from ..data.trees import leaves
 from ..export.trace.trace import traced
 from ..likelihoods.base import FamiliarScores
-from ..likelihoods.prediction import Detections
+from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
+from ..state import model_state
 from ..state.model_state import FittedModel, of_state
 from .detector import Detector
 from .query_rows import PICTURES, Detection, kept, known_rows, probabilities
@@ -122,6 +123,11 @@ class DetectionModel(FittedModel):
     def save(self, path: str | Path) -> None:
         """Write the error bar to one file, whole or not at all; the detector is not in it."""
         save_detector(self.state, path)
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        sizes = f"pictures: {height} x {width} pixels, height x width"
+        return f"{type(self).__name__}\n  {sizes}\n{model_state.describe(self.finding.state)}"
 
     def _apply(self, fn, recurse: bool = True) -> DetectionModel:
         super()._apply(fn, recurse)

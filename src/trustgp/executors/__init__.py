@@ -1,6 +1,6 @@
 """Where the experts are solved: one interface, kept by threads, by processes and by a cluster."""
 
-from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usual_threads
+from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usable_cores, usual_threads
 from .processes import Processes
 from .ray import Ray
 
@@ -12,5 +12,6 @@ __all__ = [
     "Threads",
     "WorkerLostError",
     "nearby",
+    "usable_cores",
     "usual_threads",
 ]

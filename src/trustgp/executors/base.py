@@ -20,6 +20,13 @@ GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
 Work = Callable[[Any], Any]  # from a task to its result
 
 
+def usable_cores() -> int:
+    """Cores that this process may use; on macOS and Windows all that there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Executor(Protocol):
     """Runs a function over tasks."""
 
@@ -99,7 +106,7 @@ class Threads:
 
     @property
     def workers(self) -> int:
-        return self.count or len(os.sched_getaffinity(0))
+        return self.count or usable_cores()
 
     def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         before = torch.get_num_threads()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+import io
 import json
 import os
 import platform
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.tensor_file import PART, ArtifactError
+from ..data.atomic_file import atomic_file
+from ..data.tensor_file import ArtifactError, require_plain
 from ..data.trees import Inputs, count, leaves, take, to_device
 from ..model import UncertaintyModel
 from .metadata import PREFIX, describe, rows_like
@@ -25,6 +28,10 @@ from .verify import require_equal
 
 SUFFIX = ".pt2"
 TRACED_ROWS = 3  # torch takes a size of 0 or 1 for a constant
+SEAL = b"trustgp sha256 "  # the comment that ends the archive; then the digest of all bytes before it
+DIGITS = 64  # of the digest
+NEEDED = ("answers", "structure", "input_types", "input_shapes", "device")
+LONGEST_FACTS = 2**20  # bytes of the metadata that are unpacked
 
 
 def compile(
@@ -69,16 +76,14 @@ def compile(
     rows = to_device(rows, model.device)
     columns = (input_names, input_units, output_names, output_units)
     facts = describe(model, rows, columns, calibration_date)
-    module = traced(model, rows)
-    flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
-    facts |= _layout(model, rows, list(module(*flat)))
-    beside = {"dir": path.parent, "prefix": f".{path.name}.", "suffix": PART}
-    # a folder, gone afterwards whatever happens: a package must have its own name in it
-    with tempfile.TemporaryDirectory(**beside, ignore_cleanup_errors=True) as folder:
-        made = Path(folder) / path.name
+    # under its own name, which a package must have; first, so that a folder is refused before the work
+    with atomic_file(path, named=True) as made:
+        module = traced(model, rows)
+        flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
+        facts |= _layout(model, rows, list(module(*flat)))
         _package(module, flat, made, {"aot_inductor.metadata": facts, **(options or {})})
+        seal(made)
         require_equal(model, open_compiled(made), rows, what="package")
-        os.replace(made, path)
     return path
 
 
@@ -101,49 +106,91 @@ def open_compiled(path: str | Path) -> Compiled:
         )
     if facts["device"] == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(f"{path}: compiled for a GPU, and there is none here.")
-    return Compiled(aoti_load_package(str(path)), facts)
+    layout = _read_layout(facts, str(path))
+    try:
+        return Compiled(aoti_load_package(str(path)), facts, layout)
+    except RuntimeError as error:  # of torch, which has no kind of its own for it
+        raise ArtifactError(f"{path}: torch cannot load its code: {error}") from error
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """What the machine code takes, leaf by leaf."""
+
+    shapes: list[tuple[int, ...]]  # of one row
+    types: list[torch.dtype]
+    device: torch.device
+
+
+def _read_layout(facts: Mapping[str, str], where: str) -> InputLayout:
+    try:
+        shapes = [tuple(int(size) for size in shape) for shape in json.loads(facts["input_shapes"])]
+        types = [getattr(torch, name) for name in facts["input_types"].split(",")]
+        layout = InputLayout(shapes, types, torch.device(facts["device"]))
+        sane = len(shapes) == len(types) and all(isinstance(one, torch.dtype) for one in types)
+    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{where}: its metadata are damaged or unknown ({error!r}).") from error
+    if not sane:
+        raise ArtifactError(f"{where}: its metadata do not fit together.")
+    return layout
 
 
 class Compiled:
     """An opened package: called with some rows, it gives a dict of tensors; see `Graph.forward`."""
 
-    def __init__(self, run: Any, metadata: Mapping[str, str]) -> None:
+    def __init__(self, run: Any, metadata: Mapping[str, str], layout: InputLayout) -> None:
         self._run = run
         self.metadata = MappingProxyType(dict(metadata))
         self.output_names = tuple(metadata["answers"].split(","))
         self._structure = metadata["structure"]
-        self._types = [getattr(torch, name) for name in metadata["input_types"].split(",")]
-        self._shapes = [tuple(shape) for shape in json.loads(metadata["input_shapes"])]
-        self._device = torch.device(metadata["device"])
+        self._layout = layout
 
     def __call__(self, inputs: Inputs) -> dict[str, Tensor]:
         """The answers for these rows, by name. The machine code does not look at what it is given, so that is
         done here: structure, shapes, at least one row; numbers of another precision are converted."""
         inputs = rows_like(inputs, self._structure)
         flat = []
-        for leaf, shape, dtype in zip(leaves(inputs), self._shapes, self._types, strict=True):
+        for leaf, shape, dtype in zip(leaves(inputs), self._layout.shapes, self._layout.types, strict=True):
             if tuple(leaf.shape[1:]) != shape:
                 raise ValueError(f"rows have the shape {tuple(leaf.shape[1:])}; this takes {shape}.")
-            flat.append(leaf.to(self._device, dtype).contiguous())
+            flat.append(leaf.to(self._layout.device, dtype).contiguous())
         return dict(self._run(*flat))
 
     def __repr__(self) -> str:
-        inputs, answers = f"{self._structure} {self._shapes}", ", ".join(self.output_names)
-        return f"Compiled({inputs} on {self._device} to {answers})"
+        inputs, answers = f"{self._structure} {self._layout.shapes}", ", ".join(self.output_names)
+        return f"Compiled({inputs} on {self._layout.device} to {answers})"
+
+
+def seal(path: Path) -> None:
+    """End a package with the SHA-256 of all its bytes: it finds damage, not attackers."""
+    with open(path, "r+b") as file:
+        file.seek(-2, os.SEEK_END)  # the length of the comment, which an archive of torch's has not
+        file.write((len(SEAL) + DIGITS).to_bytes(2, "little") + SEAL)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.write(digest.encode())
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """The metadata of a package; none of its code is run."""
+    """The metadata of a package that is whole; none of its code is run."""
+    require_plain(path)
+    whole = path.read_bytes()
+    if whole[-DIGITS - len(SEAL) : -DIGITS] != SEAL:
+        raise ArtifactError(
+            f"{path}: no package of trustgp's, or cut short. Those of releases up to 0.2 have no checksum: "
+            "compile the model again."
+        )
+    if hashlib.sha256(whole[:-DIGITS]).hexdigest().encode() != whole[-DIGITS:]:
+        raise ArtifactError(f"{path}: damaged: its SHA-256 is not the one it was written with.")
     try:
-        with zipfile.ZipFile(path) as package:
-            damaged = package.testzip()
-            names = [n for n in package.namelist() if n.endswith("wrapper_metadata.json")]
-            facts = json.loads(package.read(names[0])) if len(names) == 1 else {}
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-        raise ArtifactError(f"{path}: no package, or damaged: {error}") from error
-    if damaged is not None:
-        raise ArtifactError(f"{path}: damaged in '{damaged}'.")
-    if PREFIX + "answers" not in facts:
+        with zipfile.ZipFile(io.BytesIO(whole)) as package:
+            (name,) = [n for n in package.namelist() if n.endswith("wrapper_metadata.json")]
+            with package.open(name) as file:
+                facts = json.loads(file.read(LONGEST_FACTS))
+    except Exception as error:  # zipfile has no common class for what it meets in a forged archive
+        raise ArtifactError(f"{path}: no package of trustgp's ({error!r}).") from error
+    texts = isinstance(facts, dict) and all(isinstance(value, str) for value in facts.values())
+    if not texts or not {PREFIX + fact for fact in NEEDED} <= facts.keys():
         raise ArtifactError(f"{path}: a package, but not one of trustgp's.")
     return {name.removeprefix(PREFIX): value for name, value in facts.items()}
 

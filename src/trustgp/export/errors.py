@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,14 @@ def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str
             f"the gradients of '{names[0]}' in {_layer(network.module, names[0])} cannot be written as a "
             f"graph{why}; fit with tangents on other parameters: Sketch(parameters=...) or 'last'."
         )
+
+
+def refuse_tangents(tangents: Any) -> NoReturn:
+    """Raise for features of which nobody has said how they are written as a graph."""
+    raise ExportError(
+        f"features of {type(tangents).__name__} cannot be written as a graph; LayerFactors, JacobianRows and "
+        "Sketch can, and what inherits from their maps."
+    )
 
 
 def _layer(network: nn.Module, parameter: str) -> str:

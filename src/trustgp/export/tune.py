@@ -13,18 +13,18 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.quantities import Budget, BudgetText, parse_budget, size_text
-from ..data.rows import Rows, read_rows
-from ..data.trees import Inputs, as_inputs, count, leaves, map_tensors, take
+from ..data.rows import Rows, Unpack
+from ..data.trees import Inputs, count, leaves, map_tensors, take
 from ..executors.progress import Reporter, reporting
 from ..fitting.budget import BudgetError
 from ..fitting.calibrate import recalibrate, recalibrate_forms
-from ..fitting.compress import RANKS, ModelForm, reduced
+from ..fitting.compress import RANKS, ModelForm, reduced, warn_without_threshold
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..metrics import auroc, class_nll, gaussian_nll
 from ..metrics.score_report import table_text
 from ..plots import draw_frontier
 from ..state.model_file import file_bytes
-from ..state.model_state import FittedModel, ModelState, nbytes, predict_alike
+from ..state.model_state import FittedModel, ModelState, inputs_of, nbytes, predict_alike, read_like
 from ..tangents.network import as_matrix
 from .serving import CALLS, check_runtime, times
 
@@ -97,6 +97,7 @@ def tune(
     runtime: str = "eager",
     calls: int = CALLS,
     progress: bool = True,
+    unpack: Unpack | None = None,
 ) -> Tuning[Model]:
     """Try smaller forms of a model, and choose the best within a budget. The model stays as it is.
 
@@ -118,6 +119,7 @@ def tune(
             "compiled" (`trustgp.compile`, a minute for each form).
         calls: Predictions that are timed, of each form.
         progress: Whether to show bars in a terminal.
+        unpack: As for `fit`, of the validation rows.
 
     Raises:
         BudgetError: When nothing fits; it says what the smallest and the fastest take.
@@ -128,10 +130,10 @@ def tune(
         raise ValueError(f"calls={calls}; at least 1 is needed.")
     check_runtime(runtime, timed=True)
     state, limits = model.state, parse_budget(budget, name="budget")
-    rows = read_rows(validation, name="validation")
+    rows = read_like(state, validation, name="validation", unpack=unpack)
     state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
     calibrating, scoring = halves(rows)
-    strange = made_strange(scoring) if novel is None else as_inputs(novel)
+    strange = made_strange(scoring) if novel is None else inputs_of(state, novel)
     with reporting(enabled=progress) as report:
         forms = forms_of(state)
         states = recalibrate_forms(list(forms.values()), calibrating, report)
@@ -140,7 +142,9 @@ def tune(
         spent = _timed(states, scoring, limits, calls, runtime)
         found = [_trial(*one, limits) for one in zip(map(str, forms), states, said, spent, strict=True)]
         best = _best(found, limits, by, model)
-        chosen = recalibrate(states[best], rows, report)
+        # half of the rows may have been too few for the threshold
+        chosen = recalibrate(replace(states[best], threshold=state.threshold), rows, report)
+    warn_without_threshold(state, chosen)
     return Tuning(
         table=found,
         best=type(model)(chosen),

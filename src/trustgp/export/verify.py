@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data.trees import Inputs, leaves, map_tensors
 from ..likelihoods.prediction import Prediction
 from ..model import UncertaintyModel
+from ..state.model_state import changed_behaviour
 from .errors import ExportError
 from .metadata import rows_like
 from .module.experts import distances
@@ -47,7 +48,13 @@ def check_rows(example: Inputs) -> Inputs:
 def require_equal(
     model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs, *, what: str
 ) -> None:
-    """Raise unless another form of the model, called `what`, gives what `predict` does; see `differences`."""
+    """Raise unless another form of the model, called `what`, gives what `predict` does; see `differences`.
+    The network must still do what it did in the fit."""
+    if said := changed_behaviour(model.state):
+        raise ExportError(
+            f"the model's network is no longer the one it was fitted to: {said}. No file was written; undo "
+            "what was changed in model.network, or fit again."
+        )
     worst = differences(model, run, example)
     if worst:
         name = max(worst, key=lambda key: worst[key])

@@ -95,7 +95,9 @@ def _steps(
     width = ready.maps[0][0].num_columns(expert=True) or 0
     for dim, ranks in SHORTER.items():
         if dim < width:
-            short = prepare_network(network, rows, replace(options, tangents=Sketch(dim)))
+            short = prepare_network(
+                network, rows, replace(options, tangents=Sketch(dim, parameters=options.parameters))
+            )
             short = replace(short, reason="so that the model stays within its budget")
             yield from ((short, rank) for rank in ranks)
 

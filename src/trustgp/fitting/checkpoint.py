@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import platform
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
+from ..data.atomic_file import PART, explained
 from ..data.fingerprint import tensor_fingerprint
-from ..data.tensor_file import PART, ArtifactError, Reader, explained, read, write
-from ..data.trees import moved
+from ..data.tensor_file import ArtifactError, Reader, read, write
+from ..data.trees import moved, structure
+from ..data.user_warnings import warn_user
 from ..data.version import __version__
 from ..executors.progress import Reporter
 from ..experts.expert import Solved, Task
 from ..math.calibration import CalibrationRows
 from ..state.expert_tensors import expert_tensors, read_experts
 from ..tangents.base import TangentMap
+from ..tangents.network import TangentNetwork
+from ..tangents.probes import Probes
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 KIND = "trustgp-expert"
+NOTE, LOCK = "fit.trustgp", ".fit.trustgp.lock"
+OWN = re.compile(r"expert-\d{3,}-\d{5,}\.trustgp")
+OWN_PART = re.compile(rf"\.(fit|expert-\d{{3,}}-\d{{5,}})\.trustgp\.[0-9a-f]{{16}}{re.escape(PART)}")
+ANEW = f"Use another folder, or remove {NOTE} and the expert-*.trustgp beside it to begin anew."
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -34,33 +50,44 @@ class Checkpoint:
     fingerprint: str  # of the data, the network and every setting; each file carries it
 
     @classmethod
-    def open(cls, folder: Path, settings: Mapping[str, Any]) -> Checkpoint:
-        """Take up the folder, or begin it; one that belongs to another fit is refused."""
+    def open(
+        cls,
+        folder: Path,
+        settings: Mapping[str, Any],
+        probes: Probes | None = None,
+        network: TangentNetwork | None = None,
+    ) -> Checkpoint:
+        """Take up a folder that is `locked`, or begin it; one that belongs to another fit is refused, also
+        where only what the network does is other than on the probes of that fit."""
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
         fingerprint = tensor_fingerprint(about=json.dumps(settings, sort_keys=True))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise explained(error, f"the folder of the checkpoint, {folder}, cannot be made") from error
-        for part in folder.glob(f".*{PART}"):  # what a killed fit was writing
-            part.unlink(missing_ok=True)
-        note = folder / "fit.trustgp"
+        names = [entry.name for entry in folder.iterdir()]
+        for name in filter(OWN_PART.fullmatch, names):  # what a killed fit was writing
+            (folder / name).unlink(missing_ok=True)
+        note = folder / NOTE
         if note.exists():
             try:
-                text, _ = read(note, kind="trustgp-checkpoint")
+                text, table = read(note, kind="trustgp-checkpoint")
             except ArtifactError as error:
-                raise ArtifactError(f"{error} Remove the folder {folder} to begin anew.") from error
+                raise ArtifactError(f"{error} {ANEW}") from error
             if text.get("fingerprint") != fingerprint:
                 known = text.get("settings")
                 known = known if isinstance(known, dict) else settings  # then nothing is named
                 changed = ", ".join(name for name in settings if known.get(name) != settings[name])
-                raise ArtifactError(
-                    f"{folder} holds a checkpoint of another fit; different: {changed or 'unknown'}. Use "
-                    "another folder, or remove this one to begin anew."
-                )
+                raise _of_another_fit(folder, changed or "unknown")
+            if "probes" in text and probes is not None and network is not None:
+                where, nesting = str(note), structure(probes.inputs)
+                first = Probes.read(Reader(table, where=where), text["probes"], nesting, network.names, where)
+                if said := first.difference(network):
+                    raise _of_another_fit(folder, f"what the network does; {said}")
+        elif strange := next(filter(OWN.fullmatch, names), None):  # it would be written over
+            raise ArtifactError(f"{folder} has {strange}, but no {NOTE} that says of which fit. {ANEW}")
         else:
             text = {"fingerprint": fingerprint, "settings": settings}
-            write(note, kind="trustgp-checkpoint", text=text, tensors={"none": torch.zeros(1)})
+            text, table = (
+                (text, {}) if probes is None else (text | {"probes": probes.text()}, probes.tensors())
+            )
+            write(note, kind="trustgp-checkpoint", text=text, tensors=table or {"none": torch.zeros(1)})
         return cls(folder, fingerprint)
 
     def keep(self, mixture: int, expert: int, solved: Solved) -> None:
@@ -81,10 +108,7 @@ class Checkpoint:
                 except ArtifactError:
                     path.unlink()
                     continue
-                rows, own = solved.expert.rows.cpu(), int(solved.expert.own)
-                # the same settings on another machine may divide the rows a little differently
-                mine, lent = torch.isin(rows[:own], task.own), torch.isin(rows[own:], task.candidates)
-                if own == len(task.own) and bool(mine.all()) and bool(lent.all()):
+                if _belongs(solved, task):
                     found[expert] = solved
         return found
 
@@ -107,6 +131,77 @@ class Checkpoint:
 
     def _path(self, mixture: int, expert: int) -> Path:
         return self.folder / f"expert-{mixture:03d}-{expert:05d}.trustgp"
+
+
+def _of_another_fit(folder: Path, different: str) -> ArtifactError:
+    return ArtifactError(f"{folder} holds a checkpoint of another fit; different: {different}. {ANEW}")
+
+
+def _belongs(solved: Solved, task: Task) -> bool:
+    """Whether an expert has the rows of a task: the same settings on another machine may divide them a little
+    differently."""
+    rows, own = solved.expert.rows.cpu(), int(solved.expert.own)
+    mine, lent = torch.isin(rows[:own], task.own), torch.isin(rows[own:], task.candidates)
+    return own == len(task.own) and bool(mine.all()) and bool(lent.all())
+
+
+@contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
+    """Make the folder of a checkpoint, and refuse a second fit in it; None: there is none.
+
+    The system gives the lock up when its process ends, `kill -9` included: a file that is left locks nothing.
+    """
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explained(error, f"the folder of the checkpoint, {folder}, cannot be made") from error
+    file = _lock(folder)
+    try:
+        yield
+    finally:
+        if file is not None and fcntl is not None:
+            (folder / LOCK).unlink(missing_ok=True)  # while it is held: see `_lock`
+            fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may have the file open, too
+            file.close()
+
+
+def _lock(folder: Path) -> IO[str] | None:
+    """An open file whose lock is held; None, with a warning: there are no locks in this folder."""
+    path, file = folder / LOCK, None
+    try:
+        if fcntl is None:
+            raise OSError(errno.ENOSYS, "this system has no flock")
+        file = open(path, "a+")  # noqa: SIM115 - it stays open for as long as the lock is held
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {platform.node()}")
+                file.flush()
+                return file
+        file.close()
+        return _lock(folder)  # who had it has just removed this file: it locks nothing
+    except BlockingIOError as error:
+        assert file is not None
+        file.seek(0)
+        owner = file.read(200) or "unknown"
+        file.close()
+        raise BlockingIOError(
+            error.errno,
+            f"another fit is at work in the checkpoint {folder} ({owner}). Wait until it has ended, or stop "
+            "it, and the same call goes on from there; or use another folder.",
+        ) from error
+    except OSError as error:
+        if file is not None:
+            file.close()
+        warn_user(
+            f"the checkpoint {folder} cannot be locked ({error.strerror}): see to it that no other fit "
+            "uses it at the same time."
+        )
+        return None
 
 
 @contextmanager

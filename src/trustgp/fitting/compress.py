@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..data.rows import read_rows
+from ..data.rows import Unpack
+from ..data.user_warnings import warn_user
 from ..executors.progress import reporting
-from ..state.model_state import FittedModel, ModelState, Training
+from ..math.calibration import needed_rows
+from ..state.model_state import FittedModel, ModelState, Training, read_like
 from .calibrate import recalibrate
 
 # Directions of an expert in the smaller forms that are tried.
@@ -36,6 +38,7 @@ def compress(
     witness: bool | None = None,
     validation: Any = None,
     progress: bool = True,
+    unpack: Unpack | None = None,
 ) -> Model:
     """A smaller model from a fitted one; that one stays as it is.
 
@@ -48,8 +51,9 @@ def compress(
         witness: False leaves the second opinion out. None, True: it stays.
         validation: Rows that neither the network nor the experts have seen: the size of the error bar and the
             threshold of the novelty score, if there is one, are fitted anew. None: the error bar keeps the
-            calibration of before, too wide rather than too narrow, and the threshold is gone.
+            calibration of before, too wide rather than too narrow, and the threshold is gone, with a warning.
         progress: Whether to show a bar in a terminal.
+        unpack: As for `fit`, of the validation rows.
     """
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
         raise ValueError(f"rank={rank!r}; a whole number of at least 1 is needed, or None: all.")
@@ -65,10 +69,23 @@ def compress(
         )
     small = reduced(model.state, form)
     if validation is not None:
-        rows = read_rows(validation, name="validation")
+        rows = read_like(model.state, validation, name="validation", unpack=unpack)
         with reporting(enabled=progress) as report:
             small = recalibrate(replace(small, threshold=model.state.threshold), rows, report)
+    warn_without_threshold(model.state, small)
     return type(model)(small)
+
+
+def warn_without_threshold(before: ModelState, after: ModelState) -> None:
+    """Say that a threshold is gone: rows score otherwise in another form, and it was not fitted anew."""
+    if before.threshold is None or after.threshold is not None:
+        return
+    false_alarm = float(before.threshold.false_alarm)
+    warn_user(
+        "the threshold of the novelty score is gone, since rows score otherwise in the smaller model; pass "
+        f"validation=, at least {needed_rows(1.0 - false_alarm)} rows for false_alarm={false_alarm:g}, or "
+        "call its threshold(rows) with familiar rows."
+    )
 
 
 def reduced(state: ModelState, form: ModelForm) -> ModelState:

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from inspect import signature
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from ..data.quantities import Budget, parse_budget, parse_bytes
-from ..executors import Executor, Threads, usual_threads
+from ..data.rows import Unpack
+from ..data.user_warnings import nearest_name
+from ..executors import Executor, Processes, Ray, Threads, usual_threads
 from ..experts.gate import Division
 from ..experts.neighbours import Patchwork
 from ..experts.witness import Witness
-from ..likelihoods import Likelihood, Regression
-from ..tangents import Tangents
+from ..likelihoods import Classification, Likelihood, Regression
+from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.modules import Output
+from ..tangents.network import Choice
 
 OUTPUTS = ("shared", "separate", "pseudo")
+LIKELIHOODS: dict[str, type] = {"regression": Regression, "classification": Classification}
+TANGENTS: dict[str, type] = {"sketch": Sketch, "jacobian_rows": JacobianRows, "layer_factors": LayerFactors}
+PARAMETERS = ("last", "all")  # which of them count, instead of tangents
+
+
+@runtime_checkable
+class _Runner(Protocol):
+    """What executors are known by; how many workers a cluster has is not asked here."""
+
+    def run(self, function: Any, tasks: Any) -> Any: ...
+
+
+OBJECTS: dict[str, tuple[dict[str, type], Any]] = {
+    "likelihood": (LIKELIHOODS, Likelihood),
+    "patchwork": ({"patchwork": Patchwork}, Patchwork),
+    "division": ({"division": Division}, Division),
+    "executor": ({"threads": Threads, "processes": Processes, "ray": Ray}, _Runner),
+}
+"""Options that are objects: by the names that people write what they may be, and what they are all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +57,7 @@ class FitOptions:
     groups: Any = None
     num_experts: int | None = None
     tangents: Tangents | None = None
+    parameters: Choice = "all"  # that count, where tangents are chosen for the user
     outputs: str = "pseudo"
     output: Output | None = None
     patchwork: Patchwork = field(default_factory=Patchwork)
@@ -43,29 +72,45 @@ class FitOptions:
     progress: bool = True
     checkpoint: Path | None = None
     strict: bool = False
+    unpack: Unpack | None = None
 
     @classmethod
     def parse(cls, **given: Any) -> FitOptions:
-        """What a user has said, checked; budget, memory, device and checkpoint may be texts or objects.
+        """What a user has said, checked; budget, memory, device and checkpoint may be texts or objects, and
+        what is an object may be its class or its name.
 
         What is left out, or None, has its default; without `witness` there is none.
         """
         said = {name: value for name, value in given.items() if value is not None}
+        for name, (kinds, base) in OBJECTS.items():
+            if name in said:
+                said[name] = as_object(name, said[name], kinds, base)
+        if "tangents" in said:
+            said |= _parse_tangents(said.pop("tangents"))
         likelihood = said.setdefault("likelihood", Regression())
         said["budget"] = parse_budget(given.get("budget"), name="budget")
         exact = said["budget"].exact
         outputs = said.setdefault("outputs", likelihood.default_outputs if exact else "pseudo")
         if outputs not in OUTPUTS:
-            raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".')
-        if (experts := said.get("num_experts", 1)) < 1:
-            raise ValueError(f"num_experts={experts}; at least one is needed.")
-        if not likelihood.uses_witness:
-            said["witness"] = None
+            near = nearest_name(str(outputs), OUTPUTS)
+            raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".{near}')
+        for name, least in (("num_experts", 1), ("seed", -(2**63))):
+            _check_whole(name, said.get(name, 1), least)
+        said["witness"] = _parse_witness(said.get("witness")) if likelihood.uses_witness else None
         if "memory" in said:
             said["memory"] = parse_bytes(said["memory"], name="memory")
-        for name, kind in (("device", torch.device), ("checkpoint", Path)):
-            if name in said:
-                said[name] = kind(said[name])
+        if "device" in said:
+            said["device"] = _parse_device(said["device"])
+        if "checkpoint" in said:
+            if not isinstance(said["checkpoint"], (str, PathLike)):
+                raise TypeError(f"checkpoint={said['checkpoint']!r}; the path of a folder is needed.")
+            said["checkpoint"] = Path(said["checkpoint"])
+            if os.path.isfile(said["checkpoint"]):  # where it may not be looked at, the folder says so
+                what = f"checkpoint={str(said['checkpoint'])!r} is a file; name a folder; it need not exist"
+                raise NotADirectoryError(errno.ENOTDIR, what)
+        if "unpack" in said and not callable(said["unpack"]):
+            kind = type(said["unpack"]).__name__
+            raise TypeError(f"unpack is a {kind}; a function is needed: lambda batch: (inputs, targets).")
         return cls(**said)
 
     @property
@@ -88,3 +133,60 @@ class FitOptions:
             "witness": None if self.witness is None else self.witness.settings(),
             "seed": self.seed,
         }
+
+
+def as_object(name: str, value: Any, kinds: Mapping[str, type], base: Any) -> Any:
+    """An option that is a `base`: given as such, by its class without parentheses, or a name in `kinds`."""
+    found, wrong = value, TypeError
+    if isinstance(value, str):
+        named = {_plain(key): kind for key, kind in kinds.items()}
+        found, wrong = named.get(_plain(value)), ValueError
+    if isinstance(found, type) and issubclass(found, tuple(kinds.values())):
+        return found()
+    if isinstance(found, base) and not isinstance(found, type):
+        return found
+    shown = [f'"{key}"' for key in kinds] if len(kinds) > 1 else []
+    for kind in kinds.values():
+        shown.append(f"{kind.__name__}({', '.join(f'{key}=...' for key in signature(kind).parameters)})")
+    near = nearest_name(value, kinds) if isinstance(value, str) else ""
+    raise wrong(f"{name}={value!r}; allowed are {', '.join(shown)}, or None.{near}")
+
+
+def _parse_tangents(value: Any) -> dict[str, Any]:
+    """Tangents, or which parameters count: "last", "all" or a list of names."""
+    names = isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+    if names or value in PARAMETERS:
+        return {"parameters": tuple(value) if names else value}
+    try:
+        return {"tangents": as_object("tangents", value, TANGENTS, Tangents)}
+    except (TypeError, ValueError) as error:
+        also = '"last" or "all" or a list of names: which parameters count'
+        raise type(error)(f"{error} Or {also}.") from None
+
+
+def _parse_witness(value: Any) -> Witness | None:
+    """Whether there is one, or how it is formed."""
+    if value is None or isinstance(value, bool):
+        return Witness() if value else None
+    return as_object("witness", value, {"witness": Witness}, Witness)
+
+
+def _parse_device(value: Any) -> torch.device:
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'device={value!r}; allowed are such as "cpu", "cuda" or "cuda:1".') from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'device="{device}", but torch finds no GPU here; pass device="cpu", or None.')
+    return device
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}={value!r}; a whole number is needed.")
+    if value < least:
+        raise ValueError(f"{name}={value}; at least {'one' if least == 1 else least} is needed.")
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate({ord(letter): None for letter in "_- "})

@@ -10,19 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint
-from ..data.rows import Rows, read_rows, require_finite_rows
+from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint, weights_fingerprints
+from ..data.rows import Rows, kinds, read_rows, require_finite_rows
 from ..data.trees import structure
 from ..executors import FitContext, nearby
 from ..executors.progress import rate_text, reporting
 from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
 from ..math.calibration import CalibrationRows
+from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training
 from ..tangents.modules import check_kind, has_output_selector
+from ..tangents.probes import Probes
 from .budget import Times, choose_within, keep_within
 from .calibrate import calibrate
-from .checkpoint import Checkpoint, explain_interrupts
+from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import precompute_features, precompute_linear
 from .options import FitOptions
 from .plan import Plan, choose_plan, say_plan
@@ -45,9 +47,13 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
     `times` tells how long models take, where the budget names a time.
     """
     began = time.perf_counter()
-    with reporting(enabled=options.progress) as report, ThreadPoolExecutor(1) as aside:
-        rows = read_rows(train, name="train", finite=False)
+    with (
+        locked(options.checkpoint),  # first: a folder that is in use is refused before the work
+        reporting(enabled=options.progress) as report,
+        ThreadPoolExecutor(1) as aside,
+    ):
         check_kind(network)
+        rows = read_rows(train, name="train", finite=False, unpack=options.unpack, network=network)
         device = options.device or next(network.parameters(), torch.empty(0)).device
         executor = options.executors(device)[0]
         # on the device, where the work stays in this process
@@ -57,12 +63,14 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
         context = FitContext(device, options.seed, executor, report)
         data = split_rows(ready, near, options, context)
         ready, options = choose_within(network, near, ready, data, options)
+        check_savable([tangents for tangents, _ in ready.maps], near.take(torch.arange(1)))
         executor, plan = choose_plan(ready, data, options)
         plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
         say_plan(report, plan, len(data.rows), ready, options.outputs)
         home = data.among(rows)  # as they were handed over
         prints = aside.submit(_fingerprints, ready, home)  # of gigabytes they take seconds
-        store = _open_checkpoint(prints, plan, ready, options)
+        probes = Probes.of(ready.network, home.rows)
+        store = _open_checkpoint(prints, plan, ready, options, probes)
         context = replace(context, executor=executor, store=store)
         with explain_interrupts(report, store):
             room = None if options.budget.size is None else plan.witness_bytes
@@ -75,7 +83,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
                 fitted.append(fit_mixture(len(fitted), problems.pop(0), plan, options, context, **beside))
             report.begin("calibrating")
             state = _assembled(ready, data, options, prints.result(), fitted, plan.rank)
-            state = calibrate(replace(state, witness=witness), report)
+            state = calibrate(replace(state, witness=witness, probes=probes), report)
             small = keep_within(state, options.budget, times)
             state = calibrate(small, report) if small.provenance.compressed else small
         for tangents, _ in ready.maps:
@@ -87,20 +95,24 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
         return replace(state, training=replace(state.training, rows=home.rows, validation=home.validation))
 
 
-def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, str]:
-    """Of network and rows."""
-    network = network_fingerprint(ready.network.module)
-    return {"network": network, "data": rows_fingerprint(data.rows, data.groups)}
+def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, Any]:
+    """Of network, rows and weights."""
+    module = ready.network.module
+    return {
+        "network": network_fingerprint(module),
+        "data": rows_fingerprint(data.rows, data.groups),
+        "weights": weights_fingerprints(module),
+    }
 
 
 def _open_checkpoint(
-    prints: Future[dict[str, str]], plan: Plan, ready: Prepared, options: FitOptions
+    prints: Future[dict[str, Any]], plan: Plan, ready: Prepared, options: FitOptions, probes: Probes | None
 ) -> Checkpoint | None:
     """The folder of solved experts; None: the user wants none. One of another fit is refused."""
     if options.checkpoint is None:
         return None
     settings = {
-        **prints.result(),
+        **{name: prints.result()[name] for name in ("network", "data")},
         "tangents": [type(ready.tangents).__name__, ready.tangents.settings()],
         "names": list(ready.network.names),
         "experts": plan.num_experts,
@@ -109,7 +121,7 @@ def _open_checkpoint(
     }
     if has_output_selector(ready.network.module):  # a function has no fingerprint; what it picked has
         settings["output"] = tensor_fingerprint(ready.probed)
-    return Checkpoint.open(options.checkpoint, settings)
+    return Checkpoint.open(options.checkpoint, settings, probes, ready.network)
 
 
 def _problems(
@@ -131,6 +143,7 @@ def _problems(
     if held is not None and data.split[1]:
         tell_outputs(ready.network, held, context, lambda i, outputs: found.check(held.places(i), outputs))
     residuals, linear = found.all(), None
+    found.warn()
     if held is not None and not data.split[1]:
         apart = Residuals(options.likelihood, held, "validation", ready.blends)
         tell_outputs(ready.network, held, context, apart)
@@ -147,7 +160,7 @@ def _assembled(
     ready: Prepared,
     data: FitRows,
     options: FitOptions,
-    prints: dict[str, str],
+    prints: dict[str, Any],
     fitted: list[FittedMixture],
     rank: int | None,
 ) -> ModelState:
@@ -166,6 +179,8 @@ def _assembled(
         witness=options.witness,
         split=data.split,
         rank=rank,
+        weights=prints["weights"],
+        kinds=tuple(kinds(data.rows.first)),
     )
     mixtures = tuple(one.mixture for one in fitted)
     return ModelState(ready.network.module, mixtures, provenance, training=_training(data, fitted))

@@ -336,7 +336,7 @@ def _free_memory() -> int | None:
         pass
     try:  # without the cache: less than there is
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not known on this system
+    except (AttributeError, ValueError, OSError):  # not known on this system
         return None
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..data.chunking import chunks, evenly, map_chunks
 from ..data.rows import Rows, finite_rows, read_rows, require_all
-from ..data.split import check_groups, holdout_split
+from ..data.split import check_groups, holdout_split, share_in_common
 from ..data.trees import Inputs, count, take
 from ..data.user_warnings import warn_user
 from ..executors import FitContext
@@ -20,7 +20,15 @@ from ..likelihoods import Likelihood
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap, leading_signs
 from ..tangents.modules import with_output
-from ..tangents.network import TangentNetwork, as_matrix, check_network, prepare
+from ..tangents.network import (
+    Choice,
+    TangentNetwork,
+    as_matrix,
+    check_network,
+    choose_parameters,
+    prepare,
+    probe,
+)
 from ..tangents.sketch import SketchMap
 from .divide import Tell
 from .options import FitOptions
@@ -28,6 +36,8 @@ from .options import FitOptions
 PROBE_ROWS = 64  # rows on which the network is probed and timed
 SAMPLE_ROWS = 512  # rows from which parameters are ranked
 LIGHT = 512  # numbers a row of a light model
+COMPARED_ROWS = 2048  # rows whose outputs are compared with their targets
+FEWEST_ROWS = 20  # from fewer, the error bar is hardly more than a guess
 DIRECTIONS = 8  # of the parameters, along which outputs are seen to move together
 
 
@@ -63,7 +73,7 @@ def prepare_network(network: nn.Module, rows: Rows, options: FitOptions) -> Prep
     reason = "as asked for"
     if tangents is None:
         choose = light_tangents if options.light else exact_tangents
-        tangents, reason = choose(network, rows, options.device, len(mixes[0][0]))
+        tangents, reason = choose(network, rows, options, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(network), options.device)
     if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
         with suppress(RuntimeError):  # what cannot be differentiated is refused below, and named
@@ -99,33 +109,40 @@ def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
 
 
 def light_tangents(
-    network: nn.Module, rows: Rows, device: torch.device | None, num_mixed: int
+    network: nn.Module, rows: Rows, options: FitOptions, num_mixed: int
 ) -> tuple[Tangents, str]:
     """Gradient rows where they are no longer than a short sketch, which it is else."""
-    total = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    if total * num_mixed <= LIGHT:
-        return JacobianRows(), f"since a row has only {total * num_mixed} gradients"
-    return Sketch(LIGHT), f"since a row has {total * num_mixed} gradients"
+    choice = options.parameters
+    total = _num_chosen(network, choice) * num_mixed
+    if total <= LIGHT:
+        return JacobianRows(choice), f"since a row has only {total} gradients"
+    return Sketch(LIGHT, parameters=choice), f"since a row has {total} gradients"
+
+
+def _num_chosen(network: nn.Module, choice: Choice) -> int:
+    every = dict(network.named_parameters())
+    return sum(every[name].numel() for name in choose_parameters(network, choice))
 
 
 def exact_tangents(
-    network: nn.Module, rows: Rows, device: torch.device | None, num_mixed: int
+    network: nn.Module, rows: Rows, options: FitOptions, num_mixed: int
 ) -> tuple[Tangents, str]:
     """Exact where that is cheap: layer factors, or gradient rows no longer than a sketch; else a sketch."""
     sample = rows.take(torch.arange(min(2, len(rows))))
+    choice = options.parameters
     try:
-        tangents = LayerFactors()
+        tangents = LayerFactors(choice)
         tangents.choose(network)
-        prepared = prepare(network, tangents.parameters, device)
+        prepared = prepare(network, choice, options.device)
         mix = torch.eye(prepared.matrix(sample).shape[1], dtype=torch.float64)[:1]
         tangents.bind(prepared, mix, sample, rows.targets[:2])
         return tangents, "every parameter belongs to a layer whose gradient factorises"
     except (ValueError, RuntimeError) as error:
         reason = str(error).partition(";")[0].partition("\n")[0]
-    total = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    if total * num_mixed <= Sketch().dim:
-        return JacobianRows(), f"since {reason}, and a row has only {total * num_mixed} gradients"
-    return Sketch(), f"since {reason}, and a row has {total * num_mixed} gradients"
+    total = _num_chosen(network, choice) * num_mixed
+    if total <= Sketch.dim:
+        return JacobianRows(choice), f"since {reason}, and a row has only {total} gradients"
+    return Sketch(parameters=choice), f"since {reason}, and a row has {total} gradients"
 
 
 class Residuals:
@@ -136,6 +153,7 @@ class Residuals:
         self._likelihood, self._name, self._blends = likelihood, name, blends
         self._targets, self._finite = rows.targets.cpu(), torch.ones(len(rows), dtype=torch.bool)
         self._parts: dict[int, list[Tensor]] = {}  # by their first rows
+        self._some: list[tuple[Tensor, Tensor]] = []  # evenly spread rows and their outputs
 
     def __call__(self, index: Tensor, outputs: Tensor) -> None:
         """Take the outputs [k, C] of the rows `index`, ascending."""
@@ -149,7 +167,15 @@ class Residuals:
         if not self._parts:
             self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
         self._finite[index] = finite_rows(outputs)
+        some = index % -(-len(self._finite) // COMPARED_ROWS) == 0
+        self._some.append((index[some], outputs[some]))
         return outputs
+
+    def warn(self) -> None:
+        """Of what the outputs look like, beside the targets."""
+        index, outputs = (torch.cat(lot) for lot in zip(*self._some, strict=True))
+        if reason := self._likelihood.output_warning(outputs, self._targets[index]):
+            warn_user(reason)
 
     def all(self) -> list[Tensor]:
         """In the order of the rows; a ValueError where outputs were not finite."""
@@ -244,9 +270,22 @@ def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitCon
     """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without."""
     likelihood, held = options.likelihood, options.validation
     labels = check_groups(options.groups, rows)
+    if len(rows) < FEWEST_ROWS:
+        warn_user(
+            f"there are only {len(rows)} training rows: the size of the error bar is then hardly more than a "
+            "guess. Pass all rows that the network was trained on, not one batch of them."
+        )
     if held is not None:
-        held = read_rows(held, name="validation")
+        network = ready.network.module
+        held = read_rows(held, name="validation", unpack=options.unpack, network=network)
+        probe(network, held.first, "validation")
         likelihood.check(ready.num_outputs, held.targets, name="validation")
+        if share := share_in_common(held, rows, options.seed):
+            warn_user(
+                f"about {100 * share:.0f} % of the validation rows are training rows, too: the network knows "
+                "their targets, and an error bar that is fitted to them is too small. Pass validation rows "
+                "that the network was not trained on, or none."
+            )
     context.report.begin("planning")
     # where rows are split off, groups only say which of them go together
     groups = None if likelihood.needs_held_out else labels

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ..data.chunking import chunks
 from ..data.fingerprint import rows_fingerprint, tensor_fingerprint
-from ..data.rows import BATCH_ROWS, Rows, gather, read_rows
+from ..data.rows import BATCH_ROWS, Rows, Unpack, gather, read_rows
 from ..data.split import check_groups, kept_rows
-from ..data.trees import leaves, structure
+from ..data.torch_modes import plain_modes
+from ..data.trees import leaves
+from ..data.user_warnings import warn_user
 from ..executors import Executor, FitContext, usual_threads
 from ..executors.progress import reporting
 from ..experts.expert import Solved, extended_expert, prior_of
@@ -21,7 +23,7 @@ from ..experts.mixture import Mixture
 from ..experts.posteriors import SpanPosterior
 from ..experts.witness import WitnessState
 from ..experts.witness_fit import extend_witness, update_witness
-from ..state.model_state import ModelState, Training
+from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
 from .prepare import find_blends, find_judge, make_problems, residual_of
@@ -36,12 +38,13 @@ def update_state(
     train: Any = None,
     executor: Executor | None = None,
     progress: bool = True,
+    unpack: Unpack | None = None,
 ) -> tuple[ModelState, list[int]]:
     """A model with more rows; the gate, the neighbours and the sizes of the experts stay as they are.
 
     With the rows of before at hand, the result equals a fit with the same partition on all rows. Without
     them, what new rows tell is added to what the experts of a light model keep: scale, noise and calibration
-    stay as they were.
+    stay as they were, and so does the threshold of the novelty score.
 
     Args:
         state: As it was.
@@ -51,17 +54,23 @@ def update_state(
             again after loading, too; exact experts cannot do without.
         executor: Where experts are solved; None: as in `fit`.
         progress: Whether to show bars in a terminal.
+        unpack: As for `fit`, of both `new_rows` and `train`.
 
     Returns:
         The new state, and which experts were solved again, counted through all kernels.
     """
-    added = _checked(state, new_rows)
-    with reporting(enabled=progress) as report:
+    with plain_modes(), reporting(enabled=progress) as report:
+        added = read_like(state, new_rows, name="new_rows", unpack=unpack)
+        if said := changed_behaviour(state):
+            raise ValueError(
+                f"the model's network is no longer the one it was fitted to: {said}. Undo what was changed "
+                "in model.network (settings, attributes, buffers, hooks), or fit again."
+            )
         executor = executor or usual_threads(state.device)
         context = FitContext(state.device, state.provenance.seed, executor, report)
         if state.training is None and train is None:
             return _extended(state, added, context)
-        before = _recall(state, train, context)
+        before = _recall(state, train, unpack, context)
         _check_alike(before.rows, added)
         labels = _join_groups(before.groups, check_groups(groups, added))
         state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
@@ -74,19 +83,27 @@ def update_state(
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
         witness = _witness_again(state, rows, context)
         found = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
-        found = calibrate(replace(found, forward=state.forward), report)
+        found = calibrate(replace(found, forward=state.forward, probes=state.probes), report)
     if after.validation is None and labels is None:
         found = replace(found, calibrations=state.calibrations)  # nothing new is known about them
-    return replace(found, threshold=threshold_again(state.threshold, found.held_scores)), touched
+    return _with_threshold(found, state), touched
 
 
-def _checked(state: ModelState, new_rows: Any) -> Rows:
-    """The new rows; those that do not fit to the old ones are refused."""
-    added = read_rows(new_rows, name="new_rows")
-    given, wanted = structure(added.inputs), state.provenance.structure
-    if given != wanted:
-        raise ValueError(f"new_rows have the structure {given}; the model was fitted on {wanted}.")
-    return added
+def _with_threshold(found: ModelState, before: ModelState) -> ModelState:
+    """The threshold for the held-out rows as they score now, or, where there are too few, that of before: the
+    more rows experts have, the less novel others are, so that false alarms do not become more frequent."""
+    recalled = before.training is None  # a file holds no left-out rows; those of some experts are not all
+    if recalled or not len(found.held_scores):
+        found = replace(found, held_scores=before.held_scores)
+    threshold = None if recalled else threshold_again(before.threshold, found.held_scores)
+    if before.threshold is not None and threshold is None:
+        threshold = before.threshold
+        warn_user(
+            f"the novelty threshold, {float(threshold.threshold):.4g} for false_alarm="
+            f"{float(threshold.false_alarm):g}, stays as it was before the update: there are no held-out "
+            "rows, or too few, to fit it anew. Call model.threshold(rows) with familiar rows for that."
+        )
+    return replace(found, threshold=threshold)
 
 
 def _extended(state: ModelState, added: Rows, context: FitContext) -> tuple[ModelState, list[int]]:
@@ -169,11 +186,12 @@ def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> Witnes
     return update_witness(witness, rows, provenance.witness, context.nearby(), room)
 
 
-def _recall(state: ModelState, train: Any, context: FitContext) -> Training:
+def _recall(state: ModelState, train: Any, unpack: Unpack | None, context: FitContext) -> Training:
     """What was there before: from memory, or made again from the training rows."""
     if state.training is not None:
         return state.training
-    rows, split = read_rows(train, name="train"), state.provenance.split
+    rows = read_rows(train, name="train", unpack=unpack, network=state.network)
+    split = state.provenance.split
     if split[1]:
         rows = kept_rows(rows, min(len(rows), split[0]), context.seed)
     if rows_fingerprint(rows, None) != state.provenance.data:

@@ -63,6 +63,10 @@ class Likelihood(ABC):
     def warn(self, num_outputs: int, targets: Tensor) -> None:  # noqa: B027 - as a rule there is nothing
         """Warn of what is odd about the training targets, once, before the work."""
 
+    def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
+        """Which mistake the outputs [n, C] of training rows with targets [n, K] look like; empty: none."""
+        return ""
+
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """t such that f - t is the gradient of the loss in f, shape [n, C]: for ranking parameters."""
         return targets
@@ -90,6 +94,10 @@ class Likelihood(ABC):
     @abstractmethod
     def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:
         """What held-out rows teach anew; what only training rows can tell is taken from `calibrations`."""
+
+    def fitted_to_left_out(self, calibrations: Any) -> bool:
+        """Whether all of it was learnt from training rows that were left out."""
+        return False
 
     def calibration_warning(self, rows: Any, calibrations: Any) -> str:
         """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""

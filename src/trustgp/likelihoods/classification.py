@@ -27,6 +27,7 @@ from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
 NAMED = 8  # absent classes that a warning names
+WHOLE, FEWEST_COMPARED = 1e-2, 20  # rounding of a sum that is 1; rows that show what a single output is
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,23 @@ class Classification(Likelihood):
                 f"{len(absent)} of {len(counts)} classes have no training row ({names}): their "
                 "probabilities are the network's word alone, and rows of them should come out as novel."
             )
+
+    def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
+        """Whether the outputs are probabilities; their logarithms are logits."""
+        inside = bool(((outputs >= 0) & (outputs <= 1)).all())
+        if outputs.shape[1] > 1:
+            found = float((outputs.double().sum(dim=1) - 1.0).abs().max()) < WHOLE
+            signs, repair = "lie between 0 and 1 and sum to 1", "p.clamp_min(1e-12).log()"
+        else:  # of logits between 0 and 1 no row is of class 0
+            found = len(targets.unique()) > 1 and len(outputs) >= FEWEST_COMPARED
+            signs, repair = "all lie between 0 and 1", "p.logit(eps=1e-6)"
+        if not (inside and found):
+            return ""
+        return (
+            f"the network's outputs look like probabilities: they {signs}. Classification() needs logits, as "
+            "they are before softmax or sigmoid; leave that layer out, or pass "
+            f"output=lambda p: {repair}."
+        )
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
         """z - R, so that the gradient of half the squared error is that of the cross entropy."""

@@ -1,18 +1,19 @@
-"""What a user gets back: numbers, classes or boxes, each with its error bar."""
+"""What a user gets back: numbers or classes, each with its error bar."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor
+from torch.distributions import Categorical
 
 from ..math.calibration import check_share
 from ..math.cross_entropy import two_sided
 from ..math.predictive import MOST_DF, PredictiveDistribution
+from .batch import Batch
 
 if TYPE_CHECKING:
     from .base import FamiliarScores
@@ -37,14 +38,24 @@ def above(score: Tensor, threshold: float | None) -> Tensor:
 
 Later = Any
 """Another prediction, or a function that makes it; None: there is none."""
+WIDE = 4  # outputs that a text shows
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Batch):
     r"""A prediction and its error bar; every tensor has the shape of the network's output unless noted.
 
-    Of a half-precision network `mean` is in half precision, all else in float32.
+    Of a half-precision network `mean` is in half precision, all else in float32; in float64 where targets are
+    so small, or so large, that float32 could not hold their squares.
+
+    It is a batch of rows: `p[3:7]`, `p[mask]`, `len(p)`, `for row in p`, `p.to(...)`, `p.numpy()`.
     """
+
+    ARRAYS: ClassVar[tuple[str, ...]] = (
+        *("mean", "std", "variance", "epistemic", "aleatoric", "excess", "rare", "df"),
+        *("novelty", "expert", "valid"),
+    )
+    FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "temperature")
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
     epistemic: Tensor  # variance for want of data: it grows away from the training rows
@@ -52,7 +63,7 @@ class Prediction:
     excess: Tensor  # squared residual mean: how far the network itself is thought to be off here
     novelty: Tensor  # epistemic over prior variance, in [0, 1], [n]: 0 on the training rows, 1 far away
     expert: Tensor  # which expert answered, shape [n], or [n, C] with separate outputs
-    valid: Tensor  # False for rows with NaN or infinite inputs or outputs (their variance is infinite), [n]
+    valid: Tensor  # False where inputs, outputs or the variance are not finite (it is infinite then), [n]
     rare: Tensor | None = None  # second moment of what rows that are far off add; None: there are none
     df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
     share: float = 0.0  # of rows that are far off: what the training rows cannot rule out
@@ -93,6 +104,14 @@ class Prediction:
             found = cast(Any, found)()
             object.__setattr__(self, name, found)
         return self if found is None else found
+
+    def _one(self, name: str, change: Callable[[str, Tensor], Tensor]) -> Any:
+        value = getattr(self, name)
+        if callable(value) or isinstance(value, Prediction):
+            return lambda: self._made(name)._changed(change)
+        if name in ("rare", "df") and value is not None:  # one number may serve all
+            return change(name, value.expand_as(self.mean))
+        return super()._one(name, change)
 
     def __getstate__(self) -> dict[str, Any]:
         later = [name for name in ("_corrected", "_plain") if callable(vars(self)[name])]
@@ -144,10 +163,19 @@ class Prediction:
 
     @property
     def distribution(self) -> PredictiveDistribution:
-        """Of the target; all below follows from it, and `variance` is its variance."""
+        """Of the target, a `torch.distributions.Distribution`: all below follows from it, and `variance`.
+
+        In float64. Of classes it is a `Categorical`. Where nothing is known (`valid` is False) its scale is
+        infinite.
+        """
+        return self._real
+
+    @property
+    def _real(self) -> PredictiveDistribution:
+        """That of real numbers."""
         none = torch.zeros((), dtype=torch.float64, device=self.mean.device)
         return PredictiveDistribution(
-            mean=self.mean,
+            loc=self.mean,
             offset=self.excess.sqrt(),
             scale=self.scale,
             df=none + MOST_DF if self.df is None else self.df,
@@ -161,19 +189,19 @@ class Prediction:
 
     def crps(self, targets: Tensor) -> Tensor:
         """Continuous ranked probability score, in the targets' units, float64; lower is better."""
-        return self.distribution.crps(targets)
+        return self._real.crps(targets)
 
     def quantile(self, q: float | Tensor) -> Tensor:
         """What the target stays at or below with probability q, in (0, 1)."""
-        return self.distribution.quantile(_shares("q", q)).to(self.epistemic.dtype)
+        return self._real.icdf(_shares("q", q)).to(self.epistemic.dtype)
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
         """k draws of the target, shape [k, ...]; of each entry by itself."""
-        return self.distribution.sample(k, generator).to(self.epistemic.dtype)
+        return self._real.sample((k,), generator).to(self.epistemic.dtype)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the interval about `mean` that holds the target with this probability."""
-        half = self.distribution.half_width(_shares("level", level)).to(self.epistemic.dtype)
+        half = self._real.half_width(_shares("level", level)).to(self.epistemic.dtype)
         return self.mean - half, self.mean + half
 
     @staticmethod
@@ -181,6 +209,37 @@ class Prediction:
         """Predictions for several lots of rows, one after another."""
         kind = type(parts[0])
         return kind(**{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(kind)})
+
+    @property
+    def _title(self) -> str:
+        outputs = self.mean.shape[1] if self.mean.ndim == 2 else 1
+        rows = "1 row" if len(self) == 1 else f"{len(self):,} rows"
+        said = f"{type(self).__name__} of {rows}, {self._counted(outputs)}"
+        known = int(self.valid.sum())
+        share = "all valid" if known == len(self) else f"{100 * known / len(self):.3g} % of them valid"
+        return f"{said}, {share}"
+
+    def _counted(self, outputs: int) -> str:
+        return "1 output" if outputs == 1 else f"{outputs:,} outputs"
+
+    def _lines(self) -> list[list[str]]:
+        means, stds = (_columns(value) for value in (self.mean, self.std))
+        shown = range(min(WIDE, means.shape[1]))
+        more = ["..."] if means.shape[1] > WIDE else []
+        header = [f"output {c}" if means.shape[1] > 1 else "mean \u00b1 std" for c in shown]
+        pairs = (
+            [f"{float(m[c]):.4g} \u00b1 {float(s[c]):.2g}" for c in shown]
+            for m, s in zip(means, stds, strict=True)
+        )
+        return [
+            ["", *header, *more, "novelty"],
+            *([str(i), *pair, *more, f"{float(self.novelty[i]):.3f}"] for i, pair in enumerate(pairs)),
+        ]
+
+
+def _columns(values: Tensor) -> Tensor:
+    """[n] or [n, C] as [n, C], also without rows."""
+    return values if values.ndim == 2 else values[:, None]
 
 
 def _joined(values: list[Any]) -> Any:
@@ -196,7 +255,7 @@ def _joined(values: list[Any]) -> Any:
     return torch.cat(values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassPrediction(Prediction):
     r"""Logits, the probabilities of the classes, and the latent variance of the logits.
 
@@ -205,6 +264,20 @@ class ClassPrediction(Prediction):
     view of one number a row unless each logit has a kernel of its own. `aleatoric` and `excess` are 0: that
     a label may fall out otherwise is in the probabilities.
     """
+
+    ARRAYS: ClassVar[tuple[str, ...]] = (
+        *(
+            "classes",
+            "probabilities",
+            "mean",
+            "variance",
+            "temperature",
+            "novelty",
+            "score",
+            "expert",
+            "valid",
+        ),
+    )
 
     temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]
 
@@ -226,70 +299,37 @@ class ClassPrediction(Prediction):
     def cooled(self) -> Tensor:
         """z / T, of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
-        logits = two_sided(logits.reshape(logits.shape[0], -1))
+        logits = two_sided(_columns(logits))
         inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)[:, None]
         return torch.where(self.valid[:, None], logits, 0.0) * inverse
 
     @property
     def classes(self) -> Tensor:
         """The class of the network's largest logit, which no error bar changes, int64, shape [n]."""
-        logits = self.mean.reshape(len(self.mean), -1)
+        logits = _columns(self.mean)
         return (logits.squeeze(1) > 0).long() if logits.shape[1] == 1 else logits.argmax(dim=1)
 
     @property
-    def distribution(self) -> PredictiveDistribution:
-        """Not for classes: `model.conformal(validation, level=...).sets(inputs)` gives sets of them."""
+    def distribution(self) -> Categorical:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of the class number, with `probabilities`, in float64."""
+        return Categorical(logits=self.cooled.double(), validate_args=len(self) > 0)
+
+    def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
+        """k draws of the class number, int64 [k, n]."""
+        return torch.multinomial(self.probabilities, k, replacement=True, generator=generator).T
+
+    @property
+    def _real(self) -> PredictiveDistribution:
         raise TypeError(
             "a class has no interval; model.conformal(validation, level=0.95).sets(inputs) gives the classes "
             "among which the true one is, `probabilities` how likely each is."
         )
 
+    def _counted(self, outputs: int) -> str:
+        return f"{max(2, outputs):,} classes"
 
-@dataclass(frozen=True)
-class Detections:
-    """What was found in one picture, the surest first."""
-
-    boxes: Tensor  # left, top, right, bottom in pixels, as the detector says, [k, 4]
-    std: Tensor  # how sure each edge is, in pixels, [k, 4]
-    labels: Tensor  # the detector's classes, int64, [k]
-    confidence: Tensor  # the detector's own probability of that class, [k]
-    probabilities: Tensor  # of all classes and, last, of no object, with the error bar, [k, C + 1]
-    # How far from what it was trained on, in [0, 1]: the latent variance of whether there is anything, over
-    # what it would be without training rows, [k].
-    novelty: Tensor
-    # False where the picture, or what the detector says of it, is not finite: nothing is known, or found.
-    valid: bool = True
-    _threshold: float | None = field(default=None, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def entropy(self) -> Tensor:
-        """Of the probabilities, in nats, [k]."""
-        return torch.special.entr(self.probabilities).sum(dim=1)
-
-    @property
-    def is_novel(self) -> Tensor:
-        """Whether the novelty lies above the model's threshold, bool, [k]; see `Prediction.is_novel`."""
-        return above(self.novelty, self._threshold)
-
-    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of each edge, in pixels, [k, 4] each, that a Gaussian has `level` between."""
-        check_share("level", level, 0.95)
-        quantile = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
-        reach = quantile.to(self.std) * self.std
-        return self.boxes - reach, self.boxes + reach
-
-    @property
-    def summary(self) -> dict[str, float]:
-        """Of the picture: how many, and the largest novelty, entropy and deviation; 0 without any.
-
-        Of a picture that is not valid the novelty is 1 and the deviation infinite. With a threshold there is
-        also "novel": how many are.
-        """
-        novelty, entropy, std = (0.0, 0.0, 0.0) if self.valid else (1.0, 0.0, math.inf)
-        if len(self):
-            novelty, entropy, std = (float(each.max()) for each in (self.novelty, self.entropy, self.std))
-        found = {"detections": len(self), "novelty": novelty, "entropy": entropy, "std": std}
-        return found if self._threshold is None else {**found, "novel": int(self.is_novel.sum())}
+    def _lines(self) -> list[list[str]]:
+        sure = self.probabilities.amax(dim=1).tolist()
+        each = zip(self.classes.tolist(), sure, self.novelty.tolist(), strict=True)
+        rows = ([str(i), str(c), f"{p:.3f}", f"{novel:.3f}"] for i, (c, p, novel) in enumerate(each))
+        return [["", "class", "probability", "novelty"], *rows]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
+from ..data.trees import state_tensors
+from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math.calibration import KNOTS, Calibration, CalibrationRows, Rare, pooled
 from ..math.calibration_fit import (
@@ -27,6 +31,9 @@ from .prediction import Prediction
 NONE = torch.zeros((), dtype=torch.float64)
 ENTRIES, EACH = 4096, 256  # of left-out rows that speak, in all or of each output, whichever are more
 FEWEST_WARNED, WORSE = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
+# Rows that can tell that targets are on another scale; squared errors, over the targets' variance, of outputs
+# that are wrong, and of the same on their scale; and of these over those.
+FEWEST_COMPARED, APART, ALIKE, RESCALED = 20, 0.25, 0.1, 0.05
 # About the network's output, and about the corrected mean; and both as left-out training rows had them.
 Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 
@@ -46,6 +53,35 @@ class Regression(Likelihood):
                 f"the network has {num_outputs} outputs but {name} has {targets.shape[1]} targets "
                 "a row; they must agree."
             )
+
+    def warn(self, num_outputs: int, targets: Tensor) -> None:
+        """Warn of targets that look like classes."""
+        if len(targets.unique()) == 2 and bool(((targets == 0) | (targets == 1)).all()):
+            warn_user(
+                "all targets are 0 or 1: they look like classes, and Regression() takes them for measured "
+                "numbers. For classes pass likelihood=Classification(), class numbers as targets (int64, one "
+                "a row) and a network that returns logits."
+            )
+
+    def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
+        """Whether outputs times a number, plus another, would be far closer to the targets."""
+        f, y = outputs.double(), targets.double()
+        spread, off = y.var(dim=0, correction=0), (y - f).square().mean(dim=0)
+        about = f - f.mean(dim=0)
+        slope = (about * y).mean(dim=0) / about.square().mean(dim=0)
+        left = (y - y.mean(dim=0) - slope * about).square().mean(dim=0)
+        # one that never changes, or does not follow the targets, is helped by no scale
+        wrong = (off > APART * spread) & (left < ALIKE * spread) & (left < RESCALED * off)
+        if len(y) < FEWEST_COMPARED or not bool(wrong.any()):
+            return ""
+        c = int(torch.where(wrong, off / left, 0.0).argmax())
+        factor, offset = float(slope[c]), float(y[:, c].mean() - slope[c] * f[:, c].mean())
+        return (
+            f"targets and network are on different scales: {factor:.3g} times output {c} plus {offset:.3g} "
+            f"comes {min(float((off[c] / left[c]).sqrt()), 1000.0):.0f} times as close to its targets as the "
+            "output itself. Pass targets in the units that the network was trained on, or a network that "
+            "returns the units of the targets."
+        )
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """-H^-1 R, which for squared error is y - f, shape [n, C], float64."""
@@ -81,6 +117,10 @@ class Regression(Likelihood):
         """Both scales fitted to held-out rows, from where left-out training rows have taken them."""
         before = calibrations[2:]
         return *_fit_both(rows, *before, spread=choose_spread(rows, before[0])), *before
+
+    def fitted_to_left_out(self, calibrations: Scales) -> bool:
+        own, before = (state_tensors(calibrations[k]) for k in (0, 2))
+        return all(map(torch.equal, own, before))
 
     def calibration_warning(self, rows: CalibrationRows, calibrations: Scales) -> str:
         """Whether one constant noise for each output would have told more about the held-out rows."""
@@ -142,31 +182,43 @@ def _about(
 ) -> Prediction:
     """The distribution about the network's output, or the corrected mean, as the calibration has it."""
     c, logs, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
-    variance = raw.epistemic + raw.noise
+    dtype, variance = rare.dtype, raw.epistemic + raw.noise
     scale = c.scale(raw.novelty, raw.log_kappa, variance, *logs)
     expected, left = pooled(
         c, scale * variance, raw.residual_mean, raw.witness_mean, raw.witness_precision, c.trust
     )
     left, rest = left * scale, 1.0 - c.shift
     excess = expected.square() * (c.excess * rest * rest) if rest else torch.zeros_like(expected)
+    variances = {
+        "epistemic": _like(left * raw.epistemic, outputs, dtype),
+        # what underflows is not certain for that
+        "aleatoric": _like(left * raw.noise, outputs, dtype).clamp_min(torch.finfo(dtype).tiny),
+        "excess": _like(excess, outputs, dtype),
+        "rare": _like(rare.expand_as(expected), outputs, dtype),
+    }
+    told = torch.isfinite(reduce(add, variances.values()))  # or it has overflowed
     return Prediction(
         # z = 0 leaves the network's output untouched, to the bit
-        mean=outputs + _like(c.shift * expected, outputs) if c.shift else outputs,
-        epistemic=_like(left * raw.epistemic, outputs),
-        # what underflows is not certain for that
-        aleatoric=_like(left * raw.noise, outputs).clamp_min(torch.finfo(wide(outputs.dtype)).tiny),
-        excess=_like(excess, outputs),
-        rare=_like(rare.expand_as(expected), outputs),
-        df=_like(c.df.expand_as(expected), outputs),
+        mean=outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs,
+        **variances,
+        df=_like(c.df.expand_as(expected), outputs, dtype),
         share=c.share,
-        **common,
+        **_known(common, told.reshape(outputs.shape[0], -1).all(dim=1)),
     )
 
 
+def _known(common: dict[str, Any], told: Tensor) -> dict[str, Any]:
+    """What every prediction says, where something is told of a row [n]; else that nothing is known."""
+    valid, blank = common["valid"] & told, {"novelty": 1.0, "_score": 1.0, "expert": -1}
+    each = {k: valid.reshape(-1, *[1] * (common[k].ndim - 1)) for k in blank}
+    return common | {k: torch.where(each[k], common[k], v) for k, v in blank.items()} | {"valid": valid}
+
+
 def plain_calibration(calibration: Calibration) -> Calibration:
-    """No fading scale, no excess: what the evidence alone says."""
+    """No fading scale, no excess: what the evidence alone says; how large targets are is kept."""
     flat = Calibration.default(len(calibration.level), shift=0.0)
-    return replace(flat, fade=NONE, excess=NONE, trust=torch.zeros_like(flat.trust))
+    sizes = {"spread": calibration.spread, "constant": calibration.constant}
+    return replace(flat, fade=NONE, excess=NONE, trust=torch.zeros_like(flat.trust), **sizes)
 
 
 def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
@@ -185,7 +237,7 @@ def _read_one(reader: Reader, prefix: str, outputs: int) -> Calibration:
     return Calibration(**values)
 
 
-def _like(values: Tensor, outputs: Tensor) -> Tensor:
-    """[n, C] float64 in the shape of the network's outputs, and in their precision or float32."""
+def _like(values: Tensor, outputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """[n, C] float64 in the shape of the network's outputs, and in a precision."""
     values = values if values.shape == outputs.shape else values.reshape(outputs.shape)
-    return values.to(wide(outputs.dtype))
+    return values.to(dtype)

@@ -19,6 +19,7 @@ REACH, LEAST_REACH, MOST_REACH = 0.95, 1e-6, 0.99
 LEAST_KAPPA = 1e-6
 LARGEST = 100.0  # scale, as a logarithm, likewise
 HUGE = 1e300  # beyond, a variance is infinite
+SMALL, LARGE = 1e-30, 1e30  # variances of targets; shares and multiples of them must fit into float32
 KNOTS = (0.5, 1.0)  # of A: shares of the way from nu_1 to 1, in log nu
 ROUNDING = 1e-9  # (n + 1) * level in floats may lie this much above a whole number
 
@@ -75,15 +76,17 @@ class Calibration:
         return cls(one, one, level, one, one, z, one, level, one, level, one, growth, *tails)
 
     def folded(self, device: torch.device, dtype: torch.dtype) -> tuple[Any, tuple[Tensor, Tensor], Tensor]:
-        """The same on a device, scalars as plain numbers; log c and log sigma_0^2; and pi W in a precision.
-        Made once."""
+        """The same on a device, scalars as plain numbers; log c and log sigma_0^2; and pi W in a precision,
+        or in float64 where variances of such targets have no room in it. Made once."""
         known = self.__dict__.setdefault("_folded", {})
         if (device, dtype) not in known:
             values = {field.name: getattr(self, field.name) for field in fields(self)}
             found = {k: v.to(device) if v.ndim else float(v) for k, v in values.items()}
             logs = found["level"].log(), found["constant"].log()  # pyright: ignore
             found["growth"] = self.growth.tolist()  # pyright: ignore
-            rare = (self.share * self.spread).to(device, dtype)
+            small = (self.spread > 0) & (self.spread < SMALL)
+            room = not bool((small | (torch.maximum(self.spread, self.constant) > LARGE)).any())
+            rare = (self.share * self.spread).to(device, dtype if room else torch.float64)
             known[device, dtype] = Calibration(**found), logs, rare  # pyright: ignore
         return known[device, dtype]
 

@@ -10,51 +10,77 @@ the first part: a row that is far off, one in 1 / pi, is off by W more than othe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, constraints
 
 MOST_DF = 1e6  # beyond, a Student-t is a Gaussian
 STEPS, CLOSE = 80, 1e-10  # to a quantile, and when to stop
 NODES = 20  # of each part of an integral
 
 
-@dataclass(frozen=True)
-class PredictiveDistribution:
-    """Of targets that belong together by shape; tensors broadcast, and answers are float64."""
+@dataclass(frozen=True, eq=False, repr=False)
+class PredictiveDistribution(Distribution):
+    """Of targets that belong together by shape; tensors broadcast, and answers are float64.
 
-    mean: Tensor  # f
+    A `torch.distributions.Distribution` of single numbers: each entry is one of the batch.
+    """
+
+    loc: Tensor  # f
     offset: Tensor  # d, not negative
     scale: Tensor  # s
     df: Tensor  # above 2
     share: Tensor  # pi
     spread: Tensor  # W
 
-    def __post_init__(self) -> None:
-        names = ("mean", "offset", "scale", "df", "share", "spread")
-        for name, value in zip(names, torch.broadcast_tensors(*map(self._wide, names)), strict=True):
-            object.__setattr__(self, name, value)
+    arg_constraints = {  # noqa: RUF012  # pyright: ignore
+        "loc": constraints.real,
+        "offset": constraints.nonnegative,
+        "scale": constraints.positive,
+        "df": constraints.greater_than(2.0),
+        "share": constraints.unit_interval,
+        "spread": constraints.nonnegative,
+    }
+    support = constraints.real  # pyright: ignore
 
-    def _wide(self, name: str) -> Tensor:
-        return getattr(self, name).detach().double()
+    def __post_init__(self) -> None:
+        wide = (getattr(self, name).detach().double() for name in self.arg_constraints)
+        values = dict(zip(self.arg_constraints, torch.broadcast_tensors(*wide), strict=True))
+        # what is not known is infinite, or no number: arguments are not validated
+        shapes = {"_batch_shape": values["loc"].shape, "_event_shape": torch.Size(), "_validate_args": False}
+        vars(self).update(values, **shapes)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> PredictiveDistribution:
+        """The same for more entries."""
+        return replace(
+            self, **{name: getattr(self, name).expand(batch_shape) for name in self.arg_constraints}
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """f."""
+        return self.loc
 
     @property
     def variance(self) -> Tensor:
         r""":math:`s^2 \, df / (df - 2) + d^2 + \pi W`."""
         return self._usual() + self.share * self.spread
 
-    def log_prob(self, targets: Tensor) -> Tensor:
+    def log_prob(self, value: Tensor) -> Tensor:
         """Log density of the targets, in nats; minus infinity where nothing is known."""
-        error = targets.double() - self.mean
+        error = value.double() - self.mean
         found = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
         return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), found, -torch.inf)
 
-    def cdf(self, targets: Tensor) -> Tensor:
+    def cdf(self, value: Tensor) -> Tensor:
         """P(Y <= y)."""
-        error = targets.double() - self.mean
+        error = value.double() - self.mean
         return 0.5 * (1.0 + error.sign() * self.within(error.abs()))
 
     @np.errstate(invalid="ignore", over="ignore")  # where the scale is infinite
@@ -85,17 +111,17 @@ class PredictiveDistribution:
                 break
         return torch.where(torch.isfinite(self.scale), z, torch.inf)
 
-    def quantile(self, q: float | Tensor) -> Tensor:
+    def icdf(self, value: float | Tensor) -> Tensor:
         """y with P(Y <= y) = q, in (0, 1)."""
-        q = torch.as_tensor(q, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
+        q = torch.as_tensor(value, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
         side = (q - 0.5).sign()
         # in the middle the half width is 0, and a level of 0 is none
         half = self.half_width((2.0 * q - 1.0).abs().clamp(min=torch.finfo(q.dtype).tiny))
         return self.mean + torch.where(side == 0, 0.0, side * half)
 
-    def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
-        """k draws, shape [k, ...]."""
-        shape, device = (k, *self.mean.shape), self.mean.device
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Draws, shape [*sample_shape, ...]."""
+        shape, device = (*sample_shape, *self.mean.shape), self.mean.device
 
         def uniform() -> Tensor:
             return torch.rand(shape, dtype=torch.float64, generator=generator).to(device)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..data.chunking import chunks
-from ..data.rows import Rows, read_rows, require_finite
-from ..data.trees import Inputs, as_inputs, concatenate, count, leaves, structure, take
+from ..data.rows import Rows, Unpack, as_pair, batches_of, is_stream, read_rows, require_finite
+from ..data.trees import ArrayLike, Inputs, as_inputs, concatenate, count, leaves, structure, take
 from ..executors.progress import Reporter, reporting
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
@@ -23,7 +22,13 @@ LOT = 4096  # rows predicted at a time: the bar moves, and memory stays bounded
 
 
 def evaluate(
-    model: Any, data: Any, ood: Any = None, *, names: Sequence[str] | None = None, progress: bool = True
+    model: Any,
+    data: Any,
+    ood: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    progress: bool = True,
+    unpack: Unpack | None = None,
 ) -> Evaluation | ClassEvaluation:
     """How good are the error bars? Every score of a model, or of predictions it made, in one call.
 
@@ -40,10 +45,11 @@ def evaluate(
             DataLoader of either; or a `Prediction`, or `(Prediction, targets)`.
         names: Of the outputs, for the tables; None: "output 0", "output 1", ...
         progress: Show bars while predicting; in a terminal only.
+        unpack: `lambda batch: (inputs, targets)`, where the batches of `data` and `ood` are something else.
     """
-    source, targets = _familiar(model, data)
+    source, targets = _familiar(model, data, unpack)
     outputs = targets.shape[1]
-    foreign, ood_targets = (None, None) if ood is None else _foreign(ood, source, outputs)
+    foreign, ood_targets = (None, None) if ood is None else _foreign(model, ood, source, outputs, unpack)
     labels = [f"output {c}" for c in range(outputs)] if names is None else [str(name) for name in names]
     if len(labels) != outputs or len(set(labels)) != outputs or ALL in labels:
         raise ValueError(
@@ -90,10 +96,10 @@ def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> 
         )
 
 
-def _familiar(model: Any, data: Any) -> tuple[Any, Tensor]:
+def _familiar(model: Any, data: Any, unpack: Unpack | None) -> tuple[Any, Tensor]:
     """The inputs of `data`, or their prediction where that was given, and their targets."""
     if isinstance(model, Prediction):
-        targets = _read_targets(data, "data")
+        targets = _read_targets(data, "data", unpack)
         _check_shape(model, *targets.shape, name="data")
         return model, targets
     if not callable(getattr(model, "predict", None)):
@@ -101,14 +107,20 @@ def _familiar(model: Any, data: Any) -> tuple[Any, Tensor]:
             f"a {type(model).__name__} has no predict(); pass what trustgp.fit(network, ...) gives, "
             "or a Prediction."
         )
-    rows = read_rows(data, name="data")
+    rows = read_rows(data, name="data", unpack=unpack, network=_network(model))
     return rows.inputs, _real(rows.targets, "data")
 
 
-def _read_targets(data: Any, name: str) -> Tensor:
+def _network(model: Any) -> nn.Module | None:
+    """That of a fitted model; others take data frames as numbers."""
+    network = getattr(model, "network", None)
+    return network if isinstance(network, nn.Module) else None
+
+
+def _read_targets(data: Any, name: str, unpack: Unpack | None = None) -> Tensor:
     """Targets [n, C] for a prediction, alone or with the rows it was made for, in the order of its rows."""
     if isinstance(data, Rows | DataLoader | Dataset):
-        rows = read_rows(data, name=name)
+        rows = read_rows(data, name=name, unpack=unpack)
         if not rows.ordered:
             raise ValueError(
                 f"{name} is a loader that shuffles, so its rows are not in the order of the prediction; "
@@ -116,8 +128,8 @@ def _read_targets(data: Any, name: str) -> Tensor:
             )
         return _real(rows.targets, name)
     values = data[1] if isinstance(data, tuple | list) and len(data) == 2 else data
-    if not isinstance(values, Tensor | np.ndarray):
-        raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor or an array.")
+    if not isinstance(values, ArrayLike):
+        raise TypeError(f"{name} targets are a {type(values).__name__}; pass a tensor, array or series.")
     targets = as_inputs(values)
     stand_in = torch.zeros(targets.shape[:1])  # for the inputs, which are not needed
     return _real(read_rows((stand_in if targets.ndim else targets, targets), name=name).targets, name)
@@ -129,7 +141,9 @@ def _real(targets: Tensor, name: str) -> Tensor:
     return targets
 
 
-def _foreign(ood: Any, familiar: Any, outputs: int) -> tuple[Any, Tensor | None]:
+def _foreign(
+    model: Any, ood: Any, familiar: Any, outputs: int, unpack: Unpack | None
+) -> tuple[Any, Tensor | None]:
     """Foreign inputs or their prediction, as the familiar rows have, and their targets [m, C], if known."""
     source, targets = ood if isinstance(ood, tuple | list) and len(ood) == 2 else (ood, None)
     if isinstance(source, Prediction):
@@ -141,15 +155,15 @@ def _foreign(ood: Any, familiar: Any, outputs: int) -> tuple[Any, Tensor | None]
             "the foreign rows, or (Prediction, targets)."
         )
     else:
-        source, targets = _foreign_rows(ood, familiar)
+        source, targets = _foreign_rows(_read_tensors(ood, _network(model), unpack), familiar)
     if targets is not None and targets.shape[1] != outputs:
         raise ValueError(f"ood has {targets.shape[1]} targets a row but data has {outputs}; they must agree.")
     return source, targets
 
 
-def _foreign_rows(ood: Any, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
+def _foreign_rows(found: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
     """Inputs, and targets where there are any; the structure of the familiar inputs tells which is which."""
-    found, wanted = _read_tensors(ood), structure(inputs)
+    wanted = structure(inputs)
     if structure(found) == wanted:
         found = (found,)
     if structure(found) not in (f"({wanted})", f"({wanted},tensor)"):
@@ -168,14 +182,15 @@ def _foreign_rows(ood: Any, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
     return found[0], targets
 
 
-def _read_tensors(source: Any) -> Inputs:
+def _read_tensors(source: Any, network: nn.Module | None, unpack: Unpack | None) -> Inputs:
     """All that a source of rows gives, targets or none."""
     if isinstance(source, Rows):
         return source.inputs, source.targets
-    if not isinstance(source, DataLoader | Dataset):
-        return as_inputs(source)
-    loader = source if isinstance(source, DataLoader) else DataLoader(source, batch_size=LOT)
-    batches = [as_inputs(batch) for batch in loader]
+    if not is_stream(source):
+        return as_inputs(source, network)
+    loader, _ = batches_of(source, LOT)
+    pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)
+    batches = [as_inputs(batch, network) for batch in pairs]
     if not batches:
         raise ValueError("ood holds no rows.")
     return concatenate(batches)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from ..data.tensor_file import temporary_beside
+from ..data.atomic_file import atomic_file
+from ..data.tables import html_table
 from ..likelihoods.prediction import Prediction
 from .ranking import auroc, fpr95, selective_risk
 
@@ -104,30 +104,42 @@ class ScoreReport:
     def table(self, *, most: int = 8) -> Table:
         """For a terminal: a line for each score, a column for each output. Of more than `most` outputs, only
         the lowest and the highest are shown."""
+        header, sections = self._cells(most)
+        warning = self.counts.warning or None
+        table = Table(title=self._title, caption=warning, title_justify="left", caption_justify="left")
+        table.add_column(header[0])
+        table.add_column(header[1], style="dim")
+        for name in header[2:]:
+            table.add_column(Text(name), justify="right")  # a user's name is no markup
+        for section in sections:
+            for cells in section:
+                table.add_row(*cells)
+            table.add_section()
+        return table
+
+    @property
+    def _title(self) -> str:
+        against = f", against {self.counts.ood_rows:,} foreign rows" if self.counts.ood_rows else ""
+        return f"{len(self):,} rows, {self.subject}{against}"
+
+    def _cells(self, most: int) -> tuple[list[str], list[list[list[str]]]]:
+        """The header of the table, and its lines as texts: those of the rows, then those of foreign ones."""
         average, *each = self.columns.items()
         ranged = len(each) > most
         names = ["lowest", "highest"] if ranged else [name for name, _ in each] if len(each) > 1 else []
-        against = f", against {self.counts.ood_rows:,} foreign rows" if self.counts.ood_rows else ""
-        title, warning = f"{len(self):,} rows, {self.subject}{against}", self.counts.warning or None
-        table = Table(title=title, caption=warning, title_justify="left", caption_justify="left")
-        table.add_column("score")
-        table.add_column("good is", style="dim")
-        for name in (each[0][0] if len(each) == 1 else ALL, *names):
-            table.add_column(Text(name), justify="right")  # a user's name is no markup
-        for foreign in (False, True):
-            for score in fields(self.kind):
-                line, mean = score.metadata, getattr(average[1], score.name)
-                if line["foreign"] is not foreign or mean is None:
-                    continue
-                shown = [getattr(found, score.name) for _, found in each] if names else []
-                if ranged:
-                    known = [value for value in shown if value is not None]
-                    shown = [min(known, default=None), max(known, default=None)]
-                form = (lambda value: f"{100 * value:.1f} %") if line["share"] else "{:.4g}".format
-                cells = ("" if value is None else form(value) for value in (mean, *shown))
-                table.add_row(line["title"], line["good"], *cells)
-            table.add_section()
-        return table
+        sections: list[list[list[str]]] = [[], []]
+        for score in fields(self.kind):
+            line, mean = score.metadata, getattr(average[1], score.name)
+            if mean is None:
+                continue
+            shown = [getattr(found, score.name) for _, found in each] if names else []
+            if ranged:
+                known = [value for value in shown if value is not None]
+                shown = [min(known, default=None), max(known, default=None)]
+            form = (lambda value: f"{100 * value:.1f} %") if line["share"] else "{:.4g}".format
+            cells = ["" if value is None else form(value) for value in (mean, *shown)]
+            sections[line["foreign"]].append([line["title"], line["good"], *cells])
+        return ["score", "good is", each[0][0] if len(each) == 1 else ALL, *names], sections
 
     def to_dict(self) -> dict[str, Any]:
         """Scores and curves as plain values that JSON can hold; what is infinite is the text "inf"."""
@@ -143,9 +155,8 @@ class ScoreReport:
         for key in (score.name for score in fields(self.kind)):
             values = {name: getattr(found, key) for name, found in self.columns.items()}
             writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
-        with temporary_beside(path) as temporary:
+        with atomic_file(path) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
-            os.replace(temporary, path)
         return path
 
     def __rich__(self) -> Table:
@@ -153,6 +164,12 @@ class ScoreReport:
 
     def __str__(self) -> str:
         return table_text(self.table())
+
+    def _repr_html_(self) -> str:
+        header, sections = self._cells(8)
+        return html_table(
+            self._title, header, [line for lines in sections for line in lines], self.counts.warning
+        )
 
     def _by_output(self, values: Tensor) -> Any:
         """A curve [L] as it is; [L, C] by output, the average first."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..likelihoods.prediction import Detections
+from ..likelihoods.detections import Detections
 from .style import INK, ORANGE, RED, figure, numbers, require_matplotlib
 
 Array = NDArray[np.float64]

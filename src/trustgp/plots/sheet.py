@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..executors.progress import reporting
-from ..likelihoods.prediction import Detections
+from ..likelihoods.detections import Detections
 from .boxes import annotate, as_picture, colour_of, draw_picture, lay_out
 from .style import INK, figure, require_matplotlib
 

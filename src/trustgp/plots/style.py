@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.atomic_file import atomic_file
 from ..data.user_warnings import optional_package
 
 BLUE, ORANGE, GREEN, RED, GREY, INK = "#2f6fb5", "#e07b26", "#3a9a6b", "#c8423b", "#8a8f98", "#22262b"
@@ -29,7 +30,8 @@ _STYLE = {
 
 @contextmanager
 def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
-    """A matplotlib figure in our style, written to `path` at the end; nothing global is changed.
+    """A matplotlib figure in our style, written to `path` at the end, whole or not at all; nothing global is
+    changed.
 
     Width and height are in inches. Without a path the caller keeps the figure.
     """
@@ -39,7 +41,9 @@ def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 1
         drawn = importlib.import_module("matplotlib.figure").Figure((width, height), layout="constrained")
         yield drawn
         if path is not None:
-            drawn.savefig(path, dpi=dpi)
+            path = Path(path) if Path(path).suffix else Path(path).with_suffix(".png")
+            with atomic_file(path) as temporary:
+                drawn.savefig(temporary, dpi=dpi, format=path.suffix[1:])
 
 
 def require_matplotlib() -> Any:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import chunks
-from ..data.rows import Rows, read_rows
+from ..data.rows import Rows, Unpack
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..math.calibration import check_share, held_out_quantile, merge_groups, needed_rows
 from ..tangents.network import as_matrix
-from .model_state import FittedModel, ModelState
+from .model_state import FittedModel, ModelState, Provenance, read_like
 
 LEAST_LEVEL = 1e-12  # of an interval; nearer to 1 than this all targets are in it
 ENOUGH = 20  # times the rows that a limit takes at least: what a group of experts can expect
@@ -37,9 +37,15 @@ class _Conformal:
     groups: Tensor  # group of each expert, shape [M]
     limits: Tensor  # q of each group [G], for intervals of each output [G, C]; infinite with too few rows
     counts: Tensor  # validation rows of each group, shape [G]
+    origin: Provenance  # of the model for which the limits hold
 
     def _answer(self, inputs: Inputs) -> tuple[Prediction, Tensor]:
         """The prediction, and the limit of each row, [n] or [n, C]."""
+        if self.model.state.provenance != self.origin:
+            warn_user(
+                f"the model was updated after its conformal limits had been found: level={self.level} is no "
+                "longer promised. Call model.conformal(validation) again."
+            )
         p = self.model.predict(inputs)
         return p, self.limits.to(p.mean.device)[_group(p, self.groups)]
 
@@ -77,11 +83,12 @@ class ConformalSets(_Conformal):
 
 
 def conformal(
-    model: FittedModel, validation: Any, *, level: float = 0.9
+    model: FittedModel, validation: Any, *, level: float = 0.9, unpack: Unpack | None = None
 ) -> ConformalIntervals | ConformalSets:
     """Limits from validation rows; `UncertaintyModel.conformal` is the door."""
     check_share("level", level, 0.9)
-    rows, state = read_rows(validation, name="validation"), model.state
+    state = model.state
+    rows = read_like(state, validation, name="validation", unpack=unpack)
     state.likelihood.check(state.shape.outputs, rows.targets, name="validation")
     needed = needed_rows(level)
     if len(rows) < needed:
@@ -103,7 +110,7 @@ def conformal(
             "or rows spread like the training rows."
         )
     kind = ConformalSets if limits.ndim == 1 else ConformalIntervals
-    return kind(model, level, groups, limits, counts)
+    return kind(model, level, groups, limits, counts, state.provenance)
 
 
 def class_scores(p: ClassPrediction) -> Tensor:

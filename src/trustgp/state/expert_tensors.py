@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.tensor_file import Reader
+from ..data.trees import Inputs
 from ..experts.expert import Expert
 from ..experts.gate import Gate, Projection
 from ..experts.mixture import Mixture
@@ -20,6 +21,7 @@ from ..experts.witness import FARTHEST, LEAST_RATIO, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
 
 INT, REAL = torch.int64, torch.float64
+NAMED = 14  # tensors of a mixture at most, without those of tangents, features and posteriors
 
 
 def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
@@ -55,6 +57,14 @@ def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int 
     reader.require(_within(table, -1, count - 1), f"{prefix}neighbours", "names experts that do not exist")
     neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
     return Mixture(tangents, gate, experts, outputs, neighbours, bound)
+
+
+def most_tensors(tangents: TangentMap, row: Inputs) -> int:
+    """How many tensors `mixture_tensors` gives at most; a row of data tells how many its features are."""
+    wide = [tangents.num_columns(expert=expert) for expert in (True, False)]
+    features = len(tangents(row).tensors()) if None in wide else 0
+    posterior = 2 if wide[0] is None else 5  # see `GramPosterior` and `SpanPosterior`
+    return NAMED + posterior + len(tangents.state()) + wide.count(None) * features
 
 
 def _within(values: Tensor, low: int, high: int) -> Tensor:

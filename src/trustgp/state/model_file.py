@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,27 @@ import torch
 from torch import Tensor, nn
 
 from .. import likelihoods, tangents
-from ..data.fingerprint import network_fingerprint
-from ..data.tensor_file import ArtifactError, Reader, write, written_bytes
+from ..data.fingerprint import network_fingerprint, precision_of, same_weights, weights_fingerprints
+from ..data.tensor_file import LONGEST_HEADER, ArtifactError, Reader, write, written_bytes
+from ..data.trees import Inputs
+from ..data.user_warnings import warn_user
 from ..data.version import __version__
 from ..experts.mixture import Mixture
 from ..experts.witness import Witness
 from ..likelihoods import Shape
 from ..likelihoods.base import novelty_tensors, read_novelty
+from ..tangents.base import TangentMap
 from ..tangents.modules import Output, check_mode, has_output_selector, with_output
 from ..tangents.network import TangentNetwork
-from .expert_tensors import mixture_tensors, read_mixture, read_witness, witness_tensors
+from ..tangents.probes import Probes, raised
+from .expert_tensors import mixture_tensors, most_tensors, read_mixture, read_witness, witness_tensors
 from .model_state import ModelState, Provenance
 
 KIND = "trustgp-model"
+KIND_OF_ROW = re.compile(r"[a-z0-9]+\[[0-9, ]*\]")  # as `data.rows.kinds` writes it
 DETECTOR = "trustgp-detector"  # see `detection.state`
-LISTS = ("names", "lend", "split")  # of an origin: tuples, which JSON does not know
+ENTRY, OTHERS = 130, 100  # bytes of a header for each tensor, and tensors that belong to no kernel
+LISTS = ("names", "lend", "split", "kinds")  # of an origin: tuples, which JSON does not know
 
 
 def save_state(state: ModelState, path: str | Path) -> None:
@@ -38,6 +45,18 @@ def file_bytes(state: ModelState) -> int:
     return written_bytes(kind=KIND, text=model_text(state), tensors=model_tensors(state))
 
 
+def check_savable(maps: Sequence[TangentMap], row: Inputs) -> None:
+    """Raise where a file could not hold a model with these kernels, before it is fitted."""
+    each, names = most_tensors(maps[0], row), maps[0].network.names
+    room = (LONGEST_HEADER - sum(map(len, names)) - 4 * len(names)) // ENTRY - OTHERS
+    if len(maps) * each > room:
+        raise ValueError(
+            f"kernels: {len(maps)}, of {each} tensors each; a file holds about {room} tensors, so this model "
+            "could not be saved. outputs='shared' and 'pseudo' have one kernel for all outputs; fewer "
+            "parameters= have fewer tensors."
+        )
+
+
 def model_tensors(state: ModelState) -> dict[str, Tensor]:
     """What a file holds of a model beside its text."""
     table: dict[str, Tensor] = {}
@@ -48,6 +67,7 @@ def model_tensors(state: ModelState) -> dict[str, Tensor]:
     for k, calibration in enumerate(state.calibrations):
         for field in fields(calibration):
             table[f"calibration.{k}.{field.name}"] = getattr(calibration, field.name)
+    table |= {} if state.probes is None else state.probes.tensors()
     return table | novelty_tensors(state.held_scores, state.threshold)
 
 
@@ -62,7 +82,8 @@ def read_model(
     """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
     the one it was fitted to is refused; `where` names the file in an error."""
     origin, count = _read_origin(text, where)
-    if network_fingerprint(network) != origin.network:
+    known_again = network_fingerprint(network) == origin.network
+    if not known_again and not ("probes" in text and same_weights(network, origin.weights)):
         raise ArtifactError(
             f"{where}: was fitted to another network; classes, names or weights differ. Load it with the "
             "network it was fitted to, or fit again."
@@ -74,6 +95,11 @@ def read_model(
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
     prepared = TangentNetwork(module, origin.names)
     reader = Reader(table, where=where)
+    probes = _checked_probes(reader, text, origin, prepared, where, known_again)
+    if probes is not None and probes.dtype != (now := precision_of(module)):  # it was moved
+        reader.recast = {raised(now): raised(probes.dtype)}
+        prints = {"network": network_fingerprint(network), "weights": weights_fingerprints(network)}
+        origin, probes = replace(origin, **prints), probes.after_move(prepared)
     mixtures = tuple(_read_one(reader, k, origin, prepared) for k in range(count))
     shape = _checked_shape(reader, mixtures, origin)
     calibrations = origin.likelihood.read_calibrations(reader, "calibration.", shape)
@@ -82,7 +108,34 @@ def read_model(
     if origin.witness is not None and reader.matching("witness."):
         witness = read_witness(reader, "witness.", shape.outputs, origin.rows)
     reader.finish()
-    return ModelState(module, mixtures, origin, calibrations, witness, None, held_scores, threshold)
+    return ModelState(module, mixtures, origin, calibrations, witness, None, held_scores, threshold, probes)
+
+
+def _checked_probes(
+    reader: Reader,
+    text: dict[str, Any],
+    origin: Provenance,
+    network: TangentNetwork,
+    where: str,
+    known_again: bool,
+) -> Probes | None:
+    """The probes of a file, on which the network must do what it did; None: the file has none."""
+    if "probes" not in text:
+        return None
+    probes = Probes.read(reader, text["probes"], origin.structure, origin.names, where)
+    said = probes.difference(network)
+    if said:
+        raise ArtifactError(
+            f"{where}: was fitted to another network; the weights are the same, but {said}. Load it with the "
+            "network it was fitted to (its settings, attributes, buffers and hooks count), or fit again."
+        )
+    if not known_again and probes.dtype == precision_of(network.module):
+        warn_user(
+            f"{where}: the network's layers are not printed as they were in the fit (another class or "
+            "setting, or another release of torch). Its weights are the same, and so are its outputs and "
+            "gradients on a few rows: it is taken for the same."
+        )
+    return probes
 
 
 def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Provenance) -> Shape:
@@ -120,6 +173,9 @@ def model_text(state: ModelState) -> dict[str, Any]:
         plain[name] = {"kind": type(plain[name]).__name__, "settings": plain[name].settings()}
     plain["witness"] = None if origin.witness is None else origin.witness.settings()
     plain |= {name: list(plain[name]) for name in LISTS}
+    plain["weights"] = dict(origin.weights)
+    if state.probes is not None:
+        plain["probes"] = state.probes.text()
     plain["picked"] = has_output_selector(state.network)
     return plain | {"mixtures": len(state.mixtures), "trustgp": __version__}
 
@@ -129,17 +185,22 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, int]:
     plain = dict(text)
     plain.pop("trustgp", None)
     plain.pop("picked", None)
+    plain.pop("probes", None)
     try:
         count = plain.pop("mixtures")
+        plain.setdefault("kinds", ())  # files of 0.2.0 have none
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
-            plain[name] = kinds[plain[name]["kind"]](**plain[name]["settings"])
+            if (kind := plain[name]["kind"]) not in kinds:
+                place = f"trustgp.{name.removesuffix('s')}s.KINDS"
+                raise ValueError(f"{str(kind)[:40]!r} is not in {place}: if it is yours, add it there first")
+            plain[name] = kinds[kind](**plain[name]["settings"])
         for name in LISTS:
             plain[name] = tuple(plain[name])
         plain["witness"] = None if plain["witness"] is None else Witness.from_settings(plain["witness"])
         origin = Provenance(**plain)
         sane = type(count) is int and len(origin.lend) == count > 0
         sane = sane and _plain_values(origin)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
     if not sane:
         raise ArtifactError(f"{where}: its description does not fit together.")
@@ -149,6 +210,7 @@ def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, int]:
 def _plain_values(origin: Provenance) -> bool:
     """Whether each value is of the type it must have."""
     texts = (origin.network, origin.data, origin.structure, origin.compressed, *origin.names)
+    texts = (*texts, *origin.weights, *origin.weights.values())
     formed = () if origin.witness is None else tuple(origin.witness.settings().values())
     numbers = (origin.rows, origin.seed, *origin.lend, *origin.split, *formed)
     return (
@@ -159,6 +221,7 @@ def _plain_values(origin: Provenance) -> bool:
         and len(set(origin.names)) == len(origin.names)
         and origin.rows > 0
         and min(origin.lend) >= 0
+        and all(isinstance(kind, str) and KIND_OF_ROW.fullmatch(kind) for kind in origin.kinds)
         and len(origin.split) == 2
         and 0 <= origin.split[1] <= origin.split[0]
     )
@@ -168,19 +231,9 @@ def _read_one(reader: Reader, index: int, origin: Provenance, network: TangentNe
     prefix = f"mixture.{index}."
     mix = reader.take(f"{prefix}tangents.mix", torch.float64, None, None)
     reader.require(0 not in mix.shape, f"{prefix}tangents.mix", "mixes nothing")
-    state, last = {"mix": mix}, network.num_parameters - 1
+    state = {"mix": mix}
     for name in reader.matching(f"{prefix}tangents."):
-        full = f"{prefix}tangents.{name}"
-        if name.startswith(("left.", "right.")):  # a projection
-            value = state[name] = reader.take(full, network.dtype, None, None)
-            reader.require(0 not in value.shape and torch.isfinite(value), full, "projects nothing")
-        elif name in ("row_bytes", "working_bytes"):  # a size
-            value = state[name] = reader.take(full, torch.int64)
-            reader.require(value >= 1, full, f"is {int(value)}; a row takes memory")
-        else:  # places in the vector of the chosen parameters
-            value = state[name] = reader.take(full, torch.int64, None)
-            known = len(value) > 0 and (value >= 0) & (value <= last)
-            reader.require(known, full, f"names parameters beyond 0..{last}")
+        state[name] = origin.tangents.read_tensor(reader, name, f"{prefix}tangents.{name}", network)
     try:
         tangent_map = origin.tangents.restore(network, state)
     except KeyError as error:

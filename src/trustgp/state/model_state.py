@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
+from textwrap import shorten
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
-from ..data.rows import Rows, finite_rows
-from ..data.trees import Inputs, as_inputs, copied, count, leaves, state_tensors, structure, take, to_device
+from ..data.chunking import chunks
+from ..data.quantities import size_text
+from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows
+from ..data.torch_modes import without_autocast
+from ..data.trees import (
+    Inputs,
+    as_inputs,
+    check_dimensions,
+    copied,
+    count,
+    kinds,
+    leaves,
+    state_tensors,
+    structure,
+    take,
+    to_device,
+)
 from ..experts.expert import Solved
 from ..experts.features import chunk_rows
 from ..experts.gate import Partition
@@ -25,9 +40,12 @@ from ..likelihoods.base import FamiliarScores, NoveltyThreshold
 from ..likelihoods.prediction import Prediction
 from ..math.calibration import CalibrationRows
 from ..tangents.base import Features, TangentMap, Tangents
-from ..tangents.network import as_matrix, call
+from ..tangents.network import as_matrix, call, probe
+from ..tangents.probes import Probes
 
 REMEMBERED = 64  # shapes of inputs
+WIDEST = 110  # letters of a line that describes a model
+LOADED = 1024  # rows of a Dataset that are predicted at a time
 TOGETHER = 2**24  # bytes of features that are made in one go with the outputs, chunk by chunk
 
 
@@ -95,6 +113,8 @@ class Provenance:
     compressed: str = ""  # how the model was made smaller after the fit, in words; empty: it was not
     rank: int | None = None  # the most directions that an expert keeps; None: all
     size: int | None = None  # the most bytes that it may hold, as its budget had it; None: any
+    weights: Mapping[str, str] = field(default_factory=dict)  # fingerprints of the weights, by precision
+    kinds: tuple[str, ...] = ()  # of a row of the inputs, "float32[3]" each; empty: files of before
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +130,7 @@ class ModelState:
     # novelty scores of the held-out rows, float64, [k]; empty where there were none
     held_scores: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     threshold: NoveltyThreshold | None = None  # of the novelty score; None: none was fitted
+    probes: Probes | None = None  # what the network did in the fit; None: it is not known
     # runs the network once for outputs and features, where that can be
     forward: SharedForward = field(default_factory=SharedForward, repr=False)
 
@@ -143,16 +164,46 @@ class ModelState:
         return sum(self.shape.experts)
 
 
+def changed_behaviour(state: ModelState) -> str:
+    """What the network does otherwise than in the fit, in words; empty: nothing, or it is not known."""
+    return "" if state.probes is None else state.probes.difference(state.mixtures[0].tangents.network)
+
+
 @torch.no_grad()
-def predict(state: ModelState, inputs: Any) -> Prediction:
+def predict(
+    state: ModelState, inputs: Any, *, batch_size: int | None = None, unpack: Unpack | None = None
+) -> Prediction:
     """The network's own output, with its error bar; see `UncertaintyModel.predict`."""
-    if isinstance(inputs, (DataLoader, Dataset)):
-        loader = inputs if isinstance(inputs, DataLoader) else DataLoader(inputs, batch_size=1024)
-        parts = [predict_alike([state], _inputs_of(state, batch))[0] for batch in loader]
-        if not parts:
-            raise ValueError("the loader holds no rows.")
-        return Prediction.cat(parts)
-    return predict_alike([state], _inputs_of(state, inputs))[0]
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise ValueError(f"batch_size={batch_size!r}; a whole number of at least 1 is needed, or None.")
+    batches = batches_of(inputs, batch_size or LOADED)[0] if is_stream(inputs) else [inputs]
+    parts: list[Prediction] = []
+    for batch in batches:
+        batch = batch if unpack is None else as_pair(batch, "a batch", unpack)[0]
+        rows = inputs_of(state, batch)
+        n = count(rows)
+        lots = [None] if batch_size is None or n <= batch_size else chunks(n, batch_size)
+        parts += [_predict_lot(state, rows if index is None else take(rows, index)) for index in lots]
+    if not parts:
+        raise ValueError("the loader holds no rows.")
+    return parts[0] if len(parts) == 1 else Prediction.cat(parts)
+
+
+def _predict_lot(state: ModelState, inputs: Inputs) -> Prediction:
+    """Of tensors; where they are unlike those of the fit, and that goes wrong, it is the reason given."""
+    try:
+        with without_autocast(state.device.type):
+            return predict_alike([state], inputs)[0]
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        given, wanted = kinds(inputs), list(state.provenance.kinds)
+        if given == wanted or not wanted:
+            raise
+        raise ValueError(
+            f"the model cannot predict {count(inputs)} rows of {', '.join(given)}: {error}. It was fitted on "
+            f"rows of {', '.join(wanted)}; pass inputs of this shape and type."
+        ) from error
 
 
 def predict_latent(
@@ -190,6 +241,39 @@ def nbytes(state: ModelState) -> int:
     """What the error bar holds in memory, the network itself not counted."""
     maps = [tuple(mixture.tangents.state().values()) for mixture in state.mixtures]
     return sum(t.nbytes for t in state_tensors((state.mixtures, maps, state.witness)))
+
+
+def describe(state: ModelState) -> str:
+    """What there is, in a few lines: network, rows, experts, tangents, size, likelihood, calibration."""
+    known, parameters = state.provenance, sum(value.numel() for value in state.network.parameters())
+    kept = f"at most {state.directions} directions each" if state.directions else "which keep their rows"
+    said = "none" if state.witness is None else f"{len(state.witness.sizes):,} cells"
+    outputs = f"{state.shape.outputs:,} outputs ({known.outputs})"
+    facts = {
+        "network": f"{type(state.network).__name__}, {parameters:,} parameters, on {state.device}",
+        "rows": f"{known.rows:,}, inputs {known.structure}, {outputs}",
+        "experts": f"{state.num_experts:,}, {kept}; witness: {said}",
+        "tangents": repr(known.tangents),
+        "size": size_text(nbytes(state)) + (f" ({known.compressed})" if known.compressed else ""),
+        "likelihood": repr(state.likelihood),
+        "calibration": _calibrated_on(state),
+    }
+    lines = (f"  {name}: {value}" for name, value in facts.items())
+    return "\n".join(shorten(line, WIDEST, initial_indent="  ", placeholder=" ...") for line in lines)
+
+
+def _calibrated_on(state: ModelState) -> str:
+    """From which rows it is known how large the error bar must be."""
+    likelihood, held, split = state.likelihood, len(state.held_scores), state.provenance.split[1]
+    if not likelihood.calibrated:
+        return "none, the variance is what the evidence says"
+    if not held:
+        return "none, there were no rows for it"
+    if split:
+        return f"{split:,} training rows that were kept from the experts"
+    if likelihood.fitted_to_left_out(state.calibrations):
+        return f"{held:,} training rows, left out in turn"
+    return f"{held:,} validation rows"
 
 
 def predict_alike(states: Sequence[ModelState], inputs: Inputs) -> list[Prediction]:
@@ -240,18 +324,33 @@ def _known(
     return (raw if bool(known.all()) else raw.spread(known)), known
 
 
-def _inputs_of(state: ModelState, batch: Any) -> Inputs:
+def inputs_of(state: ModelState, batch: Any) -> Inputs:
     """The inputs in what the user passed: themselves, or the first of a pair with targets."""
-    inputs, wanted = as_inputs(batch), state.provenance.structure
+    inputs, wanted = as_inputs(batch, state.network), state.provenance.structure
     given = structure(inputs)
     if given != wanted:
         pair = isinstance(inputs, (tuple, list)) and len(inputs) in (1, 2)
         if not (pair and structure(inputs[0]) == wanted):
-            raise ValueError(f"inputs have the structure {given}; the model was fitted on {wanted}.")
+            raise ValueError(
+                f"inputs have the structure {given}; the model was fitted on {wanted}. Pass them as the "
+                "network takes them, or say where they are: unpack=lambda batch: (inputs, targets)."
+            )
         inputs = inputs[0]
+    check_dimensions(inputs, state.provenance.kinds, "inputs")
     if count(inputs) == 0:
         raise ValueError("inputs hold no rows.")
     return inputs
+
+
+def read_like(state: ModelState, source: Any, *, name: str, unpack: Unpack | None = None) -> Rows:
+    """Rows with targets, refused where the network cannot take them as it took those of the fit."""
+    rows = read_rows(source, name=name, unpack=unpack, network=state.network)
+    given, wanted = structure(rows.first), state.provenance.structure
+    if given != wanted:
+        raise ValueError(f"{name} have the structure {given}; the model was fitted on {wanted}.")
+    check_dimensions(rows.first, state.provenance.kinds, name)
+    probe(state.network, rows.first, name)
+    return rows
 
 
 def of_state(name: str, said: str) -> Any:
@@ -287,6 +386,10 @@ class FittedModel(nn.Module):
 
     def _apply(self, fn, recurse: bool = True) -> Self:
         """Move to another device; the precision stays as it was fitted."""
-        if fn(torch.empty(0, dtype=torch.float64)).dtype != torch.float64:
-            raise TypeError("a fitted model keeps its precision; move it with .to(device) only.")
+        kept = {value.dtype for value in (*self.parameters(), *self.buffers())} | {torch.float64}
+        if any(fn(torch.empty(0, dtype=dtype)).dtype != dtype for dtype in kept):
+            raise TypeError(
+                "a fitted model keeps its precision; move it with .to(device) only. Pass inputs in that of "
+                "its network, or fit the network in another."
+            )
         return super()._apply(fn, recurse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import Any
 
 import torch
 from rich.table import Column, Table
+from rich.text import Text
 from torch import Tensor
 
+from ..data.escapes import printable
 from ..data.quantities import size_text
-from ..data.tensor_file import ArtifactError, inside, kind_of, read
+from ..data.tensor_file import ArtifactError, inside, read_file
 from ..likelihoods import KINDS
 from .model_file import DETECTOR, KIND
 
 MOST = 32  # experts that are shown unless all are asked for
+LEFT_OUT = re.compile(r"(gate|witness|tangents|alike)\.|experts\.(factor|basis|root|features|weights|rows)")
 PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts
     "gate.": "gate",
     "witness.": "witness",
@@ -35,7 +39,8 @@ class Summary:
 
     path: Path
     text: Mapping[str, Any]  # its description: plain values
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]  # those that are shown in full, of the others the sizes
+    nbytes: int  # of the file
 
     @property
     def kernels(self) -> int:
@@ -57,12 +62,25 @@ class Summary:
         return self.tensors[full]
 
 
+FORGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+"""What values of other types, or of no sense, in the description of a file may lead to."""
+
+
 def inspect_tables(path: Path, *, every: bool) -> list[Table]:
     """What a file holds of a model or of a detector's error bars; with `every`, of however many experts."""
-    if kind_of(path) != DETECTOR:
-        summary, most = summarise(path), None if every else MOST
-        return [origin_table(summary), size_table(summary), expert_table(summary, most=most)]
-    whole = Summary(path, *read(path, kind=DETECTOR))
+    try:
+        return _tables(path, every=every)
+    except ArtifactError:
+        raise
+    except FORGED as error:
+        raise ArtifactError(f"{path}: its description does not fit together ({error!r}).") from error
+
+
+def _tables(path: Path, *, every: bool) -> list[Table]:
+    kind, whole = _summary(path, KIND, DETECTOR)
+    if kind != DETECTOR:
+        most = None if every else MOST
+        return [origin_table(whole), size_table(whole), expert_table(whole, most=most)]
     settings = {name: value for name, value in whole.field("settings").items() if value is not None}
     facts = {
         "detector": whole.field("detector"),
@@ -70,24 +88,32 @@ def inspect_tables(path: Path, *, every: bool) -> list[Table]:
         "settings": _choice({"kind": "Detection", "settings": settings}),
         "novelty threshold": _threshold(whole),
         "network": whole.field("network"),
-        "file": size_text(whole.path.stat().st_size),
+        "file": size_text(whole.nbytes),
     }
-    inner = Summary(Path("finding"), whole.field("finding"), inside(whole.tensors, "finding."))
+    tensors = inside(whole.tensors, "finding.")
+    inner = Summary(Path("finding"), whole.field("finding"), tensors, whole.nbytes)
     return [_facts(path, facts), origin_table(inner)]
 
 
 def _facts(title: str | Path, facts: Mapping[str, Any]) -> Table:
-    """One line for each fact."""
+    """One line for each fact; what a file says of itself is shown, never obeyed as markup."""
     columns = (Column(style="bold"), Column(overflow="fold"))
-    table = Table(*columns, title=str(title), title_justify="left", show_header=False)
+    table = Table(*columns, title=Text(printable(title)), title_justify="left", show_header=False)
     for name, value in facts.items():
-        table.add_row(name, str(value))
+        table.add_row(name, Text(printable(value)))
     return table
 
 
 def summarise(path: str | Path) -> Summary:
     """Read a saved model; raises `ArtifactError` when it is damaged or something else."""
-    return Summary(Path(path), *read(Path(path), kind=KIND))
+    return _summary(Path(path), KIND)[1]
+
+
+def _summary(path: Path, *kinds: str) -> tuple[str, Summary]:
+    """Of which kind a file is, and what it holds. Every byte is checked, but large tensors are not kept: a
+    model may be larger than the memory of who looks at it."""
+    kind, text, tensors, nbytes = read_file(path, kinds, keep=lambda name: not LEFT_OUT.search(name))
+    return kind, Summary(path, text, tensors, nbytes)
 
 
 def origin_table(summary: Summary) -> Table:
@@ -125,7 +151,7 @@ def size_table(summary: Summary) -> Table:
     for part, size in sorted(sizes.items(), key=lambda item: -item[1]):
         table.add_row(part, size_text(size))
     table.add_section()
-    table.add_row("file", size_text(summary.path.stat().st_size))
+    table.add_row("file", size_text(summary.nbytes))
     return table
 
 

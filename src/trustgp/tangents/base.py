@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.chunking import working_set
+from ..data.tensor_file import Reader
 from ..data.trees import Inputs
 from .network import Choice, TangentNetwork, choose_parameters
 
@@ -160,6 +161,23 @@ class Tangents(ABC):
     @abstractmethod
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> TangentMap:
         """The map whose `state()` this is."""
+
+    def read_tensor(self, reader: Reader, name: str, full: str, network: TangentNetwork) -> Tensor:
+        """What a map's `state()` has under this name, from a file, where it has the `full` name; checked. The
+        mix is known. A representation with tensors of another kind than these reads them itself."""
+        if name.startswith(("left.", "right.")):  # a projection
+            value = reader.take(full, network.dtype, None, None)
+            reader.require(0 not in value.shape and torch.isfinite(value), full, "projects nothing")
+            return value
+        if name in ("row_bytes", "working_bytes"):  # a size
+            value = reader.take(full, torch.int64)
+            reader.require(value >= 1, full, f"is {int(value)}; a row takes memory")
+            before = reader.recast.get(network.dtype, network.dtype)
+            return value * network.dtype.itemsize // before.itemsize
+        value, last = reader.take(full, torch.int64, None), network.num_parameters - 1
+        known = len(value) > 0 and (value >= 0) & (value <= last)  # places in the chosen parameters' vector
+        reader.require(known, full, f"names parameters beyond 0..{last}")
+        return value
 
     def settings(self) -> dict:
         """Plain values: the arguments that make this object again."""

@@ -25,7 +25,28 @@ def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
         for tensor in tensors_in(list(vars(part).values())):
             if not tensor.is_leaf:
                 memo.setdefault(id(tensor), tensor.detach().clone())
-    return copy.deepcopy(module, memo)
+    try:
+        return copy.deepcopy(module, memo)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"the network cannot be copied{_uncopied(module)}: {error}. trustgp works on a copy of its own: "
+            "keep such things outside of the module, or give their class a __deepcopy__."
+        ) from error
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Which attribute it is that cannot be copied, where it is one of a layer."""
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key in ("_parameters", "_buffers", "_modules"):
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                return f", because of '{key}' (a {type(value).__name__}) in '{name or type(part).__name__}'"
+    return ""
 
 
 def unwrap(network: Any) -> Any:
@@ -54,7 +75,11 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 def check_kind(network: nn.Module) -> None:
     """Raise for a network that cannot be copied, or not be looked into."""
     if not isinstance(network, nn.Module):
-        raise TypeError(f"network is a {type(network).__name__}; a torch.nn.Module is needed.")
+        what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
+        raise TypeError(
+            f"network is {what}; a torch.nn.Module is needed, with the trained parameters in it: an object "
+            "of a class, and of a function the module whose parameters it uses."
+        )
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer '{name}'" if name else "the network"
@@ -62,10 +87,14 @@ def check_kind(network: nn.Module) -> None:
                 f"{what} is a torch.jit module, whose gradients cannot be taken row by row; pass the "
                 "torch.nn.Module that it was scripted or traced from."
             )
-    for name, value in network.named_parameters():
-        if isinstance(value, nn.parameter.UninitializedParameter):
+    for name, value in (*network.named_parameters(), *network.named_buffers()):
+        if nn.parameter.is_lazy(value):
             raise ValueError(
                 f"parameter '{name}' has no shape yet (a lazy layer); call the network once, then train it."
+            )
+        if value.is_meta:
+            raise ValueError(
+                f"parameter '{name}' is on the meta device, where it has no values; load the trained weights."
             )
 
 

@@ -294,14 +294,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
     n = count(inputs)
     inputs = to_device(inputs, next(network.parameters(), torch.empty(0)).device)
     with torch.no_grad():
-        try:
-            outputs = call(network, copied(inputs))
-        except Exception as error:
-            kinds = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in leaves(inputs))
-            raise ValueError(
-                f"the network cannot be called on {n} of the training rows ({kinds}): {error}. "
-                "Check the shape, dtype and device of the inputs."
-            ) from error
+        outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:
             raise ValueError(
                 f"the network gave {outputs.shape[0]} outputs for {n} rows; one a row is needed."
@@ -310,6 +303,28 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
             return outputs  # counted over all rows, and refused, before any expert work
         _check_row_independence(network, inputs)
     return outputs
+
+
+@torch.no_grad()
+def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
+    """What the network returns for a few rows; a ValueError says what they are like where it cannot."""
+    place = next(network.parameters(), torch.empty(0))
+    inputs = to_device(inputs, place.device)
+    try:
+        return call(network, copied(inputs))
+    except Exception as error:
+        tensors = leaves(inputs)
+        said = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in tensors)
+        advice = "Check the shape, dtype and device of the inputs."
+        if any(x.is_floating_point() and x.dtype != place.dtype for x in tensors):
+            advice = f"The network is {place.dtype}: pass inputs.to({place.dtype})."
+        elif any(x.ndim == 1 for x in tensors):
+            advice = (
+                "Rows are the first dimension: n numbers are inputs[:, None], a single row is inputs[None]."
+            )
+        raise ValueError(
+            f"the network cannot be called on {count(inputs)} of the {name} rows ({said}): {error}. {advice}"
+        ) from error
 
 
 def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
@@ -343,7 +358,10 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
             alike(outputs_at(among_copies)[row], outputs[row], strict)
             and alike(outputs_at(alone)[0], outputs[row], LOOSE)
         ):
+            flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
+            hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]."
             raise ValueError(
                 "the network's output for a row depends on the other rows of the batch (a batch statistic, "
                 "or attention across rows?); each row must be treated alone: call network.eval()."
+                + (hint if flat else "")
             )

@@ -10,11 +10,11 @@ from ..datasets import Recording, Split, load, simulate, split_groups, split_ran
 from ..datasets.splits import Standardiser
 from .recipes import NetworkRecipe, Pair, mlp_recipe
 
-TRAJECTORIES, QUICK_TRAJECTORIES = 600, 60
+TRAJECTORIES, QUICK_TRAJECTORIES = 600, 40
 STRIDE = 20  # of the simulated arm: every 20th row, since neighbours in time hardly differ
-QUICK_ROWS = (800, 200, 200)  # train, validation, test
+QUICK_ROWS = (300, 100, 100)  # train, validation, test
 NETWORK = mlp_recipe([21, *[200] * 5, 7], epochs=100)
-QUICK_NETWORK = mlp_recipe([21, 48, 48, 7], epochs=15)
+QUICK_NETWORK = mlp_recipe([21, 16, 16, 7], epochs=15)
 
 
 @dataclass(frozen=True)

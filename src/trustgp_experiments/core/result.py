@@ -18,12 +18,13 @@ import torch
 from rich.console import Console
 
 import trustgp
-from trustgp.data.tensor_file import temporary_beside
-from trustgp.executors import Threads
+from trustgp.data.atomic_file import atomic_file
+from trustgp.data.escapes import printable
 
 RESULT = "result.json"
 PACKAGES = ("torch", "numpy", "scikit-learn", "laplace-torch", "matplotlib")
 VARIABLE = "TRUSTGP_COMMIT"
+MOST_DIGITS = 20  # behind the point
 SOURCE = Path(__file__).parents[1]
 LIBRARY = Path(trustgp.__file__).parent
 Choice = TypeVar("Choice")
@@ -32,6 +33,9 @@ Found = TypeVar("Found")
 
 class StudyError(ValueError):
     """A study that was asked for wrongly, or a result that is damaged; the command line prints one line."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message))  # it may quote a file
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class Setting:
             raise StudyError(f"seeds={self.seeds}, jobs={self.jobs}; at least one is needed of each.")
         if self.device.startswith("cuda") and not torch.cuda.is_available():
             raise StudyError(f"device={self.device!r}, but there is no CUDA device here; use 'cpu'.")
+        if self.device.split(":")[0] not in ("cpu", "cuda"):
+            raise StudyError(f"device={self.device!r}; 'cpu' and 'cuda' are allowed.")
         self.out.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -91,8 +97,8 @@ class Column:
 
     def __post_init__(self) -> None:
         _require_text(self, "name", "unit")
-        if not isinstance(self.digits, int):
-            raise StudyError(f"column {self.name!r}: digits={self.digits!r} is not a whole number.")
+        if type(self.digits) is not int or self.digits > MOST_DIGITS:
+            raise StudyError(f"column {self.name!r}: digits={self.digits!r}; give up to {MOST_DIGITS}.")
         if self.better not in (None, "low", "high"):
             raise StudyError(f"column {self.name!r}: better={self.better!r}; give 'low', 'high' or None.")
 
@@ -170,6 +176,8 @@ class Result:
 
 def read_result(file: Path) -> Result:
     """A result as it was written; a damaged or foreign file is a StudyError that names it."""
+    if not file.is_file():
+        raise StudyError(f"{file} is not a file.")
     try:
         found = _parse(file)
         tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in found["tables"]]
@@ -234,9 +242,16 @@ def versions() -> dict[str, str]:
 
 
 def alone(work: Callable[[], Found]) -> Found:
-    """The result of `work`, on one BLAS thread: on a busy machine small batches lose tenfold by a second."""
-    ((_, result),) = Threads(1).run(lambda task: task(), [work])
-    return result
+    """The result of `work`, on one BLAS thread: on a busy machine small batches lose tenfold by a second.
+
+    In this thread, so that Ctrl-C reaches it at once.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return work()
+    finally:
+        torch.set_num_threads(before)
 
 
 def write_json(file: Path, value: Any) -> Path:
@@ -245,14 +260,10 @@ def write_json(file: Path, value: Any) -> Path:
 
 
 def write_text(file: Path, text: str) -> Path:
-    """The text as UTF-8, whole or not at all: a temporary file beside it, fsync, rename."""
+    """The text as UTF-8, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_beside(file) as temporary:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
+    with atomic_file(file) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
     return file
 
 
@@ -273,5 +284,10 @@ def _require_text(thing: Any, *names: str) -> None:
 
 def _is_cell(cell: Any) -> bool:
     if isinstance(cell, list | tuple):
-        return bool(cell) and all(isinstance(value, int | float) for value in cell)
-    return cell is None or isinstance(cell, str | int | float)
+        return bool(cell) and all(_is_number(value) for value in cell)
+    return cell is None or isinstance(cell, str) or _is_number(cell)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one that can be written as a decimal: JSON knows larger whole ones than floats do."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)

@@ -52,7 +52,7 @@ def verify(path: str | Path, sha256: str) -> None:
 def read_manifest(file: Path, folder: Path) -> str | None:
     """The SHA-256 that the folder's manifest lists for a file in it; None where it lists none."""
     manifest = folder / MANIFEST
-    for line in manifest.read_text().splitlines() if manifest.is_file() else ():
+    for line in manifest.read_text(encoding="utf-8").splitlines() if manifest.is_file() else ():
         digest, _, name = line.strip().partition(" ")
         if Path(name.strip().removeprefix("*")) == file:
             return digest

@@ -222,7 +222,7 @@ def load_photographs(
     folder = _FOLDERS[name]
     entries = _entries(folder.path("annotations.json", root))
     if part != "all":
-        listed = folder.path(f"{part}.txt", root).read_text().split()
+        listed = folder.path(f"{part}.txt", root).read_text(encoding="utf-8").split()
         missing = [one for one in listed if f"{one}.jpg" not in entries]
         if missing:
             raise ValueError(f"{name}, {part}: {missing[0]} is listed, but annotations.json has it not.")
@@ -241,7 +241,7 @@ def load_photographs(
 
 def _entries(path: Path) -> dict[str, dict]:
     try:
-        found = {entry["file"]: entry for entry in json.loads(path.read_text())}
+        found = {entry["file"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))}
     except (json.JSONDecodeError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is no list of pictures ({error}); fetch it again.") from error
     if not found:

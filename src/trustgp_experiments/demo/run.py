@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from trustgp import plots
@@ -17,7 +18,7 @@ from trustgp.likelihoods.prediction import Prediction
 
 from ..core.borders import draw_borders, jump_factors
 from ..core.registry import require_extras
-from ..core.result import alone
+from ..core.result import alone, write_text
 from ..core.toy import INDEPENDENT, NETWORK, NUM_EXPERTS, PATCHWORK, draw_deviations, fit_toy
 from ..datasets import snelson_like, standardise, truth
 from .arm import FULL, QUICK, draw_arm, run_arm
@@ -152,7 +153,7 @@ def write_results(out: Path, results: dict[str, Any], start: float, console: Con
     """Write `results.json`, with the seconds since the start, and say where it is."""
     results = {**results, "seconds": round(time.perf_counter() - start, 1)}
     target = out / "results.json"
-    target.write_text(json.dumps(results, indent=2) + "\n")
+    write_text(target, json.dumps(results, indent=2) + "\n")
     console.print(f"All numbers: {target} ({results['seconds']:.0f} s in all)", soft_wrap=True)
 
 
@@ -170,7 +171,7 @@ def result_table(
     for heading, rows in sections.items():
         if heading:
             table.add_section()
-            table.add_row(f"[bold]{heading}[/bold]")
+            table.add_row(Text(heading, style="bold"))
         for name, numbers in rows.items():
             pairs = [(numbers[key], text) for key, (_, text) in columns.items()]
             cells = ["" if n is None else text.format(n).replace("%", " %") for n, text in pairs]

@@ -9,6 +9,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
+from trustgp.data.escapes import printable
+
 from ..core.registry import STUDIES
 from ..core.result import RESULT, Figure, Result, StudyError, read_result, write_text
 from .table import Html, join, prose, table_html, tag
@@ -55,10 +57,15 @@ def render(results: Mapping[Path, Result]) -> str:
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        contents=tag("ol", *(_entry(name, result) for name, _, result in studies)),
+        contents=_shown(tag("ol", *(_entry(name, result) for name, _, result in studies))),
         warning=quick_warning(*quick, results.values()) or "",
-        studies=join(*(study_html(result, folder, name) for name, folder, result in studies)),
+        studies=_shown(join(*(study_html(result, folder, name) for name, folder, result in studies))),
     )
+
+
+def _shown(html: Html) -> str:
+    """The same with control characters and halves of characters, which results may hold, written out."""
+    return printable(html, keep="\n\t", most=None)
 
 
 def _entry(name: str, result: Result) -> Html:
@@ -149,10 +156,16 @@ def _size(file: Path, content: bytes) -> dict[str, int]:
 def _origin(provenance: Mapping[str, Any]) -> Html | None:
     """Where the result comes from; the command stands above already."""
     keys = [*ORIGIN, *(key for key in provenance if key not in (*ORIGIN, "command", "quick"))]
+    try:
+        said = {key: _words(provenance.get(key)) for key in keys}
+    except RecursionError as error:
+        raise StudyError(
+            "a result says where it comes from in lists within lists, too deep to show."
+        ) from error
     lines = [
         tag("div", tag("dt", key.replace("_", " ").capitalize()), tag("dd", words))
-        for key in keys
-        if (words := _words(provenance.get(key)))
+        for key, words in said.items()
+        if words
     ]
     return tag("dl", *lines, class_="origin") if lines else None
 

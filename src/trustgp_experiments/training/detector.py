@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, grid_sample, one_hot
 
+from trustgp.data.atomic_file import atomic_file
 from trustgp.executors import Processes
 from trustgp.metrics.boxes import corners, generous_overlaps
 from trustgp_experiments.datasets.scenes import Scenes, load_photographs, scenes
@@ -267,8 +268,8 @@ def main() -> None:
 def saved(network, path: Path) -> None:
     """In float16, whole or not at all."""
     state = {k: v.half() if v.is_floating_point() else v for k, v in network.state_dict().items()}
-    save_file({k: v.contiguous().cpu() for k, v in state.items()}, path.with_suffix(".part"))
-    path.with_suffix(".part").replace(path)
+    with atomic_file(path) as temporary:
+        save_file({k: v.contiguous().cpu() for k, v in state.items()}, temporary)
 
 
 if __name__ == "__main__":

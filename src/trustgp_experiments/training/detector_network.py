@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from trustgp.metrics.boxes import corners, overlaps
@@ -108,7 +108,7 @@ def trained(name: str) -> Any:
 def load_weights(network: Any, path: Path) -> None:
     """Put the weights of a file, which is in float16, into a detector."""
     try:
-        state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(path).items()}
+        state = {k: v.float() if v.is_floating_point() else v for k, v in load(path.read_bytes()).items()}
         network.load_state_dict(state)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"{path.name} is damaged or of another detector: {error}") from error

@@ -360,7 +360,7 @@ def test_a_traced_network_gives_what_the_network_gives(case, monkeypatch):
 def test_what_is_compiled_stands_by_itself_and_onnxruntime_is_asked_on_a_cpu(
     tmp_path, monkeypatch, device, counts
 ):
-    monkeypatch.setattr(runtime, "_cores", lambda: 8)
+    monkeypatch.setattr(runtime, "usable_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     found = runtime.workloads(Setting(tmp_path, device=device), kinds(quick=False, device=device)["MLP"])
     *rest, last = found

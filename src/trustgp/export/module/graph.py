@@ -28,7 +28,7 @@ from ...tangents.jacobian.strategies import GradientPlan
 from ...tangents.network import as_matrix, call
 from ...tangents.rows import RowFeatures, RowMap
 from ...tangents.sketch import Projecting, SketchMap
-from ..errors import refuse_network, refuse_parameters
+from ..errors import refuse_network, refuse_parameters, refuse_tangents
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
 UNKNOWN = {  # of rows of which nothing is known; noise and scales are an expert's own, whichever it is
@@ -46,7 +46,8 @@ def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], A
     """Makes the features of a mixture, all mixed outputs at once; `example` is looked at once."""
     if isinstance(tangents, FactorMap):
         return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), few_rows=sys.maxsize)
-    assert isinstance(tangents, (RowMap, SketchMap))
+    if not isinstance(tangents, (RowMap, SketchMap)):
+        refuse_tangents(tangents)
     if isinstance(example, Tensor) and example.ndim == 2 and (by_hand := tangents.by_hand()) is not None:
         rows = copy.copy(by_hand)
         rows.chain = by_hand.chain.untied()

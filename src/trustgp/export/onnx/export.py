@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...data.tensor_file import ArtifactError, temporary_beside
+from ...data.atomic_file import atomic_file
+from ...data.tensor_file import ArtifactError, require_plain
 from ...data.trees import Inputs, leaves
 from ...executors.progress import LOGGER
 from ...model import UncertaintyModel
@@ -64,19 +64,15 @@ def export_onnx(
     inputs = rows_like(example_inputs, model.origin.structure)
     columns = (input_names, input_units, output_names, output_units)
     facts = describe(model, inputs, columns, calibration_date)
-    try:
-        made = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
-    except UntranslatedError as error:
-        where = layer_with(model.network, inputs, error.target) or "the way back through the network"
-        raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error
-    content = sealed(made, facts)
-    with temporary_beside(path) as temporary:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with atomic_file(path) as temporary:  # first: what cannot be written is refused before the work
+        try:
+            made = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
+        except UntranslatedError as error:
+            where = layer_with(model.network, inputs, error.target) or "the way back through the network"
+            raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error
+        content = sealed(made, facts)
+        temporary.write_bytes(content)
         _check(model, temporary.read_bytes(), inputs)
-        os.replace(temporary, path)
     if (taken := time.monotonic() - began) > SLOW:
         LOGGER.info("%s: %.1f MB, traced, written and checked in %.0f s", path, len(content) / 1e6, taken)
     return path
@@ -89,13 +85,11 @@ def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
     onnx.checker.check_model(content, full_check=True)
     try:
         runner = opened(content, "the file")
-    except Exception as error:  # of onnxruntime, which has no common class for them
-        if type(error).__module__.startswith("onnxruntime"):
-            raise ExportError(
-                f"onnxruntime cannot run this graph, no file was written: {error}. It knows fewer operations "
-                "in float64: fit a float32 copy of such a network."
-            ) from error
-        raise
+    except ArtifactError as error:
+        raise ExportError(
+            f"onnxruntime cannot run this graph, no file was written: {error}. It knows fewer operations "
+            "in float64: fit a float32 copy of such a network."
+        ) from error
     require_equal(model, runner, inputs, what="exported graph")
 
 
@@ -141,6 +135,7 @@ def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner:
     path = Path(path)
     if path.is_symlink():
         raise ArtifactError(f"{path} is a symbolic link; pass the file itself.")
+    require_plain(path)
     return opened(path.read_bytes(), str(path), threads=threads)
 
 
@@ -148,13 +143,24 @@ def opened(content: bytes, where: str, *, threads: int = 1) -> OnnxRunner:
     """The same for the bytes of a file; `where` is its name in messages."""
     import onnxruntime
 
-    metadata = _checked(content, where)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    # on the CPU, and from bytes, so that nothing else is read
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return OnnxRunner(session, metadata)
+    options.log_severity_level = (
+        4  # what is wrong with a file is in the error; the log would quote it as it is
+    )
+    try:
+        metadata = _checked(content, where)
+        # on the CPU, and from bytes, so that nothing else is read
+        only = {
+            "providers": ["CPUExecutionProvider"],
+            "enable_fallback": 0,
+        }  # which prints, and tries the same again
+        session = onnxruntime.InferenceSession(content, options, **only)
+        return OnnxRunner(session, metadata)
+    except ArtifactError:
+        raise
+    except Exception as error:  # protobuf and onnxruntime have no common class for what they refuse
+        raise ArtifactError(f"{where} cannot be run: {error}") from error
 
 
 def _checked(content: bytes, where: str) -> dict[str, str]:
@@ -190,6 +196,8 @@ def _checked(content: bytes, where: str) -> dict[str, str]:
             f"{where} has format {metadata.get('format')}; this trustgp reads {FORMAT}. Update it, or "
             "export the model again."
         )
+    if "structure" not in metadata:
+        raise ArtifactError(f"{where} does not say how its inputs are nested; export the model again.")
     return metadata
 
 

@@ -1,6 +1,7 @@
 """Joint states from recorded logs, ROS 2 bags and MCAP files, without ROS: `pip install "trustgp[logs]"`."""
 
+from .acceleration import Differentiator, accelerations
 from .annotate import annotate, joint_states, record
-from .formats import JointState, LogError
+from .joint_state import JointState, LogError
 
-__all__ = ["JointState", "LogError", "annotate", "joint_states", "record"]
+__all__ = ["Differentiator", "JointState", "LogError", "accelerations", "annotate", "joint_states", "record"]

@@ -31,8 +31,8 @@ HEARD = {"heard_own": "own, witness", "heard_corrected": "corrected, witness"}
 
 ALL = "all"
 NUM_EXPERTS, QUICK_EXPERTS = EXPERTS = 12, 4  # of a full run, and of a quick one
-KEPT, QUICK_KEPT = 8192, 512  # parameters kept for all experts where stage (ii) is turned
-PER_EXPERT, QUICK_PER_EXPERT = 2048, 128  # of these, columns that an expert keeps in the pruned rows
+KEPT, QUICK_KEPT = 8192, 256  # parameters kept for all experts where stage (ii) is turned
+PER_EXPERT, QUICK_PER_EXPERT = 2048, 64  # of these, columns that an expert keeps in the pruned rows
 VALUES: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # of a full run, and of a quick one
     "experts": ((3, 6, NUM_EXPERTS, 24, 48, 96), (2, QUICK_EXPERTS)),
     "subset": ((64, 128, 256, 512, 1024, 2048), (64, 512)),
@@ -174,9 +174,10 @@ class Bench:
         """The one that all trials share, and a machine that has done each kind of fit before it is timed."""
         recipe = arm_recipe(self.setting.quick)
         network = recipe.train(self.rows.train, seed=self.seed, device=self.setting.device)
-        few: Any = tuple(part[:WARM_ROWS] for part in self.rows.train)
+        few, held = ([part[:WARM_ROWS] for part in pair] for pair in (self.rows.train, self.rows.validation))
         for tangents in (None, JacobianRows(keep=WARM_ROWS)):
-            fit(network, few, validation=few, tangents=tangents, num_experts=2, progress=False)
+            options: Any = {"validation": tuple(held), "tangents": tangents, "num_experts": 2}
+            fit(network, tuple(few), progress=False, **options)
         return network
 
     def describe(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from PIL import Image, ImageFilter
 from torch import Tensor
 
 from trustgp import plots
+from trustgp.data.atomic_file import atomic_file
 from trustgp.detection import Detection, DetectionModel, Detections, fit_detector
 from trustgp.monitor.monitor import INVALID, OK, UNCERTAIN, Monitor, Verdict
 from trustgp.monitor.monitor import NOVEL as NOVEL_FRAME
@@ -92,7 +93,8 @@ def _write_gif(film: Sequence[Image.Image], path: Path, fps: float) -> None:
     palette.putpalette([*colours, *(round(255 * part) for shade in fixed for part in shade)])
     flat = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
     options = {"duration": round(1000 / fps), "loop": 0, "optimize": True}
-    flat[0].save(path, save_all=True, append_images=flat[1:], **options)
+    with atomic_file(path, named=True) as made:
+        flat[0].save(made, save_all=True, append_images=flat[1:], **options)
 
 
 LABELLED = (FAMILIAR, "flight")

@@ -1,6 +1,5 @@
 """`trustgp study distributed`: time against workers, beside the ideal, as in the paper's figure."""
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
@@ -9,7 +8,7 @@ from typing import Any
 
 from trustgp import plots
 from trustgp.api import fit
-from trustgp.executors import Executor, Processes, Ray, Threads, nearby
+from trustgp.executors import Executor, Processes, Ray, Threads, nearby, usable_cores
 
 from ...core.arm import scaled_rows
 from ...core.claim import words
@@ -102,12 +101,14 @@ def _measure(setting: Setting, seed: int) -> dict[str, Any]:
     """Every executor once in each repeat, so that what else the machine does falls on all of them."""
     n, num_experts, widths, repeats = _size(setting)
     arm = simulate(rows=n, seed=seed)
-    rows = scaled_rows(standardise(arm.inputs, arm.targets), arm, slice(None))
+    scaling = standardise(arm.inputs, arm.targets)
+    rows = scaled_rows(scaling, arm, slice(None))
     network = mlp_recipe(widths, epochs=EPOCHS).train(rows, seed=seed, device=setting.device)
     few = rows[0][:LOOKED_AT], rows[1][:LOOKED_AT]
     options: dict[str, Any] = {"witness": None, "seed": seed, "progress": False}
-    options["validation"] = few  # calibration is not what is timed
-    cores = len(os.sched_getaffinity(0))
+    other = simulate(rows=n, seed=seed + 1)  # rows that the network has not seen
+    options["validation"] = scaled_rows(scaling, other, slice(LOOKED_AT))  # calibration is not what is timed
+    cores = usable_cores()
     chosen = settings(setting.device, cores)
     executors = {where: started(*where) for where in reversed(chosen)}
     times: dict[tuple[str, int], list[float]] = {where: [] for where in chosen}

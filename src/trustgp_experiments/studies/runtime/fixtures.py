@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from trustgp import metrics
 from trustgp.api import fit, load
+from trustgp.data.atomic_file import atomic_file
 from trustgp.data.trees import state_tensors
 from trustgp.fitting.compress import compress
 from trustgp.likelihoods import Classification, Regression
@@ -134,7 +136,7 @@ class FittedCase:
         kind, size, number = self.kind, self.kind.size, 100 * self.seed + member
         network, file = kind.network(number), self.folder / f"member-{member}.safetensors"
         if trained and file.exists():
-            network.load_state_dict(load_file(file))
+            network.load_state_dict(load_tensors(file.read_bytes()))
         elif trained:
             recipe: dict[str, Any] = {"batch_size": size.batch, "learning_rate": size.rate, "seed": number}
             recipe["epochs"] = max(1, round(size.steps * size.batch / len(self.rows.train[0])))
@@ -142,7 +144,8 @@ class FittedCase:
             # no recording: not every layer here can be recorded
             network = train(network, *self.rows.train, device=self.device, record=False, **recipe)
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({name: value.contiguous() for name, value in network.state_dict().items()}, file)
+            with atomic_file(file) as temporary:
+                save_file({n: value.contiguous() for n, value in network.state_dict().items()}, temporary)
         return network.to(self.device).eval()
 
 

@@ -1,9 +1,10 @@
 """`trustgp study runtime`: what does an error bar cost at run time, and what is it worth?"""
 
-import os
 from dataclasses import replace
 from itertools import product
 from typing import Any
+
+from trustgp.executors import usable_cores
 
 from ...core.result import Figure, Result, Setting, provenance
 from .calls import COMPILED, EAGER, GRAPH, ONNX, Workload, measure
@@ -38,7 +39,7 @@ def run(setting: Setting) -> Result:
         ],
         findings=findings(entries, qualities, skipped),
         numbers={"networks": found, "skipped": skipped},
-        provenance=provenance(setting, "runtime", cores=_cores(), rounds=_timing(setting, 1).rounds),
+        provenance=provenance(setting, "runtime", cores=usable_cores(), rounds=_timing(setting, 1).rounds),
     )
 
 
@@ -69,7 +70,7 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
     """What is compiled stands by itself; in a quick run only the first network is exported and traced."""
     cuda = setting.device.startswith("cuda")
-    counts = [1] if cuda or setting.quick else sorted({1, _cores()})
+    counts = [1] if cuda or setting.quick else sorted({1, usable_cores()})
     found = []
     whole = not setting.quick or kind.name == FIRST
     for batch, threads in product(setting.sized(BATCHES, QUICK_BATCHES), counts):
@@ -85,10 +86,6 @@ def _timing(setting: Setting, batch: int) -> Interleaved:
         return QUICK
     found = FULL if batch == 1 else LARGE
     return replace(found, patience=found.patience / 3) if setting.device.startswith("cuda") else found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _protocol(setting: Setting, skipped: dict[str, str]) -> list[str]:

@@ -1,0 +1,61 @@
+"""A detector's boxes with error bars
+
+A small Conditional DETR that finds a rover and a lander on a planet gets an error bar for each edge of its
+boxes, and a number that tells known things from things it has never seen.
+"""
+
+# %%
+# The detector and the rendered pictures are part of the package, so this runs anywhere. Two dozen pictures to
+# fit on are for a page that is made in seconds: take all that your detector was trained on.
+from matplotlib import pyplot
+
+import trustgp
+from trustgp_experiments.datasets.scenes import CLASSES, scenes
+from trustgp_experiments.training.detector_network import pixels, trained
+
+
+def pictures(n, style="carry", first=0):
+    drawn = scenes(n, style, first=first)
+    things = [trustgp.Things(boxes, labels) for boxes, labels in zip(drawn.boxes, drawn.labels, strict=True)]
+    return pixels(drawn.images), things  # boxes: left, top, right, bottom in pixels
+
+
+detector = trained("scenes")
+model = trustgp.fit(
+    detector,
+    pictures(24),
+    validation=pictures(24, first=24),
+    likelihood=trustgp.Detection(),
+    num_experts=2,
+    progress=False,
+)
+model.threshold(false_alarm=0.1)
+
+# %%
+# **Known things, seen as in training**: each edge has a standard deviation in pixels.
+known, _ = pictures(3, first=60)
+for found in model.predict(known):
+    for box, std, label in zip(found.boxes, found.std, found.labels, strict=True):
+        print(
+            f"{CLASSES[label]:7}",
+            [round(edge) for edge in box.tolist()],
+            "±",
+            [round(s, 1) for s in std.tolist()],
+        )
+
+# %%
+# **In flight** (from high up, low sun, haze) **and novel things.** Bands are the 95 % intervals of the edges;
+# colours go from blue, familiar, to red, novel.
+styles = {"as in training": ("carry", 60), "in flight": ("flight", 2), "novel things": ("novel", 2)}
+figure, axes = pyplot.subplots(3, 3, figsize=(9, 9.6), layout="constrained")
+for row, (title, (style, first)) in zip(axes, styles.items(), strict=True):
+    images = scenes(3, style, first=first).images
+    for axis, image, found in zip(row, images, model.predict(pixels(images)), strict=True):
+        trustgp.plots.detections(image, found, names=CLASSES, axes=axis, title=title)
+        print(f"{title}: {len(found.labels)} found, largest novelty {found.summary['novelty']:.2f}")
+
+# %%
+# **When not to use it.** Only what is detected has an error bar: a thing that the detector does not see at
+# all cannot be called novel. In flight the edges are still too sure
+# ([measured](../detection.md#what-was-measured)). It works for detectors of the DETR family, not for those
+# with anchors (YOLO, SSD).

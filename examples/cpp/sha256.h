@@ -1,0 +1,68 @@
+// SHA-256 (FIPS 180-4), and the check of the checksum that ends a package of trustgp.compile.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+// The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+inline constexpr std::array<uint32_t, 64> kRoots = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+inline void sha256_block(std::array<uint32_t, 8>& state, const unsigned char* block) {
+  std::array<uint32_t, 64> w{};
+  for (int i = 0; i < 16; ++i)
+    w[i] = uint32_t{block[4 * i]} << 24 | uint32_t{block[4 * i + 1]} << 16 | uint32_t{block[4 * i + 2]} << 8 | block[4 * i + 3];
+  for (int i = 16; i < 64; ++i) {
+    const uint32_t near = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+    const uint32_t far = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+    w[i] = w[i - 16] + near + w[i - 7] + far;
+  }
+  auto [a, b, c, d, e, f, g, h] = state;
+  for (int i = 0; i < 64; ++i) {
+    const uint32_t one = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) + kRoots[i] + w[i];
+    const uint32_t two = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + one, d = c, c = b, b = a, a = one + two;
+  }
+  const std::array<uint32_t, 8> add = {a, b, c, d, e, f, g, h};
+  for (int i = 0; i < 8; ++i) state[i] += add[i];
+}
+
+// The digest of the first `length` bytes, in hexadecimal digits.
+inline std::string sha256(const std::string& bytes, size_t length) {
+  std::array<uint32_t, 8> state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::string end = bytes.substr(length - length % 64, length % 64) + '\x80';  // what is left, a one, zeros, the number of bits
+  end.resize(end.size() <= 56 ? 56 : 120, '\0');
+  for (int shift = 56; shift >= 0; shift -= 8) end += static_cast<char>(uint64_t{length} * 8 >> shift & 0xff);
+  for (size_t at = 0; at + 64 <= length; at += 64) sha256_block(state, reinterpret_cast<const unsigned char*>(bytes.data()) + at);
+  for (size_t at = 0; at < end.size(); at += 64) sha256_block(state, reinterpret_cast<const unsigned char*>(end.data()) + at);
+  std::string digits;
+  for (const uint32_t word : state)
+    for (int shift = 28; shift >= 0; shift -= 4) digits += "0123456789abcdef"[word >> shift & 0xf];
+  return digits;
+}
+
+// Throws unless the file ends in the SHA-256 of all bytes before it. That finds damage, not attackers.
+inline void require_whole(const std::string& path) {
+  static const std::string seal = "trustgp sha256 ";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error(path + ": cannot be opened");
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const size_t digits = 64;
+  if (bytes.size() < seal.size() + digits || bytes.compare(bytes.size() - digits - seal.size(), seal.size(), seal) != 0)
+    throw std::runtime_error(path + ": no package of trustgp's, or cut short");
+  if (bytes.compare(bytes.size() - digits, digits, sha256(bytes, bytes.size() - digits)) != 0)
+    throw std::runtime_error(path + ": damaged: its SHA-256 is not the one it was written with");
+}

@@ -1,0 +1,101 @@
+"""How a file is written whole or not at all: every writer here goes this way."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PART = ".part"  # ends the name of a file that is being written
+
+
+@contextmanager
+def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
+    """Where to write what shall stand at `path`: it goes there when the block ends without an error.
+
+    It is an empty temporary file in the same folder; afterwards fsync, rename, and fsync of the folder, so
+    that a reader, a crash or a power failure finds the old file or the new one. A file that is replaced keeps
+    its mode; a new one has that of the user's mask. Through a link its target is written, and the link stays.
+
+    Args:
+        path: Of the file.
+        named: Whether it is to be made under its own name, in a temporary folder that has nothing in it yet:
+            for what is called after its file, and for what is a folder itself.
+
+    Raises:
+        OSError: It could not be written; what stood there before is intact.
+    """
+    path = Path(path)
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    mode = _mode(path, target)
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}{PART}"
+    made = temporary / path.name if named else temporary
+    try:
+        if named:
+            temporary.mkdir(0o700)
+        else:  # not `tempfile`, whose files nobody but the owner may read
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+            os.close(os.open(temporary, flags, 0o666 if mode is None else 0o600))
+    except OSError as error:
+        raise explained(error, f"cannot write in the folder of {path}") from error
+    try:
+        yield made
+        for part in (made, *made.rglob("*")):  # of a folder all that is in it
+            if part.is_dir():
+                _sync_folder(part)
+            else:
+                _sync(part, mode)
+        os.replace(made, target)
+    except OSError as error:
+        raise explained(error, f"{path} was not written; what stood there before is intact") from error
+    finally:
+        if named:
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise explained(error, f"{path} is written, but a power failure may still undo it") from error
+
+
+def _mode(path: Path, target: Path) -> int | None:
+    """The mode of the file that is replaced; None: there is none yet. What is no file is refused."""
+    try:
+        found = os.lstat(target).st_mode
+    except OSError:  # not there; or its folder is not, as whoever writes will see
+        return None
+    if not stat.S_ISREG(found):
+        kind, what = (errno.EISDIR, "a folder") if stat.S_ISDIR(found) else (errno.EINVAL, "no ordinary file")
+        raise OSError(kind, f"{path} was not written: {target} is {what}; name a file")
+    return stat.S_IMODE(found)
+
+
+def _sync(file: Path, mode: int | None) -> None:
+    """Bring a file to the disk, with this mode."""
+    with open(file, "r+b") as opened:
+        if mode is not None:
+            os.chmod(file, mode)
+        os.fsync(opened.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk: a rename is durable only then. Windows has no call for it."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def explained(error: OSError, what: str) -> OSError:
+    """An error of the same kind (`PermissionError` and so on) that says what it means."""
+    reason = error.strerror or str(error)
+    return OSError(error.errno, f"{what}: {reason}") if error.errno else OSError(f"{what}: {reason}")

@@ -1,0 +1,71 @@
+"""Data frames and series, of pandas, polars or whoever else: known by what they offer, none is imported.
+
+Rows count in the order in which they stand; an index, or the names of the columns, mean nothing here.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it is a frame or a series: it has columns, or is one, and gives its values as an array."""
+    return hasattr(value, "to_numpy") and not isinstance(value, type)
+
+
+def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
+    """The values of a frame [n, columns], or of a series [n]; what is missing is NaN.
+
+    For a network its numbers become floats as its parameters are. Whole numbers stay what they are where it
+    has an embedding, which looks them up; and without a network all of them do.
+    """
+    if getattr(frame, "columns", None) is None:
+        values = _values(frame, f"series {getattr(frame, 'name', None)!r}")
+    else:
+        values = _table(frame)
+    found = torch.from_numpy(np.array(values, order="C"))  # a copy, which may be written to
+    if network is None:
+        return found
+    embeds = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in network.modules())
+    if embeds and not found.is_floating_point():
+        return found.long()
+    floats = (value.dtype for value in network.parameters() if value.is_floating_point())
+    return found.to(next(floats, torch.get_default_dtype()))
+
+
+def _table(frame: Any) -> np.ndarray:
+    names, columns = list(frame.columns), []
+    if not names:
+        raise ValueError(f"the {type(frame).__name__} has no columns.")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"column {name!r} stands in the {type(frame).__name__} twice; rename one.")
+        values = _values(frame[name], f"column {name!r}")
+        if values.ndim != 1:
+            raise ValueError(f"column {name!r} holds lists; pass them as an array of their own.")
+        columns.append(values)
+    return np.stack(columns, axis=1)
+
+
+def _values(column: Any, what: str) -> np.ndarray:
+    """Its numbers; a ValueError names a column that holds something else."""
+    values = column.to_numpy()
+    if values.dtype == object:  # numbers beside missing ones, or no numbers at all
+        missing = np.asarray(column.is_null() if hasattr(column, "is_null") else column.isna(), dtype=bool)
+        known = values[~missing]
+        if all(isinstance(value, (Real, Decimal, np.bool_)) for value in known):
+            numbers = np.full(values.shape, np.nan)
+            numbers[~missing] = known.astype(np.float64)
+            return numbers
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{what} is not numeric: it holds {column.dtype}. Numbers are needed: leave it out, or encode it "
+            "(labels as class numbers: numpy.unique(labels, return_inverse=True)[1])."
+        )
+    return values

@@ -1,0 +1,135 @@
+"""Rows that belong together: some of them, one by one, on another device, as arrays, and as a short text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.tables import html_table, text_table
+
+SHOWN = 5  # rows that a text shows
+ALLOWED = (
+    "rows are chosen by an integer, a slice, a mask [n] of booleans or integers [k]; single outputs are "
+    "chosen in the tensors: p.mean[3, 1]."
+)
+
+
+class Batch:
+    """A frozen dataclass of tensors that have the rows, of which there are `len`, as their first dimension.
+
+    It holds rows also where it holds one: `p[3]` is the same as `p[3:4]`.
+    """
+
+    ARRAYS: ClassVar[tuple[str, ...]]  # what `numpy` gives, by name
+    FLOAT64: ClassVar[tuple[str, ...]] = ()  # what stays so
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Self:
+        """Some of the rows: an integer, a slice, a mask [n] of booleans, or integers [k] in any order."""
+        rows = row_index(index, len(self))
+        return self._changed(lambda _, value: _picked(value, rows))
+
+    def __iter__(self) -> Iterator[Self]:
+        """Row by row, each a batch of one."""
+        return (self[place] for place in range(len(self)))
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
+        """The same on another device, in another precision, or both; `to(dtype)` will do.
+
+        In half precision there is the mean alone, as of a network in half precision: variances underflow.
+        """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype={dtype}; predictions are real numbers: pass a floating dtype.")
+
+        def change(name: str, value: Tensor) -> Tensor:
+            if dtype is None or not value.is_floating_point() or name in self.FLOAT64:
+                return value.to(device)
+            return value.to(device, dtype if name == "mean" else torch.promote_types(dtype, torch.float32))
+
+        return self._changed(change)
+
+    def cpu(self) -> Self:
+        """The same on the CPU."""
+        return self.to("cpu")
+
+    def numpy(self) -> dict[str, np.ndarray]:
+        """Arrays by name, copied; what is None is left out."""
+        found = {name: value for name in self.ARRAYS if (value := getattr(self, name)) is not None}
+        return {name: _array(value) for name, value in found.items()}
+
+    def __repr__(self) -> str:
+        header, *lines = self[:SHOWN].cpu()._lines()
+        return text_table(self._title, [header, *lines], self._more)
+
+    def _repr_html_(self) -> str:
+        header, *lines = self[:SHOWN].cpu()._lines()
+        return html_table(self._title, header, lines, self._more)
+
+    @property
+    def _more(self) -> str:
+        return f"... {len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
+
+    @property
+    def _title(self) -> str:
+        """What it is and how much of it, in a line."""
+        raise NotImplementedError
+
+    def _lines(self) -> list[list[str]]:
+        """A header, and every row, as texts; asked of few rows."""
+        raise NotImplementedError
+
+    def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Self:
+        """The same with `change(name, tensor)` in place of every tensor, also of those made later."""
+        return replace(self, **{f.name: self._one(f.name, change) for f in fields(self)})  # pyright: ignore
+
+    def _one(self, name: str, change: Callable[[str, Tensor], Tensor]) -> Any:
+        """One field, changed."""
+        value = getattr(self, name)
+        return change(name, value) if isinstance(value, Tensor) else value
+
+
+def row_index(index: Any, n: int) -> slice | Tensor:
+    """Which of n rows are meant: a slice, or their places [k], int64."""
+    if isinstance(index, slice):
+        places = range(n)[index]
+        return index if places.step > 0 else torch.tensor(places, dtype=torch.int64)
+    if isinstance(index, (tuple, str)):
+        raise TypeError(f"index {index!r}; {ALLOWED}")
+    found = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    if found.dtype == torch.bool:
+        if found.shape != (n,):
+            raise IndexError(
+                f"a mask of shape {tuple(found.shape)} for {n} rows; it needs one entry for each."
+            )
+        return found.nonzero().flatten()
+    if not found.numel():
+        return torch.zeros(0, dtype=torch.int64)
+    if found.is_floating_point() or found.is_complex() or found.ndim > 1:
+        raise TypeError(f"an index of shape {tuple(found.shape)} and {found.dtype}; {ALLOWED}")
+    found = found.reshape(-1).long()
+    least, most = int(found.min()), int(found.max())
+    if least < -n or most >= n:
+        raise IndexError(f"row {most if most >= n else least} of {n}; rows are counted from 0.")
+    return found
+
+
+def _picked(value: Tensor, rows: slice | Tensor) -> Tensor:
+    """Some rows of a tensor; one number that serves all columns stays a view."""
+    rows = rows.to(value.device) if isinstance(rows, Tensor) else rows
+    if value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0:
+        return value[:, :1][rows].expand(-1, value.shape[1])
+    return value[rows]
+
+
+def _array(value: Tensor) -> np.ndarray:
+    value = value.float() if value.dtype == torch.bfloat16 else value  # which NumPy does not know
+    return value.detach().cpu().numpy().copy()

@@ -1,0 +1,121 @@
+"""How fast do velocities change? A joint state does not tell: accelerations are slopes of local parabolas."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from .joint_state import SECOND, JointState
+
+DEGREE = 2  # of the polynomials: a slope that changes evenly is found exactly
+FEWEST = DEGREE + 2  # samples for one of them, one more than it has coefficients
+LOT = 4096  # windows at once
+
+
+class Differentiator:
+    """Accelerations as they can be known on-line: from the last `window` messages, this one included.
+
+    Call it with one message after another; it gives the acceleration [joints], NaN where it is not known: of
+    an invalid message, of one that is not later than the one before, and for `FEWEST` - 1 messages from the
+    beginning or from a gap. The slope at the end of a window is noisier than in its middle: on a
+    recording `accelerations` is better.
+
+    Args:
+        window: Messages; more of them damp the noise, and lag behind in a fast motion.
+        gap: Seconds without a message after which it begins anew.
+    """
+
+    def __init__(self, window: int = 11, *, gap: float = 0.1) -> None:
+        _check(window, gap)
+        self._gap = gap
+        self._times: deque[int] = deque(maxlen=window)
+        self._values: deque[np.ndarray] = deque(maxlen=window)
+
+    def __call__(self, state: JointState) -> np.ndarray:
+        """The acceleration [joints] at this message."""
+        unknown, time = np.full(len(state.names), np.nan), _time(state)
+        step = time - self._times[-1] if self._times else 1
+        if not _sound(state) or step == 0:
+            return unknown
+        if not 0 < step <= self._gap * SECOND:
+            self._times.clear()
+            self._values.clear()
+        self._times.append(time)
+        self._values.append(state.velocity)
+        times = np.array([one - time for one in self._times]) / SECOND
+        return _slopes(times[None], np.stack(self._values)[None])[0]
+
+
+def accelerations(states: Iterable[JointState], window: int = 11, *, gap: float = 0.1) -> np.ndarray:
+    """Accelerations of a recording, float64 [messages, joints]: each from the messages on both sides of it.
+
+    Stamps need not be even. NaN where it is not known: see `Differentiator`, which is for on-line use. At the
+    ends, and beside a gap, the window lies on one side.
+
+    Args:
+        states: All of the same joints, with velocities.
+        window: Messages in the window, this one in the middle.
+        gap: Seconds without a message that a window does not reach across.
+    """
+    _check(window, gap)
+    each = list(states)
+    found = np.full((len(each), len(each[0].names) if each else 0), np.nan)
+    run: list[int] = []
+    for place, state in enumerate(each):
+        if not _sound(state):
+            continue
+        step = _time(state) - _time(each[run[-1]]) if run else 1
+        if step == 0:
+            continue
+        if not 0 < step <= gap * SECOND:
+            found[run], run = _centred([each[k] for k in run], window), []
+        run.append(place)
+    found[run] = _centred([each[k] for k in run], window)
+    return found
+
+
+def _centred(states: list[JointState], window: int) -> np.ndarray:
+    """Slopes of messages without a gap, [n, joints]."""
+    if not states:
+        return np.zeros((0, 0))
+    start = _time(states[0])
+    times = np.array([_time(state) - start for state in states]) / SECOND
+    values, count = np.stack([state.velocity for state in states]), len(states)
+    window = min(window, count)
+    first = np.clip(np.arange(count) - window // 2, 0, count - window)
+    found = []
+    for lot in np.array_split(np.arange(count), -(-count // LOT)):
+        near = first[lot, None] + np.arange(window)
+        found.append(_slopes(times[near] - times[lot, None], values[near]))
+    return np.concatenate(found)
+
+
+def _slopes(times: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Slopes at time 0 of the parabolas nearest to values [m, w, joints] at times [m, w]: [m, joints]."""
+    if times.shape[1] < FEWEST:
+        return np.full((len(values), values.shape[2]), np.nan)
+    scale = np.abs(times).max(axis=1)  # so that the powers are alike
+    powers = (times / scale[:, None])[:, :, None] ** np.arange(DEGREE + 1)
+    return np.einsum("mw,mwj->mj", np.linalg.pinv(powers)[:, 1], values) / scale[:, None]
+
+
+def _time(state: JointState) -> int:
+    """When it was measured, or else recorded, in nanoseconds."""
+    return state.time if state.stamp is None else state.stamp
+
+
+def _sound(state: JointState) -> bool:
+    """Whether a message counts."""
+    if len(state.velocity) != len(state.names):
+        raise ValueError(
+            f"the joint state at {state.time} ns has {len(state.velocity)} velocities for {len(state.names)} "
+            'joints; accelerations need them: joint_states(..., needs=["velocity"]).'
+        )
+    return not state.reason and bool(np.isfinite(state.velocity).all())
+
+
+def _check(window: int, gap: float) -> None:
+    if window < FEWEST or not gap > 0:
+        raise ValueError(f"window={window}, gap={gap}; at least {FEWEST} messages, and more than 0 seconds.")

@@ -1,0 +1,300 @@
+"""scikit-learn estimators: a network and its error bar in pipelines, cross-validation and grid search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from .api import fit
+from .data.quantities import BudgetText
+from .likelihoods import Classification, Likelihood, Regression
+from .likelihoods.prediction import Prediction
+from .model import UncertaintyModel
+from .tangents import Tangents
+
+Network = nn.Module | Callable[[Tensor, Tensor], nn.Module]
+"""A trained network, or a function of inputs and targets that makes and trains one."""
+HELD_SHARE = 0.1  # of the rows: kept from a network that is trained in `fit`, unless told
+OWN = ("network", "train", "likelihood", "groups", "num_experts", "tangents", "budget", "seed")
+
+
+class _TrustEstimator(BaseEstimator):
+    """What both estimators share; see `TrustRegressor`."""
+
+    LIKELIHOOD: ClassVar[Likelihood]
+    FEWEST_HELD: ClassVar[int]  # rows below which none are kept unless told
+
+    model_: UncertaintyModel  # the fitted model
+    network_: nn.Module  # the network that was given or made
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        num_experts: int | None = None,
+        tangents: Tangents | None = None,
+        budget: BudgetText = None,
+        validation_fraction: float | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        fit_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.network = network
+        self.num_experts = num_experts
+        self.tangents = tangents
+        self.budget = budget
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.fit_options = fit_options
+
+    def prediction(self, X: Any) -> Prediction:
+        """All that `model_.predict` says of rows [n, d], on the CPU: intervals, novelty, distributions."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
+
+    def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
+        """As the likelihood wants them."""
+        raise NotImplementedError
+
+    def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> UncertaintyModel:
+        """The error bar of the network that is given, or of one that is trained here."""
+        options, seed = self._options(), self._seed()
+        if groups is not None:
+            check_consistent_length(X, groups)
+            groups = np.asarray(groups)
+        validation: Any = options.pop("validation", None)
+        trained = self.network if isinstance(self.network, nn.Module) else None
+        held = np.zeros(len(X), dtype=bool)
+        if trained is None and validation is None:
+            held = self._held(y, groups, seed)
+        elif self.validation_fraction is not None:
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction} is for a network that is trained in `fit`, "
+                'without fit_options={"validation": (X, y)}; rows that a network was trained on do not serve.'
+            )
+        self.network_ = self._made(X[~held], y[~held], seed) if trained is None else trained
+        dtype = _dtype(self.network_)
+
+        def rows(X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+            return torch.tensor(X, dtype=dtype), self._targets(y, dtype)
+
+        if validation is not None:
+            inputs: Any = validate_data(self, validation[0], reset=False, dtype=np.float64)
+            check_consistent_length(*validation)
+            options["validation"] = rows(inputs, np.asarray(validation[1]))
+        elif held.any():
+            options["validation"] = rows(X[held], y[held])
+        chosen = {name: getattr(self, name) for name in ("num_experts", "tangents", "budget")}
+        groups = None if groups is None else groups[~held]
+        train = rows(X[~held], y[~held])
+        known = {"likelihood": self.LIKELIHOOD, "groups": groups, "seed": seed}
+        return fit(self.network_, train, **known, **chosen, **{"progress": False, **options})
+
+    def _options(self) -> dict[str, Any]:
+        """Those for `trustgp.fit`; a ValueError where one is none, or has a place of its own."""
+        given = dict(self.fit_options or {})
+        allowed = [name for name in signature(fit).parameters if name not in OWN]
+        wrong = sorted(set(given) - set(allowed))
+        if wrong:
+            raise ValueError(
+                f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}. Other options are "
+                f"parameters of {type(self).__name__} itself, and groups those of its fit."
+            )
+        return given
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _made(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
+        """A network by the user's function, with torch's own random numbers seeded and then as before."""
+        if not callable(self.network):
+            raise TypeError(
+                f"network is a {type(self.network).__name__}; pass a trained torch.nn.Module, or a function "
+                "of (X, y) that makes and trains one."
+            )
+        dtype = torch.get_default_dtype()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            made = self.network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"network(X, y) returned a {type(made).__name__}; a torch.nn.Module is needed.")
+        return made
+
+    def _held(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        """Which rows are kept from the network, bool [n]: whole groups, where there are any."""
+        share = self.validation_fraction
+        if share is not None and not 0 <= share < 1:
+            raise ValueError(f"validation_fraction={share}; it lies between 0 (none) and 1.")
+        if share is None and HELD_SHARE * len(y) < self.FEWEST_HELD:
+            return np.zeros(len(y), dtype=bool)
+        units = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
+        count = int(units.max()) + 1
+        order = np.random.default_rng(seed).permutation(count)
+        wanted = int((HELD_SHARE if share is None else share) * count)
+        return self._without_last(np.isin(units, order[:wanted]), units, y)
+
+    def _without_last(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The same, less rows that the network cannot do without."""
+        return held
+
+
+class TrustRegressor(RegressorMixin, _TrustEstimator):
+    """A regressor with an error bar: `predict(X, return_std=True)`.
+
+    After `fit`, `model_` is the `trustgp.UncertaintyModel` and `network_` the network in it, with which a
+    saved `model_` can be loaded. Rows are real numbers [n, d]; `sample_weight` is not supported.
+
+    Args:
+        network: A function `network(X, y)` that makes a network, trains it on tensors X [n, d] and y [n] or
+            [n, C], and returns it in eval mode. Or a trained `torch.nn.Module`, which is not changed: the
+            rows of `fit` are then those it was trained on, as in `trustgp.fit`, and cross-validation scores
+            it on rows that it has seen.
+        num_experts: As of `trustgp.fit`.
+        tangents: The same.
+        budget: The same.
+        validation_fraction: Of the rows of `fit`, kept from the function and used to calibrate; whole groups
+            where there are groups. None: a tenth where that is 20 rows or more, else none. Not for a network
+            that is already trained.
+        random_state: The seed of the error bar, and of torch's random numbers within the function; None:
+            another each time.
+        fit_options: Others of `trustgp.fit` by name, such as {"witness": None}; "validation" is (X, y).
+    """
+
+    LIKELIHOOD: ClassVar[Likelihood] = Regression()
+    FEWEST_HELD: ClassVar[int] = 20
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+        """Train the network, where it is a function, and fit its error bar.
+
+        Args:
+            X: Inputs [n, d]; of a network that is already trained, those it was trained on.
+            y: Targets [n] or [n, C].
+            groups: Trajectory of each row [n]: kept, and left out, together.
+        """
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
+        )
+        self.model_ = self._fit(X, y, groups)
+        self._flat = y.ndim == 1
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The network's own outputs, in the shape of y; with `return_std` also their standard deviations."""
+        found = self.prediction(X)
+        mean, std = (self._like_targets(value) for value in (found.mean, found.std))
+        return (mean, std) if return_std else mean
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(np.asarray(y, dtype=np.float64), dtype=dtype)
+
+    def _like_targets(self, values: Tensor) -> np.ndarray:
+        return values.reshape((len(values), *(() if self._flat else (-1,)))).numpy()
+
+
+class TrustClassifier(ClassifierMixin, _TrustEstimator):
+    """A classifier whose probabilities know what the network does not: `predict_proba`.
+
+    Labels may be of any kind. The network returns a logit for each class, in the order of `labels_`, or one
+    logit for two classes. After `fit`, `classes_` are the labels, sorted, in the order of the columns of
+    `predict_proba`; `model_` and `network_` are as of `TrustRegressor`.
+
+    Args:
+        network: As of `TrustRegressor`; its y are class numbers 0, 1, ..., int64 [n].
+        classes: The labels in the order of the network's logits. None: those in y, sorted; say them where y
+            may lack some, as in the folds of a cross-validation.
+        validation_fraction: As of `TrustRegressor`; None: a tenth where that is 5 rows or more. Every class
+            stays among the rows that the network is trained on.
+        others: As of `TrustRegressor`.
+    """
+
+    LIKELIHOOD: ClassVar[Likelihood] = Classification()
+    FEWEST_HELD: ClassVar[int] = 5
+
+    classes_: np.ndarray  # the labels, sorted
+    labels_: np.ndarray  # the labels in the order of the logits
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        num_experts: int | None = None,
+        tangents: Tangents | None = None,
+        budget: BudgetText = None,
+        classes: Sequence[Any] | None = None,
+        validation_fraction: float | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        fit_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            network,
+            num_experts=num_experts,
+            tangents=tangents,
+            budget=budget,
+            validation_fraction=validation_fraction,
+            random_state=random_state,
+            fit_options=fit_options,
+        )
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+        """As of `TrustRegressor`, with labels y [n]."""
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.labels_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
+        self.classes_ = np.unique(self.labels_)
+        if len(self.classes_) < 2 or len(self.classes_) < len(self.labels_):
+            raise ValueError(f"the classes are {self.labels_.tolist()}; two different classes at least.")
+        model = self._fit(X, y, groups)
+        logits = model.shape.outputs
+        if max(2, logits) != len(self.classes_):
+            raise ValueError(
+                f"the network has {logits} logits, and there are {len(self.classes_)} classes; pass "
+                "classes=, the labels in the order of the logits."
+            )
+        self.model_ = model
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The labels of the network's largest logits, which no error bar changes, shape [n]."""
+        found = self.prediction(X)
+        return self.labels_[found.classes.numpy()]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probabilities of `classes_`, cooled where the network knows little, shape [n, C]."""
+        found = self.prediction(X)
+        return found.probabilities.numpy()[:, np.argsort(self.labels_)]
+
+    def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
+        places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[places] != y
+        if unknown.any():
+            raise ValueError(f"y holds {y[unknown][0]!r}; the classes are {self.labels_.tolist()}.")
+        return torch.from_numpy(np.argsort(self.labels_)[places])
+
+    def _without_last(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The same, less those with the last row of a class."""
+        lost = np.setdiff1d(y[held], y[~held])
+        return held & ~np.isin(units, units[np.isin(y, lost)])
+
+
+def _dtype(network: nn.Module) -> torch.dtype:
+    """In which precision it works."""
+    floating = (value.dtype for value in network.parameters() if value.is_floating_point())
+    return next(floating, torch.get_default_dtype())

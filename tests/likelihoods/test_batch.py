@@ -1,0 +1,304 @@
+"""A prediction is a batch of rows: some of them, elsewhere, as arrays, as a distribution, as a short text."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Distribution, Independent, Normal
+
+from trustgp.data.tables import html_table
+from trustgp.likelihoods.base import FamiliarScores
+from trustgp.likelihoods.detections import Detections
+from trustgp.likelihoods.prediction import ClassPrediction, Prediction
+
+N, C = 7, 2
+FAMILIAR = FamiliarScores(torch.linspace(0, 1, 11, dtype=torch.float64), 0.45)
+
+
+def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.float32) -> Prediction:
+    """Heavy tails, rows that are far off, and variants that are made later."""
+    base = torch.arange(1.0, 1.0 + n * (outputs or 1), dtype=dtype)
+    base = base if outputs is None else base.reshape(n, outputs)
+    plain = Prediction(
+        mean=base,
+        epistemic=0.5 * base,
+        aleatoric=0.25 * base,
+        excess=0.125 * base,
+        novelty=torch.linspace(0, 1, n, dtype=dtype),
+        expert=torch.arange(n),
+        valid=torch.arange(n) != 2,
+        rare=torch.tensor(0.1, dtype=dtype),
+        df=4.0 + 2.0 * torch.arange(outputs or 1, dtype=dtype),
+        share=0.05,
+        _score=torch.linspace(0, 1, n, dtype=torch.float64),
+        _threshold=0.45,
+        _familiar=FAMILIAR,
+    )
+    return replace(
+        plain, _corrected=lambda: replace(plain, mean=base + 100), _plain=replace(plain, share=0.0)
+    )
+
+
+def classes(n: int = N, logits: int | None = 3) -> ClassPrediction:
+    drawn = torch.randn(n, logits or 1, generator=torch.Generator().manual_seed(0))
+    spread = (0.5 + torch.rand(n, 1, generator=torch.Generator().manual_seed(1))).expand(drawn.shape)
+    shape = (n,) if logits is None else (n, logits)
+    return ClassPrediction(
+        mean=drawn.reshape(shape),
+        epistemic=spread.reshape(shape) if logits is None else spread,
+        aleatoric=torch.zeros(()).expand(shape),
+        excess=torch.zeros(()).expand(shape),
+        novelty=torch.linspace(0, 1, n),
+        expert=torch.arange(n),
+        valid=torch.ones(n, dtype=torch.bool),
+        temperature=torch.linspace(1, 3, n, dtype=torch.float64),
+        _score=torch.linspace(0, 9, n, dtype=torch.float64),
+        _threshold=4.0,
+        _familiar=FAMILIAR,
+    )
+
+
+def boxes(n: int = N) -> Detections:
+    edges = torch.arange(4.0 * n).reshape(n, 4)
+    told = torch.full((n, 3), 1 / 3)
+    novelty = torch.linspace(0, 1, n)
+    return Detections(edges, 1 + edges / 10, torch.arange(n), told[:, 0], told, novelty, True, 0.5)
+
+
+MAKERS = [numbers, lambda: numbers(outputs=None), classes, lambda: classes(logits=None), boxes]
+each_kind = pytest.mark.parametrize("make", MAKERS, ids=["numbers", "one", "classes", "one logit", "boxes"])
+MASK = torch.tensor([True, False, False, True, True, False, False])
+CHOICES = [
+    (slice(3, 7), [3, 4, 5, 6]),
+    (slice(None, None, -2), [6, 4, 2, 0]),
+    (slice(5, 2), []),
+    (3, [3]),
+    (-1, [6]),
+    (np.int64(2), [2]),
+    (torch.tensor(4), [4]),
+    (MASK, [0, 3, 4]),
+    (MASK.numpy(), [0, 3, 4]),
+    (MASK.tolist(), [0, 3, 4]),
+    (torch.tensor([5, -7, 5]), [5, 0, 5]),
+    (torch.tensor([1, 0, 1], dtype=torch.uint8), [1, 0, 1]),  # places: torch would take it for a mask
+    (np.array([6, 1]), [6, 1]),
+    ([2, 4], [2, 4]),
+    ([], []),
+]
+
+
+def answers(p) -> dict[str, torch.Tensor]:
+    """All that can be asked of each row."""
+    if isinstance(p, Detections):
+        return {n: getattr(p, n) for n in (*p.ARRAYS, "is_novel", "entropy")}
+    found = {
+        name: value
+        for name in (*p.ARRAYS, "score", "is_novel", "novelty_rank")
+        if (value := getattr(p, name)) is not None
+    }
+    found |= {name: found[name].expand_as(p.mean) for name in ("rare", "df") if name in found}
+    if isinstance(p, ClassPrediction):
+        return {**found, "log_prob": p.log_prob(torch.zeros(len(p)))}
+    inner = {"corrected": p.corrected.mean, "of corrected": p.corrected.std, "plain": p.plain.std}
+    return {**found, **inner, "log_prob": p.log_prob(p.mean + 1), "upper": p.interval(0.9)[1]}
+
+
+@each_kind
+@pytest.mark.parametrize(("index", "places"), CHOICES, ids=lambda value: str(value)[:30])
+def test_chosen_rows_answer_as_they_did_among_the_others(make, index, places):
+    whole, some = make(), make()[index]
+    assert type(some) is type(whole)
+    assert len(some) == len(places)
+    told = answers(some)
+    for name, value in answers(whole).items():
+        torch.testing.assert_close(told[name], value[places], rtol=1e-9, atol=0, msg=name)
+
+
+@each_kind
+def test_rows_can_be_gone_through_and_joined_again(make):
+    whole = make()
+    rows = list(whole)
+    assert [len(row) for row in rows] == [1] * N
+    if isinstance(whole, Prediction):
+        joined = Prediction.cat(rows)
+        for name, value in answers(whole).items():
+            torch.testing.assert_close(answers(joined)[name], value, rtol=1e-9, atol=0, msg=name)
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("index", "error", "said"),
+    [
+        (N, IndexError, "row 7 of 7"),
+        (-N - 1, IndexError, "row -8 of 7"),
+        (torch.tensor([0, 9]), IndexError, "row 9 of 7"),
+        (torch.ones(3, dtype=torch.bool), IndexError, "one entry for each"),
+        (True, IndexError, "one entry for each"),
+        ((1, 0), TypeError, r"p\.mean\[3, 1\]"),
+        ("mean", TypeError, "a slice"),
+        (1.0, TypeError, "an integer"),
+        (torch.zeros(2, 2, dtype=torch.int64), TypeError, r"integers \[k\]"),
+    ],
+    ids=str,
+)
+def test_what_is_no_choice_of_rows_is_refused(make, index, error, said):
+    with pytest.raises(error, match=said):
+        make()[index]
+
+
+def test_one_number_that_serves_all_logits_stays_a_view():
+    p = classes(logits=50)
+    for index in (slice(1, 4), MASK):
+        assert p[index].epistemic.stride(1) == p[index].aleatoric.stride(1) == 0
+
+
+@pytest.mark.parametrize("make", [numbers, classes, boxes])
+def test_another_precision_is_that_of_the_numbers_alone(make):
+    p = make().to(torch.float64)
+    kinds = {f.name: getattr(p, f.name) for f in fields(p) if isinstance(getattr(p, f.name), torch.Tensor)}
+    floats = {name for name, value in kinds.items() if value.is_floating_point()}
+    assert {kinds[name].dtype for name in floats} == {torch.float64}
+    assert kinds.get("valid", MASK).dtype == torch.bool
+    for name, value in answers(make()).items():
+        torch.testing.assert_close(answers(p)[name], value, check_dtype=False, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_in_half_precision_there_is_the_mean_alone():
+    p = numbers(dtype=torch.float64).to(dtype=torch.bfloat16)
+    assert p.mean.dtype == p.corrected.mean.dtype == torch.bfloat16
+    assert p.epistemic.dtype == p.novelty.dtype == p.std.dtype == torch.float32
+    assert p.score.dtype == torch.float64
+    assert p.numpy()["mean"].dtype == np.float32
+    assert classes().to(torch.float32).temperature.dtype == torch.float64
+    with pytest.raises(TypeError, match="floating dtype"):
+        numbers().to(torch.int64)
+
+
+@each_kind
+def test_another_device_has_all_of_it(make):
+    p = make().to("meta")
+    tensors = [value for f in fields(p) if isinstance(value := getattr(p, f.name), torch.Tensor)]
+    assert {value.device.type for value in tensors} == {"meta"}
+    assert make().cpu()[0] is not None
+    if isinstance(p, Prediction) and not isinstance(p, ClassPrediction):
+        assert p.corrected.mean.device.type == p.plain.epistemic.device.type == "meta"
+
+
+@each_kind
+def test_arrays_are_copies_with_what_users_ask_for(make):
+    p, found = make(), make().numpy()
+    assert set(found) == {name for name in p.ARRAYS if getattr(p, name) is not None}
+    assert all(isinstance(value, np.ndarray) for value in found.values())
+    arrays = p.numpy()
+    for name, value in arrays.items():
+        np.testing.assert_array_equal(value, np.asarray(getattr(p, name)))
+        value.fill(0)
+    for name, value in p.numpy().items():
+        np.testing.assert_array_equal(value, found[name])
+
+
+def test_a_part_travels_with_its_variants():
+    p = pickle.loads(pickle.dumps(numbers()[2:5]))
+    torch.testing.assert_close(p.corrected.mean, numbers().corrected.mean[2:5])
+
+
+# distributions
+
+
+def test_the_distribution_of_numbers_is_one_of_torch_and_says_the_same():
+    p = numbers(dtype=torch.float64)
+    d, y = p.distribution, p.mean + 1
+    assert isinstance(d, Distribution)
+    assert d.batch_shape == p.mean.shape
+    assert torch.equal(d.log_prob(y), p.log_prob(y))
+    torch.testing.assert_close(d.variance, p.variance, rtol=1e-12, atol=0)
+    torch.testing.assert_close(d.stddev, p.std, rtol=1e-12, atol=0)
+    assert torch.equal(d.mean, p.mean)
+    torch.testing.assert_close(d.icdf(torch.tensor(0.9)), p.quantile(0.9))
+    torch.testing.assert_close(d.cdf(d.icdf(torch.tensor(0.3))), torch.full((N, C), 0.3, dtype=torch.float64))
+    assert d.sample((3, 2)).shape == (3, 2, N, C)
+    assert d.sample().shape == (N, C)
+    assert torch.equal(Independent(d, 1).log_prob(y), p.log_prob(y).sum(1))
+    assert torch.equal(d.expand((4, N, C)).log_prob(y), p.log_prob(y).expand(4, N, C))
+    assert len(repr(d)) < 500
+
+
+def test_its_density_integrates_to_one_and_its_draws_have_its_variance():
+    p = numbers(n=1, dtype=torch.float64)
+    grid = torch.linspace(-400, 400, 400_001, dtype=torch.float64)[:, None]
+    density = p.distribution.log_prob(grid + p.mean).exp()
+    torch.testing.assert_close(density.sum(0) * 0.002, torch.ones(C, dtype=torch.float64), rtol=1e-5, atol=0)
+    spread = (density * grid.square()).sum(0) * 0.002
+    torch.testing.assert_close(spread, p.variance[0], rtol=2e-2, atol=0)  # tails with df 4 go on
+
+
+@pytest.mark.parametrize("logits", [None, 1, 3])
+def test_the_distribution_of_classes_is_categorical(logits):
+    p = classes(logits=logits)
+    d, labels = p.distribution, p.classes
+    assert isinstance(d, Categorical)
+    torch.testing.assert_close(d.probs, p.probabilities.double(), rtol=1e-5, atol=1e-7)
+    expected = p.probabilities.double()[torch.arange(N), labels].log()
+    torch.testing.assert_close(p.log_prob(labels), expected, rtol=1e-5, atol=1e-6)
+    draws = p.sample(4000, torch.Generator().manual_seed(0))
+    assert draws.shape == (4000, N)
+    share = (draws == 1).double().mean(0)
+    assert float((share - d.probs[:, 1]).abs().max()) < 5 * 0.5 / 4000**0.5
+    for refused in (p.interval, lambda: p.quantile(0.5), lambda: p.crps(labels)):
+        with pytest.raises(TypeError, match="conformal"):
+            refused()
+
+
+def test_the_distribution_of_edges_is_normal():
+    p = boxes()
+    assert isinstance(p.distribution, Normal)
+    upper = p.distribution.icdf(torch.tensor(0.975))
+    torch.testing.assert_close(upper, p.interval(0.95)[1], rtol=1e-5, atol=1e-5)
+
+
+# texts
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        (numbers(10_000), "Prediction of 10,000 rows, 2 outputs, 100 % of them valid"),
+        (numbers(4, 900), "Prediction of 4 rows, 900 outputs, 75 % of them valid"),
+        (numbers(1, None), "Prediction of 1 row, 1 output, all valid"),
+        (classes(2000, 1000), "ClassPrediction of 2,000 rows, 1,000 classes, all valid"),
+        (classes(9, None), "ClassPrediction of 9 rows, 2 classes, all valid"),
+        (boxes(300), "300 detections in a picture"),
+        (numbers()[:0], "Prediction of 0 rows"),
+        (classes()[:0], "ClassPrediction of 0 rows"),
+        (boxes()[:0], "0 detections"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_text_is_short_and_says_how_much_there_is(p, said):
+    text, page = repr(p), p._repr_html_()
+    assert text.startswith(said)
+    assert said in page
+    assert len(text.splitlines()) <= 8
+    assert len(text) < 700
+    assert page.count("<tr>") <= 6
+    assert ("more" in text) is (len(p) > 5)
+
+
+def test_a_text_shows_the_first_means_with_their_errors():
+    p = numbers(dtype=torch.float64)
+    first = repr(p).splitlines()[2]
+    assert f"{float(p.mean[0, 0]):.4g} \u00b1 {float(p.std[0, 0]):.2g}" in first
+    cells = re.findall("<td>(.*?)</td>", p._repr_html_())
+    assert cells[2] == f"{float(p.mean[0, 1]):.4g} \u00b1 {float(p.std[0, 1]):.2g}"
+
+
+def test_markup_in_a_table_is_shown_and_not_obeyed():
+    evil = "<img src=x onerror=alert(1)>&'\""
+    page = html_table(evil, [evil], [[evil]], evil)
+    assert "<img" not in page
+    assert page.count("&lt;img src=x onerror=alert(1)&gt;&amp;&#x27;&quot;") == 4

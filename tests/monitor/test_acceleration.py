@@ -1,0 +1,124 @@
+"""Accelerations from the velocities of a log: against signals whose slope is known."""
+
+import numpy as np
+import pytest
+from many import each
+
+from trustgp import logs
+from trustgp.monitor.logs.acceleration import FEWEST
+
+RATE, START = 100, 10**18
+
+
+def uneven(count, draw):
+    """Times in nanoseconds, up to a third of a step off."""
+    return START + ((np.arange(count) + draw.uniform(-1, 1, count) / 3) / RATE * 1e9).astype(int)
+
+
+def states_of(times, velocity, **more):
+    for time, row in zip(times.tolist(), velocity, strict=True):
+        yield logs.JointState(time, ("a", "b")[: len(row)], row, row, row, **more)
+
+
+def signal(times):
+    """Two joints: a slope that is a cosine, and one that changes evenly."""
+    t = (times - START) / 1e9
+    velocity = np.stack([np.sin(3 * t), 2 * t**2 - t], axis=1)
+    return velocity, np.stack([3 * np.cos(3 * t), 4 * t - 1], axis=1)
+
+
+def online(states, **options):
+    known = logs.Differentiator(**options)
+    return np.stack([known(state) for state in states])
+
+
+def test_a_parabola_on_uneven_stamps_is_differentiated_exactly():
+    times = uneven(60, np.random.default_rng(0))
+    velocity, slope = signal(times)
+    states = list(states_of(times, velocity))
+    np.testing.assert_allclose(logs.accelerations(states)[:, 1], slope[:, 1], rtol=0, atol=1e-9)
+    found = online(states)
+    assert np.isnan(found[: FEWEST - 1]).all()
+    np.testing.assert_allclose(found[FEWEST - 1 :, 1], slope[FEWEST - 1 :, 1], rtol=0, atol=1e-9)
+
+
+def test_a_sine_is_followed_and_the_centred_window_is_the_better_one():
+    draw = np.random.default_rng(1)
+    times = uneven(300, draw)
+    velocity, slope = signal(times)
+    noise = draw.normal(0, 1e-3, velocity.shape)
+    states = list(states_of(times, velocity + noise))
+    centred = np.abs(logs.accelerations(states) - slope)[10:-10]
+    causal = np.abs(online(states) - slope)[10:-10]
+    neighbours = np.abs(np.gradient(velocity + noise, times / 1e9, axis=0) - slope)[10:-10]
+    assert centred.mean() < 0.05
+    assert centred.mean() < causal.mean()
+    assert centred.mean() < neighbours.mean() / 2
+
+
+def test_no_window_reaches_across_a_gap():
+    times = uneven(40, np.random.default_rng(2))
+    times[20:] += 10**9
+    velocity = np.where(np.arange(40)[:, None] < 20, 0.0, 5.0)  # a jump nobody saw
+    states = list(states_of(times, velocity))
+    np.testing.assert_allclose(logs.accelerations(states), 0.0, atol=1e-9)
+    found = online(states)
+    np.testing.assert_allclose(found[~np.isnan(found)], 0.0, atol=1e-9)
+    assert np.flatnonzero(np.isnan(found[:, 0])).tolist() == [0, 1, 2, 20, 21, 22]
+    wide = logs.accelerations(states, gap=2.0)
+    assert np.abs(wide).max() > 1.0  # the gap is what keeps them apart
+
+
+def bad_states(times, velocity, place, how):
+    states = list(states_of(times, velocity))
+    if how == "unread":
+        states[place] = states[place].unread(states[place].time, "damaged")
+    else:
+        stamp = {"again": int(times[place - 1]), "future": START + 10**18, "past": 5}.get(how)
+        row = velocity[place] * (np.nan if how == "nan" else 1.0)
+        states[place] = logs.JointState(int(times[place]), ("a", "b"), row, row, row, stamp=stamp)
+    return states
+
+
+@each("how", ["unread", "nan", "again", "future", "past"])
+def test_a_bad_message_or_stamp_is_nan_and_harms_no_other(how):
+    times = uneven(60, np.random.default_rng(3))
+    velocity, slope = signal(times)
+    states = bad_states(times, velocity, 30, how)
+    for found in (logs.accelerations(states), online(states)):
+        known = ~np.isnan(found[:, 0])
+        assert not known[30]
+        np.testing.assert_allclose(found[known, 1], slope[known, 1], rtol=0, atol=1e-6)
+        assert known[4:30].all()
+        assert known[31 + FEWEST :].all()
+
+
+def test_stamps_of_the_header_are_preferred_to_the_time_of_recording():
+    times = uneven(30, np.random.default_rng(4))
+    velocity, slope = signal(times)
+    late = times + np.random.default_rng(5).integers(0, 3 * 10**6, 30)
+    rows = zip(late.tolist(), times.tolist(), velocity, strict=True)
+    states = [logs.JointState(time, ("a", "b"), row, row, row, stamp=stamp) for time, stamp, row in rows]
+    np.testing.assert_allclose(logs.accelerations(states)[:, 1], slope[:, 1], rtol=0, atol=1e-9)
+
+
+def test_few_messages_have_no_acceleration_and_wrong_arguments_are_named():
+    times = uneven(FEWEST - 1, np.random.default_rng(6))
+    assert np.isnan(logs.accelerations(states_of(times, signal(times)[0]))).all()
+    assert logs.accelerations([]).shape == (0, 0)
+    with pytest.raises(ValueError, match="window=3"):
+        logs.Differentiator(3)
+    with pytest.raises(ValueError, match="gap=0"):
+        logs.accelerations([], gap=0)
+    with pytest.raises(ValueError, match="0 velocities for 2 joints"):
+        logs.accelerations([logs.JointState(1, ("a", "b"), np.ones(2), np.ones(0), np.ones(0))])
+
+
+def test_what_is_recorded_with_stamps_is_read_with_them(tmp_path):
+    pytest.importorskip("rosbags", reason='needs rosbags: pip install "trustgp[logs]"')
+    times = uneven(20, np.random.default_rng(7))
+    states = list(states_of(times, signal(times)[0]))
+    wanted = logs.accelerations(states)
+    for storage, name in (("sqlite3", "a"), ("mcap", "b"), ("json", "c.mcap")):
+        logs.record(tmp_path / name, states, storage=storage)
+        np.testing.assert_array_equal(logs.accelerations(logs.joint_states(tmp_path / name)), wanted)

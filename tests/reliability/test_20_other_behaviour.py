@@ -1,0 +1,328 @@
+"""Promise 20: the same weights in a network that does something else are refused; a moved one is not."""
+
+from __future__ import annotations
+
+import copy
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from many import each
+from reliability.helpers import different_fields, forge_text, prediction_fields, quiet_fit, rows, train
+from torch import nn
+from zoo import make, portions
+
+import trustgp
+from trustgp.data.rows import Rows
+from trustgp.data.tensor_file import Reader, read, write
+from trustgp.data.trees import leaves, map_tensors, structure
+from trustgp.export.errors import ExportError
+from trustgp.export.verify import require_equal
+from trustgp.tangents import probes as probing
+from trustgp.tangents.network import prepare
+from trustgp.tangents.probes import Probes
+
+NEW = rows(3, inputs=6, dtype=torch.float32, seed=4)
+
+
+class Body(nn.Module):
+    """An attention layer, with whatever a state dict does not hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.inward, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True)
+        self.gain, self.straight = 1.0, False
+        self.register_buffer("shift", torch.full((8,), 0.1), persistent=False)
+
+    def forward(self, x):
+        hidden = self.layer(self.inward(x.unflatten(1, (2, 3)))).mean(dim=1) + self.shift
+        hidden = hidden.detach() if self.straight else hidden
+        return self.last(self.gain * torch.tanh(hidden))
+
+
+def _norm_first(network):
+    network.layer.norm_first = True
+
+
+def _nhead(network):
+    network.layer.self_attn.num_heads, network.layer.self_attn.head_dim = 4, 2
+
+
+def _activation(network):
+    network.layer.activation, network.layer.activation_relu_or_gelu = F.gelu, 2
+
+
+def _attribute(network):
+    network.gain = 1.01
+
+
+def _buffer(network):
+    network.shift[3] += 0.05
+
+
+def _hook(network):
+    network.layer.register_forward_hook(lambda module, args, output: 1.02 * output)
+
+
+def _gradient_only(network):
+    network.straight = True
+
+
+CHANGES = (_norm_first, _nhead, _activation, _attribute, _buffer, _hook, _gradient_only)
+
+
+def changed(network, change):
+    other = copy.deepcopy(network)
+    change(other)
+    return other.eval()
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """The network, its rows, a saved model and the folder of its checkpoint."""
+    folder = tmp_path_factory.mktemp("fitted")
+    x, y = rows(40, inputs=6, dtype=torch.float32)
+    network = train(Body(), x, y, steps=20).eval()
+    quiet_fit(network, (x, y), num_experts=2, checkpoint=folder / "checkpoint").save(folder / "model")
+    return network, (x, y), folder
+
+
+@each("change", CHANGES)
+def test_a_file_is_refused(fitted, change):
+    network, _, folder = fitted
+    other = changed(network, change)
+    assert all(map(torch.equal, other.state_dict().values(), network.state_dict().values()))
+    said = "the gradient for" if change is _gradient_only else "its outputs are off by"
+    with pytest.raises(
+        trustgp.ArtifactError, match=f"another network; the weights are the same, but.*{said}"
+    ):
+        trustgp.load(folder / "model", other)
+
+
+@each("change", CHANGES)
+def test_a_checkpoint_is_refused(fitted, change):
+    network, data, folder = fitted
+    before = {entry.name: entry.read_bytes() for entry in (folder / "checkpoint").iterdir()}
+    with pytest.raises(trustgp.ArtifactError, match=r"another fit; different: what the network does"):
+        quiet_fit(changed(network, change), data, num_experts=2, checkpoint=folder / "checkpoint")
+    assert {entry.name: entry.read_bytes() for entry in (folder / "checkpoint").iterdir()} == before
+
+
+@each("change", CHANGES)
+def test_an_update_is_refused_and_changes_nothing(fitted, change):
+    network, _, folder = fitted
+    model = trustgp.load(folder / "model", network)
+    before = model.state
+    change(model.network)
+    with pytest.raises(ValueError, match="no longer the one it was fitted to"):
+        model.update(NEW, progress=False)
+    assert model.state is before
+
+
+@each("change", CHANGES)
+def test_an_export_is_refused(fitted, change):
+    network, (x, _), folder = fitted
+    model = trustgp.load(folder / "model", network)
+    change(model.network)
+    with pytest.raises(ExportError, match="no longer the one it was fitted to"):
+        require_equal(model, lambda inputs: pytest.fail("it is not run"), x[:3], what="graph")
+
+
+def test_what_is_the_same_is_accepted_everywhere(fitted):
+    network, data, folder = fitted
+    model = trustgp.load(folder / "model", copy.deepcopy(network))
+    assert quiet_fit(copy.deepcopy(network), data, num_experts=2, checkpoint=folder / "checkpoint")
+    assert model.update(NEW, progress=False)
+    model.save(folder / "updated")
+    again = trustgp.load(folder / "updated", network)
+    said, told = (prediction_fields(one.predict(data[0])) for one in (model, again))
+    assert not different_fields(said, told)
+
+
+def test_another_function_for_the_output_is_refused(fitted, tmp_path):
+    network, data, _ = fitted
+    model = quiet_fit(network, data, num_experts=1, output=lambda result: result)
+    model.save(tmp_path / "m")
+    trustgp.load(tmp_path / "m", network, output=lambda result: result + 0)
+    with pytest.raises(trustgp.ArtifactError, match="its outputs are off by"):
+        trustgp.load(tmp_path / "m", network, output=lambda result: result.flip(1))
+
+
+def test_layers_that_are_only_printed_otherwise_are_accepted_with_a_warning(fitted):
+    network, _, folder = fitted
+    other = copy.deepcopy(network)
+    other.last.extra_repr = lambda: "as another release of torch prints it"
+    with pytest.warns(UserWarning, match="not printed as they were"):
+        trustgp.load(folder / "model", other)
+
+
+def test_a_file_without_probes_loads_as_before(fitted, tmp_path):
+    network, _, folder = fitted
+    text, table = read(folder / "model", kind="trustgp-model")
+    del text["probes"], text["weights"]
+    old = {name: table[name] for name in table if not name.startswith("probes.")}
+    write(tmp_path / "old", kind="trustgp-model", text=text, tensors=old)
+    trustgp.load(tmp_path / "old", network).save(tmp_path / "again")
+    trustgp.load(tmp_path / "again", network)
+    with pytest.raises(trustgp.ArtifactError, match="fitted to another network"):
+        trustgp.load(tmp_path / "old", copy.deepcopy(network).double())
+
+
+# -- moved ------------------------------------------------------------------------------------------
+
+PRECISIONS = {torch.float64: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+
+@each("dtype", PRECISIONS)
+def test_a_model_is_loaded_with_its_network_in_another_precision(fitted, tmp_path, dtype):
+    network, (x, _), folder = fitted
+    here = trustgp.load(folder / "model", network).predict(x)
+    moved = copy.deepcopy(network).to(dtype)
+    model = trustgp.load(folder / "model", moved)
+    there = model.predict(x.to(dtype))
+    assert there.mean.dtype == dtype
+    torch.testing.assert_close(there.std.double(), here.std.double(), rtol=PRECISIONS[dtype], atol=0.0)
+    model.save(tmp_path / "moved")
+    again = trustgp.load(tmp_path / "moved", moved).predict(x.to(dtype))
+    assert not different_fields(prediction_fields(there), prediction_fields(again))
+    trustgp.load(tmp_path / "moved", network)  # and back
+
+
+@each(("dtype", "change"), list(product(PRECISIONS, (_norm_first, _nhead, _activation, _gradient_only))))
+def test_another_network_in_another_precision_is_refused(fitted, dtype, change):
+    network, _, folder = fitted
+    with pytest.raises(trustgp.ArtifactError, match="the weights are the same, but"):
+        trustgp.load(folder / "model", changed(network, change).to(dtype))
+
+
+@each("dtype", PRECISIONS)
+def test_other_weights_in_another_precision_are_refused(fitted, dtype):
+    network, _, folder = fitted
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        other.last.bias[0] += 0.01
+    with pytest.raises(trustgp.ArtifactError, match="names or weights differ"):
+        trustgp.load(folder / "model", other.to(dtype))
+
+
+# -- networks of every kind -------------------------------------------------------------------------
+
+
+def probed(network, inputs):
+    """Probes of a network."""
+    n = leaves(inputs)[0].shape[0]
+    return Probes.of(prepare(network, "all", None), Rows(inputs, torch.zeros(n, 1)))
+
+
+def through_a_file(probes, names, path):
+    """The same, written to a file and read from it."""
+    write(path, kind="test", text=probes.text(), tensors=probes.tensors())
+    text, table = read(path, kind="test")
+    reader = Reader(table, where=str(path))
+    found = Probes.read(reader, text, structure(probes.inputs), names, str(path))
+    reader.finish()
+    return found
+
+
+def single(leaf):
+    return leaf.float() if leaf.is_floating_point() else leaf
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("names", portions(4), ids=lambda names: names[0])
+def test_networks_of_every_kind_are_known_again_in_every_precision(names, tmp_path):
+    @each("name", names)
+    def check(name):
+        network, inputs = make(name)
+        prepared = prepare(network, "all", None)
+        first = probed(network, inputs)
+        assert len(first.product) == len(prepared.names)
+        kept = through_a_file(first, prepared.names, tmp_path / "probes")
+        assert kept.difference(prepared) == ""
+        light = prepare(copy.deepcopy(network).float(), "all", None)
+        assert kept.difference(light) == ""
+        single_first = probed(light.module.requires_grad_(True), map_tensors(single, inputs))
+        assert single_first.difference(prepared) == ""
+
+    check()
+
+
+def test_rounding_in_another_order_is_no_difference(fitted):
+    """Half precision and float32, with noise as large as their rounding, are compared in float64."""
+    network, (x, y), _ = fitted
+    for dtype in (torch.float32, torch.bfloat16):
+        one = copy.deepcopy(network).to(dtype)
+        first = Probes.of(prepare(one, "all", None), Rows(x.to(dtype), y))
+        noisy = copy.deepcopy(one)
+
+        def rounded(module, args, output):
+            return output * (1 + 4 * torch.finfo(output.dtype).eps * torch.sign(output))
+
+        noisy.layer.register_forward_hook(rounded)
+        assert first.difference(prepare(noisy, "all", None)) == ""
+
+
+class Single(nn.Module):
+    """Works in float32 only: a tensor that is neither parameter nor buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.table, self.power = nn.Linear(6, 2), torch.eye(2), 1.0
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)) @ self.table * self.power
+
+
+def test_a_network_that_cannot_run_in_float64_is_compared_in_its_own_precision():
+    network, (x, y) = Single().eval(), rows(9, inputs=6, dtype=torch.float32)
+    first = Probes.of(prepare(network, "all", None), Rows(x, y))
+    assert not first.exact
+    assert first.difference(prepare(network, "all", None)) == ""
+    network.power = 1.1
+    assert "outputs are off by" in first.difference(prepare(network, "all", None))
+
+
+def test_of_long_rows_the_beginning_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(probing, "MOST_NUMBERS", 4)
+    network, (x, y) = nn.Linear(6, 2), rows(9, inputs=6, dtype=torch.float32)
+    first = Probes.of(prepare(network, "all", None), Rows(x, y))
+    assert first.tensors()["probes.input.0"].shape == (3, 4)
+    assert torch.equal(first.inputs, torch.cat([x[[0, 4, 8], :4], x[[0, 4, 8], :2]], dim=1))
+    kept = through_a_file(first, ("weight", "bias"), tmp_path / "probes")
+    assert torch.equal(kept.inputs, first.inputs)
+    assert kept.difference(prepare(network, "all", None)) == ""
+
+
+@each("dtype", [torch.uint8, torch.int32, torch.bool, torch.float16, torch.complex64])
+def test_inputs_of_every_type_come_back_from_a_file(dtype, tmp_path):
+    inputs = {"x": torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).to(dtype), "y": torch.randn(3)}
+    found = Probes(inputs, torch.float32, True, torch.ones(3, 1).double(), *[torch.ones(1).double()] * 2)
+    kept = through_a_file(found, ("weight",), tmp_path / "probes")
+    assert kept.inputs["x"].dtype == dtype
+    assert all(map(torch.equal, leaves(kept.inputs), leaves(inputs)))
+
+
+FORGERIES = {
+    "no table": lambda text: text.update(probes=3),
+    "no inputs": lambda text: text["probes"].pop("inputs"),
+    "other nesting": lambda text: text["probes"].update(inputs=["float32"]),
+    "no type": lambda text: text["probes"].update(inputs="load"),
+    "unknown type": lambda text: text["probes"].update(inputs="float31"),
+    "whole numbers": lambda text: text["probes"].update(dtype="int64"),
+    "neither yes nor no": lambda text: text["probes"].update(exact="yes"),
+    "other type": lambda text: text["probes"].update(inputs="float64"),
+    "left out": lambda text: text.pop("probes"),
+    "weights that are none": lambda text: text.update(weights=[1]),
+}
+
+
+@each("case", FORGERIES)
+def test_forged_probes_are_refused(fitted, tmp_path, case):
+    network, _, folder = fitted
+    forge_text(folder / "model", tmp_path / "forged", FORGERIES[case])
+    with pytest.raises(trustgp.ArtifactError):
+        trustgp.load(tmp_path / "forged", network)

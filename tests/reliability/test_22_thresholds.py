@@ -1,0 +1,213 @@
+"""Promise 22: what a user has set on a model stays whatever is done with it, or a warning says otherwise."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from many import each
+from reliability.helpers import quiet_fit, rows, train, trained
+from torch import nn
+
+import trustgp
+from trustgp.likelihoods.base import NoveltyThreshold
+
+ALARM = 0.05
+HELD, NEW, FAMILIAR = rows(60, seed=1), rows(10, seed=2), rows(80, seed=3)[0]
+STAYS, GONE = "stays as it was before the update", "threshold of the novelty score is gone"
+
+# said only where a test expects it
+pytestmark = pytest.mark.filterwarnings("error:.*threshold", "error:.*no longer promised")
+
+
+@pytest.fixture(scope="module")
+def network():
+    return trained(90)[0]
+
+
+@pytest.fixture(scope="module")
+def models(network):
+    """Fitted once; each test takes a copy."""
+    x, y = rows(90)
+    kept = {
+        "validation": quiet_fit(network, (x, y), num_experts=2, validation=HELD),
+        "left out": quiet_fit(network, (x, y), num_experts=2),
+        "few": quiet_fit(network, (x, y), num_experts=2, validation=rows(10, seed=5)),
+        "paper": trustgp.paper(network, (x, y), num_experts=2, progress=False),
+    }
+    classes = (y[:, 0] > 0).long()
+    sure = train_classes(x, classes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kept["classes"] = quiet_fit(sure, (x, classes), num_experts=2, likelihood=trustgp.Classification())
+    return kept
+
+
+def train_classes(x, classes):
+    return train(
+        nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)).double().eval(), x, classes_of(classes)
+    )
+
+
+def classes_of(classes):
+    return 4.0 * nn.functional.one_hot(classes, 2).double() - 2.0
+
+
+def through_a_file(model, folder, network=None):
+    model.save(folder / "model")
+    return trustgp.load(folder / "model", model.network if network is None else network)
+
+
+def values(model):
+    return float(model.alarm.threshold), float(model.alarm.false_alarm)
+
+
+def new_rows(kind):
+    return (NEW[0], (NEW[1][:, 0] > 0).long()) if kind == "classes" else NEW
+
+
+def train_rows(kind):
+    x, y = rows(90)
+    return (x, (y[:, 0] > 0).long()) if kind == "classes" else (x, y)
+
+
+def small(model, **options):
+    return trustgp.compress(model, rank=4, progress=False, **options)
+
+
+@each("kind", ["validation", "left out"])
+def test_an_update_fits_it_anew_to_the_held_out_rows(models, kind):
+    model = copy.deepcopy(models[kind])
+    before = model.threshold(FAMILIAR, false_alarm=ALARM)
+    model.update(NEW, progress=False)
+    expected = NoveltyThreshold.fit(model.held_scores, ALARM)
+    assert values(model) == (float(expected.threshold), ALARM)
+    assert values(model)[0] != before
+    assert bool((model.predict(NEW[0]).is_novel == (model.predict(NEW[0]).score > expected.threshold)).all())
+
+
+@each("kind", ["few", "paper"])
+def test_an_update_with_too_few_held_out_rows_keeps_it_and_says_so(models, kind):
+    model = copy.deepcopy(models[kind])
+    before = model.threshold(FAMILIAR, false_alarm=ALARM)
+    with pytest.warns(UserWarning, match=STAYS):
+        model.update(NEW, progress=False)
+    assert values(model) == (before, ALARM)
+
+
+@each("kind", ["validation", "left out", "classes"])
+def test_an_update_after_loading_keeps_it(models, kind, tmp_path):
+    loaded = through_a_file(copy.deepcopy(models[kind]), tmp_path)
+    before, scores = loaded.threshold(FAMILIAR, false_alarm=ALARM), loaded.held_scores
+    loaded.update(new_rows(kind), progress=False)
+    assert values(loaded) == (before, ALARM)
+    assert torch.equal(loaded.held_scores, scores)
+
+
+@each("kind", ["validation", "left out", "classes"])
+def test_an_update_after_loading_with_the_old_rows_keeps_it_and_says_so(models, kind, tmp_path):
+    loaded = through_a_file(copy.deepcopy(models[kind]), tmp_path)
+    before, scores = loaded.threshold(FAMILIAR, false_alarm=ALARM), loaded.held_scores
+    with pytest.warns(UserWarning, match=STAYS):
+        loaded.update(new_rows(kind), train=train_rows(kind), progress=False)
+    assert values(loaded) == (before, ALARM)
+    assert torch.equal(loaded.held_scores, scores)
+    assert len(loaded.predict(NEW[0]).novelty_rank) == len(NEW[0])  # needs held-out scores
+
+
+def test_false_alarms_do_not_become_more_frequent_where_it_is_kept(models, tmp_path):
+    """The promise of a threshold that stays: with more rows, others are less novel."""
+    loaded = through_a_file(copy.deepcopy(models["validation"]), tmp_path)
+    loaded.threshold(FAMILIAR, false_alarm=ALARM)
+    new, before = rows(400, seed=8)[0], None
+    for seed in (11, 12):
+        share = float(loaded.predict(new).is_novel.double().mean())
+        assert before is None or share <= before
+        before = share
+        loaded.update(rows(40, seed=seed), progress=False)
+
+
+def test_without_a_threshold_nothing_is_said_of_one(models, tmp_path):
+    for kind in ("validation", "few"):
+        model = copy.deepcopy(models[kind])
+        model.update(NEW, progress=False)
+        assert model.alarm is None
+        assert small(model).alarm is None
+        loaded = through_a_file(model, tmp_path)
+        loaded.update(NEW, progress=False)
+        assert loaded.alarm is None
+
+
+def test_a_smaller_model_has_it_anew_with_enough_validation_rows_or_says_that_it_is_gone(models):
+    model = copy.deepcopy(models["validation"])
+    model.threshold(false_alarm=ALARM)
+    again = small(model, validation=HELD)
+    assert values(again) == (float(NoveltyThreshold.fit(again.held_scores, ALARM).threshold), ALARM)
+    for options in ({}, {"validation": rows(10, seed=5)}):
+        with pytest.warns(UserWarning, match=f"{GONE}.*at least 19 rows for false_alarm=0.05"):
+            assert small(model, **options).alarm is None
+    assert model.alarm is not None
+
+
+def test_tuning_fits_it_to_all_validation_rows_or_says_that_it_is_gone(models):
+    """Half of 30 rows are too few for 5 % of false alarms, all of them are enough."""
+    model = copy.deepcopy(models["validation"])
+    model.threshold(false_alarm=ALARM)
+    best = trustgp.tune(model, rows(30, seed=5), calls=1, progress=False).best
+    assert values(best) == (float(NoveltyThreshold.fit(best.held_scores, ALARM).threshold), ALARM)
+    model.threshold(false_alarm=0.02)
+    with pytest.warns(UserWarning, match=f"{GONE}.*at least 49 rows"):
+        assert trustgp.tune(model, rows(30, seed=5), calls=1, progress=False).best.alarm is None
+
+
+@each("kind", ["validation", "left out", "classes", "paper"])
+def test_a_file_and_a_copy_hold_it(models, kind, tmp_path):
+    model = copy.deepcopy(models[kind])
+    model.threshold(FAMILIAR, false_alarm=ALARM)
+    for other in (through_a_file(model, tmp_path), copy.deepcopy(model), model.to("cpu")):
+        assert values(other) == values(model)
+        assert torch.equal(other.predict(NEW[0]).is_novel, model.predict(NEW[0]).is_novel)
+
+
+def test_it_stays_through_all_of_them_one_after_another(models, network, tmp_path):
+    model = copy.deepcopy(models["validation"])
+    model.threshold(false_alarm=ALARM)
+    model.update(NEW, progress=False)
+    again = through_a_file(
+        small(through_a_file(model, tmp_path, network), validation=HELD), tmp_path, network
+    )
+    kept = values(again)
+    again.update(rows(10, seed=6), progress=False)
+    assert values(again) == kept
+    assert values(through_a_file(again, tmp_path, network)) == kept
+
+
+def test_a_monitor_keeps_what_it_was_made_with(models):
+    model = copy.deepcopy(models["validation"])
+    model.threshold(false_alarm=ALARM)
+    monitor = trustgp.Monitor(model, false_alarm=ALARM)
+    before = monitor.threshold, monitor.limit.tolist()
+    model.update(NEW, progress=False)
+    monitor(NEW[0][0])
+    assert (monitor.threshold, monitor.limit.tolist()) == before
+    assert trustgp.Monitor(model).threshold == values(model)[0] != before[0]
+
+
+@each("kind", ["validation", "classes"])
+def test_conformal_limits_say_when_the_model_was_updated(models, kind):
+    model, level = copy.deepcopy(models[kind]), 0.8
+    x, y = rows(200, seed=9)
+    held = (x, (y[:, 0] > 0).long()) if kind == "classes" else (x, y)
+    limits = model.conformal(held, level=level)
+    ask = limits.sets if kind == "classes" else limits.interval
+    model.threshold(false_alarm=0.2)  # changes no limit
+    ask(NEW[0])
+    model.to("cpu")
+    ask(NEW[0])
+    model.update(new_rows(kind), progress=False)
+    with pytest.warns(UserWarning, match=r"level=0.8 is no longer promised"):
+        ask(NEW[0])
+    again = model.conformal(held, level=level)
+    (again.sets if kind == "classes" else again.interval)(NEW[0])

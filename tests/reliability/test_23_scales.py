@@ -1,0 +1,176 @@
+"""Promise 23: targets and inputs in any unit; error bars are finite and positive, or rows are not valid."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import pytest
+import torch
+from reliability.helpers import mlp as small_network
+from reliability.helpers import quiet_fit, seeded, train
+from reliability.helpers import rows as smooth_rows
+from torch import Tensor, nn
+
+import trustgp
+
+TINY, HUGE, NARROW = 2.0**-83, 2.0**83, 2.0**-100  # 1e-25, 1e25 and 8e-31: powers of two round nothing
+precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+WAYS = {
+    "default": {},
+    "with validation": {"validation": slice(60, None)},
+    "exact": {"budget": "none"},
+    "separate": {"outputs": "separate", "witness": None},
+}
+
+
+class InUnits(nn.Module):
+    """The same network, told its inputs, and telling its outputs, in other units."""
+
+    def __init__(self, network: nn.Module, inputs: float, outputs: float) -> None:
+        super().__init__()
+        self.network, self.inputs, self.outputs = network, inputs, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x / self.inputs) * self.outputs
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, its rows, and rows that it is asked about, some of them far away."""
+
+    network: nn.Module
+    x: Tensor
+    y: Tensor
+    at: Tensor
+
+    def in_units(self, inputs: float = 1.0, outputs: float = 1.0) -> Case:
+        network = InUnits(self.network, inputs, outputs).eval()
+        return Case(network, self.x * inputs, self.y * outputs, self.at * inputs)
+
+    def fit(self, validation: slice | None = None, **options) -> trustgp.UncertaintyModel:
+        rows, held = slice(None), None
+        if validation is not None:
+            rows, held = slice(validation.start), (self.x[validation], self.y[validation])
+        train = (self.x[rows], self.y[rows])
+        return quiet_fit(self.network, train, validation=held, num_experts=2, **options)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A trained case in a precision."""
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        x, y = smooth_rows(80, dtype=dtype)
+        network = train(small_network(2, 8, 2, dtype=dtype), x, y)
+        found[dtype] = Case(network, x, y, torch.cat([x[:10], x[:10] + 0.3, 10 * x[:4]]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def usual(case):
+    """What is said in usual units: made once for each way and precision."""
+    known = {}
+
+    def say(dtype: torch.dtype, way: str) -> trustgp.Prediction:
+        if (dtype, way) not in known:
+            known[dtype, way] = case[dtype].fit(**WAYS[way]).predict(case[dtype].at)
+        return known[dtype, way]
+
+    return say
+
+
+def assert_same_but_for_the_unit(found: trustgp.Prediction, known: trustgp.Prediction, unit: float) -> None:
+    """All that is told, in the unit of the targets; nothing is known where `valid` is False, but here it is
+    True."""
+    log_unit = torch.tensor(unit, dtype=torch.float64).log()
+    for one, other in ((found, known), (found.corrected, known.corrected), (found.plain, known.plain)):
+        assert bool(one.valid.all())
+        assert bool((one.std > 0).all())
+        assert bool((one.variance > 0).all())
+        close = {"rtol": 2e-3, "atol": 0.0}
+        torch.testing.assert_close(one.std.double(), other.std.double() * unit, **close)
+        torch.testing.assert_close(one.novelty.double(), other.novelty.double(), rtol=2e-3, atol=1e-6)
+        for q in (0.1, 0.7):
+            ours, theirs = (p.quantile(q).double() - p.mean.double() for p in (one, other))
+            torch.testing.assert_close(ours, theirs * unit, rtol=5e-3, atol=1e-3 * unit)
+        (low, high), (below, above) = one.interval(0.9), other.interval(0.9)
+        width = (above - below).double()
+        torch.testing.assert_close((high - low).double(), width * unit, **close)
+        ours, theirs = (p.log_prob(p.mean + 0.3 * p.std) for p in (one, other))
+        torch.testing.assert_close(ours + log_unit, theirs, rtol=0, atol=0.02)
+
+
+@precisions
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("unit", [TINY, HUGE], ids=["1e-25", "1e25"])
+def test_targets_of_any_unit_get_the_same_error_bar_in_that_unit(case, usual, dtype, way, unit):
+    other = case[dtype].in_units(outputs=unit)
+    found = other.fit(**WAYS[way]).predict(other.at)
+    assert_same_but_for_the_unit(found, usual(dtype, way), unit)
+
+
+@precisions
+@pytest.mark.parametrize("way", WAYS)
+def test_inputs_of_any_unit_get_the_same_error_bar(case, usual, dtype, way):
+    other = case[dtype].in_units(inputs=NARROW)
+    found = other.fit(**WAYS[way]).predict(other.at)
+    assert_same_but_for_the_unit(found, usual(dtype, way), 1.0)
+
+
+@precisions
+@pytest.mark.parametrize("unit", [TINY, HUGE], ids=["1e-25", "1e25"])
+def test_the_paper_s_variance_has_the_unit_too(case, dtype, unit):
+    one, other = case[dtype], case[dtype].in_units(outputs=unit)
+    options = {"num_experts": 2, "progress": False}
+    found, known = (trustgp.paper(c.network, (c.x, c.y), **options).predict(c.at) for c in (other, one))
+    assert bool(found.valid.all())
+    torch.testing.assert_close(found.std.double(), known.std.double() * unit, rtol=2e-3, atol=0.0)
+
+
+@precisions
+@pytest.mark.parametrize("unit", [1e-25, 1e25, 1e18], ids=str)
+@pytest.mark.parametrize("what", ["targets", "inputs", "network"])
+def test_one_side_in_another_unit_never_gives_a_certain_row(case, dtype, unit, what):
+    """The network knows nothing of it, or of the targets: a bad fit, which must not look like a good one."""
+    one = case[dtype]
+    x = one.x * unit if what == "inputs" else one.x
+    y = one.y * unit if what == "targets" else one.y
+    network = InUnits(one.network, 1.0, unit) if what == "network" else one.network
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = quiet_fit(network, (x, y), num_experts=2)
+        found = model.predict(torch.cat([x[:10], 10 * x[:4], one.at]))
+    for told in (found, found.corrected, found.plain):
+        assert bool((told.std > 0).all())
+        assert torch.equal(told.valid, torch.isfinite(told.variance).all(dim=1))
+        assert bool(told.valid[:10].all())
+
+
+def test_a_variance_that_overflows_is_not_valid(case):
+    """Rows so far away that float32 has no number for what may be there."""
+    one = case[torch.float32]
+    network = seeded(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)), 0).eval()
+    model = quiet_fit(train(network, one.x, one.y), (one.x, one.y), num_experts=2)
+    far = model.predict(torch.cat([one.x[:1], 1e24 * one.x[:1].abs() + 1e24]))
+    assert bool(torch.isfinite(far.mean).all())
+    assert far.valid.tolist() == [True, False]
+    assert bool(torch.isinf(far.std[1]).any())
+
+
+@pytest.mark.parametrize("unit", [TINY, HUGE], ids=["1e-25", "1e25"])
+def test_a_saved_model_and_an_exported_graph_say_the_same(case, tmp_path, unit):
+    other = case[torch.float32].in_units(outputs=unit)
+    model = other.fit()
+    model.save(tmp_path / "m")
+    said = model.predict(other.at)
+    again = trustgp.load(tmp_path / "m", other.network).predict(other.at)
+    assert torch.equal(again.variance, said.variance)
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    path = trustgp.export_onnx(model, tmp_path / "m.onnx", other.x[:4])
+    told = trustgp.export.open_onnx(path)(other.at)
+    assert bool(told["valid"].all())
+    for name, one in (("variance", said), ("corrected_variance", said.corrected)):
+        found, wanted = torch.from_numpy(told[name]).double(), one.variance.double()
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=0.0)

@@ -1,0 +1,366 @@
+"""Promise 26: 500 forged files for each opener: its own typed error or an answer, nothing obeyed.
+
+Most are damaged behind a right checksum, so that what reads the contents is tested and not the checksum.
+`open_compiled` has a stand-in for torch's loader: a package with a right checksum is code, and runs. `report`
+is tried with 500 as a function, and with 60 on the command line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from many import Many
+from reliability.forgeries import COUNT, TEXTS, VALUES, as_json, changed, damaged
+from reliability.helpers import ZEROS, forge_text, seal, split_file
+
+import trustgp
+from trustgp.cli import main
+from trustgp.data.escapes import printable
+from trustgp.export import compiled, open_onnx
+from trustgp.export.metadata import digest_place
+from trustgp_experiments.core.result import Column, Figure, Result, StudyError, Table
+from trustgp_experiments.report.page import write_report
+
+# What must never reach a terminal: all control characters but the line's end, halves, turned directions.
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def refusal(work: Callable[[], Any], kind: type[Exception]) -> str | None:
+    """What the error of this kind says, in which nothing may be left to obey; None: there was none."""
+    said = None
+    try:
+        work()
+    except kind as error:
+        said = str(error)
+    assert not OBEYED.search(said or "")
+    return said
+
+
+def forged_model(source: Path, target: Path, draw: random.Random) -> Path:
+    """A saved model: damaged, or with another header, description or payload under a right checksum."""
+    table, payload = split_file(source)
+    table["__metadata__"]["sha256"] = ZEROS
+    header, kind = json.dumps(table).encode(), draw.choice((0, 1, 2, 2, 3, 3, 4, 4))
+    if kind == 0:
+        target.write_bytes(damaged(source.read_bytes(), draw))
+        return target
+    if kind == 1:
+        payload = damaged(payload, draw)
+    elif kind == 2:
+        header = damaged(header, draw)
+    elif kind == 3:
+        header = as_json(changed(table, draw), draw).encode()
+    else:
+        text = changed(json.loads(table["__metadata__"]["text"]), draw)
+        table["__metadata__"]["text"] = as_json(text, draw)
+        header = json.dumps(table).encode()
+    return seal(target, header, payload)
+
+
+def test_load(gram_file, span_file, tmp_path):
+    refused = 0
+    with Many() as check:
+        for number in range(COUNT):
+            source = (gram_file, span_file)[number % 2]
+            path = forged_model(source.path, tmp_path / "forged", random.Random(number))
+            with check(number):
+                refused += bool(refusal(partial(trustgp.load, path, source.network), trustgp.ArtifactError))
+    assert refused > 0.8 * COUNT
+
+
+def run(arguments, capsys) -> tuple[int, str]:
+    """The status and the output of a command: of a failure one line, and nothing to obey in either."""
+    status = main([*map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert not OBEYED.search(out + err), f"{out}{err}"[:300]
+    assert status in (0, 2)
+    assert err.count("\n") == (status != 0)
+    assert bool(out) == (status == 0)
+    return status, out + err
+
+
+def test_inspect(gram_file, witness_file, tmp_path, capsys):
+    statuses = []
+    with Many() as check:
+        for number in range(COUNT):
+            source = (gram_file, witness_file)[number % 2]
+            path = forged_model(source.path, tmp_path / "forged", random.Random(number))
+            with check(number):
+                statuses.append(run(["inspect", path], capsys)[0])
+    assert 0.5 * COUNT < statuses.count(2) < COUNT  # some changes do no harm
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if 0 < len(text) < 100])
+def test_inspect_shows_what_a_file_says_of_itself(text, gram_file, tmp_path, capsys):
+    path = forge_text(gram_file.path, tmp_path / "forged", lambda table: table.update(structure=f"<{text}>"))
+    status, out = run(["inspect", path], capsys)
+    assert status == 0
+    assert f"<{printable(text)}>" in out
+
+
+def test_a_terminal_shows_it_too(gram_file, tmp_path, capsys, monkeypatch):
+    """In colours, which are escapes of our own."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    hostile = "[red]\x1b]0;owned\x07[/red]"
+    path = forge_text(gram_file.path, tmp_path / "[bold]forged", lambda table: table.update(network=hostile))
+    assert main(["inspect", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b[" in out
+    assert "\x1b]" not in out
+    assert "[red]\\x1b]0;owned\\x07[/red]" in out
+    assert "[bold]forged" in out.replace("\n", "")  # a long path is wrapped
+
+
+def sealed_onnx(content: bytes) -> bytes:
+    """An ONNX file with the digest that belongs to it."""
+    place = digest_place(content)
+    if place < 0:
+        return content
+    digest = hashlib.sha256(content[:place] + ZEROS.encode() + content[place + 64 :]).hexdigest().encode()
+    return content[:place] + digest + content[place + 64 :]
+
+
+def forged_onnx(content: bytes, draw: random.Random) -> bytes:
+    """An ONNX file: damaged, before or behind its digest, or with other metadata or another field."""
+    import onnx
+
+    kind = draw.randrange(8)
+    if kind < 5:  # more than of the others: onnxruntime takes long over what it accepts
+        tail = content.rindex(b"trustgp.sha256") - 4
+        return (
+            damaged(content, draw)
+            if kind < 2
+            else sealed_onnx(damaged(content[:tail], draw) + content[tail:])
+        )
+    made = onnx.load_model_from_string(content)
+    with suppress(TypeError, ValueError):  # protobuf refuses some values itself: then the file is as it was
+        if kind == 5:
+            entry = draw.choice(made.metadata_props[:-1])
+            setattr(entry, draw.choice(("key", "value")), str(draw.choice((*TEXTS, *VALUES))))
+        else:
+            change_field(made.graph, draw)
+    return sealed_onnx(made.SerializeToString())
+
+
+def change_field(message, draw: random.Random) -> None:
+    """Another value for some field, somewhere below a message."""
+    field, value = draw.choice(message.ListFields())
+    if field.message_type:
+        return change_field(draw.choice(value) if field.is_repeated else value, draw)
+    text = field.type in (field.TYPE_STRING, field.TYPE_BYTES)
+    new = draw.choice(TEXTS) if text else draw.choice((-1, 0, 1, 2, 3, 7, 11, 2**31 - 1, 2**62))
+    new = new.encode("utf-8", "replace") if field.type == field.TYPE_BYTES else new
+    if field.is_repeated:
+        value[draw.randrange(len(value))] = new
+    else:
+        setattr(message, field.name, new)
+
+
+@pytest.fixture(scope="module")
+def onnx_content(tmp_path_factory) -> bytes:
+    pytest.importorskip("onnx", reason='onnx is not installed: pip install "trustgp[export]"')
+    from exported import model_of, rows_of
+
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    return trustgp.export_onnx(model_of("tanh"), path, rows_of("tanh", 3)[0]).read_bytes()
+
+
+def test_open_onnx(onnx_content, tmp_path, capfd):
+    path, refused = tmp_path / "forged.onnx", 0
+    with Many() as check:
+        for number in range(COUNT):
+            path.write_bytes(forged_onnx(onnx_content, random.Random(number)))
+            with check(number):
+                refused += bool(refusal(partial(open_onnx, path), trustgp.ArtifactError))
+    assert refused > 0.5 * COUNT
+    assert capfd.readouterr() == ("", "")  # onnxruntime's own log quotes what it reads
+
+
+FACTS = {
+    "trustgp.answers": "mean,variance", "trustgp.structure": "tensor", "trustgp.input_types": "float32",
+    "trustgp.input_shapes": "[[3]]", "trustgp.device": "cpu", "trustgp.network": "x", "AOTI_MACHINE": "",
+}  # fmt: skip
+
+
+def forged_package(path: Path, draw: random.Random) -> None:
+    """A package: an archive with other metadata, damaged before it was sealed, or afterwards."""
+    facts, content = FACTS, io.BytesIO()
+    kind = draw.randrange(3)
+    if kind == 0:
+        facts = changed(FACTS, draw)
+    with zipfile.ZipFile(content, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as package:
+        package.writestr("m/data/aotinductor/model/x.wrapper_metadata.json", as_json(facts, draw))
+        package.writestr("m/data/aotinductor/model/x.wrapper.so", b"\x7fELF" + bytes(500))
+    path.write_bytes(damaged(content.getvalue(), draw) + bytes(2) if kind == 1 else content.getvalue())
+    compiled.seal(path)
+    if kind == 2:
+        path.write_bytes(damaged(path.read_bytes(), draw))
+
+
+def test_open_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch._inductor.aoti_load_package", lambda path: None)
+    path, refused = tmp_path / "forged.pt2", 0
+    with Many() as check:
+        for number in range(COUNT):
+            forged_package(path, random.Random(number))
+            with check(number):
+                refused += bool(refusal(partial(compiled.open_compiled, path), trustgp.ArtifactError))
+    assert 0.5 * COUNT < refused < COUNT
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path):
+    """64 MB of blanks in a few bytes: no more of it is unpacked than metadata may have."""
+    path = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
+        package.writestr("x/wrapper_metadata.json", b"{" + b" " * 2**26)
+    compiled.seal(path)
+    with pytest.raises(trustgp.ArtifactError, match="no package"):
+        compiled.open_compiled(path)
+
+
+def test_torch_that_cannot_load_a_package_says_which(tmp_path, monkeypatch):
+    def fail(path):
+        raise RuntimeError("invalid ELF header \x1b[31m")
+
+    monkeypatch.setattr("torch._inductor.aoti_load_package", fail)
+    with zipfile.ZipFile(tmp_path / "a.pt2", "w") as package:
+        package.writestr("x/wrapper_metadata.json", json.dumps(FACTS))
+    compiled.seal(tmp_path / "a.pt2")
+    with pytest.raises(trustgp.ArtifactError, match=r"a\.pt2: torch cannot .*header \\x1b\[31m"):
+        compiled.open_compiled(tmp_path / "a.pt2")
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\3\0\0\0\4"
+
+
+@pytest.fixture
+def result(tmp_path) -> tuple[Path, dict]:
+    """A folder of results, and what the only one in it holds."""
+    columns = [Column.text("method"), Column("sarcos", 2, "low", "N m"), Column("share", 1, "high")]
+    cells = [["ours", -1.25, [1.0, 0.5]], ["`theirs`", 3, None], ["1 < 2", 2, True]]
+    table = Table("NLL", columns, cells, block="method", note="A note.")
+    figure = Figure("a.png", "A picture", "of it")
+    origin = {"command": "trustgp study toy", "quick": True, "seeds": [0, 1], "versions": {"torch": "2"}}
+    Result("toy", "Is it so?", ["Rows."], [table], [figure], ["It is."], {"x": [1]}, origin).write(
+        tmp_path / "in" / "toy"
+    )
+    (tmp_path / "in" / "toy" / "a.png").write_bytes(PICTURE)
+    return tmp_path / "in", json.loads((tmp_path / "in" / "toy" / "result.json").read_text())
+
+
+def test_report(result, tmp_path):
+    folder, whole = result
+    file, out, refused = folder / "toy" / "result.json", tmp_path / "page.html", 0
+    content = file.read_bytes()
+    with Many() as check:
+        for number in range(COUNT):
+            draw = random.Random(number)
+            kind = draw.randrange(8)
+            file.write_bytes(
+                damaged(content, draw) if kind == 0 else as_json(changed(whole, draw), draw).encode()
+            )
+            (folder / "toy" / "a.png").write_bytes(damaged(PICTURE, draw) if kind == 1 else PICTURE)
+            out.unlink(missing_ok=True)
+            with check(number):
+                if refusal(partial(write_report, folder, out), StudyError):
+                    refused += 1
+                    assert not out.exists()
+                    continue
+                page = out.read_text("utf-8")
+                assert not OBEYED.search(page.replace("\t", ""))
+                assert page.count("<script>") == 1
+                assert "<img src=x" not in page
+    assert 0.4 * COUNT < refused < COUNT
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if 0 < len(text) < 100])
+def test_report_shows_what_a_result_says(text, result, capsys):
+    folder, whole = result
+    whole["title"], whole["findings"] = f"<{text}>", [text]
+    (folder / "toy" / "result.json").write_text(json.dumps(whole))
+    assert run(["report", folder], capsys)[0] == 0
+    page = (folder / "report.html").read_text("utf-8")
+    assert escape(printable(f"<{text}>", keep="\n\t")) in page
+
+
+def test_report_on_the_command_line(result, capsys):
+    folder, whole = result
+    with Many() as check:
+        for number in range(60):
+            draw = random.Random(COUNT + number)
+            (folder / "toy" / "result.json").write_text(as_json(changed(whole, draw), draw))
+            with check(number):
+                run(["report", folder, "--out", folder / "out.html"], capsys)
+
+
+OPENERS = {
+    "load": lambda path: trustgp.load(path, None),
+    "open_onnx": open_onnx,
+    "open_compiled": compiled.open_compiled,
+}
+
+
+@pytest.mark.parametrize("name", OPENERS)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_refused_and_not_waited_for(name, kind, tmp_path):
+    if name == "open_onnx":
+        pytest.importorskip("onnx")
+    path = Path("/dev/zero")
+    if kind == "pipe":
+        if not hasattr(os, "mkfifo"):
+            pytest.skip("no named pipes on this system")
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+    elif not path.exists():
+        pytest.skip("no /dev/zero on this system")
+    with pytest.raises(trustgp.ArtifactError, match="pipe or a device"):
+        OPENERS[name](path)
+
+
+def test_special_files_are_one_line_on_the_command_line(result, tmp_path, capsys):
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("no named pipes on this system")
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe or a device" in run(["inspect", tmp_path / "pipe"], capsys)[1]
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for path in (tmp_path, tmp_path / "loop", tmp_path / ("x" * 5000), tmp_path / "\x1b[31m"):
+        assert run(["inspect", path], capsys)[0] == 2
+    file = result[0] / "toy" / "result.json"
+    file.unlink()
+    os.mkfifo(file)
+    assert "is not a file" in run(["report", result[0]], capsys)[1]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_one_line(gram_file, tmp_path, capsys):
+    path = tmp_path / "secret.trustgp"
+    path.write_bytes(gram_file.path.read_bytes())
+    path.chmod(0)
+    assert "Permission denied" in run(["inspect", path], capsys)[1]
+
+
+def test_in_a_process_of_its_own_it_is_one_line_and_status_2(gram_file, tmp_path):
+    """What in-process calls cannot see: the end of the interpreter, and a terminal that knows ASCII only."""
+    path = forge_text(
+        gram_file.path, tmp_path / "forged", lambda table: table.update(mixtures="\x1b[31m\u00e9")
+    )
+    command = [sys.executable, "-m", "trustgp.cli", "inspect", str(path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
+    assert b"\\x1b[31m\\xe9" in done.stderr

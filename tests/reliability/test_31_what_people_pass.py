@@ -1,0 +1,262 @@
+"""Promise 31: a one-element tensor with a stride, .double(), a 1-D row, inference_mode, a module that cannot
+be copied, and their kin: each works, or an error says what to do."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import torch
+from reliability.helpers import mlp, quiet_fit, seeded, trained
+from torch import nn
+
+import trustgp
+from trustgp.data.fingerprint import tensor_fingerprint
+from trustgp.data.tensor_file import read, write
+
+
+@pytest.fixture(scope="module")
+def case():
+    """A float32 network, its rows, and its model."""
+    network, x, y = trained(40, dtype=torch.float32)
+    return network, x, y, quiet_fit(network, (x, y), num_experts=1)
+
+
+def attention() -> nn.Module:
+    """A network whose gradients need a graph, with a layer that torch fuses."""
+
+    class Pooled(nn.TransformerEncoderLayer):
+        def forward(self, x):
+            return super().forward(x).mean(dim=1)
+
+    return seeded(Pooled(2, 1, 3, dropout=0.0, batch_first=True), 0).eval()
+
+
+# -- tensors ---------------------------------------------------------------------------------------
+
+
+def strided() -> torch.Tensor:
+    """One number, which counts as contiguous, with a stride of 8."""
+    found = torch.arange(8.0)[3::8]
+    assert found.stride() == (8,)
+    return found
+
+
+def test_a_single_number_with_a_stride_has_a_fingerprint_and_goes_into_a_file(tmp_path):
+    assert tensor_fingerprint(strided()) == tensor_fingerprint(
+        strided().clone(memory_format=torch.contiguous_format)
+    )
+    write(tmp_path / "one", kind="test", text={}, tensors={"one": strided()})
+    assert read(tmp_path / "one", kind="test")[1]["one"].tolist() == [3.0]
+
+
+def test_a_network_with_such_a_parameter_is_fitted_and_saved(tmp_path):
+    network = mlp(2, 3, 1)
+    network[2].bias = nn.Parameter(torch.arange(8.0, dtype=torch.float64)[1::8])
+    _, x, y = trained(30, outputs=1)
+    model = quiet_fit(network, (x, y), num_experts=1)
+    model.save(tmp_path / "model")
+    assert torch.equal(trustgp.load(tmp_path / "model", network).predict(x).mean, network(x))
+
+
+def test_inputs_that_require_a_gradient_are_taken_and_left_alone(case):
+    _, x, _, model = case
+    wanted = x.clone().requires_grad_()
+    assert torch.equal(model.predict(wanted).variance, model.predict(x).variance)
+    assert wanted.requires_grad
+    assert wanted.grad is None
+
+
+def bad_inputs():
+    x = torch.zeros(5, 2)
+    return {
+        "float64": (x.double(), r"cannot predict 5 rows of float64\[2\].* fitted on rows of float32\[2\]"),
+        "integers": (x.long(), r"rows of int64\[2\].* fitted on rows of float32\[2\]"),
+        "complex": (x.to(torch.complex64), r"rows of complex64\[2\]"),
+        "one row": (x[0], r"shape \[2\]; .* \[n, 2\] is needed. For a single row write inputs\[None\]"),
+        "one number": (x[0, 0], r"shape \[\]; .* \[n, 2\] is needed"),
+        "too wide": (torch.zeros(5, 3), r"rows of float32\[3\].* fitted on rows of float32\[2\]"),
+        "too deep": (x[:, None], r"shape \[5, 1, 2\]; .* \[n, 2\] is needed"),
+        "named": ({"x": x}, r"structure \{x:tensor\}; the model was fitted on tensor.*unpack="),
+        "sparse": (x.to_sparse(), "sparse_coo; a dense one is needed"),
+        "meta": (x.to("meta"), "on the meta device"),
+        "none": (x[:0], "hold no rows"),
+        "nothing": (None, "hold a NoneType; pass a tensor"),
+    }
+
+
+@pytest.mark.parametrize("name", bad_inputs())
+@pytest.mark.parametrize("loaded", [False, True], ids=["fitted", "loaded"])
+def test_predict_says_what_was_given_and_what_is_needed(case, name, loaded, tmp_path):
+    network, _, _, model = case
+    if loaded:
+        model.save(tmp_path / "model")
+        model = trustgp.load(tmp_path / "model", network)
+    inputs, message = bad_inputs()[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        model.predict(inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(40, 2).double(), "The network is torch.float32: pass inputs.to.torch.float32."),
+        (torch.zeros(40), r"n numbers are inputs\[:, None\], a single row is inputs\[None\]"),
+        (torch.zeros(40, 3), r"cannot be called on 40 of the training rows \(\(40, 3\) torch.float32"),
+    ],
+)
+def test_fit_says_what_was_given_and_what_is_needed(case, inputs, message):
+    network, x, y, model = case
+    with pytest.raises(ValueError, match=message):
+        quiet_fit(network, (inputs, y))
+    with pytest.raises(ValueError, match=message.replace("40", "1").replace("training", "validation")):
+        quiet_fit(network, (x, y), validation=(inputs, y), num_experts=1)
+    with pytest.raises(ValueError, match=r"new_rows"):
+        model.update((inputs, y), progress=False)
+
+
+def test_a_single_row_that_passes_for_several_is_explained(case):
+    network, x, y, _ = case
+    with pytest.raises(ValueError, match=r"if they are a single row, pass inputs\[None\]"):
+        quiet_fit(network, (x[0], y[0]))
+
+
+def test_rows_in_batches_are_predicted_like_all_at_once(case):
+    _, x, _, model = case
+    whole, found = model.predict(x), model.predict(x, batch_size=7)
+    assert torch.allclose(found.variance, whole.variance)
+    assert torch.equal(found.expert, whole.expert)
+    assert len(model.predict(iter([x[:3], x[3:8]]))) == 8
+    bad = x.clone()
+    bad[4] = torch.nan
+    assert (~model.predict(bad, batch_size=3).valid).nonzero().tolist() == [[4]]
+    for size in (0, 2.5, True, "8"):
+        with pytest.raises(ValueError, match=r"batch_size=.*whole number of at least 1"):
+            model.predict(x, batch_size=size)
+
+
+# -- precision and modes ---------------------------------------------------------------------------
+
+
+def test_a_fitted_model_keeps_its_precision(case):
+    _, x, _, model = case
+    for change in (model.double, model.half, model.bfloat16, lambda: model.to(torch.float64)):
+        with pytest.raises(TypeError, match="keeps its precision"):
+            change()
+    assert model.predict(x).mean.dtype == torch.float32
+
+
+def test_a_float64_model_may_be_told_so():
+    network, x, y = trained(60)
+    model = quiet_fit(network, (x, y.float()), num_experts=1)
+    before, said = model.predict(x).variance, model.witness
+    assert said is not None
+    assert said.points.dtype == torch.float32
+    assert torch.equal(model.double().predict(x).variance, before)
+    assert model.witness.points.dtype == torch.float32
+
+
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("tangents", [None, "layer_factors"], ids=["light", "exact"])
+@pytest.mark.parametrize("mode", MODES)
+def test_fit_update_and_predict_do_the_same_under_a_mode_of_torch(case, mode, tangents):
+    network, x, y, _ = case
+    options = {"num_experts": 1, "tangents": tangents}
+    plain = quiet_fit(network, (x[:30], y[:30]), **options)
+    plain.update((x[30:], y[30:]), progress=False)
+    with MODES[mode]():
+        rows = x.clone(), y.clone()  # tensors made under inference_mode can never have gradients
+        model = quiet_fit(network, (rows[0][:30], rows[1][:30]), **options)
+        model.update((rows[0][30:], rows[1][30:]), progress=False)
+        inside = model.predict(rows[0]).variance
+    assert torch.equal(inside, plain.predict(x).variance)
+    assert torch.equal(model.predict(rows[0]).variance, inside)
+
+
+def test_attention_is_fitted_under_inference_mode():
+    x = torch.randn(30, 4, 2, generator=torch.Generator().manual_seed(0))
+    network = attention()
+    plain = quiet_fit(network, (x, x[:, 0]), num_experts=1)
+    with torch.inference_mode():
+        model = quiet_fit(network, (x, x[:, 0]), num_experts=1)
+    assert torch.equal(model.predict(x).variance, plain.predict(x).variance)
+
+
+def test_a_network_in_bfloat16_is_fitted(case):
+    network, x, y, _ = case
+    low = mlp(2, 3, 2, dtype=torch.bfloat16)
+    low.load_state_dict(network.state_dict())
+    model = quiet_fit(low, (x.bfloat16(), y), num_experts=1)
+    assert model.predict(x.bfloat16()).valid.all()
+    with pytest.raises(ValueError, match=r"fitted on rows of bfloat16\[2\]"):
+        model.predict(x)
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+class Locked(nn.Sequential):
+    """Holds what cannot be copied."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.guard = threading.Lock()
+
+
+class Uncopied(nn.Sequential):
+    """Refuses to be copied."""
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError("not this one")
+
+
+def networks(kind: str, network: nn.Module):
+    """What is handed over as a network and is none, or none that can be used."""
+    made = {
+        "lock": lambda: nn.Sequential(Locked(*network)),
+        "refuses": lambda: Uncopied(*network),
+        "meta": lambda: mlp(2, 3, 2).to("meta"),
+        "lazy": lambda: nn.Sequential(nn.LazyLinear(2)),
+        "lazy buffer": lambda: nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d(affine=False)),
+        "scripted": lambda: torch.jit.trace(network, torch.zeros(1, 2)),
+        "function": lambda: network.forward,
+        "class": lambda: nn.Linear,
+        "frozen": lambda: mlp(2, 3, 2, dtype=torch.float32).requires_grad_(False),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is deprecated, lazy layers are new
+        return made[kind]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("lock", r"cannot be copied, because of 'guard' \(a lock\) in '0'.*keep such things outside"),
+        ("refuses", "cannot be copied: not this one"),
+        ("meta", "parameter '0.weight' is on the meta device"),
+        ("lazy", "parameter '0.weight' has no shape yet"),
+        ("lazy buffer", "parameter '1.running_mean' has no shape yet"),
+        ("scripted", "torch.jit module"),
+        ("function", "network is a method; a torch.nn.Module is needed"),
+        ("class", "network is the class Linear; a torch.nn.Module is needed"),
+        ("frozen", "no trainable parameters"),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_named(case, kind, message):
+    network, x, y, _ = case
+    for fit in (quiet_fit, lambda *args: trustgp.paper(*args, progress=False)):
+        with pytest.raises((TypeError, ValueError), match=message):
+            fit(networks(kind, network.eval()), (x, y))
+
+
+def test_a_wrapped_network_is_fitted_as_what_is_inside(case):
+    network, x, y, model = case
+    found = quiet_fit(nn.DataParallel(network).eval(), (x, y), num_experts=1)
+    assert torch.equal(found.predict(x).variance, model.predict(x).variance)

@@ -1,0 +1,191 @@
+"""The site is built strictly and can be read; its gallery runs examples, keeps them, and names what fails."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import trustgp
+
+pytest.importorskip("material", reason='mkdocs-material is not installed: pip install "trustgp[docs]"')
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "docs" / "gallery").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site but for what the examples of the gallery print and draw: `make docs` runs them."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = os.environ | {"TRUSTGP_GALLERY": "none", "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """The site as a web server gives it."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    handler.log_message = lambda *_: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium; skipped, with the reason, where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium.")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [("", "trustgp"), ("gallery/regression/", "A curve with a gap"), ("api/fit/", "Fit and use")],
+)
+def test_a_page_shows_heading_navigation_and_code_and_does_not_complain(browser, address, page, heading):
+    complaints, requests = [], []
+    opened = browser.new_page()
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("request", lambda request: requests.append(request.url))
+    opened.goto(address + page)
+    assert opened.locator("h1").inner_text().startswith(heading)
+    assert opened.locator("nav.md-tabs a").all_inner_texts()[:3] == ["Start", "Guide", "Gallery"]
+    assert opened.locator("article pre code").first.is_visible()
+    opened.close()
+    assert complaints == []
+    assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def test_every_public_name_is_in_the_reference_and_no_private_one(site):
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "api").rglob("*.html"))
+    named = set(re.findall(r'<h\d id="(trustgp\.[\w.]+)"', pages))
+    assert {f"trustgp.{name}" for name in trustgp.__all__} <= named
+    assert [name for name in named if "._" in name] == []
+
+
+def test_formulas_are_shown_without_a_script(site):
+    page = (site / "api" / "scores" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<math") >= 6
+    assert "math::" not in page
+
+
+def test_every_picture_of_a_page_is_there(site):
+    shown = [
+        page.parent / source
+        for page in site.rglob("index.html")
+        for source in re.findall(r'<img [^>]*src="([^":]+)"', page.read_text(encoding="utf-8"))
+    ]
+    assert shown
+    assert [str(picture) for picture in shown if not picture.exists()] == []
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    """The hook as a module."""
+    spec = importlib.util.spec_from_file_location("gallery_hook", ROOT / "docs" / "hooks" / "gallery.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_the_gallery_has_a_dozen_short_examples_that_say_when_not_to_use_them(gallery):
+    assert len(EXAMPLES) >= 12
+    for path in EXAMPLES:
+        example = gallery.parse(path)
+        assert "**When not to" in example.cells[-1]["text"], path.name
+        assert sum(len(cell["code"].splitlines()) for cell in example.cells) <= 80, path.name
+
+
+SCRIPT = '''"""A title.
+
+Text.
+"""
+
+# %%
+# Prose, **with** a mark.
+# Its second line.
+
+from matplotlib import pyplot  # code
+
+print("said", __name__)
+pyplot.subplots()[1].set_title("drawn")
+
+# %%
+raise_it = {fails}
+if raise_it:
+    raise KeyError("on line 17")
+'''
+
+
+@pytest.fixture(scope="module")
+def ran(gallery, tmp_path_factory):
+    """An example that was run: (its file, its cache, what came out)."""
+    folder = tmp_path_factory.mktemp("gallery")
+    (folder / "good.py").write_text(SCRIPT.format(fails=False))
+    return folder / "good.py", folder / "cache", gallery.run(folder / "good.py", cache=folder / "cache")
+
+
+def test_an_example_becomes_a_page_with_what_it_prints_and_draws(gallery, ran):
+    page = gallery.page(ran[2])
+    assert page.startswith(
+        "# A title\n\nText.\n\nProse, **with** a mark.\nIts second line.\n\n```python\nfrom"
+    )
+    assert "said __main__\n" in page
+    assert "![drawn](good-1.png)" in page
+    assert (ran[2].folder / "good-1.png").read_bytes().startswith(b"\x89PNG")
+    assert gallery.cards([ran[2]]).count("good.md") == 1
+
+
+def test_an_example_is_not_run_again_until_it_changes(gallery, ran, monkeypatch):
+    path, cache, first = ran
+    monkeypatch.setattr(gallery, "run_in", lambda *_: "was run")
+    assert gallery.run(path, cache=cache) == first
+    path.write_text(path.read_text(encoding="utf-8") + "\n# changed\n")
+    assert gallery.run(path, cache=cache).error == "was run"
+
+
+def test_a_failing_example_is_a_warning_with_its_name_and_line(gallery, tmp_path, monkeypatch, caplog):
+    (tmp_path / "bad.py").write_text(SCRIPT.format(fails=True))
+    monkeypatch.setattr(gallery, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("TRUSTGP_GALLERY", "bad")
+    found = gallery.all_examples(tmp_path)
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "gallery/bad.py failed" in record.getMessage()
+    assert "line 17" in gallery.page(found["bad"])
+    assert list((tmp_path / "cache").iterdir()) == []  # nothing half-made is taken for a result
+
+
+def test_an_example_that_does_not_end_is_named(gallery, tmp_path):
+    (tmp_path / "long.py").write_text('"""Long."""\n\n# %%\nimport threading\n\nthreading.Event().wait()\n')
+    found = gallery.run(tmp_path / "long.py", cache=tmp_path / "cache", longest=0.5)
+    assert found.error == "not over after 0.5 seconds"
+
+
+def test_examples_are_chosen_by_name(gallery, monkeypatch):
+    monkeypatch.setenv("TRUSTGP_GALLERY", "text,vit")
+    assert gallery.chosen(["cpp", "text", "vit"]) == ["text", "vit"]
+    with pytest.raises(ValueError, match=r"no example is called \['vit'\]; there are \['cpp', 'text'\]"):
+        gallery.chosen(["cpp", "text"])
