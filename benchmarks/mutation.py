@@ -1,6 +1,6 @@
 """Does a test notice when a line is wrong? Small changes to modules, one at a time; see docs/mutation.md.
 
-python benchmarks/mutation.py src/trustgp/math/leave_out.py --tests tests/math/test_leave_out.py --most 20
+python benchmarks/mutation.py math/leave_out data/split     # these modules, or, without names, all
 """
 
 from __future__ import annotations
@@ -23,6 +23,55 @@ import scipy.stats
 import torch
 
 ROOT = Path(__file__).parents[1]
+# Which tests are about a module: those first, then, of what they let pass, those that should notice, too. The
+# names are of files below tests/, without "test_" and ".py".
+TESTS: dict[str, tuple[str, str]] = {
+    "data/atomic_file": ("reliability/15_interrupted_saves", "reliability/24_shared_folders"),
+    "data/chunking": ("data/chunking", "data/rows fitting/plan"),
+    "data/escapes": ("reliability/26_forged_files", ""),
+    "data/fingerprint": ("data/fingerprint reliability/13_fingerprints", "reliability/20_other_behaviour"),
+    "data/frames": ("data/frames", "reliability/31_what_people_pass"),
+    "data/quantities": ("data/quantities", ""),
+    "data/rows": ("data/rows data/rows_view data/disk_buffer", "data/frames reliability/31_what_people_pass"),
+    "data/split": ("data/holdout", ""),
+    "data/tables": ("likelihoods/batch", "model"),
+    "data/tensor_file": (
+        "reliability/04_headers reliability/19_changing_files",
+        "reliability/03_crafted_files reliability/26_forged_files",
+    ),
+    "data/torch_modes": ("reliability/31_what_people_pass", ""),
+    "data/trees": ("data/rows data/frames", "reliability/31_what_people_pass"),
+    "data/user_warnings": ("data/user_warnings", "reliability/31_what_people_pass"),
+    "math/calibration": (
+        "math/calibration math/quantiles_and_groups",
+        "light_reference reliability/23_scales",
+    ),
+    "math/calibration_fit": (
+        "math/calibration math/quantiles_and_groups",
+        "reliability/10_likeliest_calibration math/predictive",
+    ),
+    "math/cross_entropy": ("math/cross_entropy math/temperature", "likelihoods/classification"),
+    "math/evidence": ("math/evidence math/pooled_evidence math/stationary", "fitting/solve"),
+    "math/leave_out": ("math/leave_out", ""),
+    "math/low_rank": ("math/low_rank math/kernel_pca math/selection", "experts/expert fitting/solve"),
+    "math/posterior": ("math/posterior", ""),
+    "math/predictive": ("math/predictive", "likelihoods/prediction"),
+    "math/search": ("math/search", ""),
+    "state/conformal": ("state/conformal", "reliability/22_thresholds"),
+    "state/expert_tensors": (
+        "state/witness_tensors state/many_kernels",
+        "reliability/03_crafted_files reliability/03_crafted_class_files",
+    ),
+    "state/model_file": (
+        "reliability/04_headers reliability/05_no_pickle",
+        "reliability/03_crafted_files reliability/20_other_behaviour model",
+    ),
+    "state/model_state": (
+        "state/forward state/many_kernels model",
+        "reliability/09_bad_rows_at_predict light_reference state/conformal",
+    ),
+    "state/summary": ("cli", "reliability/26_forged_files"),
+}
 READ = (scipy.optimize, scipy.stats, torch)  # once, by this process
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -91,33 +140,47 @@ def survives(source: Path, tests: list[str], seconds: int) -> bool:
     os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
 
 
+def try_module(name: str, *, most: int, seed: int, seconds: int) -> None:
+    """Print the changes that no test noticed, and how many there were."""
+    module = Path("trustgp") / f"{name}.py"
+    tree = ast.parse((ROOT / "src" / module).read_text())
+    places = list(changes(tree))
+    chosen = random.Random(seed).sample(places, min(most, len(places)))
+    own, others = ([path(file) for file in group.split()] for group in TESTS[name])
+    left = 0
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "weights"))
+        if not survives(source, own + others, 10 * seconds):
+            raise SystemExit(f"{name}: the tests fail without any change.")
+        for number, _ in sorted(chosen):
+            text, words = changed(tree, number)
+            (source / module).write_text(text)
+            if survives(source, own, seconds) and not (others and not survives(source, others, seconds)):
+                left += 1
+                print("survived", words, flush=True)
+    print(f"{name}: {len(chosen)} of {len(places)} changes tried, {left} survived.", flush=True)
+
+
+def path(file: str) -> str:
+    """Of a file of tests, from its short name."""
+    folder, slash, name = file.rpartition("/")
+    return f"tests/{folder}{slash}test_{name}.py"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("module", type=Path)
-    parser.add_argument("--tests", nargs="+", required=True)
-    parser.add_argument("--most", type=int, default=20, help="changes, chosen at random")
+    parser.add_argument(
+        "modules", nargs="*", choices=[*TESTS, []], metavar="module", help="such as data/rows"
+    )
+    parser.add_argument("--most", type=int, default=20, help="changes of each, chosen at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=300, help="for one run of the tests")
     given = parser.parse_args()
     torch.set_num_threads(1)  # a fork has no others
     sys.dont_write_bytecode = True
-    tree = ast.parse(given.module.read_text())
-    places = list(changes(tree))
-    chosen = random.Random(given.seed).sample(places, min(given.most, len(places)))
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__", "weights"))
-        if not survives(source, given.tests, given.seconds):
-            raise SystemExit("the tests fail without any change.")
-        place = source / given.module.resolve().relative_to(ROOT / "src")
-        left = []
-        for number, _ in sorted(chosen):
-            text, words = changed(tree, number)
-            place.write_text(text)
-            if survives(source, given.tests, given.seconds):
-                left.append(words)
-                print("survived", words, flush=True)
-    print(f"{given.module}: {len(chosen)} of {len(places)} changes tried, {len(left)} survived.")
+    for name in given.modules or TESTS:
+        try_module(name, most=given.most, seed=given.seed, seconds=given.seconds)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def options_of(case: str) -> dict:
         return {**QUIET, "num_experts": 3, "likelihood": trustgp.Classification()}
     if case == "sketch":
         return {**QUIET, "num_experts": 3, "tangents": trustgp.Sketch(32), "outputs": "pseudo"}
-    return {**QUIET, "num_experts": 2, "likelihood": trustgp.Detection(threshold=0.01, overlap=0.01, most=3)}
+    return {**QUIET, "likelihood": trustgp.Detection(threshold=0.01, overlap=0.01, most=3)}
 
 
 def inputs_of(case: str, table: dict[str, Tensor], part: str) -> Tensor:
@@ -95,7 +95,11 @@ def answers(case: str, model, table: dict[str, Tensor]) -> dict[str, Tensor]:
     found = model.predict(inputs_of(case, table, "test"))
     if case == "detector":
         names = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
-        return {name: torch.cat([getattr(one, name) for one in found]) for name in names}
+        pictures = torch.tensor([one.picture_novelty for one in found], dtype=torch.float64)
+        return {
+            **{name: torch.cat([getattr(one, name) for one in found]) for name in names},
+            "pictures": pictures,
+        }
     names = ["mean", "variance", "epistemic", "aleatoric", "expert", "novelty"]
     table = {name: getattr(found, name) for name in names}
     if case == "classification":

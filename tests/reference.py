@@ -133,8 +133,9 @@ def leave_out(gram: Tensor, residual: Tensor, groups: Tensor, tau: float) -> tup
     for group in groups.unique():
         out, rest = groups == group, groups != group
         inner, cross = gram[rest][:, rest], gram[out][:, rest]
-        errors[out] = residual[out] - posterior_mean(inner, cross, residual[rest], tau)
-        variances[out] = posterior_variance(inner, cross, gram.diagonal()[out], tau) + tau
+        shares = cross @ inverse_of(inner, tau)
+        errors[out] = residual[out] - shares @ residual[rest]
+        variances[out] = gram.diagonal()[out] - (shares * cross).sum(dim=1) + tau
     return errors, variances
 
 
@@ -182,11 +183,11 @@ def greedy_by_refit(gram: Tensor, count: int, noise: float, candidates: Tensor, 
 def mass_between_by_loops(gram: Tensor, labels: Tensor) -> float:
     """Share of squared kernel mass between experts."""
     between = total = 0.0
-    for i in range(len(gram)):
-        for j in range(len(gram)):
-            square = float(gram[i, j]) ** 2
-            total += square
-            between += square if labels[i] != labels[j] else 0.0
+    names = labels.tolist()
+    for name, row in zip(names, gram.tolist(), strict=True):
+        for other, value in zip(names, row, strict=True):
+            total += value**2
+            between += value**2 if name != other else 0.0
     return between / total
 
 

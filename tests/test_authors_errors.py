@@ -2,15 +2,29 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
+from pairwise import every_pair
 from reference import gaussian_nll
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
-from trustgp import LayerFactors, Patchwork
+from trustgp import LayerFactors, Patchwork, Witness
+
+
+@pytest.fixture(scope="module")
+def fit_case(fit_case):
+    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    return partial(fit_case, witness=None)
+
+
+@pytest.fixture(scope="module")
+def fitted(fit_case):
+    return fit_case(witness=Witness())
+
 
 # Rows of an expert carry its label.
 
@@ -103,9 +117,10 @@ def scaled_last_layer(network, factor):
     return network
 
 
-@pytest.mark.parametrize("factor", [1e3, 1e-3])
-@pytest.mark.parametrize("way", ["outputs in other units", "last layer"])
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(
+    ("factor", "way", "held"),
+    every_pair([1e3, 1e-3], ["outputs in other units", "last layer"], [False, True]),
+)
 def test_other_units_shift_the_likelihood_by_the_logarithm_of_the_factor(case, toy, factor, way, held):
     if way == "last layer":
         # With all parameters this is another kernel, since only the earlier layers' gradients grow; with

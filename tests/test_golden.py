@@ -10,17 +10,18 @@ import trustgp
 
 # What was kept came from one machine's kernels; another sums in another order, and tau is found by a search.
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}
+SEARCHED = {"rtol": 1e-5, "atol": 1e-8}  # of a detector nearly all is
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_fit_answers_as_it_did(case):
     if case == "detector":
         pytest.importorskip("transformers", reason="detectors come from transformers")
-    table = kept(case)
+    table, close = kept(case), SEARCHED if case == "detector" else CLOSE
     _, model = fitted(case, table)
     for name, value in answers(case, model, table).items():
         torch.testing.assert_close(
-            value, table[f"answers.{name}"], **CLOSE, msg=lambda text, n=name: f"{n}: {text}"
+            value, table[f"answers.{name}"], **close, msg=lambda text, n=name: f"{n}: {text}"
         )
 
 

@@ -1,5 +1,8 @@
+from itertools import combinations, product
+
 import pytest
 from many import Many, each
+from pairwise import every_pair
 
 
 def three_facts(tried: list[str]) -> None:
@@ -42,3 +45,12 @@ def test_a_case_that_fails_is_named_and_the_others_are_tried(wrong):
     with pytest.raises(AssertionError, match=r"^case 1, {'number': 2, .*"):
         test()
     assert tried == [1, 2, 3]
+
+
+def test_any_two_choices_meet_in_few_combinations():
+    choices = "ab", [1, 2], [0.5, 0.25], (None, True, False)
+    found = every_pair(*choices)
+    assert len(found) < 12
+    for first, second in combinations(range(4), 2):
+        met = {(one[first], one[second]) for one in found}
+        assert met == set(product(choices[first], choices[second]))

@@ -153,7 +153,8 @@ def test_an_init_holds_imports_and_public_names_only():
 PUBLIC = [
     "fit", "load", "paper", "UncertaintyModel", "Prediction", "ClassPrediction", "DetectionModel",
     "Detections", "ConformalIntervals", "ConformalSets", "compress", "tune", "Tuning", "BudgetError",
-    "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation", "metrics",
+    "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation",
+    "DetectionEvaluation", "metrics",
     "plots", "Regression", "Classification", "Detection", "LayerFactors", "JacobianRows", "Sketch",
     "Patchwork", "Division", "Witness", "Threads", "Rows", "Things", "ArtifactError", "ExportError",
     "FactorisationError",

@@ -22,14 +22,14 @@ def witness_left_out(table: dict[str, Tensor], groups: Tensor) -> dict[int, tupl
     """By training row: its cell, mean, novelty and target, from the rows of other groups in its cell."""
     held, found = {name: value.double().numpy() for name, value in table.items()}, {}
     ends = table["sizes"].cumsum(dim=0).tolist()
+    rows, numbers = table["rows"].tolist(), groups.tolist()
     for cell, (end, size, own) in enumerate(
         zip(ends, table["sizes"].tolist(), table["own"].tolist(), strict=True)
     ):
         places = range(end - size, end)
         for place in places[:own]:
-            row = int(held["rows"][place])
-            group = groups[row]
-            seen = [other for other in places if groups[int(held["rows"][other])] != group]
+            row = rows[place]
+            seen = [other for other in places if numbers[rows[other]] != numbers[row]]
             mean, novelty = _process(held, held["points"][place], seen)
             centre = held["centre"][cell]
             found[row] = cell, centre + mean, novelty, centre + held["targets"][place]
@@ -61,16 +61,17 @@ def _row(held: dict, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 def _process(held: dict, point: np.ndarray, places) -> tuple[np.ndarray, float]:
     """Mean about the centre [C], and novelty, from the nearest of the rows at these places."""
-    apart = sorted((math.dist(point, held["points"][place]), place) for place in places)
-    near = [place for _, place in apart[: int(held["neighbours"])]]
-    if not near:
+    places = np.array(places, dtype=int)
+    apart = np.linalg.norm(held["points"][places] - point, axis=1)
+    near = places[np.argsort(apart, kind="stable")][: int(held["neighbours"])]
+    if not len(near):
         return np.zeros(held["targets"].shape[1]), 1.0
 
-    def kernel(x: np.ndarray, z: np.ndarray) -> float:
-        return math.exp(-(math.dist(x, z) ** 2) / (2 * float(held["length"]) ** 2))
+    def kernel(x: np.ndarray, z: np.ndarray) -> np.ndarray:
+        apart = np.linalg.norm(x[:, None] - z, axis=2)
+        return np.exp(-(apart**2) / (2 * float(held["length"]) ** 2))
 
     rows = held["points"][near]
-    gram = np.array([[kernel(x, z) for z in rows] for x in rows]) + float(held["ratio"]) * np.eye(len(near))
-    cross = np.array([kernel(point, z) for z in rows])
-    shares = np.linalg.solve(gram, cross)
+    cross = kernel(point[None], rows)[0]
+    shares = np.linalg.solve(kernel(rows, rows) + float(held["ratio"]) * np.eye(len(near)), cross)
     return shares @ held["targets"][near], float(np.clip(1.0 - cross @ shares, 0.0, 1.0))

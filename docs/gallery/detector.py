@@ -26,7 +26,6 @@ model = trustgp.fit(
     pictures(24),
     validation=pictures(24, first=24),
     likelihood=trustgp.Detection(),
-    num_experts=2,
     progress=False,
 )
 model.threshold(false_alarm=0.1)
@@ -55,7 +54,6 @@ for row, (title, (style, first)) in zip(axes, styles.items(), strict=True):
         print(f"{title}: {len(found.labels)} found, largest novelty {found.summary['novelty']:.2f}")
 
 # %%
-# **When not to use it.** Only what is detected has an error bar: a thing that the detector does not see at
-# all cannot be called novel. In flight the edges are still too sure
-# ([measured](../detection.md#what-was-measured)). It works for detectors of the DETR family, not for those
-# with anchors (YOLO, SSD).
+# **When not to use it.** Only what is detected has an error bar for its box; of a thing that the detector
+# does not see at all, the picture's novelty may tell. In flight the edges are still too sure
+# ([measured](../detection.md#what-was-measured)).

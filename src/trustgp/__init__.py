@@ -32,6 +32,7 @@ _PLACES = {
     "evaluate": ".metrics.evaluate",
     "Evaluation": ".metrics.evaluation",
     "ClassEvaluation": ".metrics.evaluation",
+    "DetectionEvaluation": ".metrics.detection_evaluation",
     "metrics": "",
     "plots": "",
     # what to choose
@@ -47,7 +48,7 @@ _PLACES = {
     "Threads": ".executors",
     # data and errors
     "Rows": ".data.rows",
-    "Things": ".detection.scenes",
+    "Things": ".detection.things",
     "ArtifactError": ".data.tensor_file",
     "ExportError": ".export",
     "FactorisationError": ".math.evidence",

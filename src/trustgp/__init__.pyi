@@ -24,7 +24,7 @@ from .data.rows import Rows as Rows
 from .data.tensor_file import ArtifactError as ArtifactError
 from .detection.model import DetectionModel as DetectionModel
 from .detection.query_rows import Detection as Detection
-from .detection.scenes import Things as Things
+from .detection.things import Things as Things
 from .executors import Threads as Threads
 from .experts.gate import Division as Division
 from .experts.neighbours import Patchwork as Patchwork
@@ -42,6 +42,7 @@ from .likelihoods.prediction import ClassPrediction as ClassPrediction
 from .likelihoods.prediction import Prediction as Prediction
 from .likelihoods.regression import Regression as Regression
 from .math.evidence import FactorisationError as FactorisationError
+from .metrics.detection_evaluation import DetectionEvaluation as DetectionEvaluation
 from .metrics.evaluate import evaluate as evaluate
 from .metrics.evaluation import ClassEvaluation as ClassEvaluation
 from .metrics.evaluation import Evaluation as Evaluation
@@ -64,6 +65,7 @@ __all__ = [
     "ConformalIntervals",
     "ConformalSets",
     "Detection",
+    "DetectionEvaluation",
     "DetectionModel",
     "Detections",
     "Division",

@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from trustgp.data.fingerprint import network_fingerprint, rows_fingerprint
+from trustgp.data.fingerprint import (
+    network_fingerprint,
+    rows_fingerprint,
+    same_weights,
+    weights_fingerprints,
+)
 from trustgp.data.rows import Rows
 from trustgp.fitting.checkpoint import Checkpoint
 
@@ -74,3 +79,10 @@ def test_settings_do_not_depend_on_the_order_of_their_names(tmp_path):
 
     assert fingerprint("one", {"a": 1, "b": [2]}) == fingerprint("other", {"b": [2], "a": 1})
     assert fingerprint("third", {"a": 1}) != fingerprint("fourth", {"a": 2})
+
+
+def test_weights_without_a_known_print_are_not_the_same():
+    layer = nn.Linear(2, 1)
+    assert same_weights(layer, weights_fingerprints(layer))
+    assert not same_weights(layer, {})
+    assert not same_weights(layer, {"torch.float8": "0"})

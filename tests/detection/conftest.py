@@ -20,7 +20,7 @@ def plain_detr(labels: int = 2):
 
     backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
     config = DetrConfig(backbone_config=backbone, num_queries=8, num_labels=labels, **_small())
-    return _seeded(DetrForObjectDetection, config)
+    return seeded(lambda: DetrForObjectDetection(config))
 
 
 def conditional_detr(labels: int = 2):
@@ -30,7 +30,7 @@ def conditional_detr(labels: int = 2):
     config = ConditionalDetrConfig(
         backbone_config=backbone, num_queries=8, num_labels=labels, auxiliary_loss=True, **_small()
     )
-    return _seeded(ConditionalDetrForObjectDetection, config)
+    return seeded(lambda: ConditionalDetrForObjectDetection(config))
 
 
 def _small() -> dict:
@@ -41,10 +41,11 @@ def _small() -> dict:
     return {**sizes, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2}
 
 
-def _seeded(build, config):
+def seeded(build):
+    """What is built, with weights that are always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = build(config)
+        network = build()
         for value in network.parameters():  # norms too, so that each of them counts
             value.data += 0.1 * torch.randn_like(value)
     return network.eval()
@@ -67,5 +68,5 @@ def pictures(n: int, style: str = "carry") -> tuple[torch.Tensor, list[Things]]:
 @pytest.fixture(scope="session", params=sorted(DETECTORS))
 def fitted(request) -> tuple[torch.nn.Module, DetectionModel]:
     network = DETECTORS[request.param]()
-    options = {"validation": pictures(24, "carry"), "num_experts": 2, "progress": False}
+    options = {"validation": pictures(24, "carry"), "progress": False}
     return network, fit_detector(network, pictures(30), LOOSE, **options)

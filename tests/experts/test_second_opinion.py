@@ -189,19 +189,27 @@ def test_a_row_of_nan_leaves_the_others_as_they_are_to_the_bit(cells, toy):
             assert torch.equal(getattr(a, name)[keep], getattr(b, name)), name
 
 
+IN_UNITS = {"num_experts": 1, "witness": Witness(rows=40)}
+
+
+@pytest.fixture(scope="module")
+def in_usual_units(fit_case, toy):
+    """A witness in the units of the case."""
+    return fit_case(validation=toy(100, seed=6), **IN_UNITS).witness
+
+
 @pytest.mark.parametrize(("inputs", "targets"), [(1e6, 1.0), (1e-6, 1.0), (1.0, 1e8), (1.0, 1e-8)])
-def test_units_do_not_matter(case, fit_case, toy, inputs, targets):
+def test_units_do_not_matter(case, fit_case, in_usual_units, toy, inputs, targets):
     network = copy.deepcopy(case.network)
     with torch.no_grad():
         network[0].weight /= inputs
         network[4].weight *= targets
         network[4].bias *= targets
     x, held = toy(30, seed=5)[0], toy(100, seed=6)
-    options = {"num_experts": 1, "witness": Witness(rows=40)}
-    plain = fit_case(validation=held, **options).witness(x)
+    plain = in_usual_units(x)
     train = (inputs * case.inputs, targets * case.targets)
     validation = (inputs * held[0], targets * held[1])
-    other = fit_case(network=network, train=train, validation=validation, **options).witness(inputs * x)
+    other = fit_case(network=network, train=train, validation=validation, **IN_UNITS).witness(inputs * x)
     torch.testing.assert_close(targets * plain.mean, other.mean, rtol=1e-6, atol=0)
     torch.testing.assert_close(targets**2 * plain.variance, other.variance, rtol=1e-6, atol=0)
     torch.testing.assert_close(plain.precision, targets**2 * other.precision, rtol=1e-5, atol=0)

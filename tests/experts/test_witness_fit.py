@@ -117,9 +117,15 @@ def test_rows_whose_squares_overflow_give_none(find, rows, inputs, targets):
 # what it holds
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    ("n", "setting"), [(160, {}), (900, {"rows": 100}), (900, {}), (900, {"borrowed": 0})]
+    ("n", "setting", "dtype"),
+    [
+        (160, {}, torch.float32),
+        (160, {}, torch.float64),
+        (900, {"rows": 100}, torch.float32),
+        (900, {}, torch.float64),
+        (900, {"borrowed": 0}, torch.float32),
+    ],
 )
 def test_what_it_holds_is_known_before_it_is_found(find, toy, n, setting, dtype):
     inputs, targets = (value.to(dtype) for value in toy(n, seed=2))

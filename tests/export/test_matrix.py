@@ -29,8 +29,7 @@ def test_onnxruntime_equals_predict_at_every_batch(name, mode, kind, tmp_path):
         assert_equal(model.predict(inputs[:batch]), runner(inputs[:batch]))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("mode", "kind"), list(zip(MODES, KINDS, strict=True)))
 def test_the_traced_graph_of_plain_operations_equals_predict_at_every_batch(mode, kind):
     name = list(MLPS)[MODES.index(mode)]
     model = model_of(name, outputs=mode, tangents=KINDS[kind])

@@ -1,7 +1,16 @@
+import shutil
+from functools import partial
+
 import pytest
 import torch
 
-from trustgp import ArtifactError, JacobianRows, Threads
+from trustgp import ArtifactError, JacobianRows, Threads, Witness
+
+
+@pytest.fixture(scope="module")
+def fit_case(fit_case):
+    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    return partial(fit_case, witness=None)
 
 
 class Interrupted(Threads):
@@ -35,12 +44,27 @@ def fit_until(fit_case, tmp_path):
     return fit
 
 
+@pytest.fixture(scope="module")
+def finished(fit_case, tmp_path_factory):
+    """A model of six experts, and the folder of its checkpoint."""
+    folder = tmp_path_factory.mktemp("finished") / "point"
+    return fit_case(num_experts=6, checkpoint=folder), folder
+
+
+@pytest.fixture
+def first(finished, tmp_path):
+    """That model; a copy of its checkpoint is where `fit_until` looks for one."""
+    model, folder = finished
+    shutil.copytree(folder, tmp_path / "point")
+    return model
+
+
 def files(tmp_path):
     return sorted((tmp_path / "point").glob("expert-*.trustgp"))
 
 
 OPTIONS = [
-    {},
+    {"witness": Witness()},
     {"outputs": "separate"},
     {"groups": torch.arange(160) // 10},
     {"tangents": JacobianRows(keep=60, keep_per_expert=15)},
@@ -71,8 +95,7 @@ def test_a_finished_checkpoint_solves_nothing_again(fit_until, assert_same_state
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
-def test_a_damaged_expert_is_solved_again(fit_until, tmp_path, assert_same_state, damage):
-    first = fit_until()
+def test_a_damaged_expert_is_solved_again(fit_until, first, tmp_path, assert_same_state, damage):
     path = files(tmp_path)[2]
     content = bytearray(path.read_bytes())
     if damage == "cut":
@@ -89,8 +112,7 @@ def test_a_damaged_expert_is_solved_again(fit_until, tmp_path, assert_same_state
     assert_same_state(first, second)
 
 
-def test_an_expert_of_another_place_is_not_taken(fit_until, tmp_path, assert_same_state):
-    first = fit_until()
+def test_an_expert_of_another_place_is_not_taken(fit_until, first, tmp_path, assert_same_state):
     one, other = files(tmp_path)[:2]
     one.write_bytes(other.read_bytes())
     second = fit_until()
@@ -108,14 +130,14 @@ def test_an_expert_of_another_place_is_not_taken(fit_until, tmp_path, assert_sam
         ({"outputs": "shared"}, "outputs"),
     ],
 )
+@pytest.mark.usefixtures("first")
 def test_a_checkpoint_of_another_fit_is_refused_and_named(fit_until, options, name):
-    fit_until(survive=2)
     with pytest.raises(ArtifactError, match=f"different: .*{name}"):
         fit_until(**options)
 
 
+@pytest.mark.usefixtures("first")
 def test_a_checkpoint_of_another_network_is_refused(fit_until, own_network):
-    fit_until(survive=2)
     with torch.no_grad():
         own_network[0].bias[0] += 1e-6
     with pytest.raises(ArtifactError, match=r"different: .*network"):

@@ -1,6 +1,7 @@
 """What a fit says when it ends early."""
 
 import errno
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,17 @@ from trustgp import ArtifactError, Threads
 from trustgp.fitting import checkpoint
 from trustgp.fitting import solve as solving
 from trustgp.fitting.checkpoint import Checkpoint, explain_interrupts
+
+
+@pytest.fixture(scope="module")
+def fit_case(fit_case):
+    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    return partial(fit_case, witness=None)
+
+
+@pytest.fixture(scope="module")
+def whole(fit_case):
+    return fit_case(num_experts=6)
 
 
 @pytest.fixture
@@ -42,13 +54,12 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS, ids=lambda value: type(value).__name__)
 def test_the_same_call_goes_on_after_an_early_end(
-    failing, fit_case, assert_same_state, tmp_path, error, kind
+    failing, fit_case, whole, assert_same_state, tmp_path, error, kind
 ):
     with pytest.raises(kind, match=f"3 solved experts are in {tmp_path}; the same call goes on") as caught:
         failing(error, checkpoint=tmp_path)
     assert "while solving the experts (3 of 6)" in str(caught.value)
     assert len(list(tmp_path.glob("expert-*"))) == 3
-    whole = fit_case(num_experts=6)
     assert_same_state(fit_case(num_experts=6, checkpoint=tmp_path), whole)
 
 
@@ -76,7 +87,7 @@ def test_other_errors_are_left_as_they_are(failing, tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])
 def test_a_disk_that_refuses_leaves_what_there_is_and_says_so(
-    fit_case, monkeypatch, tmp_path, assert_same_state, code
+    fit_case, whole, monkeypatch, tmp_path, assert_same_state, code
 ):
     real, written = checkpoint.write, []
 
@@ -91,7 +102,7 @@ def test_a_disk_that_refuses_leaves_what_there_is_and_says_so(
     with pytest.raises(OSError, match=r"was not written.* 2 solved experts are in .*goes on") as caught:
         fit_case(**options)
     assert caught.value.errno == code
-    assert_same_state(fit_case(**options), fit_case(num_experts=6))
+    assert_same_state(fit_case(**options), whole)
 
 
 def test_the_words_fit_the_number_of_experts(report, tmp_path):

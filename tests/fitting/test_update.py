@@ -1,14 +1,27 @@
+from functools import partial
+
 import pytest
 import torch
 
 import trustgp
-from trustgp import JacobianRows, Patchwork, Threads
+from trustgp import JacobianRows, Patchwork, Threads, Witness
 from trustgp.data.rows import Rows
 from trustgp.executors import FitContext
 from trustgp.experts.expert import Problem
 from trustgp.fitting.divide import embed_rows
 from trustgp.fitting.solve import make_tasks, solve_tasks
 from trustgp.state.expert_tensors import expert_tensors
+
+
+@pytest.fixture(scope="module")
+def fit_case(fit_case):
+    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    return partial(fit_case, witness=None)
+
+
+@pytest.fixture(scope="module")
+def fitted(fit_case):
+    return fit_case(witness=Witness())
 
 
 class Counting(Threads):
@@ -64,7 +77,7 @@ def assert_experts_are(model, tables):
 
 
 OPTIONS = [
-    {},
+    {"witness": Witness()},
     {"outputs": "separate"},
     {"tangents": JacobianRows(keep=60, keep_per_expert=15)},
     {"patchwork": Patchwork(neighbours=0)},
@@ -83,7 +96,7 @@ def test_the_result_equals_a_fit_with_the_same_partition_on_all_rows(fit_case, c
 
 def test_two_updates_equal_one(fit_case, toy, assert_same_state):
     inputs, targets = new_rows(toy, 20)
-    at_once, in_steps = fit_case(), fit_case()
+    at_once, in_steps = (fit_case(witness=Witness()) for _ in range(2))
     at_once.update((inputs, targets), progress=False)
     in_steps.update((inputs[:7], targets[:7]), progress=False)
     in_steps.update((inputs[7:], targets[7:]), progress=False)
@@ -119,14 +132,14 @@ def test_all_rows_are_held_after_an_update_without_a_budget(fit_case, toy):
 
 
 def test_the_budget_holds_after_an_update(fit_case, toy):
-    model = fit_case(budget="250 KiB")
+    model = fit_case(budget="250 KiB", witness=Witness())
     for seed in (1, 2):
         model.update(toy(150, seed=40 + seed), progress=False)
     assert model.nbytes <= 250 * 1024
 
 
 def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, tmp_path, assert_same_state):
-    model = fit_case()
+    model = fit_case(witness=Witness())
     model.save(tmp_path / "arm.trustgp")
     loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
     added = new_rows(toy)
@@ -136,7 +149,7 @@ def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, t
 
 
 def test_a_loaded_light_model_is_updated_without_its_rows(fit_case, case, toy, tmp_path):
-    model, (inputs, targets) = fit_case(), new_rows(toy)
+    model, (inputs, targets) = fit_case(witness=Witness()), new_rows(toy)
     model.save(tmp_path / "arm.trustgp")
     loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
     before = loaded.predict(inputs)
@@ -217,7 +230,7 @@ def test_an_update_without_held_out_rows_keeps_the_calibration(fit_case, toy):
 
 
 def test_an_updated_model_is_saved_and_loaded(fit_case, case, toy, tmp_path, assert_same_state):
-    model = fit_case()
+    model = fit_case(witness=Witness())
     model.update(new_rows(toy), progress=False)
     model.save(tmp_path / "arm.trustgp")
     assert_same_state(trustgp.load(tmp_path / "arm.trustgp", case.network), model)

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from reference import leave_out
 
 from trustgp.math.leave_out import leave_one_out
-from trustgp.math.low_rank import LowRank, low_rank_evidence
+from trustgp.math.low_rank import LowRank, low_rank_evidence, squared_masses
 
 M, R, B = 40, 12, 3
 
@@ -37,6 +38,29 @@ def test_left_out_rows_are_those_of_the_dense_inverse():
         columns.leave_one_out(tau, targets), leave_one_out(inverse, targets), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 5, R, R + 1, 20])  # rows of a group: fewer than columns, and more
+def test_groups_left_out_are_really_left_out(size):
+    columns, kernel, targets = problem()
+    tau, groups = torch.tensor(0.3, dtype=torch.float64), torch.arange(M) // size
+    expected = leave_out(kernel, targets, groups, 0.3)
+    for found, wanted in zip(columns.leave_out(tau, targets, groups), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-8)
+
+
+def test_without_groups_each_row_is_left_out():
+    columns, _, targets = problem()
+    tau = torch.tensor(0.3, dtype=torch.float64)
+    for found, wanted in zip(
+        columns.leave_out(tau, targets, None), columns.leave_one_out(tau, targets), strict=True
+    ):
+        assert torch.equal(found, wanted)
+
+
+def test_of_one_row_there_is_no_pair():
+    between, total = squared_masses(torch.tensor([[3.0]]), torch.zeros(1), 10)
+    assert (float(between), float(total)) == (0.0, 90.0)
 
 
 @pytest.mark.parametrize("seed", range(3))

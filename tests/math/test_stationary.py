@@ -5,6 +5,7 @@ import torch
 from reference import profile_likelihood, stationary_gram
 from sklearn.gaussian_process.kernels import RBF
 
+from trustgp.math import evidence
 from trustgp.math.evidence import (
     LENGTHS,
     RATIOS,
@@ -187,3 +188,18 @@ def test_units_and_rounding_do_not_change_relative_lengths():
 def test_rows_in_one_place_leave_all_lengths_the_same(value):
     same = torch.full((60, 3), value, dtype=torch.float64)
     assert relative_lengths([same], [draw(60, 2)], scalar(1.0)).tolist() == [1.0] * 3
+
+
+def test_slopes_of_the_profile_are_those_of_small_steps():
+    points, targets, tau, step = draw(12, 3), draw(12, 2), 0.3, 1e-5
+    _, by_tau, by_length = evidence._profile_and_slopes(points, targets, tau)
+
+    def profile(log_tau=0.0, log_lengths=(0.0, 0.0, 0.0)):
+        lengths = torch.tensor(log_lengths, dtype=torch.float64).exp()
+        return float(evidence._profile_and_slopes(points / lengths, targets, tau * math.exp(log_tau))[0])
+
+    assert float(by_tau) == pytest.approx((profile(step) - profile(-step)) / (2 * step), rel=1e-5)
+    for column in range(3):
+        up, down = ([way * step * (k == column) for k in range(3)] for way in (1, -1))
+        found = (profile(log_lengths=up) - profile(log_lengths=down)) / (2 * step)
+        assert float(by_length[column]) == pytest.approx(found, rel=1e-5)

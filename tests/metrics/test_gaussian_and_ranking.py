@@ -143,6 +143,14 @@ def test_fpr95_is_read_off_scikit_learns_roc_curve(ties, rows):
     assert float(metrics.fpr95(familiar, foreign)) == pytest.approx(false[true >= 0.95 - 1e-12][0], abs=1e-12)
 
 
+def test_fpr95_is_the_share_of_foreign_rows_that_pass_when_95_percent_of_the_familiar_do():
+    familiar = torch.arange(1.0, 21.0)  # 19 of 20 pass a threshold of 19
+    assert metrics.fpr95(familiar, torch.tensor([5.0, 19.0, 19.5, 30.0])) == 0.5
+    assert metrics.fpr95(familiar, torch.full((4,), 21.0)) == 0.0
+    # not the other way round: the familiar rows above what 95 % of the foreign exceed
+    assert metrics.fpr95(familiar, torch.tensor([0.0, *[25.0] * 3])) == 0.25
+
+
 @each(
     "score",
     [

@@ -170,7 +170,7 @@ def forge_tensors(source: Path, target: Path, change: Callable[[dict[str, Tensor
 def python(code: str, *arguments: Any, **environment: str) -> str:
     """Run code in a process of its own, wait for it, and return what it printed."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2", **environment}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     result = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -179,10 +179,38 @@ def python(code: str, *arguments: Any, **environment: str) -> str:
     return result.stdout
 
 
+FORKS = """
+import json, os, sys, tempfile
+from reliability.helpers import finished, mlp, quiet_fit, rows
+
+quiet_fit(mlp(2, 3, 2), rows(60), num_experts=2)  # what a first fit imports, once for all forks
+told = []
+for code, arguments in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile("w+") as file:
+
+        def work():
+            os.dup2(file.fileno(), 1)
+            sys.argv = ["-c", *arguments]
+            exec(code, {"__name__": "__main__"})
+            sys.stdout.flush()
+
+        finished(work)
+        file.seek(0)
+        told.append(file.read())
+print(json.dumps(told))
+"""
+
+
+def forked(*runs: tuple[str, list[Any]]) -> list[str]:
+    """As `python`, of several codes with their arguments, each in a fork of one new process."""
+    given = json.dumps([[code, [str(argument) for argument in arguments]] for code, arguments in runs])
+    return json.loads(python(FORKS, given, CUDA_VISIBLE_DEVICES=""))
+
+
 def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
     """Begin code in a process of its own, and do not wait for it."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     # a shell may have it ignored
     hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{hears}\n{code}", *map(str, arguments)]

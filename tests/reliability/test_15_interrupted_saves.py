@@ -8,10 +8,11 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
-from reliability.helpers import listing, python, quiet_fit, trained
+from reliability.helpers import forked, listing, quiet_fit, trained
 
 import trustgp
 from trustgp.data import tensor_file as safefile
@@ -61,9 +62,32 @@ print(json.dumps(report))
 """
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path):
+class Runs(NamedTuple):
+    """Folders, and what was printed by the codes of this file that need a process of their own."""
+
+    folders: dict[str, Path]
+    said: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Runs:
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("full", "killed", "refused")}
+    inner = folders["refused"] / "inner"
+    inner.mkdir()
+    for place in (folders["refused"], inner):
+        place.chmod(0o755)
+    codes = {
+        "full": (FULL, [folders["full"]]),
+        "read-only": (READ_ONLY, []),
+        "killed": (KILLED, [folders["killed"], 15]),
+        "refused": (REFUSED, [inner]),
+    }
+    return Runs(folders, dict(zip(codes, forked(*codes.values()), strict=True)))
+
+
+def test_a_full_disk_leaves_the_old_file(runs):
     """A limit on the size of files stands in for the disk: the write stops at the same place."""
-    *failed, last = json.loads(python(FULL, tmp_path))
+    *failed, last = json.loads(runs.said["full"])
     for limit, said, same, names in failed:
         assert said is not None, f"a save of more than {limit} bytes went through"
         assert said[0] == errno.EFBIG
@@ -157,8 +181,8 @@ folder.rmdir()
 """
 
 
-def test_a_read_only_folder():
-    said, state = python(READ_ONLY).splitlines()
+def test_a_read_only_folder(runs):
+    said, state = runs.said["read-only"].splitlines()
     assert "cannot write in the folder of" in said
     assert "Permission denied" in said
     assert state == "True ['model.trustgp']"
@@ -199,10 +223,10 @@ print(litter)
 """
 
 
-def test_a_kill_in_the_middle_of_a_save_leaves_a_whole_file(tmp_path):
+def test_a_kill_in_the_middle_of_a_save_leaves_a_whole_file(runs):
     """Fifteen times; the temporary files that are left show that the kills did hit a save."""
-    assert int(python(KILLED, tmp_path, 15)) >= 3
-    assert listing(tmp_path) == ["model.trustgp"]
+    assert int(runs.said["killed"]) >= 3
+    assert listing(runs.folders["killed"]) == ["model.trustgp"]
 
 
 def test_a_saved_file_may_be_read_by_others(saved, tmp_path):
@@ -376,13 +400,10 @@ print(json.dumps(told))
 """
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_with_a_message_and_goes_on_later(tmp_path):
+def test_a_checkpoint_that_cannot_be_written_ends_with_a_message_and_goes_on_later(runs):
     """A limit on the size of files stands in for a full disk: the largest expert does not fit."""
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    for place in (tmp_path, inner):
-        place.chmod(0o755)
-    full, names, same, locked = json.loads(python(REFUSED, inner))
+    inner = runs.folders["refused"] / "inner"
+    full, names, same, locked = json.loads(runs.said["refused"])
     experts = [name for name in names if name.startswith("expert-")]
     assert "was not written" in full
     assert f"{len(experts)} solved expert" in full or not experts

@@ -22,7 +22,7 @@ KINDS = {"factors": trustgp.LayerFactors(), **EXPLICIT}
 
 @pytest.fixture(scope="module")
 def data():
-    return mlp(3, 12, 2), *rows(300, inputs=3)
+    return mlp(3, 12, 2), *rows(100, inputs=3)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_budget_too_small_is_refused_before_any_work(data, no_work, kind, mode
 def test_the_smallest_budget_does_work(data, kind, mode, tmp_path):
     options = {"outputs": mode, "tangents": KINDS[kind]}
     least = smallest(data, **options)
-    for budget in (least, 2 * least, 10 * least):
+    for budget in (least, 3 * least):
         model = quiet_fit(data[0], data[1:], num_experts=4, budget=budget, **options)
         assert model.nbytes <= budget
         assert bool(torch.isfinite(model.predict(data[1]).variance).all())
@@ -67,20 +67,18 @@ def test_the_smallest_budget_does_work(data, kind, mode, tmp_path):
     assert (tmp_path / "m").stat().st_size <= budget
 
 
-@pytest.mark.parametrize("kind", EXPLICIT)
-def test_a_larger_budget_is_used(data, kind):
+@pytest.mark.parametrize(("kind", "fraction"), [("rows", 0.4), ("columns", 0.1)])
+def test_a_larger_budget_is_used(data, kind, fraction):
     """Up to the model that needs no limit."""
-    for fraction in (0.1, 0.4):
-        options: dict = {"tangents": KINDS[kind], "patchwork": trustgp.Patchwork(fraction=fraction)}
-        least = smallest(data, **options)
-        options["num_experts"] = 4
-        free = quiet_fit(data[0], data[1:], **options)
-        sizes = [
-            quiet_fit(data[0], data[1:], budget=budget, **options).nbytes
-            for budget in (least, 3 * least, 10**9)
-        ]
-        assert sizes == sorted(sizes)
-        assert sizes[-1] == free.nbytes
+    options: dict = {"tangents": KINDS[kind], "patchwork": trustgp.Patchwork(fraction=fraction)}
+    least = smallest(data, **options)
+    options["num_experts"] = 4
+    free = quiet_fit(data[0], data[1:], **options)
+    sizes = [
+        quiet_fit(data[0], data[1:], budget=budget, **options).nbytes for budget in (least, 3 * least, 10**9)
+    ]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == free.nbytes
 
 
 @pytest.mark.parametrize("value", ["1 KB", "0.5 kib", "700 b", 700, " 1kB "])
@@ -164,7 +162,7 @@ def status(name):
 
 def measure(network, n, targets, **options):
     x, y = rows(n, inputs=21, outputs=targets, dtype=torch.float32)
-    options = {"outputs": "shared", "budget": "none", **options}
+    options = {"outputs": "shared", "budget": "none", "witness": None, **options}
     options["executor"] = trustgp.Threads(2)  # on every machine: each worker takes memory
     small = {**options, "num_experts": 2}
     if options.get("budget") != "none":
@@ -183,16 +181,14 @@ def measure(network, n, targets, **options):
 
 wide, narrow = deep(21, 128, 128, 128, 7), deep(21, 64, 64, 7)
 print(json.dumps({
-    "shared": measure(wide, 2400, 7, num_experts=3),
-    "one-expert": measure(wide, 1200, 7, num_experts=1, outputs="pseudo"),
+    "shared": measure(wide, 1500, 7, num_experts=3, witness=trustgp.Witness()),
+    "one-expert": measure(wide, 1000, 7, num_experts=1, outputs="pseudo"),
     "budget": measure(wide, 9000, 7, num_experts=4, budget="8 MiB", outputs="pseudo"),
     "many-experts": measure(deep(21, 16, 2), 8000, 2, num_experts=40),
-    "rows": measure(narrow, 900, 7, num_experts=3, tangents=trustgp.JacobianRows(keep=500)),
     "columns": measure(
-        narrow, 1200, 7, num_experts=3, tangents=trustgp.JacobianRows(keep=2000, keep_per_expert=200)
+        narrow, 900, 7, num_experts=3, tangents=trustgp.JacobianRows(keep=2000, keep_per_expert=200)
     ),
     "sums": measure(narrow, 12000, 7, num_experts=1, tangents=trustgp.Sketch(512)),
-    "sums-apart": measure(narrow, 9000, 7, num_experts=3, tangents=trustgp.Sketch(512)),
 }))
 """
 
@@ -207,10 +203,8 @@ MOST = {
     "one-expert": 9,
     "budget": 57,
     "many-experts": 12,
-    "rows": 37,
     "columns": 46,
     "sums": 20,
-    "sums-apart": 46,
 }
 
 
@@ -246,9 +240,9 @@ def noted(*arguments, **options):
 fitting.make_plan = noted
 spooling.KEPT_BYTES = 2**24
 
-ROWS, PARTS, LENGTH = 5000, 8, 1600
+ROWS, PARTS, LENGTH = 2500, 8, 3000
 
-class Pooled(nn.Module):  # of 12,800 numbers a row, their means
+class Pooled(nn.Module):  # of 24,000 numbers a row, their means
     def __init__(self):
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(PARTS, 16), nn.Tanh(), nn.Linear(16, 2))

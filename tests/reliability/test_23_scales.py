@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from pairwise import every_pair
 from reliability.helpers import mlp as small_network
 from reliability.helpers import quiet_fit, seeded, train
 from reliability.helpers import rows as smooth_rows
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 import trustgp
 
 TINY, HUGE, NARROW = 2.0**-83, 2.0**83, 2.0**-100  # 1e-25, 1e25 and 8e-31: powers of two round nothing
-precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+PRECISIONS = [torch.float32, torch.float64]
+precisions = pytest.mark.parametrize("dtype", PRECISIONS, ids=["float32", "float64"])
 WAYS = {
     "default": {},
     "with validation": {"validation": slice(60, None)},
@@ -101,9 +103,7 @@ def assert_same_but_for_the_unit(found: trustgp.Prediction, known: trustgp.Predi
         torch.testing.assert_close(ours + log_unit, theirs, rtol=0, atol=0.02)
 
 
-@precisions
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("unit", [TINY, HUGE], ids=["1e-25", "1e25"])
+@pytest.mark.parametrize(("dtype", "way", "unit"), every_pair(PRECISIONS, list(WAYS), [TINY, HUGE]))
 def test_targets_of_any_unit_get_the_same_error_bar_in_that_unit(case, usual, dtype, way, unit):
     other = case[dtype].in_units(outputs=unit)
     found = other.fit(**WAYS[way]).predict(other.at)
@@ -128,9 +128,9 @@ def test_the_paper_s_variance_has_the_unit_too(case, dtype, unit):
     torch.testing.assert_close(found.std.double(), known.std.double() * unit, rtol=2e-3, atol=0.0)
 
 
-@precisions
-@pytest.mark.parametrize("unit", [1e-25, 1e25, 1e18], ids=str)
-@pytest.mark.parametrize("what", ["targets", "inputs", "network"])
+@pytest.mark.parametrize(
+    ("dtype", "unit", "what"), every_pair(PRECISIONS, [1e-25, 1e25, 1e18], ["targets", "inputs", "network"])
+)
 def test_one_side_in_another_unit_never_gives_a_certain_row(case, dtype, unit, what):
     """The network knows nothing of it, or of the targets: a bad fit, which must not look like a good one."""
     one = case[dtype]

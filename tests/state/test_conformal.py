@@ -203,3 +203,8 @@ def test_labels_are_checked_as_in_the_fit(case, model):
         model.conformal((case.test[0], case.test[1] + 1))
     with pytest.raises(ValueError, match="Soft"):
         model.conformal((case.test[0], torch.rand(400, 3)))
+
+
+def test_nine_in_ten_unless_another_level_is_asked_for(arm):
+    model, rows = arm
+    assert model.conformal(rows(100, 4)).level == 0.9

@@ -1,9 +1,9 @@
-"""Rows for the experts: the queries of pictures that count, what goes in, and what should come out."""
+"""Rows for the error bar: the queries of pictures that count, what they have seen, and what is true."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -11,9 +11,8 @@ from torch import Tensor
 from ..data.trees import concatenate
 from ..math.calibration import check_share
 from ..metrics.boxes import corners, generous_overlaps, overlaps
-from ..tangents.sketch import Sketch
-from .detector import Detector
-from .scenes import Things
+from .adapter import Adapter, Detector, DetectorOutputs
+from .things import Things
 
 PICTURES = 32  # that go through the detector at a time
 CLASS, DISTANCE, OVERLAP = 1.0, 5.0, 2.0  # what counts how much in a match, as DETR has it
@@ -21,41 +20,51 @@ CLASS, DISTANCE, OVERLAP = 1.0, 5.0, 2.0  # what counts how much in a match, as 
 
 @dataclass(frozen=True)
 class Detection:
-    """A detector of the DETR family: each picture gives a row for each query that is kept.
+    """A detector: each picture gives a row for each query that is kept.
 
     Args:
         threshold: A query is kept when its surest class has at least this probability.
         overlap: A query has found a thing when their boxes overlap by this (intersection over union).
         most: Queries of a picture that are kept, at most: the surest.
-        tangents: Of the decoder's last layer and the heads. None: a sketch of what comes after the queries
-            have looked at each other, which says nothing about the picture.
-        outputs: "pseudo", "shared" or "separate".
-        whole: Whether `tangents` may be of all parameters of the detector; None then stands for a sketch of
-            all of them. Each detection takes a pass through the whole detector and back.
+        adapter: For a detector of one's own: where its queries see the picture, and more.
     """
 
     threshold: float = 0.5
     overlap: float = 0.5
     most: int = 100
-    tangents: Sketch | None = None
-    outputs: str = "pseudo"
-    whole: bool = False
+    adapter: Adapter = Adapter()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         check_share("threshold", self.threshold, 0.5)
         check_share("overlap", self.overlap, 0.5)
         if self.most < 1:
             raise ValueError(f"most={self.most}; at least one query must be kept.")
+        if not isinstance(self.adapter, Adapter):
+            raise ValueError(f"adapter={self.adapter!r}; trustgp.detection.Adapter(...) is needed.")
 
 
 @dataclass(frozen=True)
 class QueryRows:
-    """Rows with known answers."""
+    """Rows with known answers, and the pictures that they are of."""
 
-    inputs: dict[str, Tensor]  # of the tail, by name, [m, ...] each
+    seen: Tensor  # by the query, [m, d]
+    logits: Tensor  # of the classes and, last, of no object, [m, C + 1]
+    picture: Tensor  # number of the picture, int64, [m]
     errors: Tensor  # its edges less the thing's, in pixels, [m, 4]; nan where the query has found nothing
     labels: Tensor  # true classes, int64, [m]; the last one, "no object", where it has found nothing
     kept: Tensor  # whether it is sure enough to count as a detection, bool, [m]
+    pictures: Tensor  # what the queries of each picture have seen on average, [n, d]
+
+    @classmethod
+    def joined(cls, parts: Sequence[QueryRows]) -> QueryRows:
+        """All of them."""
+        names = [one.name for one in fields(cls)]
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+    @property
+    def kinds(self) -> Tensor:
+        """The class that the detector says, int64, [m]."""
+        return self.logits[:, :-1].argmax(dim=1)
 
     @property
     def found(self) -> Tensor:
@@ -75,12 +84,34 @@ def probabilities(logits: Tensor, num_labels: int) -> Tensor:
     return logits.softmax(dim=-1)[..., :num_labels]
 
 
-def kept(chances: Tensor, settings: Detection) -> tuple[Tensor, Tensor]:
-    """Picture and query of each detection, the surest of a picture first, int64, [m] each."""
-    best = chances.amax(dim=2)
-    order = best.argsort(dim=1, descending=True, stable=True)[:, : settings.most]
+def with_background(logits: Tensor, num_labels: int) -> Tensor:
+    """With a logit for no object last: 0 where each class is a yes or no, which leaves its odds."""
+    return torch.nn.functional.pad(logits, (0, 1)) if logits.shape[-1] == num_labels else logits
+
+
+def kept(chances: Tensor, boxes: Tensor, settings: Detection) -> tuple[Tensor, Tensor]:
+    """Picture and query of each detection, the surest of a picture first, int64, [m] each, from chances
+    [n, Q, C] and boxes, centre and size, [n, Q, 4]."""
+    best, kinds = chances.max(dim=2)
+    order = best.argsort(dim=1, descending=True, stable=True)
     image, place = (best.gather(1, order) >= settings.threshold).nonzero(as_tuple=True)
-    return image, order[image, place]
+    query = order[image, place]
+    if settings.adapter.suppression is not None:
+        left = _unlike(corners(boxes)[image, query], kinds[image, query], image, settings.adapter.suppression)
+        image, query = image[left], query[left]
+    first = torch.searchsorted(image, torch.arange(len(chances), device=image.device))
+    few = torch.arange(len(image), device=image.device) - first[image] < settings.most
+    return image[few], query[few]
+
+
+def _unlike(boxes: Tensor, kinds: Tensor, image: Tensor, most: float) -> Tensor:
+    """Which of some boxes [m, 4] overlap by at most so much with any surer one of their kind and picture,
+    that is left itself, [m] bool; the surest of a picture come first."""
+    rival = (kinds[:, None] == kinds) & (image[:, None] == image) & (overlaps(boxes, boxes) > most)
+    rival, left = rival.cpu().tril(-1), torch.ones(len(boxes), dtype=torch.bool)
+    for row in range(len(boxes)):
+        left[row] = not bool((rival[row] & left).any())
+    return left.to(boxes.device)
 
 
 def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) -> tuple[Tensor, Tensor]:
@@ -105,27 +136,32 @@ def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) 
 
 
 def known_rows(
-    detector: Detector, names: Sequence[str], images: Tensor, things: Sequence[Things], settings: Detection
+    detector: Detector, images: Tensor, things: Sequence[Things], settings: Detection, *, first: int = 0
 ) -> QueryRows:
-    """Every query that has found a thing in pictures, and those that are kept although they have not. `names`
-    are those of the tensors that enter the tail and differ from picture to picture."""
-    parts, device, (height, width) = [], detector.place.device, images.shape[2:]
+    """Every query that has found a thing in some pictures, and those that are kept although they have not.
+    The pictures are numbered from `first` on."""
+    outputs, parts = detector(images), []
+    height, width = images.shape[2:]
     size = torch.tensor([width, height, width, height], dtype=torch.float32)
-    for start in range(0, len(images), PICTURES):
-        outputs = detector(images[start : start + PICTURES])
-        chances = probabilities(outputs.logits, detector.labels).cpu()
-        edges = corners(outputs.boxes).cpu() * size
-        picture, query = kept(chances, settings)
-        for i, true in enumerate(things[start : start + PICTURES]):
-            mine = query[picture == i]
-            matched, shared = match(chances[i], edges[i], true, side=float(max(height, width)))
-            hit = (shared >= settings.overlap) & (matched >= 0)
-            false = mine[~torch.isin(mine, matched[hit])]
-            every = torch.cat([matched[hit], false])
-            rows = outputs.rows(names, torch.full_like(every, i).to(device), every.to(device))
-            off = (edges[i][matched[hit]] - true.boxes[hit]).float()
-            errors = torch.cat([off, torch.full((len(false), 4), torch.nan)])
-            kinds = torch.cat([true.labels[hit], torch.full_like(false, detector.labels)])
-            counts = torch.isin(every, mine)
-            parts.append(({k: v.cpu() for k, v in rows.items()}, errors, kinds, counts))
-    return QueryRows(*concatenate(parts))
+    chances = probabilities(outputs.logits, detector.labels)
+    picture, query = (part.cpu() for part in kept(chances, outputs.boxes, settings))
+    chances, edges = chances.cpu(), corners(outputs.boxes).cpu() * size
+    for i, true in enumerate(things):
+        mine = query[picture == i]
+        matched, shared = match(chances[i], edges[i], true, side=float(max(height, width)))
+        hit = (shared >= settings.overlap) & (matched >= 0)
+        false = mine[~torch.isin(mine, matched[hit])]
+        every = torch.cat([matched[hit], false])
+        off = (edges[i][matched[hit]] - true.boxes[hit]).float()
+        errors = torch.cat([off, torch.full((len(false), 4), torch.nan)])
+        kinds = torch.cat([true.labels[hit], torch.full_like(false, detector.labels)])
+        parts.append((torch.full_like(every, i), every, errors, kinds, torch.isin(every, mine)))
+    image, every, errors, kinds, counts = concatenate(parts)
+    seen, logits = _of_queries(outputs, detector.labels, image, every)
+    return QueryRows(seen, logits, image + first, errors, kinds, counts, outputs.seen.mean(dim=1).cpu())
+
+
+def _of_queries(outputs: DetectorOutputs, labels: int, image: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    """What some queries have seen [m, d], and their logits [m, C + 1], on the CPU."""
+    place = image.to(outputs.logits.device), query.to(outputs.logits.device)
+    return outputs.seen[place].cpu(), with_background(outputs.logits[place], labels).cpu()

@@ -3,158 +3,165 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import tangents
 from ..data.fingerprint import network_fingerprint
-from ..data.tensor_file import ArtifactError, Reader, inside, write
+from ..data.tensor_file import ArtifactError, Reader, write
 from ..likelihoods.base import NoveltyThreshold, novelty_tensors, read_novelty
-from ..math.search import least_from_zero, sloped
-from ..model import UncertaintyModel
-from ..state.model_file import DETECTOR, model_tensors, model_text, read_model
+from ..state.model_file import DETECTOR
 from ..tangents.modules import clone_module
-from .detector import Detector
+from .adapter import Adapter, Detector
+from .calibration import ClassTemperature, EdgeNoise
 from .query_rows import Detection
+from .readout import Readout
 
-PART = "finding"
-ALIKE = "alike."  # begins the names of what enters the decoder's last layer for all pictures of a size
-FLOOR = 0.05  # of the root mean square error of an edge: the least a
-STEPS = 200  # in search of a and b
-PROBES = 3  # pictures of noise with which the detector is taken apart again
-
-
-@dataclass(frozen=True)
-class Edges:
-    r"""How far off left, top, right and bottom of a box are, in pixels, by how little is known of it.
-
-    The edges share the kernel of the classes, each with a scale of its own: with the novelty
-    :math:`\nu(x)`, the latent variance over that of the prior, the variance of edge c is
-
-    .. math:: \sigma_c^2(x) = a_c^2 + b_c^2 \, \nu(x).
-
-    A kernel of the edges' own gradients costs a second pass, and told less about them where it was measured.
-    """
-
-    noise: Tensor  # a [4]
-    latent: Tensor  # b [4]
-
-    def std(self, novelty: Tensor) -> Tensor:
-        """The standard deviation of each edge, float64, [k, 4], at some novelty, [k] or [k, 4]."""
-        noise, latent = self.noise.to(novelty.device), self.latent.to(novelty.device)
-        unknown = novelty.double() if novelty.ndim == 2 else novelty.double()[:, None]
-        return (noise.square() + latent.square() * unknown).sqrt()
-
-    @classmethod
-    def fit(cls, errors: Tensor, novelty: Tensor) -> Edges:
-        """The likeliest a and b, from held-out boxes that have found a thing: errors and novelty, [m, 4]."""
-        errors, novelty = errors.detach().cpu().double(), novelty.detach().cpu().double()
-        typical = errors.square().mean(dim=0).sqrt().clamp_min(1e-6)
-        floor = FLOOR * typical
-        share = novelty.mean().clamp_min(1e-6).sqrt()
-
-        def scaled(free: Tensor) -> Edges:
-            return cls(floor + typical * free[:4].exp(), typical / share * free[4:].exp())
-
-        def loss(free: Tensor) -> Tensor:
-            std = scaled(free).std(novelty)
-            return (0.5 * (errors / std).square() + std.log()).mean()
-
-        found = least_from_zero(sloped(loss), 8, max_iter=STEPS)
-        return scaled(torch.zeros(8, dtype=torch.float64) if found is None else torch.from_numpy(found))
+ALIKE = 1e-3  # what may differ there, over the largest number
+CLOSEST = 2.0  # the fewest degrees of freedom
+PICTURES = "pictures."  # begins names of what is known of whole pictures
 
 
 @dataclass(frozen=True, eq=False)
 class DetectorState:
-    """A detector and its error bar: how sure its classes are, and, from the same kernel, its edges.
-    `held_scores` are the novelty of the held-out detections that have found a thing, float64, [k]."""
+    """A detector and its error bar. `held_scores` are the novelty of the held-out detections that have found
+    a thing, float64, [k], `held_pictures` that of the held-out pictures, [n]."""
 
     network: Any  # a private copy
-    finding: UncertaintyModel  # fitted on rows, each a query of a picture: is there anything, and what?
-    edges: Edges
-    names: tuple[str, ...]  # of what enters the decoder's last layer and differs from picture to picture
+    readout: Readout  # what is known of what queries see, by class
+    pictures: Readout  # and on average over all queries of a picture
+    temperature: ClassTemperature
+    edges: EdgeNoise
+    names: tuple[str, ...]  # of the modules that show what was seen
     size: tuple[int, int]  # height and width of the pictures
+    rows: int  # queries that had found a thing in the training pictures
     settings: Detection
     held_scores: Tensor
+    held_pictures: Tensor
     threshold: NoveltyThreshold | None = None
 
     @property
     def detector(self) -> Detector:
-        """The network, as rows are made with it."""
-        alone = bool(self.finding.network.get_submodule("tail").each)  # a row needs its own query only
-        return Detector(self.network, alone=alone, whole=self.settings.whole)
+        """The network, as it is asked."""
+        adapter = self.settings.adapter
+        return Detector(self.network, Adapter(self.names, adapter.labels, adapter.suppression))
+
+
+def novelty_of(unknown: Tensor) -> Tensor:
+    """From u, which is 1 on average where all is familiar, to [0, 1): u / (1 + u)."""
+    return (unknown / (1.0 + unknown)).nan_to_num(1.0, posinf=1.0).double().cpu()
+
+
+@torch.no_grad()
+def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, int]:
+    """What a detector says of, and sees in, a picture of noise, on average over its queries, float32: by
+    which it is known again. And how many numbers a query sees."""
+    noise = torch.randn(1, detector.channels, *size, generator=torch.Generator().manual_seed(0))
+    said = detector(noise)
+    parts = (said.logits[0], said.boxes[0], said.seen[0])
+    return torch.cat([part.float().cpu().mean(dim=0) for part in parts]), said.seen.shape[2]
 
 
 def save_detector(state: DetectorState, path: str | Path) -> None:
     """Write the error bar whole or not at all. The detector is not in the file."""
-    finding, chosen = state.finding.state, state.settings.tangents
-    settings = {one.name: getattr(state.settings, one.name) for one in fields(state.settings)}
-    settings["tangents"] = chosen and {"kind": type(chosen).__name__, "settings": chosen.settings()}
     text = {
         "network": network_fingerprint(state.network),
         "detector": type(state.network).__name__,
         "names": list(state.names),
         "size": list(state.size),
-        "settings": settings,
-        PART: model_text(finding),
+        "rows": state.rows,
+        "settings": asdict(state.settings),
     }
-    tail: Any = finding.network.get_submodule("tail")
-    table = {f"{ALIKE}{name}": tail.get_buffer(f"alike_{name}") for name in tail.alike}
-    table |= {f"{PART}.{name}": value for name, value in model_tensors(finding).items()}
-    table |= {f"edges.{one.name}": getattr(state.edges, one.name) for one in fields(Edges)}
+    table = {"probe": probe(state.detector, state.size)[0]}
+    for prefix, part in _parts(state).items():
+        table |= {f"{prefix}{one.name}": getattr(part, one.name) for one in fields(part)}
     table |= novelty_tensors(state.held_scores, state.threshold)
+    table["held_pictures"] = state.held_pictures
     write(Path(path), kind=DETECTOR, text=text, tensors=table)
+
+
+def _parts(state: DetectorState) -> dict[str, Any]:
+    return {
+        "readout.": state.readout,
+        PICTURES: state.pictures,
+        "temperature.": state.temperature,
+        "edges.": state.edges,
+    }
 
 
 def read_detector(
     text: dict[str, Any], table: Mapping[str, Tensor], network: Any, *, where: str
 ) -> DetectorState:
     """The state of a file's text and tensors; another detector than the one it was fitted to is refused."""
+    if "finding" in text:
+        raise ArtifactError(
+            f"{where}: is of trustgp 0.2 or before; fit the detector again, it takes one pass."
+        )
     private = clone_module(network).eval()
     if network_fingerprint(private) != text.get("network"):
         raise ArtifactError(
             f"{where}: was fitted to another detector; classes, names or weights differ. Load it with the "
             "detector it was fitted to, or fit again."
         )
-    names, size, settings = _read_text(text, where)
-    detector = Detector(private, whole=settings.whole)
-    reader = Reader({k: table[k] for k in table if not k.startswith(f"{PART}.")}, where=where)
+    names, size, rows, settings = _read_text(text, where)
+    reader = Reader(table, where=where)
     held_scores, threshold = read_novelty(reader)
-    edges = Edges(*(reader.positive(f"edges.{one.name}", 4, zero=True) for one in fields(Edges)))
-    alike = {}
-    for name in reader.matching(ALIKE):
-        value = table[f"{ALIKE}{name}"]
-        alike[name] = reader.take(f"{ALIKE}{name}", value.dtype, *value.shape).to(detector.place.device)
-    reader.finish()
-    noise = torch.randn(PROBES, detector.channels, *size, generator=torch.Generator().manual_seed(0))
     try:
-        tail = detector.tail(noise, alike)
-        entering = detector(noise[:1]).entering
+        detector = Detector(private, Adapter(names, settings.adapter.labels, settings.adapter.suppression))
+        known, width = probe(detector, size)
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{where}: does not fit the detector: {error}") from error
-    if set(entering) != {*names, *alike}:
+    before = reader.take("probe", torch.float32, len(known))
+    if not torch.allclose(before, known, rtol=0.0, atol=ALIKE * max(1.0, float(known.abs().max()))):
         raise ArtifactError(
-            f"{where}: other tensors enter the decoder's last layer; is transformers as it was?"
+            f"{where}: the detector, with the same weights, does something else than when it was fitted; is "
+            "transformers as it was?"
         )
-    finding = UncertaintyModel(read_model(text[PART], inside(table, f"{PART}."), tail, where=where))
-    return DetectorState(private, finding, edges, names, size, settings, held_scores, threshold)
+    state = DetectorState(
+        private,
+        _read_readout(reader, "readout.", detector.labels, width),
+        _read_readout(reader, PICTURES, 1, width),
+        ClassTemperature(reader.positive("temperature.least"), reader.positive("temperature.growth")),
+        EdgeNoise(
+            reader.positive("edges.level", 4),
+            *(reader.positive(f"edges.{name}", zero=True) for name in ("growth", "picture")),
+            df=reader.positive("edges.df"),
+        ),
+        names=names,
+        size=size,
+        rows=rows,
+        settings=settings,
+        held_scores=held_scores,
+        held_pictures=reader.positive("held_pictures", None, zero=True),
+        threshold=threshold,
+    )
+    reader.require(state.edges.df > CLOSEST, "edges.df", f"must be above {CLOSEST:g}")
+    reader.finish()
+    return state
 
 
-def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], Detection]:
-    """Names, size and settings."""
+def _read_readout(reader: Reader, prefix: str, classes: int, width: int) -> Readout:
+    centre = reader.take(f"{prefix}centre", torch.float32, classes, width)
+    return Readout(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
+
+
+def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], int, Detection]:
+    """Names, size, rows and settings."""
     try:
-        names, (height, width), plain = tuple(text["names"]), text["size"], dict(text["settings"])
-        chosen = plain["tangents"]
-        plain["tangents"] = chosen and tangents.KINDS[chosen["kind"]](**chosen["settings"])
-        settings = Detection(**plain)
-        sane = all(isinstance(name, str) for name in names) and all(type(n) is int for n in (height, width))
-        sane = sane and min(height, width) > 0 and isinstance(text[PART], dict)
-    except (KeyError, TypeError, ValueError) as error:
+        names, (height, width), rows = tuple(text["names"]), text["size"], text["rows"]
+        plain = dict(text["settings"])
+        adapter = dict(plain.pop("adapter"))
+        seen = adapter.pop("seen")
+        settings = Detection(
+            adapter=Adapter(tuple(seen) if isinstance(seen, list) else seen, **adapter), **plain
+        )
+        sane = all(isinstance(name, str) for name in names) and len(names) > 0
+        sane = sane and all(type(n) is int and n > 0 for n in (height, width, rows))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
     if not sane:
         raise ArtifactError(f"{where}: its description does not fit together.")
-    return names, (height, width), settings
+    return names, (height, width), rows, settings

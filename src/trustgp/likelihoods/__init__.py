@@ -1,14 +1,13 @@
 """What the targets are: one file per likelihood."""
 
 from .base import Calibrations, Likelihood, Shape
-from .classification import Classification, Finding
+from .classification import Classification
 from .paper import PaperClassification, PaperRegression
 from .regression import Regression
 
 KINDS = {
     "Regression": Regression,
     "Classification": Classification,
-    "Finding": Finding,
     "PaperRegression": PaperRegression,
     "PaperClassification": PaperClassification,
 }
@@ -17,7 +16,6 @@ __all__ = [
     "KINDS",
     "Calibrations",
     "Classification",
-    "Finding",
     "Likelihood",
     "PaperClassification",
     "PaperRegression",

@@ -22,7 +22,7 @@ from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math import cross_entropy
 from ..math.cross_entropy import ClassCalibrationRows, Temperature, UsualNovelty
-from .base import FamiliarScores, Likelihood, Mixes, Shape, common_fields, wide
+from .base import FamiliarScores, Likelihood, Shape, common_fields, wide
 from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
@@ -186,34 +186,3 @@ class Classification(Likelihood):
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor:
     """Class numbers [n], beside the outputs."""
     return targets.reshape(-1).to(outputs.device, torch.int64)
-
-
-@dataclass(frozen=True)
-class Finding(Classification):
-    """Classes of which the last is "no object", of logits that add up to the log odds of an object.
-
-    All logits of a row may be shifted so that they do (`detection.detector.ClassTail`), which changes no
-    probability. The kernel is that of their sum: how much the weights know about whether there is anything.
-    """
-
-    def mixes(self, outputs: str, num_outputs: int, generator: torch.Generator) -> Mixes:
-        if outputs != "pseudo":
-            return super().mixes(outputs, num_outputs, generator)
-        return [(torch.ones(1, num_outputs, dtype=torch.float64), torch.arange(num_outputs))]
-
-    def warn(self, num_outputs: int, targets: Tensor) -> None:
-        """Of classes without a training row; "no object" needs none: a good detector finds nothing else."""
-        if num_outputs > 2:
-            super().warn(num_outputs - 1, targets[targets != num_outputs - 1])
-
-    def measures(self, raw: LatentPrediction) -> Tensor:
-        """The latent variance over that of the prior, in [0, 1], in place of the variance too, shape [n, 2].
-
-        Queries that see little have small gradients, and with them a small variance: what counts is the
-        share of it that the training rows leave.
-        """
-        return raw.novelty.mean(dim=1, keepdim=True).expand(-1, 2)
-
-    def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """That share itself."""
-        return measures[:, 1]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Normal, StudentT
 
 from ..math.calibration import check_share
 from .batch import Batch
@@ -28,12 +28,15 @@ class Detections(Batch):
     labels: Tensor  # the detector's classes, int64, [k]
     confidence: Tensor  # the detector's own probability of that class, [k]
     probabilities: Tensor  # of all classes and, last, of no object, with the error bar, [k, C + 1]
-    # How far from what it was trained on, in [0, 1]: the latent variance of whether there is anything, over
-    # what it would be without training rows, [k].
+    # How far what was seen is from what was seen in training, in [0, 1): u / (1 + u), [k], where the
+    # posterior variance u is 1 on average for what is familiar.
     novelty: Tensor
     # False where the picture, or what the detector says of it, is not finite: nothing is known, or found.
     valid: bool = True
     _threshold: float | None = field(default=None, repr=False)
+    picture_novelty: float = 0.0  # the same of the whole picture, also where nothing is found in it
+    df: float = math.inf  # degrees of freedom of the edges' errors; infinite: they are normal
+    _picture_threshold: float | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,20 +52,52 @@ class Detections(Batch):
         return above(self.novelty, self._threshold)
 
     @property
-    def distribution(self) -> Normal:
+    def threshold(self) -> float | None:
+        """The model's, of the novelty; None: it has none."""
+        return self._threshold
+
+    @property
+    def picture_is_novel(self) -> bool:
+        """Whether the picture's novelty lies above the threshold for pictures."""
+        if self._picture_threshold is None:
+            raise ValueError("there are no held-out pictures to compare with; fit with `validation=`.")
+        return not self.picture_novelty <= self._picture_threshold
+
+    @property
+    def over_threshold(self) -> float:
+        """The largest novelty over its threshold, of the detections and of the picture; where there is no
+        threshold, the largest novelty itself."""
+        pairs = [(float(new), self._threshold) for new in self.novelty.tolist()]
+        pairs.append((self.picture_novelty, self._picture_threshold))
+        return max(new / limit if limit else new for new, limit in pairs)
+
+    @property
+    def distribution(self) -> Normal | StudentT:
         """Of each edge, in pixels, [k, 4]."""
-        return Normal(self.boxes, self.std, validate_args=False)
+        if math.isinf(self.df):
+            return Normal(self.boxes, self.std, validate_args=False)
+        return StudentT(self.df, self.boxes, self.std * self._narrow, validate_args=False)
+
+    @property
+    def _narrow(self) -> float:
+        """The scale of the edges' errors over their standard deviation."""
+        return 1.0 if math.isinf(self.df) else math.sqrt((self.df - 2.0) / self.df)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of each edge, in pixels, [k, 4] each, that a Gaussian has `level` between."""
+        """Lower and upper end of each edge, in pixels, [k, 4] each, that its distribution has `level`
+        between."""
+        from scipy.special import ndtri, stdtrit  # half a second to import
+
         check_share("level", level, 0.95)
-        quantile = torch.special.ndtri(torch.tensor(0.5 + level / 2, dtype=torch.float64))
-        reach = quantile.to(self.std) * self.std
+        upper = 0.5 + level / 2
+        quantile = float(ndtri(upper) if math.isinf(self.df) else stdtrit(self.df, upper))
+        reach = quantile * self._narrow * self.std
         return self.boxes - reach, self.boxes + reach
 
     @property
     def summary(self) -> dict[str, float]:
-        """Of the picture: how many, and the largest novelty, entropy and deviation; 0 without any.
+        """Of the picture: its own novelty, how many were found, and their largest novelty, entropy and
+        deviation; 0 without any.
 
         Of a picture that is not valid the novelty is 1 and the deviation infinite. With a threshold there is
         also "novel": how many are.
@@ -71,6 +106,7 @@ class Detections(Batch):
         if len(self):
             novelty, entropy, std = (float(each.max()) for each in (self.novelty, self.entropy, self.std))
         found = {"detections": len(self), "novelty": novelty, "entropy": entropy, "std": std}
+        found["picture"] = self.picture_novelty
         return found if self._threshold is None else {**found, "novel": int(self.is_novel.sum())}
 
     @property

@@ -4,6 +4,14 @@ Every row is scored. A row without a finite prediction costs infinitely much; no
 """
 
 from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
+from .detection_quality import DetectionQuality, detection_quality, spatial_quality
+from .detections import (
+    average_precision,
+    detection_calibration_error,
+    localisation_calibration_error,
+    match_things,
+    precision_curves,
+)
 from .gaussian import (
     NUM_LEVELS,
     calibration_error,
@@ -17,6 +25,7 @@ from .gaussian import (
     sharpness,
     squared_error,
 )
+from .open_set import on_unknown, open_set_errors, unknown_recall
 from .ranking import auroc, fpr95, selective_risk
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
@@ -24,5 +33,8 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
     "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
-    "selective_risk", "auroc", "fpr95",  # of one number a row
+    "selective_risk", "auroc", "fpr95",  # of one number a row; of what a detector finds:
+    "match_things", "precision_curves", "average_precision", "detection_calibration_error",
+    "localisation_calibration_error", "DetectionQuality", "detection_quality", "spatial_quality",
+    "on_unknown", "unknown_recall", "open_set_errors",
 ]  # fmt: skip

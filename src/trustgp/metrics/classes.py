@@ -64,10 +64,15 @@ def reliability_curve(
     confidence, predicted = p.max(dim=1)
     # a row without an answer: sure, and wrong
     confidence, right = torch.where(whole, confidence, 1.0), (predicted == labels) & whole
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=p.device)
+    return binned(confidence, right.double(), bins=bins)
+
+
+def binned(confidence: Tensor, right: Tensor, *, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same from the confidence and whether it is right, 0 or 1, float64, shape [n] each."""
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
     place = torch.bucketize(confidence, edges[1:-1], right=False)
     number = torch.bincount(place, minlength=bins).double()
-    sums = (torch.bincount(place, weights=w, minlength=bins) for w in (confidence, right.double()))
+    sums = (torch.bincount(place, weights=w, minlength=bins) for w in (confidence, right))
     mean, share = (total / number.clamp_min(1.0) for total in sums)
     return number, mean, share
 

@@ -1,9 +1,10 @@
-"""`trustgp.evaluate`: reads the rows, checks them, predicts, and scores."""
+"""`trustgp.evaluate`: reads the rows, or pictures, checks them, predicts, and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,44 @@ from ..data.trees import ArrayLike, Inputs, as_inputs, concatenate, count, leave
 from ..executors.progress import Reporter, reporting
 from ..likelihoods.prediction import ClassPrediction, Prediction
 from ..tangents.network import as_matrix
+from .detection_evaluation import DetectionEvaluation, ScoredScenes
 from .evaluation import ClassEvaluation, Evaluation
 from .score_report import ALL
 
 LOT = 4096  # rows predicted at a time: the bar moves, and memory stays bounded
+PICTURES = 32  # the same of pictures
+
+
+class ReadsScenes(Protocol):
+    """A detector's model: it reads pictures and things itself."""
+
+    def read_scenes(self, given: Any, *, name: str, foreign: bool = False) -> Any:
+        """Pictures and things, None where foreign pictures come alone."""
+
+
+@overload
+def evaluate(  # pyright: ignore[reportOverlappingOverload]
+    model: ReadsScenes,
+    data: Any,
+    ood: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    progress: bool = True,
+) -> DetectionEvaluation:
+    """Of a detector."""
+
+
+@overload
+def evaluate(
+    model: Any,
+    data: Any,
+    ood: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    progress: bool = True,
+    unpack: Unpack | None = None,
+) -> Evaluation | ClassEvaluation:
+    """Of any other model."""
 
 
 def evaluate(
@@ -29,32 +64,38 @@ def evaluate(
     names: Sequence[str] | None = None,
     progress: bool = True,
     unpack: Unpack | None = None,
-) -> Evaluation | ClassEvaluation:
+) -> Evaluation | ClassEvaluation | DetectionEvaluation:
     """How good are the error bars? Every score of a model, or of predictions it made, in one call.
 
     Every row is scored; one without a finite prediction costs an infinite likelihood, and is counted in
     `invalid`. The corrected mean is scored too, without predicting anew: `evaluate(...).corrected`. Where the
-    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`.
+    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`. Where it
+    is a detector's, the rows are pictures with the things in them, and the scores those of
+    `DetectionEvaluation`.
 
     Args:
         model: What `trustgp.fit` gave, or anything else whose `predict(inputs)` returns a `Prediction`;
             or such a `Prediction` itself.
         data: Rows the model has not seen: `(inputs, targets)`, a Dataset or a DataLoader. For a
-            `Prediction`: its targets, or the rows it was made for, in the same order.
+            `Prediction`: its targets, or the rows it was made for, in the same order. For a detector:
+            pictures and things, as `fit` takes them.
         ood: Foreign rows, to see whether they are told apart: inputs, `(inputs, targets)`, a Dataset or a
-            DataLoader of either; or a `Prediction`, or `(Prediction, targets)`.
-        names: Of the outputs, for the tables; None: "output 0", "output 1", ...
+            DataLoader of either; or a `Prediction`, or `(Prediction, targets)`. For a detector: pictures, or
+            pictures and things; a thing whose label lies beyond its classes is an unknown one.
+        names: Of the outputs, for the tables; None: "output 0", "output 1", ... For a detector: of its
+            classes.
         progress: Show bars while predicting; in a terminal only.
         unpack: `lambda batch: (inputs, targets)`, where the batches of `data` and `ood` are something else.
+
+    Returns:
+        An `Evaluation`, `ClassEvaluation` or `DetectionEvaluation`: look at it, or at its scores one by one.
     """
+    if hasattr(model, "read_scenes"):  # a detector's
+        return _evaluate_detector(model, data, ood, names, progress=progress, unpack=unpack)
     source, targets = _familiar(model, data, unpack)
     outputs = targets.shape[1]
     foreign, ood_targets = (None, None) if ood is None else _foreign(model, ood, source, outputs, unpack)
-    labels = [f"output {c}" for c in range(outputs)] if names is None else [str(name) for name in names]
-    if len(labels) != outputs or len(set(labels)) != outputs or ALL in labels:
-        raise ValueError(
-            f"names={labels} for {outputs} outputs; one each is needed, no two alike, none called '{ALL}'."
-        )
+    labels = _names(names, outputs, "output")
     with reporting(enabled=progress) as report:
         prediction = _predicted(model, source, "data", outputs, report)
         strange = None if foreign is None else _predicted(model, foreign, "ood", outputs, report)
@@ -66,6 +107,47 @@ def evaluate(
             "predicted alike."
         )
     return kinds.pop().of(prediction, targets, strange, ood_targets, names=labels)
+
+
+def _names(names: Sequence[str] | None, number: int, noun: str) -> list[str]:
+    """Those of the columns of the table."""
+    labels = [f"{noun} {c}" for c in range(number)] if names is None else [str(name) for name in names]
+    if len(labels) != number or len(set(labels)) != number or ALL in labels:
+        plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+        raise ValueError(
+            f"names={labels} for {number} {plural}; one each is needed, no two alike, none called '{ALL}'."
+        )
+    return labels
+
+
+def _evaluate_detector(
+    model: Any, data: Any, ood: Any, names: Sequence[str] | None, *, progress: bool, unpack: Unpack | None
+) -> DetectionEvaluation:
+    """The same for a model that reads pictures and things itself, and predicts `Detections`."""
+    if unpack is not None:
+        raise ValueError("unpack= is not for detectors: pictures are passed with their things.")
+    images, things = model.read_scenes(data, name="data")
+    if not any(len(one.labels) for one in things):
+        raise ValueError("data: there is no thing in any picture, so nothing can be scored.")
+    foreign = None if ood is None else model.read_scenes(ood, name="ood", foreign=True)
+    with reporting(enabled=progress) as report:
+        scenes = _seen(model, images, things, "data", report)
+        labels = _names(names, scenes.found[0].probabilities.shape[1] - 1, "class")
+        strange = None if foreign is None else _seen(model, foreign[0], foreign[1], "ood", report)
+    return DetectionEvaluation.of(scenes, strange, names=labels)
+
+
+def _seen(model: Any, images: Any, things: Any, name: str, report: Reporter) -> ScoredScenes:
+    """What a detector's model says of pictures, lot by lot."""
+    starts, found, every = range(0, len(images), PICTURES), [], []
+    for start in report.track(starts, stage=f"predicting {name}", total=len(starts)):
+        lot = images[start : start + PICTURES]
+        found += [one.cpu() for one in model.predict(lot)]
+        every += [one.cpu() for one in model.candidates(lot)]
+    if things is not None:
+        things = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in things]
+    sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
+    return ScoredScenes(found, every, things, sizes)
 
 
 def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:

@@ -16,7 +16,7 @@ from ..tangents.network import as_matrix
 from . import gaussian
 from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .ranking import selective_risk
-from .score_report import RowCounts, ScoreReport, risk_curves, score_field, told_apart
+from .score_report import RowCounts, RowReport, risk_curves, score_field, told_apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class RegressionScores:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Evaluation(ScoreReport, RegressionScores):
+class Evaluation(RowReport, RegressionScores):
     """The scores of n rows on average over the outputs, each output's own, and the curves behind them.
 
     Averages are plain means over the outputs, but for `rmse`, the root of the averaged mse, and for
@@ -220,7 +220,7 @@ class ClassScores:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ClassEvaluation(ScoreReport, ClassScores):
+class ClassEvaluation(RowReport, ClassScores):
     """The scores of n rows, and the curves behind them."""
 
     kind: ClassVar[type] = ClassScores

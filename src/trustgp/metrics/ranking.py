@@ -55,7 +55,12 @@ def auroc(in_scores: Tensor, out_scores: Tensor) -> Tensor:
 
 
 def fpr95(in_scores: Tensor, out_scores: Tensor) -> Tensor:
-    """Share of foreign rows that pass when the threshold lets 95 % of the familiar rows pass; see `auroc`."""
+    """False positive rate at 95 % true positives, a float64 scalar; 0 is best, 0.95 is chance.
+
+    As in the literature on out-of-distribution detection (Hendrycks and Gimpel 2017, Liang et al. 2018), the
+    familiar rows are the positives, and pass when their score is low: the share of foreign rows that pass
+    too, when the threshold lets 95 % of the familiar rows pass. The arguments are those of `auroc`.
+    """
     familiar, foreign = _scores(in_scores, "in_scores"), _scores(out_scores, "out_scores")
     needed = -(-95 * len(familiar) // 100)  # whole rows: 0.95 n in floats may round up past it
     threshold = familiar.sort().values[needed - 1]

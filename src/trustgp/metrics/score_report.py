@@ -39,6 +39,9 @@ def score_field(title: str, good: str = "", *, share: bool = False, foreign: boo
 class RowCounts:
     """Rows, and how many of them have no finite prediction."""
 
+    noun: ClassVar[str] = "rows"
+    cost: ClassVar[str] = "each costs an infinite NLL"
+
     rows: int
     invalid: int = 0
     ood_rows: int = 0
@@ -52,24 +55,19 @@ class RowCounts:
     @property
     def warning(self) -> str:
         """That some have none; empty where all have one."""
-        kinds = ((self.invalid, self.rows, "rows"), (self.ood_invalid, self.ood_rows, "foreign rows"))
-        parts = [f"{bad:,} of {rows:,} {kind}" for bad, rows, kind in kinds if bad]
-        said = f"No finite prediction for {' and '.join(parts)}: each costs an infinite NLL."
+        kinds = ((self.invalid, self.rows, ""), (self.ood_invalid, self.ood_rows, "foreign "))
+        parts = [f"{bad:,} of {rows:,} {kind}{self.noun}" for bad, rows, kind in kinds if bad]
+        said = f"No finite prediction for {' and '.join(parts)}: {self.cost}."
         return said if parts else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoreReport:
-    """The scores of n rows, and the curves behind them."""
+    """The scores of n rows or pictures."""
 
     kind: ClassVar[type]  # the dataclass of the scores
 
     counts: RowCounts
-    kept: Tensor  # shares of the rows that are kept, the surest first [100]
-    risk: Tensor  # their mean loss [100], or [100, C] with a column for each output
-    oracle_risk: Tensor  # the same of rows that are ranked by their losses
-    prediction: Prediction  # what was scored
-    ood_prediction: Prediction | None  # that of the foreign rows, where given
     subject: str  # what there is of each row, such as "2 outputs", for the title of the table
     outputs: Mapping[str, Any] = field(default_factory=dict)  # scores by output; empty: rows have one score
 
@@ -99,13 +97,18 @@ class ScoreReport:
     @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
         """Those that are kept: by name, tensors of shape [L], or [L, C] with a column for each output."""
-        return {"risk_curve": {"kept": self.kept, "risk": self.risk, "oracle": self.oracle_risk}}
+        return {}
+
+    @property
+    def warning(self) -> str:
+        """What stands below the table; empty: nothing."""
+        return self.counts.warning
 
     def table(self, *, most: int = 8) -> Table:
         """For a terminal: a line for each score, a column for each output. Of more than `most` outputs, only
         the lowest and the highest are shown."""
         header, sections = self._cells(most)
-        warning = self.counts.warning or None
+        warning = self.warning or None
         table = Table(title=self._title, caption=warning, title_justify="left", caption_justify="left")
         table.add_column(header[0])
         table.add_column(header[1], style="dim")
@@ -119,8 +122,9 @@ class ScoreReport:
 
     @property
     def _title(self) -> str:
-        against = f", against {self.counts.ood_rows:,} foreign rows" if self.counts.ood_rows else ""
-        return f"{len(self):,} rows, {self.subject}{against}"
+        counts = self.counts
+        against = f", against {counts.ood_rows:,} foreign {counts.noun}" if counts.ood_rows else ""
+        return f"{len(self):,} {counts.noun}, {self.subject}{against}"
 
     def _cells(self, most: int) -> tuple[list[str], list[list[list[str]]]]:
         """The header of the table, and its lines as texts: those of the rows, then those of foreign ones."""
@@ -167,15 +171,29 @@ class ScoreReport:
 
     def _repr_html_(self) -> str:
         header, sections = self._cells(8)
-        return html_table(
-            self._title, header, [line for lines in sections for line in lines], self.counts.warning
-        )
+        return html_table(self._title, header, [line for lines in sections for line in lines], self.warning)
 
     def _by_output(self, values: Tensor) -> Any:
         """A curve [L] as it is; [L, C] by output, the average first."""
         if values.ndim == 1:
             return values
         return dict(zip(self.columns, (values.mean(1), *values.unbind(1)), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RowReport(ScoreReport):
+    """The scores of n rows, and the curves behind them."""
+
+    kept: Tensor  # shares of the rows that are kept, the surest first [100]
+    risk: Tensor  # their mean loss [100], or [100, C] with a column for each output
+    oracle_risk: Tensor  # the same of rows that are ranked by their losses
+    prediction: Prediction  # what was scored
+    ood_prediction: Prediction | None  # that of the foreign rows, where given
+
+    @property
+    def curves(self) -> dict[str, dict[str, Tensor]]:
+        """The selective risk."""
+        return {"risk_curve": {"kept": self.kept, "risk": self.risk, "oracle": self.oracle_risk}}
 
 
 def table_text(table: Table) -> str:

@@ -29,6 +29,8 @@ PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; th
     "experts.root": "experts: directions",
     "experts.features.": "experts: features of their rows",
     "experts.": "experts: the rest",
+    "readout.": "what queries see, by class",
+    "pictures.": "what is seen in pictures",
     "": "the rest",
 }
 
@@ -85,14 +87,14 @@ def _tables(path: Path, *, every: bool) -> list[Table]:
     facts = {
         "detector": whole.field("detector"),
         "pictures": "{} x {} pixels, height x width".format(*whole.field("size")),
+        "seen": ", ".join(whole.field("names")),
+        "training rows": whole.field("rows"),
         "settings": _choice({"kind": "Detection", "settings": settings}),
         "novelty threshold": _threshold(whole),
         "network": whole.field("network"),
         "file": size_text(whole.nbytes),
     }
-    tensors = inside(whole.tensors, "finding.")
-    inner = Summary(Path("finding"), whole.field("finding"), tensors, whole.nbytes)
-    return [_facts(path, facts), origin_table(inner)]
+    return [_facts(path, facts), size_table(whole)]
 
 
 def _facts(title: str | Path, facts: Mapping[str, Any]) -> Table:

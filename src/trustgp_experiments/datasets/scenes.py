@@ -17,10 +17,12 @@ from torch import Tensor
 from .files import Folder
 from .scene_objects import KNOWN, NOVEL, Array, Part
 from .scene_picture import Camera, blurred, exposed, random_ground, towards, view
+from .scene_unknown import UNKNOWN
 
 CLASSES = tuple(KNOWN)
-NAMES = (*KNOWN, *NOVEL)
-STYLES = ("carry", "flight", "novel")
+NAMES = (*KNOWN, *NOVEL, *UNKNOWN)
+STYLES = {"carry": 0, "flight": 1, "novel": 2, "unknown": 4}  # and of what their seeds are made; 3: `flight`
+OTHERS = {"novel": tuple(NOVEL), "unknown": tuple(UNKNOWN)}  # kinds that no detector is trained on, by style
 Found = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # picture, boxes, what is in them
 
 
@@ -75,12 +77,13 @@ def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, firs
 
     Styles are "carry": a rover and a lander as someone walks around them, to train on; "flight": the same two
     from high up, with a low sun, haze and motion blur; "novel": as "carry", but a thing that is neither is
-    there, with one of them or without. ``side`` is in pixels, ``first`` the number of the first picture.
+    there, with one of them or without; "unknown": the same with kinds that no choice of the method was made
+    with, to report on. ``side`` is in pixels, ``first`` the number of the first picture.
     """
     if style not in STYLES:
         raise ValueError(f"style={style!r}; allowed are {', '.join(STYLES)}.")
     _check("n", n, side)
-    seeds = [[seed, STYLES.index(style), first + i] for i in range(n)]
+    seeds = [[seed, STYLES[style], first + i] for i in range(n)]
     return _gathered([_scene(style, np.random.default_rng(own), side) for own in seeds], side)
 
 
@@ -164,8 +167,8 @@ def _camera(place: Array, distance: float, height: float, yaw: float, roll: floa
 def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tuple[str, list[Part]]]:
     """Their names and parts, apart from each other."""
     names = list(rng.choice(list(KNOWN), rng.integers(1, 4)))
-    if style == "novel":
-        names = [*rng.choice(list(NOVEL), 1), *names[: rng.integers(0, 2)]]
+    if style in OTHERS:
+        names = [*rng.choice(OTHERS[style], 1), *names[: rng.integers(0, 2)]]
     found, places = [], []
     for name in names:
         for _ in range(20):
@@ -181,7 +184,7 @@ def _thing(
     name: str, place: Array | tuple[float, float], rng: np.random.Generator, sizes: tuple | None = None
 ) -> tuple[str, list[Part]]:
     """A thing on the ground, turned anyhow; of its own size, or of one from a range."""
-    parts, at = (KNOWN | NOVEL)[name](rng), np.array([*place, 0.0])
+    parts, at = (KNOWN | NOVEL | UNKNOWN)[name](rng), np.array([*place, 0.0])
     yaw, size = rng.uniform(0, 2 * np.pi), 1.0 if sizes is None else rng.uniform(*sizes)
     return name, [part.placed(at, yaw, size) for part in parts]
 

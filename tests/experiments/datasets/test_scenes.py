@@ -8,6 +8,7 @@ import torch
 
 from trustgp_experiments.datasets.scene_objects import KNOWN, NOVEL, block
 from trustgp_experiments.datasets.scene_picture import LEAST, Camera, faces, shadows, shares, texture
+from trustgp_experiments.datasets.scene_unknown import UNKNOWN
 from trustgp_experiments.datasets.scenes import CLASSES, NAMES, STYLES, scenes
 
 SUN = np.array([0.0, 0.6, 0.8])
@@ -81,9 +82,9 @@ def test_what_stands_behind_another_is_hidden():
     assert behind < 0.2
 
 
-@pytest.mark.parametrize("name", [*KNOWN, *NOVEL])
+@pytest.mark.parametrize("name", NAMES)
 def test_things_stand_on_the_ground(name):
-    parts = (KNOWN | NOVEL)[name](np.random.default_rng(0))
+    parts = (KNOWN | NOVEL | UNKNOWN)[name](np.random.default_rng(0))
     lowest = min(float(part.points[:, 2].min()) for part in parts)
     assert -0.6 < lowest < 0.1
 

@@ -135,7 +135,7 @@ def test_scores_tables_and_findings_come_from_the_numbers(seen):
     for told in answers.values():  # ours, made up: told apart perfectly
         value = torch.linspace(0, 1, len(found.image)) + (2.0 if told is answers[NOVEL] else 0.0)
         scores = {"entropy": value, "latent variance": value}
-        told[OURS] = Told(told["softmax"].probabilities, value, found.boxes, scores)
+        told[OURS] = Told(told["softmax"].probabilities, value, found.boxes, own_scores=scores)
     novel = PictureSet(world.images, [Things(t.boxes, t.labels + 2) for t in world.things], 2)
     apart = told_apart(answers, {FAMILIAR: found, NOVEL: replace(found, pictures=novel)})
     assert apart[OURS][NOVEL]["latent variance"]["auroc"] == 1.0

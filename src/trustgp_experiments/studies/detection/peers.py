@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from trustgp.detection import Things
-from trustgp.detection.query_rows import Detection, kept, probabilities
+from trustgp.detection.query_rows import Detection, kept, probabilities, with_background
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...datasets.scenes import CLASSES, load_photographs, scenes
@@ -18,6 +18,7 @@ from ...training.detector_network import pixels
 
 FAMILIAR = "familiar"
 NOVEL = "novel things"
+LOOKED_AT = "novel things that choices were made with"
 SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
 
 
@@ -50,7 +51,7 @@ def make_scenes(*, seed: int, many: int, some: int) -> World:
     def drawn(n: int, style: str, **options: int) -> PictureSet:
         return _labelled(scenes(n, style, **options), len(CLASSES))
 
-    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "novel"}
+    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LOOKED_AT: "novel"}
     return World(
         detector=("scenes", "scenes-1", "scenes-2"),
         classes=CLASSES,
@@ -126,7 +127,7 @@ def _batch(
     size = torch.tensor([images.shape[3], images.shape[2]] * 2, dtype=images.dtype)
     watched = Decoder(network)
     found = watched(images)
-    image, query = kept(probabilities(found.logits, labels), settings)
+    image, query = kept(probabilities(found.logits, labels), found.pred_boxes, settings)
     boxes = (corners(found.pred_boxes) * size)[image, query]
     logits = with_background(found.logits, labels)[image, query]
     members = [(logits.softmax(dim=1), boxes)]
@@ -136,11 +137,6 @@ def _batch(
     again = [watched.again(image, query, size) for _ in range(passes)]
     several = (torch.stack(side) for pairs in (again, members) for side in zip(*pairs, strict=True))
     return image, boxes, logits, found.last_hidden_state[image, query], *several
-
-
-def with_background(logits: Tensor, labels: int) -> Tensor:
-    """With a logit for no object last: 0 where each class is a yes or no, which leaves its odds."""
-    return nn.functional.pad(logits, (0, 1)) if logits.shape[-1] == labels else logits
 
 
 @contextmanager
@@ -194,6 +190,38 @@ def _same(chances: Tensor, boxes: Tensor, image: Tensor, mine: Tensor) -> tuple[
             best = near[chances[i, near, -1].argmin()]
             told[row], places[row] = chances[i, best], boxes[i, best]
     return told, places
+
+
+@dataclass(frozen=True)
+class FeatureScores:
+    """How foreign detections are by what the head is given: to a Gaussian of each class with one covariance
+    (Mahalanobis), to the fifth nearest of the training detections (by angle), and by the logits (energy)."""
+
+    means: Tensor  # of the classes, [C, d]
+    inverse: Tensor  # of their common covariance, [d, d]
+    rows: Tensor  # of length 1, [m, d]
+
+    @classmethod
+    def fit(cls, train: Found, labels: Tensor) -> Self:
+        """From detections that have found a thing; labels: its class, or C."""
+        classes = train.logits.shape[1] - 1
+        hidden, kinds = train.hidden[labels < classes].double(), labels[labels < classes]
+        means = torch.stack([hidden[kinds == c].mean(dim=0) for c in range(classes)])
+        apart = hidden - means[kinds]
+        spread = apart.T @ apart / len(apart)
+        spread += 1e-3 * spread.diagonal().mean() * torch.eye(len(spread)).to(spread)
+        return cls(means, torch.linalg.inv(spread), nn.functional.normalize(hidden, dim=1))
+
+    def __call__(self, found: Found) -> dict[str, Tensor]:
+        """By name, [m] each."""
+        hidden = found.hidden.double()
+        away = hidden[:, None] - self.means
+        nearest = 1.0 - (nn.functional.normalize(hidden, dim=1) @ self.rows.T).topk(5, dim=1).values[:, -1]
+        return {
+            "Mahalanobis": ((away @ self.inverse) * away).sum(dim=2).amin(dim=1),
+            "nearest neighbours": nearest,
+            "energy": -found.logits.double().logsumexp(dim=1),
+        }
 
 
 def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:

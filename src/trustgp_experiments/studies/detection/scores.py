@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
 from trustgp.detection import DetectionModel
-from trustgp.detection.state import Edges
-from trustgp.metrics import auroc, class_nll, entropy, fpr95, gaussian_nll
+from trustgp.detection.calibration import EdgeNoise
+from trustgp.metrics import auroc, class_nll, entropy, fpr95
 from trustgp.metrics.boxes import nearest, overlaps
 
 from ...core.cases import number, shares_between
 from ...core.pivot import Pivot, flat_measure, flat_table
 from ...core.result import Column, Table
 from ..runtime.timing import Interleaved, call_peak, threads
-from .peers import FAMILIAR, NOVEL, PASSES, Found, dropping_decoder
+from .peers import FAMILIAR, LOOKED_AT, NOVEL, PASSES, FeatureScores, Found, dropping_decoder
 
 OVERLAP = 0.5  # from which a detection has found a thing
 NEAR = 0.3  # from which it lies on one
@@ -28,7 +30,7 @@ OURS = "trustgp"
 LATENT = "latent variance"
 BARS = 30  # of a histogram
 PLAIN, SERIAL, BATCHED = "detector", "20 passes, one after another", "20 passes in one batch"
-EAGER, GRAPH = "trustgp, predict", "trustgp, traced().predict"
+EAGER, GRAPH = "trustgp, predict", "trustgp, traced().predict"  # the second in results of before 0.3
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Told:
     probabilities: Tensor  # of the classes and, last, of no object, [m, C + 1]
     unknown: Tensor  # what the deviation of edges is made of, [m] or [m, 4]
     boxes: Tensor  # its own, in pixels, [m, 4]
+    picture: Tensor | None = None  # how little is known of its picture, [m]
     own_scores: dict[str, Tensor] = field(default_factory=dict)  # how foreign they are, [m] each
 
     @property
@@ -47,7 +50,11 @@ class Told:
 
 
 def told_by_all(
-    found: Found, temperature: float, laplace: Any, model: DetectionModel | None
+    found: Found,
+    temperature: float,
+    laplace: Any,
+    model: DetectionModel | None,
+    features: FeatureScores | None = None,
 ) -> dict[str, Told]:
     """Every method's answer about the detections, by name; None: that one is not there."""
     boxes, logits = found.boxes, found.logits
@@ -57,18 +64,29 @@ def told_by_all(
         "temperature scaling": Told(cooled, entropy(cooled), boxes),
         "MC-dropout 20": _several(*found.passes),
     }
+    if features is not None:
+        for name, score in features(found).items():
+            answers[name] = Told(plain, score - score.min(), boxes, own_scores={LATENT: score})
     if laplace is not None:
         said = laplace.predict(found.hidden)
-        answers["Laplace last layer"] = Told(said.probabilities, said.score, boxes, {LATENT: said.score})
+        answers["Laplace last layer"] = Told(
+            said.probabilities, said.score, boxes, own_scores={LATENT: said.score}
+        )
     if len(found.members[0]) > 1:
         answers[f"ensemble of {len(found.members[0])}"] = _several(*found.members)
     if model is not None:
         lots, names = model.predict(found.pictures.images), ("probabilities", "novelty", "boxes")
         chances, novelty, again = (torch.cat([getattr(one, name) for one in lots]) for name in names)
+        whole = torch.cat([torch.full((len(one),), one.picture_novelty) for one in lots])
         if not torch.allclose(again, boxes, rtol=1e-3, atol=1e-2):
             raise RuntimeError("the detector's boxes have changed; rows cannot be compared.")
-        answers[OURS] = Told(chances, novelty, boxes, {LATENT: novelty})
+        # u and w, of which novelties are u / (1 + u)
+        answers[OURS] = Told(chances, _odds(novelty), boxes, _odds(whole), {LATENT: novelty})
     return answers
+
+
+def _odds(share: Tensor) -> Tensor:
+    return share / (1.0 - share).clamp_min(1e-6)
 
 
 def _several(chances: Tensor, boxes: Tensor) -> Told:
@@ -77,7 +95,7 @@ def _several(chances: Tensor, boxes: Tensor) -> Told:
     information = entropy(mean) - entropy(chances.flatten(0, 1)).reshape(chances.shape[:2]).mean(dim=0)
     spread = (chances.clamp_min(1e-9).log() - chances[..., -1:].clamp_min(1e-9).log()).var(dim=0).mean(dim=1)
     scores = {LATENT: spread, "mutual information": information}
-    return Told(mean, boxes.var(dim=0, correction=0), boxes.mean(dim=0), scores)
+    return Told(mean, boxes.var(dim=0, correction=0), boxes.mean(dim=0), own_scores=scores)
 
 
 def hits(found: Found) -> tuple[Tensor, Tensor]:
@@ -116,7 +134,7 @@ def told_apart(answers: Mapping[str, Mapping[str, Told]], found: Mapping[str, Fo
     for method, familiar in answers[FAMILIAR].items():
         for test in (name for name in answers if name != FAMILIAR):
             every = torch.ones(len(found[test].image), dtype=torch.bool)
-            mask = strange(found[test]) if test == NOVEL else every
+            mask = strange(found[test]) if test in (NOVEL, LOOKED_AT) else every
             for score, here in familiar.scores.items():
                 there = answers[test][method].scores[score]
                 sides = _worst(here, found[FAMILIAR]), _worst(there, found[test])
@@ -154,19 +172,26 @@ def right(
         chosen = found.logits[:, :-1].argmax(dim=1)
         confidence = told.probabilities.gather(1, chosen[:, None])[:, 0]
         own, past = _errors(told.boxes, thing, found), _errors(held[method].boxes, known, before)
-        edges = Edges.fit(past, held[method].unknown[known >= 0])
-        std = edges.std(told.unknown[thing >= 0])
-        reach = torch.special.ndtri(0.5 + torch.tensor(LEVELS, dtype=torch.float64) / 2)
+        edges = EdgeNoise.fit(past, *_unknown(held[method], known >= 0))
+        scale, std = (form(*_unknown(told, thing >= 0)) for form in (edges.scale, edges.std))
+        reach = stdtrit(float(edges.df), 0.5 + np.array(LEVELS) / 2)
+        noise = torch.distributions.StudentT(edges.df, 0.0, scale)
         out[method] = {
             "class_nll": number(class_nll(told.probabilities, label).mean()),
             "dece": number(_calibration(confidence, (chosen == label).double())),
-            "box_nll": number(gaussian_nll(torch.zeros_like(own), std.square(), own).mean()),
-            "coverage": [number((own.abs() <= one * std).double().mean()) for one in reach],
+            "box_nll": number(-noise.log_prob(own).mean()),
+            "coverage": [number((own.abs() <= one * scale).double().mean()) for one in reach],
             "std": number(std.mean()),
             "rms": number(own.square().mean().sqrt()),
             "rows": [len(thing), int((thing >= 0).sum())],
         }
     return out
+
+
+def _unknown(told: Told, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """u and w of some detections, as `EdgeNoise` takes them."""
+    picture = torch.ones(len(told.unknown)) if told.picture is None else told.picture
+    return told.unknown[rows], picture[rows]
 
 
 def _errors(boxes: Tensor, thing: Tensor, found: Found) -> Tensor:
@@ -186,7 +211,7 @@ def _calibration(confidence: Tensor, correct: Tensor) -> Tensor:
 
 def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quick: bool) -> dict[str, Any]:
     """Seconds, ratios in rounds, peak bytes of calls; a round takes the next image, `others` are members."""
-    network, graph = model.network, model.traced()
+    network = model.network
     shown = deque(images.split(1))  # the first of them in this round
 
     def picture() -> Tensor:
@@ -201,7 +226,6 @@ def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quic
         SERIAL: lambda: [noisy(picture()) for _ in range(PASSES)],
         BATCHED: lambda: noisy(picture().expand(PASSES, -1, -1, -1)),
         EAGER: lambda: model.predict(picture()),
-        GRAPH: lambda: graph.predict(picture()),
     }
     if others:
         calls[f"ensemble of {1 + len(others)}"] = lambda: [one(picture()) for one in (network, *others)]
@@ -247,8 +271,8 @@ RIGHT = Pivot(
         flat_measure("rms", "rms error", 2, unit="px"),
     ],
     block="pictures",
-    note="Edges: of detections that have found a thing. Each method's deviation is a noise and a share of "
-    "what it does not know, both fitted to the validation pictures; softmax has the noise alone.",
+    note="Edges: of detections that have found a thing. Each method's deviation follows what it does not "
+    "know, as fitted to the validation pictures; softmax has one for all.",
 )
 COST = Pivot(
     "What does it cost?",
@@ -283,7 +307,7 @@ def findings(worlds: Mapping[str, Mapping[str, Any]], times: Mapping[str, Any]) 
     for world in worlds.values():
         ap = ", ".join(f"{name} {value:.3f}" for name, value in world["ap50"].items())
         found.append(f"AP50 of the detector on familiar test pictures: {ap}.")
-    for name in (EAGER, GRAPH):
+    for name in (name for name in (EAGER, GRAPH) if name in times):
         own = times[name]
         kept = own["over"] <= MOST and own["under"] >= LEAST
         found.append(

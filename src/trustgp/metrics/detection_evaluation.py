@@ -1,0 +1,312 @@
+"""How good is a detector with error bars, all told? Its scores, in a report like those of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..likelihoods.detections import Detections
+from .classes import binned
+from .detection_quality import detection_quality
+from .detections import (
+    DECE_BINS,
+    RECALLS,
+    LabelledBoxes,
+    ScoredBoxes,
+    detection_calibration_error,
+    localisation_calibration_error,
+    match_things,
+    precision_curves,
+)
+from .open_set import none_marked, on_unknown, open_set_errors, unknown_recall
+from .score_report import RowCounts, ScoreReport, score_field, told_apart
+
+Sizes = Sequence[tuple[int, int]]
+Values = dict[str, float | None]
+OVERLAP = 0.5  # from which a detection has found a thing
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionScores:
+    """Of one class, or of all; None where a score is of all only, or nothing was found that it is of."""
+
+    # Of the detector's own boxes and confidences, every query; as COCO defines it. The error bar has no part.
+    ap: float | None = score_field("AP, overlaps 0.5 to 0.95", "1")
+    ap50: float | None = score_field("AP50", "1")
+    # The others are of what is kept as a detection. Quality of boxes, error bars and classes in one number.
+    pdq: float | None = score_field("PDQ", "1")
+    # Confidence against the share that is right; against that share and how well boxes fit, by class.
+    dece: float | None = score_field("D-ECE (20 bins)", "0", share=True)
+    detector_dece: float | None = score_field("... of the detector's own confidence", share=True)
+    place_dece: float | None = score_field("D-ECE, by position and size too", "0", share=True)
+    laece: float | None = score_field("LaECE (25 bins)", "0", share=True)
+    detector_laece: float | None = score_field("... of the detector's own confidence", share=True)
+    edge_nll: float | None = score_field("NLL of an edge", "low")  # mean over found things, in nats
+    edge_coverage: float | None = score_field("edges inside the 95 % interval", "95 %", share=True)
+    # 81 % where the errors of the edges are independent, and up to 95 % where they go together.
+    box_coverage: float | None = score_field("boxes with all four inside", "81 % to 95 %", share=True)
+    # How well novelty tells detections on foreign pictures from these; where foreign things are labelled,
+    # detections that lie on one. Of pictures: by the largest novelty, also their own, over its threshold.
+    auroc_novelty: float | None = score_field("AUROC by novelty", "1", foreign=True)
+    fpr95_novelty: float | None = score_field("FPR95 by novelty", "0 %", share=True, foreign=True)
+    auroc_picture: float | None = score_field("AUROC of pictures", "1", foreign=True)
+    # Of unknown things, by the model's threshold.
+    u_recall: float | None = score_field("U-Recall: unknown things marked", "1", share=True, foreign=True)
+    a_ose: float | None = score_field("A-OSE: taken for what is known", "0", foreign=True)
+    detector_a_ose: float | None = score_field("... with none marked novel", foreign=True)
+    # Of the familiar things in foreign pictures, where there are any.
+    ood_ap50: float | None = score_field("foreign pictures: AP50", "1", foreign=True)
+    ood_edge_nll: float | None = score_field("foreign pictures: NLL of an edge", "low", foreign=True)
+    ood_edge_coverage: float | None = score_field(
+        "foreign pictures: edges inside 95 %", "95 %", share=True, foreign=True
+    )
+
+
+@dataclass(frozen=True)
+class SceneCounts(RowCounts):
+    """Pictures, in place of rows, and what is in them."""
+
+    noun: ClassVar[str] = "pictures"
+    cost: ClassVar[str] = "nothing is found in them"
+
+    things: int = 0
+    detections: int = 0
+    found: int = 0  # things that a detection has found
+    ood_unknown: int = 0  # things of a class that the detector does not know
+    ood_detections: int = 0
+
+
+@dataclass(frozen=True)
+class ScoredScenes:
+    """What is said of n pictures, and what is there; all on the CPU."""
+
+    found: Sequence[Detections]  # with error bars
+    candidates: Sequence[ScoredBoxes]  # every query of the detector
+    things: Sequence[LabelledBoxes] | None  # None: it is not known
+    sizes: Sizes  # height and width of each, in pixels
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class DetectionEvaluation(ScoreReport, DetectionScores):
+    """The scores of a detector with error bars on n pictures, each class's own, and the curves behind them.
+
+    A detection is right when it overlaps a thing of its class by 0.5, each thing once, the surest first.
+    `ap` and `ap50` are of the detector alone, whatever its confidence; all other scores are of what the model
+    keeps as detections (`Detection(threshold=...)`). `dece` and `laece` are of the probability that the error
+    bar gives the detector's class. PDQ, D-ECE and LaECE, and what was simplified in them, are told in
+    `trustgp.metrics`: `detection_quality`, `detection_calibration_error`, `localisation_calibration_error`.
+    Averages over classes are plain means (`ap`, `ap50`, `laece`), the other scores are of all detections.
+    """
+
+    kind: ClassVar[type] = DetectionScores
+
+    bin_rows: Tensor  # of each of 20 bins of the probability: detections,
+    confidence: Tensor  # their mean probability,
+    right: Tensor  # and the share of right ones
+    precision: Tensor  # at recalls 0, 0.01, ..., 1 and overlap 0.5, mean over classes [101]
+    scenes: ScoredScenes
+    ood_scenes: ScoredScenes | None
+    marked: bool  # whether the model has a threshold, by which detections are marked novel
+
+    @classmethod
+    def of(
+        cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]
+    ) -> DetectionEvaluation:
+        """Every score of pictures with known things, and of foreign ones, for classes of these names.
+
+        `trustgp.evaluate` is the door that checks what comes in.
+        """
+        pairs = _Pairs(scenes, len(names))
+        foreign = None if ood is None or ood.things is None else _Pairs(ood, len(names))
+        counts = {"things": pairs.number, "detections": len(pairs.labels), "found": int(pairs.hit.sum())}
+        valid = [torch.tensor([one.valid for one in part.found]) for part in (scenes, ood) if part]
+        if ood is not None:
+            counts["ood_unknown"] = 0 if foreign is None else foreign.unknown
+            counts["ood_detections"] = sum(map(len, ood.found))
+        number, mean, share = binned(pairs.probability, pairs.hit.double(), bins=DECE_BINS)
+        known = {name: value for name, value in _averages(pairs, foreign).items() if value is not None}
+        told = {} if ood is None else _foreign_scores(scenes, ood, foreign)
+        every = {score.name: None for score in fields(DetectionScores)}
+        return cls(
+            **{**every, **known, **told},
+            outputs={n: DetectionScores(**{**every, **pairs.of_class(c)}) for c, n in enumerate(names)},
+            subject=f"{len(names)} {'class' if len(names) == 1 else 'classes'}",
+            counts=SceneCounts(**vars(RowCounts.of(*valid)), **counts),
+            bin_rows=number,
+            confidence=mean,
+            right=share,
+            precision=torch.stack([curve[0] for curve in pairs.curves.values()]).mean(dim=0),
+            scenes=scenes,
+            ood_scenes=ood,
+            marked=has_threshold(scenes),
+        )
+
+    @property
+    def scores(self) -> dict[str, DetectionScores]:
+        """Every class's scores, those of all under "all" first."""
+        return self.columns
+
+    @property
+    def curves(self) -> dict[str, dict[str, Tensor]]:
+        """Reliability, and precision against recall."""
+        bins = {"rows": self.bin_rows, "confidence": self.confidence, "right": self.right}
+        return {"reliability": bins, "precision_recall": {"recall": RECALLS, "precision": self.precision}}
+
+    @property
+    def warning(self) -> str:
+        """Pictures without an answer, and that there is no threshold where one is needed."""
+        said = "No threshold: U-Recall and A-OSE need one; call model.threshold() first."
+        needed = not self.marked and self.detector_a_ose is not None
+        return " ".join([self.counts.warning, said if needed else ""]).strip()
+
+    def __repr__(self) -> str:
+        values = {"AP": self.ap, "PDQ": self.pdq, "D-ECE": self.dece, "NLL of an edge": self.edge_nll}
+        said = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+        return f"<DetectionEvaluation of {len(self)} pictures: {said}>"
+
+
+class _Pairs:
+    """Detections of all pictures in a row, and the things they have found. Only familiar things count."""
+
+    def __init__(self, scenes: ScoredScenes, known: int) -> None:
+        assert scenes.things is not None
+        self.scenes, self.known = scenes, known
+        self.things = [_Familiar.of(one, known) for one in scenes.things]
+        self.number = sum(len(one.labels) for one in self.things)
+        self.unknown = sum(int((one.labels >= known).sum()) for one in scenes.things)
+        matches = [match_things(f, t, least=OVERLAP) for f, t in zip(scenes.found, self.things, strict=True)]
+        which, shared = ([pair[i] for pair in matches] for i in (0, 1))
+        self.hit, self.shared = torch.cat(which) >= 0, torch.cat(shared)
+        boxes, labels, confidence, chances = (
+            torch.cat([getattr(one, name) for one in scenes.found])
+            for name in ("boxes", "labels", "confidence", "probabilities")
+        )
+        self.labels, self.confidence = labels, confidence.double().clamp(0, 1)
+        self.probability = chances.double().gather(1, labels[:, None])[:, 0].clamp(0, 1)
+        judged = [
+            _edges_of(f[w >= 0], t.boxes[w[w >= 0]])
+            for f, t, w in zip(scenes.found, self.things, which, strict=True)
+        ]
+        self.edge_nll, self.inside = (torch.cat([one[i] for one in judged]) for i in (0, 1))  # [k, 4] each
+        sides = [
+            torch.tensor([[w, h]] * len(f)) for f, (h, w) in zip(scenes.found, scenes.sizes, strict=True)
+        ]
+        side = torch.cat([one.reshape(-1, 2) for one in sides]).double()
+        centre, extent = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+        self.places = torch.cat([centre / side, extent / side], dim=1).clamp(0, 1)  # [n, 4]
+
+    @cached_property
+    def curves(self) -> dict[int, Tensor]:
+        """Precision by class, [10, 101] each."""
+        return precision_curves(self.scenes.candidates, self.things)
+
+    @cached_property
+    def local_errors(self) -> dict[str, dict[int, Tensor]]:
+        """LaECE by score and class."""
+        marks = {"laece": self.probability, "detector_laece": self.confidence}
+        return {
+            name: localisation_calibration_error(mark, self.shared, self.labels)
+            for name, mark in marks.items()
+        }
+
+    def edges(self, mine: Tensor) -> Values:
+        """Scores of the edges of some of the found things, bool, [k]; None without any."""
+        inside = self.inside[mine]
+        if not len(inside):
+            return dict.fromkeys(("edge_nll", "edge_coverage", "box_coverage"))
+        return {
+            "edge_nll": float(self.edge_nll[mine].mean()),
+            "edge_coverage": float(inside.double().mean()),
+            "box_coverage": float(inside.all(dim=1).double().mean()),
+        }
+
+    def calibration(self, mine: Tensor) -> Values:
+        """D-ECE of some of the detections, bool, [n]."""
+        right = self.hit[mine].double()
+        found = {
+            "dece": detection_calibration_error(self.probability[mine], right),
+            "detector_dece": detection_calibration_error(self.confidence[mine], right),
+        }
+        return {name: None if value is None else float(value) for name, value in found.items()}
+
+    def of_class(self, c: int) -> Values:
+        """The scores that a class has of its own."""
+        mine, curve = self.labels == c, self.curves.get(c)
+        local = {name: float(found[c]) for name, found in self.local_errors.items() if c in found}
+        found = {} if curve is None else {"ap": float(curve.mean()), "ap50": float(curve[0].mean())}
+        return {**found, **self.calibration(mine), **local, **self.edges(mine[self.hit])}
+
+
+def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
+    """Scores of all classes, and of the familiar things in foreign pictures."""
+    every, scenes = torch.ones_like(pairs.hit), pairs.scenes
+    curves = torch.stack(list(pairs.curves.values()))
+    place = detection_calibration_error(pairs.probability, pairs.hit.double(), places=pairs.places)
+    local = {n: torch.stack(list(f.values())).mean() for n, f in pairs.local_errors.items() if f}
+    values: Values = {
+        "ap": float(curves.mean()),
+        "ap50": float(curves[:, 0].mean()),
+        "pdq": detection_quality(scenes.found, pairs.things, scenes.sizes).pdq,
+        "place_dece": None if place is None else float(place),
+        **{name: float(value) for name, value in local.items()},
+        **pairs.calibration(every),
+        **pairs.edges(every[pairs.hit]),
+    }
+    if foreign is not None and foreign.number:
+        edges = foreign.edges(torch.ones(len(foreign.inside), dtype=torch.bool))
+        values |= {f"ood_{name}": edges[name] for name in ("edge_nll", "edge_coverage")}
+        values["ood_ap50"] = float(torch.stack([one[0] for one in foreign.curves.values()]).mean())
+    return values
+
+
+def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | None) -> Values:
+    """How foreign pictures are told apart, and what becomes of unknown things."""
+    found, shown = ood.found, torch.ones(len(ood.found), dtype=torch.bool)
+    novelty, values = [one.novelty for one in found], {}
+    if foreign is not None and foreign.unknown:
+        assert ood.things is not None
+        known, things, boxes = foreign.known, ood.things, [one.boxes for one in found]
+        on_new = [on_unknown(mine, there, known=known) for mine, there in zip(boxes, things, strict=True)]
+        novelty = [one[mask] for one, mask in zip(novelty, on_new, strict=True)]
+        shown = torch.tensor([bool((there.labels >= known).any()) for there in things])
+        values["detector_a_ose"] = open_set_errors(boxes, none_marked(boxes), things, known=known)
+        if has_threshold(scenes):
+            marks = [one.is_novel for one in found]
+            values["u_recall"] = unknown_recall(boxes, marks, things, known=known)
+            values["a_ose"] = open_set_errors(boxes, marks, things, known=known)
+    sides = torch.cat([one.novelty for one in scenes.found]), torch.cat(novelty)
+    worst = [torch.tensor([one.over_threshold for one in part]) for part in (scenes.found, found)]
+    told = told_apart({"novelty": sides}) if all(map(len, sides)) else {}
+    apart = told_apart({"picture": (worst[0], worst[1][shown])})
+    told["auroc_picture"] = apart["auroc_picture"]
+    return {**values, **{name: float(value) for name, value in told.items()}}
+
+
+def _edges_of(found: Detections, true: Tensor) -> tuple[Tensor, Tensor]:
+    """Minus the log likelihood of the true edges [k, 4], and whether they are in the 95 % interval."""
+    exact, true = found.to(torch.float64), true.double()
+    low, high = exact.interval(0.95)
+    return -exact.distribution.log_prob(true), (low <= true) & (true <= high)
+
+
+def has_threshold(scenes: ScoredScenes) -> bool:
+    """Whether detections can be marked novel."""
+    return all(one.threshold is not None for one in scenes.found)
+
+
+@dataclass(frozen=True)
+class _Familiar:
+    """Things of classes that the detector has."""
+
+    boxes: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, things: LabelledBoxes, known: int) -> _Familiar:
+        mine = things.labels < known
+        return cls(things.boxes[mine], things.labels[mine])

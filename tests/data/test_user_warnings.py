@@ -1,0 +1,61 @@
+"""What a user is told, and at which line."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+
+import trustgp
+from trustgp.data.user_warnings import explain_call, nearest_name, optional_package
+
+
+def test_a_warning_from_deep_inside_names_the_users_line():
+    network = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).eval()
+    rows = torch.randn(12, 1), torch.randn(12, 1)  # few enough to be warned of
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        line = inspect.currentframe().f_lineno + 1
+        trustgp.fit(network, rows, num_experts=1, progress=False, witness=None)
+    own = [one for one in caught if issubclass(one.category, UserWarning)]
+    assert own
+    assert {(one.filename, one.lineno) for one in own} == {(__file__, line)}
+
+
+def test_what_was_meant_is_asked_for_one_name():
+    assert nearest_name("Regresion", ["regression", "regressions"]) == ' Did you mean "regression"?'
+    assert nearest_name("parsec", ["regression"]) == ""
+
+
+@explain_call("f((inputs, targets))")
+def f(network, train, *, progress=True):
+    return network, train, progress
+
+
+def test_calls_as_they_are_meant_go_through():
+    assert f(1, 2) == (1, 2, True)
+    assert f(1, train=2, progress=False) == (1, 2, False)
+
+
+def test_too_many_arguments_are_told_how_rows_are_passed():
+    with pytest.raises(
+        TypeError, match=r"f\(\) takes network, train; all else is named.*one pair: f\(\(inputs"
+    ):
+        f(1, 2, 3)
+
+
+def test_an_unknown_option_is_told_what_there_is():
+    with pytest.raises(
+        TypeError, match=r'no option progres=. Did you mean "progress"\? There are progress\.'
+    ):
+        f(1, 2, progres=False)
+    with pytest.raises(
+        TypeError, match=r"no option y=. Inputs and targets are one pair: f.* There are progress"
+    ):
+        f(1, 2, y=3)
+
+
+def test_a_package_that_is_not_there_is_named():
+    assert optional_package("math", "get it") is __import__("math")
+    with pytest.raises(ImportError, match="get it"):
+        optional_package("no_such_package_anywhere", "get it")

@@ -1,0 +1,81 @@
+"""How sure classes and edges are: the likeliest scales are found, and mean what they say."""
+
+import pytest
+import torch
+from scipy.stats import t as student
+
+from trustgp.detection.calibration import MOST, ClassTemperature, EdgeNoise
+
+TRUE = EdgeNoise(
+    torch.tensor([1.0, 2.0, 0.5, 4.0], dtype=torch.float64),
+    *(torch.tensor(value, dtype=torch.float64) for value in (0.7, 0.3, 5.0)),
+)
+
+
+def drawn(m: int = 20_000, seed: int = 0):
+    """Errors [m, 4] of TRUE, u and w [m]."""
+    generator = torch.Generator().manual_seed(seed)
+    unknown, picture = (torch.randn(m, generator=generator).double().exp() for _ in range(2))
+    noise = torch.from_numpy(student.rvs(5, size=(m, 4), random_state=seed))
+    return noise * TRUE.scale(unknown, picture), unknown, picture
+
+
+def test_the_scale_is_a_product_of_powers():
+    u, w = torch.tensor([4.0, 1.0]), torch.tensor([2.0, 1.0])
+    expected = TRUE.level * torch.tensor([[4.0**0.7 * 2.0**0.3], [1.0]], dtype=torch.float64)
+    torch.testing.assert_close(TRUE.scale(u, w), expected)
+    torch.testing.assert_close(TRUE.std(u, w), expected * (5 / 3) ** 0.5)
+
+
+def test_the_scales_that_made_the_errors_are_found():
+    found = EdgeNoise.fit(*drawn())
+    torch.testing.assert_close(found.level, TRUE.level, rtol=0.05, atol=0)
+    assert float(found.growth) == pytest.approx(0.7, abs=0.03)
+    assert float(found.picture) == pytest.approx(0.3, abs=0.03)
+    assert float(found.df) == pytest.approx(5.0, rel=0.15)
+
+
+def test_no_scales_nearby_are_likelier():
+    errors, u, w = drawn(2000, seed=1)
+    found = EdgeNoise.fit(errors, u, w)
+
+    def loss(level, growth, picture, df):
+        scale = EdgeNoise(level, growth, picture, df).scale(u, w).numpy()
+        return -student.logpdf(errors.numpy(), float(df), scale=scale).mean()
+
+    own = (found.level, found.growth, found.picture, found.df)
+    best = loss(*own)
+    for place in range(4):
+        for factor in (0.95, 1.05):
+            assert loss(*(part * factor if i == place else part for i, part in enumerate(own))) > best
+
+
+def test_errors_that_shrink_where_less_is_known_do_not_shrink_the_error_bar():
+    errors, u, w = drawn(2000)
+    found = EdgeNoise.fit(errors / u[:, None].square(), u, w)
+    assert 0.0 <= float(found.growth) <= MOST
+    assert float(found.growth) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_perfect_detector_has_finite_scales():
+    found = EdgeNoise.fit(torch.zeros(50, 4), torch.ones(50), torch.ones(50))
+    std = found.std(torch.ones(1), torch.ones(1))
+    assert bool((torch.isfinite(std) & (std > 0)).all())
+
+
+def test_probabilities_are_a_softmax_that_cools_with_what_is_unknown():
+    told = ClassTemperature(torch.tensor(1.5).double(), torch.tensor(0.5).double())
+    logits, u = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6.0)
+    expected = (logits.double() / (1.5**2 + 0.5 * u.double()).sqrt()[:, None]).softmax(dim=1)
+    torch.testing.assert_close(told(logits, u), expected)
+
+
+def test_the_temperature_that_drew_the_classes_is_found():
+    generator = torch.Generator().manual_seed(0)
+    logits = 6 * torch.randn(20_000, 3, generator=generator)
+    u = torch.randn(20_000, generator=generator).exp()
+    true = ClassTemperature(torch.tensor(1.2).double(), torch.tensor(0.8).double())
+    labels = torch.multinomial(true(logits, u), 1, generator=generator).squeeze(1)
+    found = ClassTemperature.fit(logits, u, labels)
+    assert float(found.least) == pytest.approx(1.2, rel=0.1)
+    assert float(found.growth) == pytest.approx(0.8, rel=0.15)

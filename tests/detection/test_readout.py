@@ -1,0 +1,107 @@
+"""What is known of what queries see: against plain loops in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from trustgp.detection.readout import PRIOR_ROWS, SPHERES, WEIGHTS, Readout, SeenSums, added
+
+WIDTH = 5
+
+
+def rows(m: int, seed: int = 0, classes: int = 3):
+    """What was seen [m, 5], of classes with means and spreads of their own, and the classes [m]."""
+    chance = np.random.default_rng(seed)
+    kinds = chance.integers(0, classes, m)
+    spread = np.random.default_rng(9).normal(size=(classes, WIDTH, WIDTH))
+    means = 3 * np.random.default_rng(8).normal(size=(classes, WIDTH))
+    seen = means[kinds] + np.einsum("mij,mj->mi", spread[kinds], chance.normal(size=(m, WIDTH)))
+    return torch.from_numpy(seen), torch.from_numpy(kinds)
+
+
+def reference(seen, kinds, classes, weight, sphere):
+    """Means and covariances, one class after another."""
+    seen, kinds = seen.numpy(), kinds.numpy()
+    mean, count = seen.mean(axis=0), [(kinds == c).sum() for c in range(classes)]
+    own = [seen[kinds == c] for c in range(classes) if count[c]]
+    within = sum((s - s.mean(axis=0)).T @ (s - s.mean(axis=0)) for s in own) / len(seen)
+    between = (seen - mean).T @ (seen - mean) / len(seen)
+    centres, spreads = [], []
+    for c in range(classes):
+        own = seen[kinds == c]
+        centre = (own.sum(axis=0) + PRIOR_ROWS * mean) / (len(own) + PRIOR_ROWS)
+        common = within if len(own) else between
+        prior = (1 - sphere) * common + sphere * np.trace(common) / WIDTH * np.eye(WIDTH)
+        scatter = (own - centre).T @ (own - centre)
+        centres.append(centre)
+        spreads.append((scatter + weight * WIDTH * prior) / (len(own) + weight * WIDTH))
+    return np.array(centres), np.array(spreads)
+
+
+def distance(seen, kinds, centres, spreads):
+    pairs = zip(seen.numpy(), kinds.numpy(), strict=True)
+    return np.array(
+        [(s - centres[c]) @ np.linalg.inv(spreads[c]) @ (s - centres[c]) / WIDTH for s, c in pairs]
+    )
+
+
+def test_it_is_the_likeliest_of_the_grid_on_held_out_rows():
+    seen, kinds = rows(60)
+    held, held_kinds = rows(40, seed=1)
+    found = Readout.fit(SeenSums.of(seen, kinds, 3), held, held_kinds)
+
+    def loss(weight, sphere):
+        centres, spreads = reference(seen, kinds, 3, weight, sphere)
+        logs = np.array([np.linalg.slogdet(spreads[c])[1] for c in held_kinds.numpy()])
+        return float((0.5 * WIDTH * distance(held, held_kinds, centres, spreads) + 0.5 * logs).mean())
+
+    best = min(((w, s) for w in WEIGHTS for s in SPHERES), key=lambda pair: loss(*pair))
+    expected = distance(held, held_kinds, *reference(seen, kinds, 3, *best))
+    np.testing.assert_allclose(found(held, held_kinds).numpy(), expected, rtol=1e-4)
+
+
+def test_sums_add_up():
+    seen, kinds = rows(50)
+    whole = SeenSums.of(seen, kinds, 3)
+    parts = added([SeenSums.of(seen[:7], kinds[:7], 3), SeenSums.of(seen[7:], kinds[7:], 3)])
+    for name in ("count", "total", "square"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+
+
+def test_familiar_rows_are_at_one_on_average_and_others_further_away():
+    seen, kinds = rows(4000)
+    held, held_kinds = rows(2000, seed=1)
+    found = Readout.fit(SeenSums.of(seen, kinds, 3), held, held_kinds)
+    familiar = found(held, held_kinds)
+    assert float(familiar.mean()) == pytest.approx(1.0, rel=0.05)
+    wrong = found(held, (held_kinds + 1) % 3)  # taken for something else
+    assert float(wrong.median()) > 3 * float(familiar.median())
+    away = found(held + 100.0, held_kinds)
+    torch.testing.assert_close(
+        away / found(held + 200.0, held_kinds), torch.full_like(away, 0.25), rtol=0.3, atol=0
+    )
+
+
+def test_a_class_without_rows_is_as_wide_as_all_together():
+    seen, kinds = rows(500, classes=2)
+    held, held_kinds = rows(200, seed=1, classes=2)
+    found = Readout.fit(SeenSums.of(seen, kinds, 3), held, held_kinds)
+    lost = found(held, torch.full_like(held_kinds, 2))
+    assert 0.3 < float(lost.mean()) < 3.0
+
+
+def test_fewer_rows_than_numbers_lean_on_the_other_classes():
+    seen, kinds = rows(300)
+    few = torch.cat([(kinds != 2).nonzero().flatten(), (kinds == 2).nonzero().flatten()[:3]])
+    held, held_kinds = rows(300, seed=1)
+    found = Readout.fit(SeenSums.of(seen[few], kinds[few], 3), held, held_kinds)
+    assert float(found(held, held_kinds)[held_kinds == 2].median()) < 10.0
+
+
+def test_what_is_always_the_same_has_a_finite_answer():
+    same = torch.ones(30, WIDTH)
+    found = Readout.fit(
+        SeenSums.of(same, torch.zeros(30, dtype=torch.int64), 1), same, torch.zeros(30).long()
+    )
+    assert bool(torch.isfinite(found(same[:1], torch.zeros(1).long())).all())
+    assert float(found(same[:1] + 1.0, torch.zeros(1).long())) > 1e3

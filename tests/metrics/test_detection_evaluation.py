@@ -1,0 +1,179 @@
+"""The report of a detector's scores, on scenes made by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import trustgp
+from trustgp import Detections, metrics
+from trustgp.metrics.detection_evaluation import DetectionEvaluation, ScoredScenes
+
+A, B, C, FAR = [0.0, 0, 10, 10], [20.0, 0, 30, 10], [0.0, 20, 10, 30], [40.0, 40, 60, 60]
+SIZE = (64, 64)
+NAMES = ("cat", "dog")
+
+
+@dataclass
+class There:
+    boxes: torch.Tensor
+    labels: torch.Tensor
+
+
+def there(boxes: list, labels: list[int]) -> There:
+    return There(torch.tensor(boxes).float().reshape(-1, 4), torch.tensor(labels).long())
+
+
+def found(boxes, labels, confidence, novelty, *, std=1.0, threshold: float | None = 0.5, shift=0.0):
+    """What a model says; the probability of the class is 0.9 of the confidence."""
+    k, sure = len(labels), torch.tensor(confidence).float()
+    chances = torch.zeros(k, 3).scatter(1, torch.tensor(labels).long().reshape(k, 1), 0.9 * sure[:, None])
+    chances[:, 2] = 1 - 0.9 * sure
+    placed = torch.tensor(boxes).float().reshape(-1, 4) + shift
+    kinds = torch.tensor(labels).long()
+    return Detections(
+        placed, torch.full((k, 4), std), kinds, sure, chances, torch.tensor(novelty).float(), True, threshold
+    )
+
+
+def scenes(said: list[Detections], things: list[There] | None) -> ScoredScenes:
+    return ScoredScenes(said, said, things, [SIZE] * len(said))
+
+
+@pytest.fixture
+def familiar() -> ScoredScenes:
+    said = [found([A, B], [0, 1], [0.9, 0.8], [0.1, 0.2], shift=0.5), found([FAR], [0], [0.6], [0.3])]
+    return scenes(said, [there([A, B], [0, 1]), there([C], [1])])
+
+
+def unknown(threshold: float | None = 0.5) -> ScoredScenes:
+    said = [found([A, FAR], [0, 1], [0.9, 0.7], [0.9, 0.05], threshold=threshold)]
+    return scenes(said, [there([A, FAR, B], [5, 5, 0])])
+
+
+def test_scores_are_those_of_the_metrics(familiar):
+    e = DetectionEvaluation.of(familiar, names=NAMES)
+    confidence, right = torch.tensor([0.9, 0.8, 0.6]).double(), torch.tensor([1.0, 1, 0]).double()
+    assert e.ap == pytest.approx(float(metrics.average_precision(familiar.found, familiar.things)))
+    quality = metrics.detection_quality(familiar.found, familiar.things, familiar.sizes)
+    assert e.pdq == pytest.approx(quality.pdq)
+    dece = metrics.detection_calibration_error
+    assert e.dece == pytest.approx(float(dece(0.9 * confidence, right)), abs=1e-6)
+    assert e.detector_dece == pytest.approx(float(dece(confidence, right)), abs=1e-6)
+    assert e.place_dece is None  # too few detections
+    # cat: one right at 0.9, one wrong at 0.6; dog: one right at 0.8; they overlap by share
+    share = 9.5**2 / (200 - 9.5**2)
+    assert e.outputs["dog"].detector_laece == pytest.approx(abs(0.8 - share), abs=1e-6)
+    assert e.outputs["cat"].detector_laece == pytest.approx((abs(0.9 - share) + 0.6) / 2, abs=1e-6)
+    assert e.detector_laece == pytest.approx(
+        (e.outputs["cat"].detector_laece + e.outputs["dog"].detector_laece) / 2
+    )
+
+
+def test_edges_are_scored_where_things_were_found(familiar):
+    e = DetectionEvaluation.of(familiar, names=NAMES)
+    assert e.edge_nll == pytest.approx(0.5 * math.log(2 * math.pi) + 0.5 * 0.25)  # off by half a deviation
+    assert (e.edge_coverage, e.box_coverage) == (1.0, 1.0)
+    wide = found([[0.0, 0, 10, 12.5], B], [0, 1], [0.9, 0.8], [0.1, 0.1])  # one edge is off by 2.5 deviations
+    e = DetectionEvaluation.of(scenes([wide], [there([A, B], [0, 1])]), names=NAMES)
+    assert (e.edge_coverage, e.box_coverage) == (7 / 8, 1 / 2)
+    assert (e.outputs["cat"].edge_coverage, e.outputs["dog"].edge_coverage) == (3 / 4, 1.0)
+
+
+def test_a_class_has_scores_of_its_own(familiar):
+    e = DetectionEvaluation.of(familiar, names=NAMES)
+    assert e.outputs["cat"].ap50 == 1.0  # found, and the false alarm comes later
+    assert e.outputs["dog"].ap50 == pytest.approx(51 / 101)  # one of two
+    assert e.ap50 == pytest.approx((1 + 51 / 101) / 2)
+    assert e.outputs["cat"].pdq is None
+    assert list(e.scores) == ["all", *NAMES]
+
+
+def test_average_precision_is_of_every_query_of_the_detector(familiar):
+    more = found([C], [1], [0.01], [0.0])
+    everything = ScoredScenes(familiar.found, [familiar.found[0], more], familiar.things, familiar.sizes)
+    e = DetectionEvaluation.of(everything, names=NAMES)
+    assert e.outputs["dog"].ap50 == 1.0
+    assert e.counts.detections == 3
+
+
+def test_foreign_pictures_without_things(familiar):
+    e = DetectionEvaluation.of(familiar, scenes(unknown().found, None), names=NAMES)
+    # novelty 0.1, 0.2, 0.3 against 0.9, 0.05: three pairs of six in order
+    assert e.auroc_novelty == 0.5
+    assert e.fpr95_novelty == 0.5
+    assert e.auroc_picture == 1.0  # 0.2, 0.3 against 0.9
+    assert (e.u_recall, e.a_ose, e.detector_a_ose, e.ood_ap50) == (None,) * 4
+    assert (e.counts.ood_detections, e.counts.ood_unknown) == (2, 0)
+
+
+def test_unknown_things_are_counted(familiar):
+    e = DetectionEvaluation.of(familiar, unknown(), names=NAMES)
+    assert e.auroc_novelty == 0.5  # both detections lie on unknown things
+    assert e.u_recall == 0.5  # the first is marked, the second is not
+    assert (e.a_ose, e.detector_a_ose) == (1, 2)
+    assert e.ood_ap50 == 0.0  # the familiar thing is not found
+    assert e.ood_edge_nll is None
+    assert e.counts.ood_unknown == 2
+
+
+def test_only_detections_on_unknown_things_are_foreign_where_these_are_labelled(familiar):
+    said = [found([A, B], [0, 1], [0.9, 0.9], [0.9, 0.0]), found([B], [1], [0.9], [0.0])]
+    foreign = scenes(said, [there([A, B], [7, 1]), there([B], [1])])
+    e = DetectionEvaluation.of(familiar, foreign, names=NAMES)
+    assert (e.auroc_novelty, e.fpr95_novelty, e.auroc_picture) == (1.0, 0.0, 1.0)
+    assert (e.ood_ap50, e.ood_edge_coverage) == (1.0, 1.0)
+
+
+def test_without_a_threshold_it_says_so(familiar):
+    e = DetectionEvaluation.of(
+        scenes([found([A], [0], [0.9], [0.1], threshold=None)], [there([A], [0])]),
+        unknown(threshold=None),
+        names=NAMES,
+    )
+    assert (e.u_recall, e.a_ose, e.detector_a_ose) == (None, None, 2)
+    assert "No threshold" in str(e)
+    assert "No threshold" in e._repr_html_()
+    assert "No threshold" not in str(DetectionEvaluation.of(familiar, unknown(), names=NAMES))
+
+
+def test_scenes_in_which_nothing_is_found_have_scores():
+    nothing = scenes([found([], [], [], [])], [there([A], [0])])
+    e = DetectionEvaluation.of(nothing, scenes([found([], [], [], [])], None), names=NAMES)
+    assert (e.ap, e.pdq, e.auroc_picture) == (0.0, 0.0, 0.5)
+    assert (e.dece, e.laece, e.edge_nll, e.auroc_novelty, e.fpr95_novelty) == (None,) * 5
+    json.dumps(e.to_dict())
+
+
+def test_table_dict_and_file_say_the_same(familiar, tmp_path):
+    e = DetectionEvaluation.of(familiar, unknown(), names=NAMES)
+    assert "2 pictures, 2 classes, against 1 foreign pictures" in str(e)
+    assert "AP 0." in repr(e)
+    assert "U-Recall" in e._repr_html_()
+    plain = json.loads(json.dumps(e.to_dict()))
+    assert plain["scores"]["all"]["pdq"] == e.pdq
+    assert plain["scores"]["dog"]["ap50"] == e.outputs["dog"].ap50
+    assert (plain["rows"], plain["things"], plain["detections"], plain["found"]) == (2, 3, 3, 2)
+    assert len(plain["precision_recall"]["precision"]) == 101
+    assert sum(plain["reliability"]["rows"]) == 3
+    with open(e.to_csv(tmp_path / "scores.csv")) as file:
+        lines = {(row["metric"], row["output"]): row["value"] for row in csv.DictReader(file)}
+    assert float(lines["edge_nll", "all"]) == e.edge_nll
+    assert ("pdq", "cat") not in lines
+    assert isinstance(e, trustgp.DetectionEvaluation)
+
+
+def test_a_picture_without_an_answer_is_counted(familiar):
+    lost = Detections(*(torch.zeros(0, *s) for s in ((4,), (4,))), torch.zeros(0).long(), torch.zeros(0),
+                      torch.zeros(0, 3), torch.zeros(0), False, 0.5)  # fmt: skip
+    more = ScoredScenes(
+        [*familiar.found, lost], [*familiar.found, lost], [*familiar.things, there([A], [0])], [SIZE] * 3
+    )
+    e = DetectionEvaluation.of(more, names=NAMES)
+    assert e.invalid == 1
+    assert "No finite prediction for 1 of 3 pictures: nothing is found in them." in str(e)
