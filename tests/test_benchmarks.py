@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from trustgp.detection.picture_pass import PicturePass
 from trustgp_experiments.core.stage_timer import Ledger
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -17,12 +18,13 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 def scripts(monkeypatch):
     """Some of the benchmarks as modules."""
     monkeypatch.syspath_prepend(str(FOLDER))
+    import detector_stream
     import floor
     import large
     import scale
 
-    yield Namespace(floor=floor, large=large, scale=scale)
-    for name in ("floor", "large", "networks", "resnet", "scale"):
+    yield Namespace(detector_stream=detector_stream, floor=floor, large=large, scale=scale)
+    for name in ("detector_stream", "floor", "large", "networks", "resnet", "scale"):
         sys.modules.pop(name, None)
 
 
@@ -98,6 +100,20 @@ def test_the_benchmark_of_large_networks_runs_every_part(scripts, monkeypatch, c
     assert all(found["fit s"] > 0 for part, found in figures.items() if part != "million")
     assert {"predict 64 over forward", "predict 1 over forward"} <= figures["cpu vit"].keys()
     assert "million: shared s" in "\n".join(lines)
+
+
+@pytest.mark.filterwarnings("ignore:.*training pictures are kept", "ignore:.*have no training row")
+def test_the_benchmark_of_a_detectors_stream_runs(scripts, monkeypatch, capsys):
+    pytest.importorskip("transformers", reason='not installed: pip install "trustgp[hf]"')
+    monkeypatch.setattr(sys, "argv", ["detector_stream.py", "--small", "--pictures", "70"])
+    monkeypatch.setattr(PicturePass, "take", PicturePass.take)  # it is counted, and put back
+    with torch.random.fork_rng():
+        scripts.detector_stream.main()
+    *_, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert found["pictures"] == 70
+    assert found["size"] == [128, 128]
+    assert 0 < found["peak_gib_after_quarters"][-1] <= found["peak_gib"]
 
 
 def test_a_part_of_the_benchmark_that_fails_is_told_and_the_others_go_on(scripts, capsys):

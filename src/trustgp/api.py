@@ -114,7 +114,8 @@ def fit(
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.
         progress: Whether to show bars in a terminal.
-        checkpoint: A folder; finished experts are kept there, and the same call goes on after a crash.
+        checkpoint: A folder; finished experts, or how far a detector's pictures are, are kept there, and the
+            same call goes on after a crash.
         strict: Raise when an expert cannot be solved, instead of letting it answer with the prior.
         unpack: `lambda batch: (inputs, targets)`, where the batches of `train` and `validation` are dicts,
             triples or anything else. What is a pair already, as no Dataset or loader, is left as it is.

@@ -123,7 +123,7 @@ def _demo(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="a smaller arm, for a first look and for CI")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--part", choices=("toy", "arm"), help="only this part")
-    which.add_argument("--detection", action="store_true", help="instead: boxes of a detector; a minute too")
+    which.add_argument("--detection", action="store_true", help="instead: boxes of a detector, and a film")
 
     def run(options: argparse.Namespace) -> int:
         asked = {"seed": options.seed, "quick": options.quick, "console": _console()}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from trustgp.detection.calibration import MOST, ClassTemperature, EdgeNoise
+from trustgp.detection.calibration import MOST, ClassTemperature, EdgeErrors, EdgeNoise
 
 TRUE = EdgeNoise(
     torch.tensor([1.0, 2.0, 0.5, 4.0], dtype=torch.float64),
@@ -28,7 +28,7 @@ def test_the_scale_is_a_product_of_powers():
 
 
 def test_the_scales_that_made_the_errors_are_found():
-    found = EdgeNoise.fit(*drawn())
+    found = EdgeNoise.fit(EdgeErrors(*drawn()))
     torch.testing.assert_close(found.level, TRUE.level, rtol=0.05, atol=0)
     assert float(found.growth) == pytest.approx(0.7, abs=0.03)
     assert float(found.picture) == pytest.approx(0.3, abs=0.03)
@@ -37,7 +37,7 @@ def test_the_scales_that_made_the_errors_are_found():
 
 def test_no_scales_nearby_are_likelier():
     errors, u, w = drawn(2000, seed=1)
-    found = EdgeNoise.fit(errors, u, w)
+    found = EdgeNoise.fit(EdgeErrors(errors, u, w))
 
     def loss(level, growth, picture, df):
         scale = EdgeNoise(level, growth, picture, df).scale(u, w).numpy()
@@ -52,13 +52,26 @@ def test_no_scales_nearby_are_likelier():
 
 def test_errors_that_shrink_where_less_is_known_do_not_shrink_the_error_bar():
     errors, u, w = drawn(2000)
-    found = EdgeNoise.fit(errors / u[:, None].square(), u, w)
+    found = EdgeNoise.fit(EdgeErrors(errors / u[:, None].square(), u, w))
     assert 0.0 <= float(found.growth) <= MOST
     assert float(found.growth) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_powers_are_of_changed_pictures_too_and_levels_of_held_out_ones_alone():
+    errors, u, w = drawn(20_000)
+    near = (u > 0.9) & (u < 1.1) & (w > 0.9) & (w < 1.1)  # as in training: nothing tells the powers
+    held = EdgeErrors(errors[near], u[near], w[near])
+    changed = EdgeErrors(3.0 * errors, u, w)  # and errors are larger there
+    found = EdgeNoise.fit(held, changed)
+    assert float(found.growth) == pytest.approx(0.7, abs=0.03)
+    assert float(found.picture) == pytest.approx(0.3, abs=0.03)
+    torch.testing.assert_close(found.level, TRUE.level, rtol=0.15, atol=0)
+    reach = student.ppf(0.975, float(found.df)) * found.scale(held.unknown, held.picture)
+    assert float((held.errors.abs() <= reach).double().mean()) == pytest.approx(0.95, abs=0.02)
+
+
 def test_a_perfect_detector_has_finite_scales():
-    found = EdgeNoise.fit(torch.zeros(50, 4), torch.ones(50), torch.ones(50))
+    found = EdgeNoise.fit(EdgeErrors(torch.zeros(50, 4), torch.ones(50), torch.ones(50)))
     std = found.std(torch.ones(1), torch.ones(1))
     assert bool((torch.isfinite(std) & (std > 0)).all())
 

@@ -78,7 +78,7 @@ def test_no_pictures_and_no_detections_are_empty_results(fitted):
         (torch.zeros(2, 1, 48, 48), "1 channels; the detector takes 3"),
         (torch.zeros(2, 3, 1, 1), r"\(1, 1\) pixels; the model was fitted on \(48, 48\)"),
         (torch.zeros(2, 3, 48, 48, dtype=torch.uint8), "torch.uint8; scale them"),
-        ([torch.zeros(3, 48, 48), torch.zeros(3, 32, 48)], "different shapes"),
+        ([torch.zeros(3, 48, 48), torch.zeros(3, 32, 48)], r"different shapes .* was fitted on \(48, 48\)"),
         ("picture.png", "pictures are str"),
         (["picture.png"], "a list with a str"),
         (torch.zeros(48, 48), r"pictures are \(48, 48\)"),

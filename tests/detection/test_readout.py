@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp.detection.readout import PRIOR_ROWS, SPHERES, WEIGHTS, Readout, SeenSums, added
+from trustgp.detection.readout import PRIOR_ROWS, SPHERES, WEIGHTS, Readout, SeenSums
 
 WIDTH = 5
+
+
+def sums_of(seen: torch.Tensor, kinds: torch.Tensor, classes: int) -> SeenSums:
+    found = SeenSums.zero(classes, seen.shape[1])
+    found.include(seen, kinds)
+    return found
 
 
 def rows(m: int, seed: int = 0, classes: int = 3):
@@ -48,7 +54,7 @@ def distance(seen, kinds, centres, spreads):
 def test_it_is_the_likeliest_of_the_grid_on_held_out_rows():
     seen, kinds = rows(60)
     held, held_kinds = rows(40, seed=1)
-    found = Readout.fit(SeenSums.of(seen, kinds, 3), held, held_kinds)
+    found = Readout.fit(sums_of(seen, kinds, 3), held, held_kinds)
 
     def loss(weight, sphere):
         centres, spreads = reference(seen, kinds, 3, weight, sphere)
@@ -60,18 +66,21 @@ def test_it_is_the_likeliest_of_the_grid_on_held_out_rows():
     np.testing.assert_allclose(found(held, held_kinds).numpy(), expected, rtol=1e-4)
 
 
-def test_sums_add_up():
+def test_sums_are_of_all_rows_however_they_come():
     seen, kinds = rows(50)
-    whole = SeenSums.of(seen, kinds, 3)
-    parts = added([SeenSums.of(seen[:7], kinds[:7], 3), SeenSums.of(seen[7:], kinds[7:], 3)])
-    for name in ("count", "total", "square"):
-        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+    found = sums_of(seen[:7], kinds[:7], 3)
+    found.include(seen[7:], kinds[7:])
+    for kind in range(3):
+        own = seen[kinds == kind].numpy()
+        assert float(found.count[kind]) == len(own)
+        np.testing.assert_allclose(found.total[kind], own.sum(axis=0))
+        np.testing.assert_allclose(found.square[kind], own.T @ own)
 
 
 def test_familiar_rows_are_at_one_on_average_and_others_further_away():
     seen, kinds = rows(4000)
     held, held_kinds = rows(2000, seed=1)
-    found = Readout.fit(SeenSums.of(seen, kinds, 3), held, held_kinds)
+    found = Readout.fit(sums_of(seen, kinds, 3), held, held_kinds)
     familiar = found(held, held_kinds)
     assert float(familiar.mean()) == pytest.approx(1.0, rel=0.05)
     wrong = found(held, (held_kinds + 1) % 3)  # taken for something else
@@ -85,7 +94,7 @@ def test_familiar_rows_are_at_one_on_average_and_others_further_away():
 def test_a_class_without_rows_is_as_wide_as_all_together():
     seen, kinds = rows(500, classes=2)
     held, held_kinds = rows(200, seed=1, classes=2)
-    found = Readout.fit(SeenSums.of(seen, kinds, 3), held, held_kinds)
+    found = Readout.fit(sums_of(seen, kinds, 3), held, held_kinds)
     lost = found(held, torch.full_like(held_kinds, 2))
     assert 0.3 < float(lost.mean()) < 3.0
 
@@ -94,14 +103,12 @@ def test_fewer_rows_than_numbers_lean_on_the_other_classes():
     seen, kinds = rows(300)
     few = torch.cat([(kinds != 2).nonzero().flatten(), (kinds == 2).nonzero().flatten()[:3]])
     held, held_kinds = rows(300, seed=1)
-    found = Readout.fit(SeenSums.of(seen[few], kinds[few], 3), held, held_kinds)
+    found = Readout.fit(sums_of(seen[few], kinds[few], 3), held, held_kinds)
     assert float(found(held, held_kinds)[held_kinds == 2].median()) < 10.0
 
 
 def test_what_is_always_the_same_has_a_finite_answer():
     same = torch.ones(30, WIDTH)
-    found = Readout.fit(
-        SeenSums.of(same, torch.zeros(30, dtype=torch.int64), 1), same, torch.zeros(30).long()
-    )
+    found = Readout.fit(sums_of(same, torch.zeros(30, dtype=torch.int64), 1), same, torch.zeros(30).long())
     assert bool(torch.isfinite(found(same[:1], torch.zeros(1).long())).all())
     assert float(found(same[:1] + 1.0, torch.zeros(1).long())) > 1e3

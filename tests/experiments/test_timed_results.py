@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trustgp_experiments.studies.detection import scores as detection
+from trustgp_experiments.studies.detection import tables as detection
 from trustgp_experiments.studies.distributed import study as distributed
 from trustgp_experiments.studies.runtime import study as runtime
 from trustgp_experiments.studies.scale.study import scale_findings, scale_grid, scale_tables

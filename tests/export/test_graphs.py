@@ -89,6 +89,7 @@ def test_what_was_made_from_the_number_of_rows_follows_any_number():
 
 
 KERNEL = rows(4, 3, 3, seed=2).float()
+PLACES = torch.tensor([2, 0, 1])
 OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "add with a factor": (lambda x: torch.add(x, x.abs(), alpha=-0.5), (3,)),
     "subtract from a number": (lambda x: torch.rsub(x, 2.0), (3,)),
@@ -112,6 +113,18 @@ OPERATIONS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
         lambda x: F.conv1d(x, KERNEL, stride=2, padding=2, dilation=2),
         (3, 9),
     ),
+    "largest, and its place": (lambda x: x.max(1).values + x.max(1).indices, (5,)),
+    "several indices": (
+        lambda x: x[:, PLACES[:, None], PLACES - 2] + x[:, PLACES, PLACES][:, :, None],
+        (4, 3),
+    ),
+    "an index for each row": (lambda x: x[torch.arange(len(x))[:, None], PLACES[None]], (4,)),
+    "a slice put in": (lambda x: torch.slice_scatter(x, 2.0 * x[:, 1:3], 1, 1, 3), (4,)),
+    "samples of a grid": (
+        lambda x: F.grid_sample(x, x.permute(0, 2, 3, 1), padding_mode="border", align_corners=False),
+        (2, 5, 4),
+    ),
+    "the nearest places": (lambda x: F.interpolate(x, size=(3, 7)), (2, 5, 4)),
     "pools": (lambda x: F.max_pool1d(x, 3, 2, 1)[..., :4] + F.avg_pool1d(x, 2)[..., :4], (2, 8)),
 }
 

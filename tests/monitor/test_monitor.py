@@ -60,6 +60,16 @@ def test_novel_comes_before_uncertain_and_both_have_hysteresis():
     assert found == ["uncertain", "uncertain", "novel", "novel", "ok"]
 
 
+def test_a_verdict_counts_the_quiet_frames_that_end_its_alarm():
+    monitor = trustgp.Monitor(Script(), 0.5, std=1.0, leave=0.8, patience=3)
+    frames = [[0.1, 0.1], [0.9, 2.0], [0.1, 0.1], [0.45, 0.1], [0.1, 0.1], [0.1, 2.0], [0.1, 0.1], [0.1, 0.1]]
+    said = [monitor(torch.tensor(frame)) for frame in frames]
+    assert [one.status for one in said] == ["ok", *["novel"] * 5, "uncertain", "uncertain"]
+    assert [one.quiet for one in said] == [None, 0, 1, 0, 1, 2, 1, 2]
+    assert monitor([0.1, 0.1]).quiet is None
+    assert said[2].as_dict()["quiet"] == 1
+
+
 def test_without_a_limit_no_frame_is_uncertain():
     monitor = trustgp.Monitor(Script(), 0.5)
     assert monitor.limit is None

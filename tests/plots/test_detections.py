@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,10 +117,32 @@ def test_what_lies_above_the_threshold_is_dashed_and_has_a_warning():
     calm, alarming = by_name(axes, "box")
     assert calm.get_linestyle() in ("-", "solid")
     assert alarming.get_linestyle() not in ("-", "solid")
-    assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} lander 60 %, nov. 0.30"]
+    assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} novel 0.30 (lander 60 %)"]
     plain = plots.detections(torch.zeros(3, 64, 64), found)
     assert {box.get_linestyle() for box in by_name(plain, "box")} <= {"-", "solid"}
     assert texts(plain) == ["class 0 90 %, nov. 0.02", "class 1 60 %, nov. 0.30"]
+
+
+def test_what_the_model_calls_novel_is_marked_without_a_threshold_of_ones_own():
+    limits = {"_threshold": 0.1, "_picture_threshold": 0.2, "picture_novelty": 0.15}
+    axes = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits))
+    calm, novel = by_name(axes, "box")
+    assert calm.get_linewidth() < novel.get_linewidth()
+    assert calm.get_linestyle() in ("-", "solid")
+    assert novel.get_linestyle() not in ("-", "solid")
+    assert texts(axes)[1] == "\N{WARNING SIGN} novel 0.30 (class 1 60 %)"
+    assert by_name(axes, "picture") == []
+    loose = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits), threshold=0.5)
+    assert not any("novel" in text for text in texts(loose))
+
+
+def test_a_picture_that_is_novel_as_a_whole_has_a_frame_and_a_word():
+    limits = {"_threshold": 0.1, "_picture_threshold": 0.2, "picture_novelty": 0.9}
+    axes = plots.detections(torch.zeros(3, 64, 64), replace(some(0.02), **limits))
+    assert len(by_name(axes, "picture")) == 1
+    assert texts(axes)[0] == "\N{WARNING SIGN} novel picture 0.90"
+    blind = plots.detections(torch.zeros(3, 64, 64), replace(some(), **limits))
+    assert texts(blind) == ["\N{WARNING SIGN} novel picture 0.90, nothing found"]
 
 
 def test_labels_of_detections_on_top_of_each_other_do_not_overlap():
@@ -177,6 +200,8 @@ def test_colours_are_those_of_the_map_and_the_threshold_is_in_the_middle():
     assert plots.colour_of(0.1, 0.1) == plots.colour_of(0.5) == to_rgb("#f6d55c")
     assert alarm(0.7, 0.1) == alarm(float("nan"), 0.1) == 1.0
     assert alarm(0.03, 0.1) == pytest.approx(0.15)
+    assert alarm(1.0, 0.75) == 1.0  # the largest novelty has the last colour
+    assert alarm(0.875, 0.75) == pytest.approx(0.75)
 
 
 def test_text_is_dark_on_bright_colours_and_white_on_dark_ones():

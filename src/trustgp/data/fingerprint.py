@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,21 +19,29 @@ def network_fingerprint(network: nn.Module) -> str:
     """SHA-256 over the modules' classes and printed settings and every parameter and buffer that is saved.
 
     The printed settings (`extra_repr`) hold what no tensor does, such as the slope of a LeakyReLU; they are
-    made the same for every release of torch, of which 2.13 began to name the bias of a LayerNorm. A class of
+    made the same for every release of torch, of which 2.13 began to name the bias of norms. A class of
     ours that was renamed says in `FINGERPRINT` what it was called: files written before still load.
     """
     digest = hashlib.sha256()
     for name, module in network.named_modules():
         kind = getattr(type(module), "FINGERPRINT", type(module).__name__)
-        printed = module.extra_repr()
-        if isinstance(module, nn.LayerNorm) and "bias=" not in printed:
-            printed += f", bias={module.bias is not None}"
-        digest.update(f"{name}:{kind}({printed});".encode())
+        digest.update(f"{name}:{kind}({_printed(module)});".encode())
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
             update(digest, value)
     return digest.hexdigest()
+
+
+NORMALISATIONS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
+
+
+def _printed(module: nn.Module) -> str:
+    """The settings of a module, as torch 2.13 prints them."""
+    printed = module.extra_repr()
+    if not isinstance(module, NORMALISATIONS) or "bias=" in printed:
+        return printed
+    return re.sub(r"affine=(True|False)", rf"\g<0>, bias={module.bias is not None}", printed)
 
 
 PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -1,11 +1,12 @@
 """Detectors: an error bar for every box and class, and for every picture."""
 
+from ..likelihoods.detection_runner import DetectionRunner
 from ..likelihoods.detections import Detections
 from .adapter import Adapter
 from .coco import coco_scenes
 from .fit import fit_detector
 from .interop import to_supervision
-from .model import DetectionModel, DetectionRunner
+from .model import DetectionModel
 from .query_rows import Detection
 from .things import Things
 

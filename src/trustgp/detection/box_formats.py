@@ -69,8 +69,9 @@ class PictureBoxes:
         return min(self.sides) >= TINY and bool(((self.values >= 0) & (self.values <= 1)).all())
 
 
-def checked_corners(given: Sequence[PictureBoxes], name: str) -> list[Tensor]:
-    """Left, top, right, bottom in pixels, [k, 4] for each picture; `name` is for errors.
+def checked_corners(given: Sequence[PictureBoxes], name: str, *, first: int = 0) -> list[Tensor]:
+    """Left, top, right, bottom in pixels, [k, 4] for each picture; `name`, and the number of the first
+    picture, are for errors.
 
     Boxes that cannot be what they are said to be are refused; where all of one format fit another one, the
     error says which, and how to say so.
@@ -83,7 +84,7 @@ def checked_corners(given: Sequence[PictureBoxes], name: str) -> list[Tensor]:
                 f"{name}: all boxes lie between 0 and 1, in pictures of {width} x {height} pixels; they are "
                 f"to be {format}.{_suggested(alike)}"
             )
-    for i, one in enumerate(given):
+    for i, one in enumerate(given, start=first):
         bad = ~one.fits()
         if bool(bad.any()):
             height, width = one.sides

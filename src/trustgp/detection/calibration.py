@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import StudentT
 
 from ..math.search import least_from_zero, sloped
 
@@ -73,30 +74,53 @@ class EdgeNoise:
         return self.scale(unknown, picture) * (self.df / (self.df - 2.0)).sqrt().to(unknown.device)
 
     @classmethod
-    def fit(cls, errors: Tensor, unknown: Tensor, picture: Tensor) -> EdgeNoise:
-        """The likeliest, from held-out boxes that have found a thing: errors [m, 4], u, w."""
-        errors, unknown, picture = (part.detach().cpu().double() for part in (errors, unknown, picture))
-        typical = errors.square().mean(dim=0).sqrt().clamp_min(LEAST_ERROR)
+    def fit(cls, held: EdgeErrors, changed: EdgeErrors | None = None) -> EdgeNoise:
+        """The likeliest for held-out boxes.
 
-        usual = _log(unknown).mean(), _log(picture).mean()  # where a is looked for
+        Where there are boxes of `changed` pictures, too, gamma and delta are those of both: in held-out
+        pictures, like those of training, u and w hardly differ. Levels and tails are of the held-out ones.
+        """
+        powers = None
+        if changed is not None:
+            powers = _likeliest(cls, EdgeErrors.joined(held, changed), None)
+        return _likeliest(cls, held, None if powers is None else (powers.growth, powers.picture))
 
-        def of(free: Tensor) -> EdgeNoise:
-            level = typical * (free[:4] - free[4] * usual[0] - free[5] * usual[1]).exp()
-            return cls(level, free[4], free[5], 2.0 + 4.0 * free[6].exp())
 
-        def loss(free: Tensor) -> Tensor:
-            noise = of(free)
-            return (
-                -torch.distributions.StudentT(
-                    noise.df, 0.0, noise.scale(unknown, picture), validate_args=False
-                )
-                .log_prob(errors)
-                .mean()
-            )
+@dataclass(frozen=True)
+class EdgeErrors:
+    """Of boxes that have found a thing."""
 
-        bounds = [*[(-FREE, FREE)] * 4, (0.0, MOST), (0.0, MOST), (-FREE, FREE)]
-        found = least_from_zero(sloped(loss), 7, max_iter=STEPS, tolerance=EXACT, bounds=bounds)
-        return of(torch.zeros(7, dtype=torch.float64) if found is None else torch.from_numpy(found))
+    errors: Tensor  # in pixels, [m, 4]
+    unknown: Tensor  # u, [m] or [m, 4]
+    picture: Tensor  # w, [m]
+
+    @classmethod
+    def joined(cls, *parts: EdgeErrors) -> EdgeErrors:
+        """All of them."""
+        names = ("errors", "unknown", "picture")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
+def _likeliest(kind: type[EdgeNoise], given: EdgeErrors, powers: tuple[Tensor, Tensor] | None) -> EdgeNoise:
+    """Under which the errors are likeliest; powers: gamma and delta, None: they are looked for."""
+    parts = (given.errors, given.unknown, given.picture)
+    errors, unknown, picture = (part.detach().cpu().double() for part in parts)
+    typical = errors.square().mean(dim=0).sqrt().clamp_min(LEAST_ERROR)
+    usual = _log(unknown).mean(), _log(picture).mean()  # where a is looked for
+
+    def of(free: Tensor) -> EdgeNoise:
+        growth, share = (free[5], free[6]) if powers is None else powers
+        level = typical * (free[:4] - growth * usual[0] - share * usual[1]).exp()
+        return kind(level, growth, share, 2.0 + 4.0 * free[4].exp())
+
+    def loss(free: Tensor) -> Tensor:
+        noise = of(free)
+        told = StudentT(noise.df, 0.0, noise.scale(unknown, picture), validate_args=False)
+        return -told.log_prob(errors).mean()
+
+    bounds = [(-FREE, FREE)] * 5 + ([(0.0, MOST)] * 2 if powers is None else [])
+    found = least_from_zero(sloped(loss), len(bounds), max_iter=STEPS, tolerance=EXACT, bounds=bounds)
+    return of(torch.zeros(len(bounds), dtype=torch.float64) if found is None else torch.from_numpy(found))
 
 
 def _log(value: Tensor) -> Tensor:

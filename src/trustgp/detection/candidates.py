@@ -3,44 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data.rows import finite_rows
 from ..metrics.boxes import corners
-from .adapter import Detector
-from .pictures import as_pictures
-from .query_rows import PICTURES, probabilities
+from .adapter import DetectorOutputs
+from .query_rows import probabilities
+
+MOST = 100  # pairs of a picture, as COCO and the DETR family have it
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Every query of a picture, as its surest class; none where picture or answer is not finite."""
+    """Boxes of a picture with a class each, the surest first; none where picture or answer is not finite."""
 
-    boxes: Tensor  # left, top, right, bottom in pixels, [Q, 4]
-    labels: Tensor  # int64, [Q]
-    confidence: Tensor  # the detector's own probability of that class, [Q]
+    boxes: Tensor  # left, top, right, bottom in pixels, [k, 4]
+    labels: Tensor  # int64, [k]
+    confidence: Tensor  # the detector's own probability of that class, [k]
 
     def cpu(self) -> Candidates:
         """The same on the CPU."""
         return Candidates(self.boxes.cpu(), self.labels.cpu(), self.confidence.cpu())
 
 
-@torch.no_grad()
-def candidates(detector: Detector, images: Any, *, size: tuple[int, int] | None = None) -> list[Candidates]:
-    """Those of each picture, [n, channels, height, width] or a list, of this size."""
-    pictures = as_pictures(images, channels=detector.channels, size=size)
-    good = finite_rows(pictures)
-    found = []
-    for start in range(0, len(pictures), PICTURES):
-        part = pictures[start : start + PICTURES]
-        seen = detector(part)
-        confidence, labels = probabilities(seen.logits, detector.labels).max(dim=2)
-        boxes = corners(seen.boxes) * seen.boxes.new_tensor([part.shape[3], part.shape[2]] * 2)
-        finite = torch.isfinite(confidence.sum(dim=1) + boxes.sum(dim=(1, 2))).cpu()
-        kept = (finite & good[start : start + PICTURES].cpu()).tolist()
-        each = zip(boxes, labels, confidence, kept, strict=True)
-        found += [Candidates(b, k, c) if fine else Candidates(b[:0], k[:0], c[:0]) for b, k, c, fine in each]
-    return found
+def candidates(said: DetectorOutputs, labels: int, size: tuple[int, int]) -> list[Candidates]:
+    """Those of each picture, of so many classes, height and width; as post-processors of the DETR family do.
+
+    Where each class is a yes or no, they are the surest 100 pairs of a query and a class, of which a query
+    may give several; where "no object" is a class, each query as its surest class.
+    """
+    chances = probabilities(said.logits, labels)  # [n, Q, C]
+    if said.logits.shape[-1] == labels:
+        order = chances.flatten(1).argsort(dim=1, descending=True, stable=True)[:, :MOST]
+        query, kinds = order // labels, order % labels
+    else:
+        query = chances.amax(dim=2).argsort(dim=1, descending=True, stable=True)
+        kinds = chances.argmax(dim=2).gather(1, query)
+    image = torch.arange(len(chances), device=chances.device)[:, None]
+    confidence = chances[image, query, kinds]
+    boxes = corners(said.boxes)[image, query] * said.boxes.new_tensor([size[1], size[0]] * 2)
+    finite = torch.isfinite(said.logits.sum(dim=(1, 2)) + said.boxes.sum(dim=(1, 2))).tolist()
+    each = zip(boxes, kinds, confidence, finite, strict=True)
+    return [Candidates(b, k, c) if fine else Candidates(b[:0], k[:0], c[:0]) for b, k, c, fine in each]

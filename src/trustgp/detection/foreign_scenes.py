@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .adapter import Detector
-from .pictures import LISTS
+from .pictures import LISTS, Pictures
 from .scenes import as_scenes
 from .things import Things
 
 
 def foreign_scenes(
     given: Any, detector: Detector, *, name: str, size: tuple[int, int] | None = None
-) -> tuple[Tensor, list[Things] | None]:
+) -> tuple[Pictures, list[Things] | None]:
     """Pictures and their things, None where they came alone; `given` as for `as_scenes`, or pictures only: a
     tensor, a list, or a Dataset or DataLoader of them. Things may have any label."""
     if isinstance(given, DataLoader):

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..data.quantities import size_text
-from ..data.rows import finite_rows
 from ..likelihoods.base import FamiliarScores, NoveltyThreshold
+from ..likelihoods.detection_runner import DetectionRunner
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
 from ..state.model_state import FittedModel, of_state
-from .adapter import Detector
+from .adapter import Detector, DetectorOutputs
 from .candidates import Candidates, candidates
+from .export import DetectorSource
 from .foreign_scenes import foreign_scenes
-from .query_rows import PICTURES, Detection, kept, known_rows, probabilities, with_background
-from .scenes import as_pictures, as_scenes
+from .picture_pass import HeldOut, PicturePass, lots
+from .pictures import Pictures, as_pictures, finite_pictures, for_each
+from .query_rows import Detection, QueryRows, kept, probabilities, with_background
+from .scenes import SceneStream, as_scenes
 from .state import DetectorState, novelty_of, save_detector
 from .things import Things
+
+T = TypeVar("T")
+SIZE = "its error bar is one matrix for each class"
 
 
 class DetectionModel(FittedModel):
@@ -31,6 +37,11 @@ class DetectionModel(FittedModel):
     Made by `trustgp.fit(detector, ..., likelihood=trustgp.Detection())` or `trustgp.load`.
     """
 
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
+        "compress": f"{SIZE}, and nothing of that can be left out",
+        "tune": f"{SIZE}, and there are no smaller forms to choose from",
+        "export.Graph": "trustgp.export_onnx, trustgp.compile and trustgp.export.traced take it",
+    }
     state: DetectorState  # all that is known; `threshold` replaces it
     size: tuple[int, int] = of_state("size", "Height and width of the pictures.")
     settings: Detection = of_state("settings", "What the user said.")
@@ -50,20 +61,50 @@ class DetectionModel(FittedModel):
         """Detections of each picture.
 
         Args:
-            images: As the detector takes them, [n, channels, height, width], one of them, or a list. Of one
-                that holds NaN or infinity `valid` is False; the others come out as if it were not there.
+            images: As the detector takes them, [n, channels, height, width], one of them, a list, whose sizes
+                may differ where they did in `fit`, or what a Hugging Face processor gives. Of one that holds
+                NaN or infinity `valid` is False; the others come out as if it were not there.
         """
+        return self._of_each(images, self._predict, self._nothing)
+
+    @torch.no_grad()
+    def predict_with_candidates(self, images: Any) -> list[tuple[Detections, Candidates]]:
+        """Detections of each picture, and all else that the detector says of it, in one pass.
+
+        Candidates are sure or not, and without error bars: average precision is of them.
+
+        Args:
+            images: As for `predict`.
+        """
+
+        def both(detector: Detector, part: Tensor, said: DetectorOutputs) -> Any:
+            size = (int(part.shape[2]), int(part.shape[3]))
+            every = candidates(said, detector.labels, size)
+            return zip(self._predict(detector, part, said), every, strict=True)
+
+        nothing = self._nothing
+        empty = Candidates(nothing.boxes, nothing.labels, nothing.confidence)
+        return self._of_each(images, both, (nothing, empty))
+
+    def _of_each(
+        self, images: Any, told: Callable[[Detector, Tensor, DetectorOutputs], Iterable[T]], nothing: T
+    ) -> list[T]:
+        """What is told of a pass, picture by picture; `nothing` where one is not finite."""
         detector = self.state.detector
-        pictures = as_pictures(images, channels=detector.channels, size=self.state.size)
-        good = finite_rows(pictures)
-        fine = pictures if bool(good.all()) else pictures[good]
-        parts = fine.split(PICTURES) if len(fine) else ()
-        found = iter([one for part in parts for one in self._predict(detector, part)])
+        pictures = as_pictures(images, channels=detector.channels, size=self.state.only_size)
+        good = finite_pictures(pictures)
+        fine = pictures if bool(good.all()) else [pictures[i] for i in good.nonzero().flatten().tolist()]
+        found = iter(for_each(fine, lambda some: list(told(detector, some, detector(some)))))
+        return [next(found) if fine else nothing for fine in good.tolist()]
+
+    @property
+    def _nothing(self) -> Detections:
+        """Of a picture that is not finite."""
+        detector = self.state.detector
         place, labels = detector.place, detector.labels
         empty, four, told = place.new_zeros(0), place.new_zeros(0, 4), place.new_zeros(0, labels + 1)
         shared = {**self._shared, "valid": False, "picture_novelty": 1.0}
-        unknown = Detections(four, four, empty.long(), empty, told, empty, **shared)
-        return [next(found) if fine else unknown for fine in good.tolist()]
+        return Detections(four, four, empty.long(), empty, told, empty, **shared)
 
     @property
     def _shared(self) -> dict[str, Any]:
@@ -77,8 +118,8 @@ class DetectionModel(FittedModel):
         names = ("_threshold", "_picture_threshold")
         return {"df": float(state.edges.df), **dict(zip(names, limits, strict=True))}
 
-    def _predict(self, detector: Detector, images: Tensor) -> list[Detections]:
-        seen, state, shared = detector(images), self.state, self._shared
+    def _predict(self, detector: Detector, images: Tensor, seen: DetectorOutputs) -> list[Detections]:
+        state, shared = self.state, self._shared
         chances = probabilities(seen.logits, detector.labels)
         image, query = kept(chances, seen.boxes, state.settings)
         size = seen.boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
@@ -112,29 +153,20 @@ class DetectionModel(FittedModel):
         state, scores = self.state, self.held_scores
         if scenes is not None:
             detector = state.detector
-            images, things = as_scenes(scenes, detector, size=state.size, name="scenes")
-            parts = [
-                known_rows(detector, images[i : i + PICTURES], things[i : i + PICTURES], state.settings)
-                for i in range(0, len(images), PICTURES)
-            ]
-            scores = torch.cat([novelty_of(state.readout(p.seen, p.kinds)[p.sure]) for p in parts])
-            seen = torch.cat([part.pictures for part in parts])
+            stream = SceneStream(scenes, detector, size=state.only_size, name="scenes")
+            made = PicturePass(detector, state.settings, HeldOut(every=1, most=0))
+            for lot in lots(stream.scenes()):
+                made.take(lot)
+            rows = QueryRows.joined(made.held)
+            scores, seen = novelty_of(state.readout(rows.seen, rows.kinds)[rows.sure]), rows.pictures
             whole = novelty_of(state.pictures(seen, torch.zeros(len(seen), dtype=torch.int64)))
             NoveltyThreshold.fit(scores, false_alarm)  # before anything is replaced
             self.state = replace(state, held_pictures=whole)
         return self._with_threshold(scores, false_alarm)
 
-    def candidates(self, images: Any) -> list[Candidates]:
-        """Every query of the detector in each picture, sure or not, without error bars: what AP is of.
-
-        Args:
-            images: As for `predict`.
-        """
-        return candidates(self.state.detector, images, size=self.state.size)
-
     def read_scenes(
         self, given: Any, *, name: str, foreign: bool = False
-    ) -> tuple[Tensor, list[Things] | None]:
+    ) -> tuple[Pictures, list[Things] | None]:
         """Pictures and their things, read and checked as `fit` does it: for `trustgp.evaluate`.
 
         Args:
@@ -144,7 +176,23 @@ class DetectionModel(FittedModel):
                 know, whose labels begin where its own end.
         """
         read = foreign_scenes if foreign else as_scenes
-        return read(given, self.state.detector, name=name, size=self.state.size)
+        return read(given, self.state.detector, name=name, size=self.state.only_size)
+
+    def update(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: a fit is one pass."""
+        raise ValueError("a DetectionModel has no update: a fit is one pass; fit again with all pictures.")
+
+    def conformal(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: what a detector finds is no row with a target."""
+        raise ValueError(
+            "a DetectionModel has no conformal: detections are no rows with a target each; use "
+            "Detections.interval(level)."
+        )
+
+    def export_source(self) -> DetectorSource:
+        """What `trustgp.export_onnx` and `trustgp.compile` write to a file."""
+        limits = self._shared["_threshold"], self._shared["_picture_threshold"]
+        return DetectorSource(self.state, limits, lambda state, images: type(self)(state).predict(images))
 
     def watch(self) -> DetectionRunner:
         """The model as `trustgp.Monitor` takes it: one answer a picture."""
@@ -158,7 +206,8 @@ class DetectionModel(FittedModel):
         (height, width), state = self.size, self.state
         facts = {
             "detector": f"{type(state.network).__name__}, {len(state.readout.centre):,} classes",
-            "pictures": f"{height} x {width} pixels, height x width",
+            "pictures": f"{height} x {width} pixels, height x width"
+            + (", and others" if state.mixed else ""),
             "seen": f"{', '.join(state.names)}: {state.readout.centre.shape[1]:,} numbers",
             "rows": f"{state.rows:,} queries that had found a thing",
             "size": size_text(self.nbytes),
@@ -174,37 +223,3 @@ def _limit(scores: Tensor, false_alarm: float) -> float | None:
         return float(NoveltyThreshold.fit(scores, false_alarm).threshold)
     except ValueError:
         return FamiliarScores.of(scores, None).threshold
-
-
-class DetectionRunner:
-    """A `DetectionModel` as a `PredictionSource` (see `trustgp.monitor.readings`), for `trustgp.Monitor`.
-
-    Of a picture `mean` is how many things are found in it, `variance` that of their least sure edge in square
-    pixels, 0 where nothing is found. `novelty` is r / (1 + r), where r is the largest novelty of a detection,
-    or of the picture itself, over its threshold: 0.5 is the threshold of both.
-    """
-
-    THRESHOLD = 0.5
-
-    def __init__(self, model: DetectionModel) -> None:
-        self.model = model
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """With the threshold, where one was fitted: it is the monitor's."""
-        return {} if self.model.alarm is None else {"threshold": self.THRESHOLD}
-
-    def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
-        """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""
-        if isinstance(images, Tensor) and images.ndim != 4:
-            raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
-        found = self.model.predict(images)
-        told = [{**one.summary, "valid": one.valid, "over": one.over_threshold} for one in found]
-        columns = ([one[name] for one in told] for name in ("over", "std", "valid"))
-        over, std, valid = (torch.tensor(column, dtype=torch.float64) for column in columns)
-        return {
-            "mean": torch.tensor([[float(len(one))] for one in found]).reshape(-1, 1),
-            "variance": std.square()[:, None],
-            "novelty": over / (1.0 + over),
-            "valid": valid.bool() & torch.isfinite(std) & torch.isfinite(over),
-        }

@@ -11,10 +11,10 @@ from torch import Tensor
 from ..data.trees import concatenate
 from ..math.calibration import check_share
 from ..metrics.boxes import corners, generous_overlaps, overlaps
+from ..metrics.selection import select_detections
 from .adapter import Adapter, Detector, DetectorOutputs
 from .things import Things
 
-PICTURES = 32  # that go through the detector at a time
 CLASS, DISTANCE, OVERLAP = 1.0, 5.0, 2.0  # what counts how much in a match, as DETR has it
 
 
@@ -93,25 +93,8 @@ def kept(chances: Tensor, boxes: Tensor, settings: Detection) -> tuple[Tensor, T
     """Picture and query of each detection, the surest of a picture first, int64, [m] each, from chances
     [n, Q, C] and boxes, centre and size, [n, Q, 4]."""
     best, kinds = chances.max(dim=2)
-    order = best.argsort(dim=1, descending=True, stable=True)
-    image, place = (best.gather(1, order) >= settings.threshold).nonzero(as_tuple=True)
-    query = order[image, place]
-    if settings.adapter.suppression is not None:
-        left = _unlike(corners(boxes)[image, query], kinds[image, query], image, settings.adapter.suppression)
-        image, query = image[left], query[left]
-    first = torch.searchsorted(image, torch.arange(len(chances), device=image.device))
-    few = torch.arange(len(image), device=image.device) - first[image] < settings.most
-    return image[few], query[few]
-
-
-def _unlike(boxes: Tensor, kinds: Tensor, image: Tensor, most: float) -> Tensor:
-    """Which of some boxes [m, 4] overlap by at most so much with any surer one of their kind and picture,
-    that is left itself, [m] bool; the surest of a picture come first."""
-    rival = (kinds[:, None] == kinds) & (image[:, None] == image) & (overlaps(boxes, boxes) > most)
-    rival, left = rival.cpu().tril(-1), torch.ones(len(boxes), dtype=torch.bool)
-    for row in range(len(boxes)):
-        left[row] = not bool((rival[row] & left).any())
-    return left.to(boxes.device)
+    limits = {"threshold": settings.threshold, "most": settings.most}
+    return select_detections(best, kinds, corners(boxes), **limits, suppression=settings.adapter.suppression)
 
 
 def match(probabilities: Tensor, boxes: Tensor, things: Things, *, side: float) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ training, and grows with the square of the distance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -37,19 +36,18 @@ class SeenSums:
     square: Tensor  # sum of s s^T, [C, d, d]
 
     @classmethod
-    def of(cls, seen: Tensor, kinds: Tensor, classes: int) -> SeenSums:
-        """Of rows [m, d] and the class of each, int64 [m]; float64, where they are."""
-        seen = seen.double()
-        count = torch.bincount(kinds, minlength=classes).to(seen)
-        total = seen.new_zeros(classes, seen.shape[1]).index_add_(0, kinds, seen)
-        square = seen.new_zeros(classes, seen.shape[1], seen.shape[1])
-        for kind in kinds.unique().tolist():
-            own = seen[kinds == kind]
-            square[kind] = own.T @ own
-        return cls(count, total, square)
+    def zero(cls, classes: int, width: int) -> SeenSums:
+        """Before any row, float64."""
+        shapes = (classes,), (classes, width), (classes, width, width)
+        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
-    def __add__(self, other: SeenSums) -> SeenSums:
-        return SeenSums(self.count + other.count, self.total + other.total, self.square + other.square)
+    def include(self, seen: Tensor, kinds: Tensor) -> None:
+        """Add rows [m, d] and the class of each, int64 [m], in place: with many classes a copy is large."""
+        for kind in kinds.unique().tolist():
+            own = seen[kinds == kind].to(self.total)
+            self.count[kind] += len(own)
+            self.total[kind] += own.sum(dim=0)
+            self.square[kind] += own.T @ own
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,12 @@ class Readout:
     def __call__(self, seen: Tensor, kinds: Tensor) -> Tensor:
         """u of rows [k, d] and their classes [k], float64, [k]."""
         centre, root = (part.to(seen.device) for part in (self.centre, self.root))
-        away = (seen.double() - centre[kinds].double())[:, None]
-        return (away @ root[kinds].double()).square().sum(dim=(1, 2))
+        found = seen.new_empty(len(seen), dtype=torch.float64)
+        for kind in kinds.unique().tolist():  # one by one: R of every row would be d times as large as s
+            own = kinds == kind
+            away = seen[own].double() - centre[kind].double()
+            found[own] = (away @ root[kind].double()).square().sum(dim=1)
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -74,9 +76,11 @@ class Readout:
         """From the sums of training rows, and what was seen in held-out rows [k, d] of classes [k]."""
         prior = _Prior.of(sums)
         held = held.double().to(sums.total.device)
-        found = [prior.posterior(sums, weight, sphere) for weight, sphere in product(WEIGHTS, SPHERES)]
-        losses = [_loss(*one, held, kinds.to(held.device)) for one in found]
-        centre, spread = found[min(range(len(found)), key=losses.__getitem__)]
+
+        def loss(shrinkage: tuple[float, float]) -> float:
+            return _loss(*prior.posterior(sums, *shrinkage), held, kinds.to(held.device))
+
+        centre, spread = prior.posterior(sums, *min(product(WEIGHTS, SPHERES), key=loss))
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(spread)) / spread.shape[-1]
         return cls(centre.float(), torch.linalg.cholesky(inverse).float().contiguous())
 
@@ -126,11 +130,3 @@ def _loss(centre: Tensor, spread: Tensor, held: Tensor, kinds: Tensor) -> float:
         white = torch.linalg.solve_triangular(factor[kind], away.T, upper=False)
         total += float(0.5 * white.square().sum() + len(away) * factor[kind].diagonal().log().sum())
     return total / max(1, len(held))
-
-
-def added(parts: Sequence[SeenSums]) -> SeenSums:
-    """All of them."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total

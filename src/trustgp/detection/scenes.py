@@ -1,32 +1,40 @@
-"""Pictures and what is in them, as a user has them: checked before any work starts."""
+"""Pictures and what is in them, as a user has them: checked, and read one after another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice, repeat
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from ..data.rows import finite_rows
 from .adapter import Detector
 from .box_formats import PictureBoxes, checked_corners
 from .coco import CocoScenes
-from .pictures import LISTS, as_pictures, pixel_values, shape_of
+from .pictures import LISTS, Pictures, as_pictures, finite_pictures, pixel_values, shape_of
 from .things import Things, as_things, box_format, is_annotations
 
 Lot = tuple[Any, list[Any]]  # pictures, a tensor or a list, and the things of each, as they come
+Part = tuple[Pictures, list[Things]]  # the same, checked
+CHECKED = 32  # pictures of a Dataset that are checked together
 
 
-def as_scenes(
-    given: Any,
-    detector: Detector,
-    *,
-    name: str,
-    size: tuple[int, int] | None = None,
-    unknown: bool = False,
-) -> tuple[Tensor, list[Things]]:
-    """Pictures and their things, boxes as left, top, right, bottom in pixels.
+@dataclass(frozen=True)
+class Scene:
+    """A picture and what is in it; boxes are left, top, right, bottom in pixels."""
+
+    number: int  # among those that were given
+    image: Tensor  # [channels, height, width]
+    things: Things
+
+
+class SceneStream:
+    """Pictures and their things, read and checked as they come.
+
+    Of a Dataset or DataLoader the first picture or batch is read at once, so that what is wrong with it is
+    told before any work; what is in memory is checked as a whole.
 
     Args:
         given: A pair (images, things), a processor's mapping with "pixel_values" and "labels", or a Dataset
@@ -37,20 +45,93 @@ def as_scenes(
         size: Height and width that pictures must have; None: any.
         unknown: Whether things may be of classes that the detector does not know.
     """
-    if not unknown:
-        _check_names(given, detector, name)
-    lots: list[Lot] = []
-    first = None
-    for lot in _lots(given, detector.channels, name):
-        if not lots and len(lot[0]):  # what is wrong with the first is told before all are read
-            first = _checked(*lot, detector, name, size, unknown)
-        lots.append(lot)
-    pictures = [image for images, _ in lots for image in images]
-    if not pictures:
-        raise ValueError(f"{name} holds no pictures.")
-    if first is not None and len(lots) == 1:
-        return first
-    return _checked(pictures, [one for _, things in lots for one in things], detector, name, size, unknown)
+
+    def __init__(
+        self,
+        given: Any,
+        detector: Detector,
+        *,
+        name: str,
+        size: tuple[int, int] | None = None,
+        unknown: bool = False,
+    ) -> None:
+        if not unknown:
+            _check_names(given, detector, name)
+        self._given, self._detector, self._name = given, detector, name
+        self._size, self._unknown = size, unknown
+        self._parts = self._read(0)
+        first = next(self._parts, None)
+        if first is None:
+            raise ValueError(f"{name} holds no pictures.")
+        self.first: Part | None = first
+        self.total = _total(given, len(first[0]))
+
+    def parts(self) -> Iterator[Part]:
+        """All pictures, as they come; once."""
+        if self.first is not None:
+            first, self.first = self.first, None  # it need not be kept
+            yield first
+        yield from self._parts
+
+    def scenes(self, start: int = 0) -> Iterator[Scene]:
+        """One by one, once; without those before `start`, which a Dataset does not read."""
+        number = 0
+        if start and _is_indexed(self._given):
+            self.first, self._parts, number = None, self._read(start), start
+        for images, things in self.parts():
+            for image, one in zip(images, things, strict=True):
+                if number >= start:
+                    yield Scene(number, image, one)
+                number += 1
+
+    def _read(self, start: int) -> Iterator[Part]:
+        first = start
+        for images, things in _lots(self._given, self._detector.channels, self._name, start):
+            if len(images):
+                checked = self._checked(images, things, first)
+                first += len(images)
+                yield checked
+
+    def _checked(self, pictures: Any, things: list[Any], first: int) -> Part:
+        detector, name = self._detector, self._name
+        try:
+            images = as_pictures(pictures, channels=detector.channels, size=self._size)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        if len(things) != len(images):
+            raise ValueError(f"{name} has {len(images)} pictures, but things for {len(things)}.")
+        sides = [(int(one.shape[-2]), int(one.shape[-1])) for one in images]
+        names, most = class_names(detector), None if self._unknown else detector.labels
+        read = [
+            as_things(one, side, names, most, f"{name}, picture {i}")
+            for i, (one, side) in enumerate(zip(things, sides, strict=True), start=first)
+        ]
+        boxes = [
+            PictureBoxes(one.boxes, box_format(one), side) for one, side in zip(read, sides, strict=True)
+        ]
+        corners = checked_corners(boxes, name, first=first)
+        broken = [first + i for i, fine in enumerate(finite_pictures(images).tolist()) if not fine]
+        if broken:
+            raise ValueError(
+                f"{name}: {len(broken)} pictures hold NaN or infinity, the first is {broken[0]}; drop them."
+            )
+        return images, [Things(box, one.labels, "xyxy") for box, one in zip(corners, read, strict=True)]
+
+
+def as_scenes(
+    given: Any,
+    detector: Detector,
+    *,
+    name: str,
+    size: tuple[int, int] | None = None,
+    unknown: bool = False,
+) -> Part:
+    """All pictures and their things at once: see `SceneStream`."""
+    parts = list(SceneStream(given, detector, name=name, size=size, unknown=unknown).parts())
+    if len(parts) == 1:
+        return parts[0]
+    pictures = as_pictures([image for images, _ in parts for image in images], channels=detector.channels)
+    return pictures, [one for _, things in parts for one in things]
 
 
 def class_names(detector: Detector) -> dict[int, str]:
@@ -60,40 +141,32 @@ def class_names(detector: Detector) -> dict[int, str]:
     return {int(number): str(label) for number, label in named.items()}
 
 
-def _checked(
-    pictures: Any,
-    things: list[Any],
-    detector: Detector,
-    name: str,
-    size: tuple[int, int] | None,
-    unknown: bool,
-) -> tuple[Tensor, list[Things]]:
-    try:
-        images = as_pictures(pictures, channels=detector.channels, size=size)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    if len(things) != len(images):
-        raise ValueError(f"{name} has {len(images)} pictures, but things for {len(things)}.")
-    sides, names = (int(images.shape[2]), int(images.shape[3])), class_names(detector)
-    most = None if unknown else detector.labels
-    read = [as_things(one, sides, names, most, f"{name}, picture {i}") for i, one in enumerate(things)]
-    corners = checked_corners([PictureBoxes(one.boxes, box_format(one), sides) for one in read], name)
-    broken = (~finite_rows(images)).nonzero().flatten().tolist()
-    if broken:
-        raise ValueError(
-            f"{name}: {len(broken)} pictures hold NaN or infinity, the first is {broken[0]}; drop them."
-        )
-    return images, [Things(box, one.labels, "xyxy") for box, one in zip(corners, read, strict=True)]
+def _is_indexed(given: Any) -> bool:
+    """Whether this is a Dataset whose pictures can be asked for by number."""
+    return isinstance(given, Dataset) and not isinstance(given, IterableDataset)
 
 
-def _lots(given: Any, channels: int, name: str) -> Iterator[Lot]:
-    """Pictures and things, many at a time or one by one, as they come."""
+def _total(given: Any, first: int) -> int | None:
+    """How many pictures there are; None: that is seen at the end."""
+    rows = given.dataset if isinstance(given, DataLoader) else given
+    if isinstance(rows, IterableDataset):
+        return None
+    return len(rows) if isinstance(rows, Dataset) else first  # type: ignore[arg-type]
+
+
+def _lots(given: Any, channels: int, name: str, start: int = 0) -> Iterator[Lot]:
+    """Pictures and things as they come, some at a time; of a Dataset, which can be asked for any, the first
+    is alone."""
     if isinstance(given, DataLoader):
         yield from (_lot(batch, name) for batch in _batches(given, name))
-    elif isinstance(given, IterableDataset):
-        yield from (_lot(row, name) for row in given)
     elif isinstance(given, Dataset):
-        yield from (_lot(given[i], name) for i in range(len(given)))  # type: ignore[arg-type]
+        indexed = _is_indexed(given)
+        rows: Any = (given[i] for i in range(start, len(given))) if indexed else iter(given)  # type: ignore
+        for size in chain([1], repeat(CHECKED)):
+            some = [_lot(row, name) for row in islice(rows, size)]
+            if not some:
+                return
+            yield [one for images, _ in some for one in images], [one for _, all in some for one in all]
     elif isinstance(given, Mapping):
         yield _lot(given, name)
     else:

@@ -36,12 +36,18 @@ class DetectorState:
     temperature: ClassTemperature
     edges: EdgeNoise
     names: tuple[str, ...]  # of the modules that show what was seen
-    size: tuple[int, int]  # height and width of the pictures
+    size: tuple[int, int]  # height and width of the pictures, or of the first
     rows: int  # queries that had found a thing in the training pictures
     settings: Detection
     held_scores: Tensor
     held_pictures: Tensor
     threshold: NoveltyThreshold | None = None
+    mixed: bool = False  # whether pictures of other sizes are taken, too
+
+    @property
+    def only_size(self) -> tuple[int, int] | None:
+        """The size that pictures must have; None: any."""
+        return None if self.mixed else self.size
 
     @property
     def detector(self) -> Detector:
@@ -72,6 +78,7 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
         "detector": type(state.network).__name__,
         "names": list(state.names),
         "size": list(state.size),
+        "mixed": state.mixed,
         "rows": state.rows,
         "settings": asdict(state.settings),
     }
@@ -132,6 +139,7 @@ def read_detector(
         ),
         names=names,
         size=size,
+        mixed=text.get("mixed") is True,
         rows=rows,
         settings=settings,
         held_scores=held_scores,

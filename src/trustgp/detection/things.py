@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..data.user_warnings import nearest_name
-from .box_formats import FORMATS, BoxFormat
+from ..metrics.boxes import corners
+from .box_formats import FORMATS, SLACK, BoxFormat
 
 LISTS = (list, tuple)
 BOX, CATEGORY, CROWD = "bbox", "category_id", "iscrowd"  # of COCO's annotations
@@ -138,7 +139,8 @@ def _of_coco(rows: Sequence[Mapping], labels: Mapping[Any, int] | None, where: s
 
 
 def _of_processor(one: Mapping, sides: tuple[int, int], where: str) -> Things:
-    """Centre and size as shares of "size", height and width before pictures were padded below and right."""
+    """Centre and size as shares of "size", height and width before pictures were padded below and right, or
+    after."""
     boxes = _numbers(one["boxes"], torch.float32, f"{where}: boxes")
     if boxes.numel() and float(boxes.max()) > 1.0 + 1e-3:
         raise ValueError(
@@ -149,12 +151,14 @@ def _of_processor(one: Mapping, sides: tuple[int, int], where: str) -> Things:
     if size is None or not boxes.numel():
         return Things(boxes, one["class_labels"], "cxcywh", True)
     height, width = (int(side) for side in torch.as_tensor(size).flatten().tolist())
-    if height > sides[0] or width > sides[1]:
+    boxes = boxes * boxes.new_tensor([width, height] * 2)
+    far = corners(boxes)[:, 2:].amax(dim=0).tolist()
+    if (height > sides[0] and far[1] > sides[0] + SLACK) or (width > sides[1] and far[0] > sides[1] + SLACK):
         raise ValueError(
             f"{where}: 'size' is {width} x {height} pixels, the picture {sides[1]} x {sides[0]}; they are "
             "not of one pass of the processor."
         )
-    return Things(boxes * boxes.new_tensor([width, height] * 2), one["class_labels"], "cxcywh")
+    return Things(boxes, one["class_labels"], "cxcywh")
 
 
 def _numbers(given: Any, dtype: torch.dtype, what: str) -> Tensor:

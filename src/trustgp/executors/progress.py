@@ -55,23 +55,31 @@ class Reporter:
         LOGGER.debug("%s", stage, extra={"stage": stage})
 
     def track(
-        self, items: Iterable[Item], *, stage: str, total: int, done: int = 0, rows: Count | None = None
+        self,
+        items: Iterable[Item],
+        *,
+        stage: str,
+        total: int | None,
+        done: int = 0,
+        rows: Count | None = None,
     ) -> Iterator[Item]:
         """`items`, with a bar for the stage; when the work ends early, `close` of what gives them is called.
 
-        Of all items `done` were there before, and do not come. An item may stand for a number of rows.
+        Of all items `done` were there before, and do not come. An item may stand for a number of rows. Where
+        nobody knows how many there are, `total` is None.
         """
         self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         began, counted = time.perf_counter(), 0
         self._open[task] = items
-        self.standing = f"{stage} ({done} of {total})"
+        many = "many" if total is None else str(total)
+        self.standing = f"{stage} ({done} of {many})"
         for number, item in enumerate(items, start=done + 1):
             yield item
             counted += 0 if rows is None else rows(item)
             self._progress.update(task, advance=1, rows=counted)
-            self.standing = f"{stage} ({number} of {total})"
-            if 10 * number // total > 10 * (number - 1) // total:
+            self.standing = f"{stage} ({number} of {many})"
+            if total and 10 * number // total > 10 * (number - 1) // total:
                 seconds = max(1e-9, time.perf_counter() - began)
                 left = seconds * (total - number) / (number - done)
                 speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""

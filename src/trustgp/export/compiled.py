@@ -22,9 +22,10 @@ from ..data.atomic_file import atomic_file
 from ..data.tensor_file import ArtifactError, require_plain
 from ..data.trees import Inputs, count, leaves, take, to_device
 from ..model import UncertaintyModel
-from .metadata import PREFIX, describe, rows_like
+from .detector_file import as_served
+from .metadata import PREFIX, rows_like
+from .source import export_source
 from .trace.trace import traced
-from .verify import require_equal
 
 SUFFIX = ".pt2"
 TRACED_ROWS = 3  # torch takes a size of 0 or 1 for a constant
@@ -35,7 +36,7 @@ LONGEST_FACTS = 2**20  # bytes of the metadata that are unpacked
 
 
 def compile(
-    model: UncertaintyModel,
+    model: UncertaintyModel | Any,
     path: str | Path,
     example_inputs: Inputs | None = None,
     *,
@@ -54,7 +55,8 @@ def compile(
 
     Args:
         path: Ends in ".pt2".
-        example_inputs: A few rows, as the network takes them. None: training rows, if it still has them.
+        example_inputs: A few rows, or pictures, as the network takes them. None: training rows, if it still
+            has them.
         options: Settings of inductor, such as {"max_autotune": True}.
         model, input_names, output_names, input_units, output_units, calibration_date: As of `export_onnx`.
 
@@ -64,35 +66,33 @@ def compile(
     path = Path(path)
     if path.suffix != SUFFIX:
         raise ValueError(f"path={str(path)!r}; a package's name must end in {SUFFIX}.")
-    if example_inputs is not None:
-        rows = rows_like(example_inputs, model.origin.structure)
-    elif model.memory is not None:
-        held = model.memory.rows
-        rows = held.take(torch.arange(min(32, len(held))))
-    else:
-        raise ValueError(
-            "this model holds no rows; pass example_inputs=, some rows as the network takes them."
-        )
-    rows = to_device(rows, model.device)
+    source = export_source(model)
+    device = next(source.network.parameters()).device
+    rows = to_device(source.inputs(example_inputs), device)
     columns = (input_names, input_units, output_names, output_units)
-    facts = describe(model, rows, columns, calibration_date)
+    facts = source.facts(rows, columns, calibration_date)
     # under its own name, which a package must have; first, so that a folder is refused before the work
     with atomic_file(path, named=True) as made:
         module = traced(model, rows)
         flat = [leaf.contiguous() for leaf in leaves(take(rows, torch.arange(TRACED_ROWS) % count(rows)))]
-        facts |= _layout(model, rows, list(module(*flat)))
+        facts |= _layout(device, rows, list(module(*flat)))
         _package(module, flat, made, {"aot_inductor.metadata": facts, **(options or {})})
         seal(made)
-        require_equal(model, open_compiled(made), rows, what="package")
+        source.check(opened(made), rows, what="package")
     return path
 
 
-def open_compiled(path: str | Path) -> Compiled:
-    """Open a package that `trustgp.compile` has made.
+def open_compiled(path: str | Path) -> Compiled | Any:
+    """Open a package that `trustgp.compile` has made; of a detector it is an `ExportedDetector`.
 
     It holds machine code, which runs when it is opened: open only files that you trust. Damaged files, other
     packages, and those for another kind of machine are refused before that.
     """
+    return as_served(opened(path), str(path))
+
+
+def opened(path: str | Path) -> Compiled:
+    """The same, which gives arrays whatever the model is."""
     from torch._inductor import aoti_load_package
 
     facts = read_facts(Path(path))
@@ -204,7 +204,7 @@ def _package(module: torch.fx.GraphModule, flat: list[Tensor], path: Path, setti
     aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
 
 
-def _layout(model: UncertaintyModel, rows: Inputs, answers: list[str]) -> dict[str, str]:
+def _layout(device: torch.device, rows: Inputs, answers: list[str]) -> dict[str, str]:
     """What who calls the machine code must know: it does not look at what it is given."""
     tensors = leaves(rows)
     layout = {
@@ -212,7 +212,7 @@ def _layout(model: UncertaintyModel, rows: Inputs, answers: list[str]) -> dict[s
         "input_types": ",".join(str(leaf.dtype).removeprefix("torch.") for leaf in tensors),
         "input_sizes": ",".join(str(leaf[0].numel()) for leaf in tensors),
         "input_shapes": json.dumps([list(leaf.shape[1:]) for leaf in tensors]),
-        "device": model.device.type,
+        "device": device.type,
         "torch": torch.__version__,
     }
     return {PREFIX + name: value for name, value in layout.items()}

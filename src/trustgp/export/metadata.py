@@ -10,6 +10,7 @@ from typing import Any
 
 from ..data.trees import Inputs, as_inputs, count, leaves, structure
 from ..data.version import __version__
+from ..likelihoods.base import NoveltyThreshold
 from ..model import UncertaintyModel
 
 PREFIX = "trustgp."
@@ -37,28 +38,35 @@ def describe(
 ) -> dict[str, str]:
     """The metadata of a model, all of it text. The `columns` hold texts for the numbers of a row, in the
     order of `COLUMNS`; `date` is that of the calibration. None: not told."""
-    origin, alarm = model.origin, model.alarm
-    date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
+    origin = model.origin
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
-        "format": str(FORMAT),
-        "version": __version__,
-        "network": origin.network,
+        **common(origin.network, model.alarm, date),
         "outputs": origin.outputs,
         "likelihood": type(origin.likelihood).__name__,
         "tangents": type(origin.tangents).__name__,
         "num_experts": str(model.num_experts),
         "training_rows": str(origin.rows),
         "structure": structure(inputs),
-        "threshold": "none" if alarm is None else repr(float(alarm.threshold)),
-        "false_alarm": "none" if alarm is None else repr(float(alarm.false_alarm)),
-        "calibration_date": "not given" if date is None else date.isoformat(),
-        "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
     for name, values in zip(COLUMNS, columns, strict=True):
         if values is not None:
             table[name] = _texts(name, values, sizes[name.split("_")[0]])
     return {PREFIX + name: value for name, value in table.items()}
+
+
+def common(network: str, alarm: NoveltyThreshold | None, date: str | datetime.date | None) -> dict[str, str]:
+    """What the file of any model says, without the prefix; `network` is a fingerprint."""
+    date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
+    return {
+        "format": str(FORMAT),
+        "version": __version__,
+        "network": network,
+        "threshold": "none" if alarm is None else repr(float(alarm.threshold)),
+        "false_alarm": "none" if alarm is None else repr(float(alarm.false_alarm)),
+        "calibration_date": "not given" if date is None else date.isoformat(),
+        "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
 
 
 def _texts(name: str, values: Sequence[str], size: int) -> str:

@@ -25,6 +25,7 @@ from ..metrics.score_report import table_text
 from ..plots import draw_frontier
 from ..state.model_file import file_bytes
 from ..state.model_state import FittedModel, ModelState, inputs_of, nbytes, predict_alike, read_like
+from ..state.support import require_support
 from ..tangents.network import as_matrix
 from .serving import CALLS, check_runtime, times
 
@@ -124,6 +125,7 @@ def tune(
     Raises:
         BudgetError: When nothing fits; it says what the smallest and the fastest take.
     """
+    require_support(model, "tune")
     if by not in SCORES:
         raise ValueError(f'by="{by}"; allowed are {", ".join(SCORES)}.')
     if calls < 1:

@@ -12,6 +12,7 @@ from ..data.user_warnings import warn_user
 from ..executors.progress import reporting
 from ..math.calibration import needed_rows
 from ..state.model_state import FittedModel, ModelState, Training, read_like
+from ..state.support import require_support
 from .calibrate import recalibrate
 
 # Directions of an expert in the smaller forms that are tried.
@@ -55,6 +56,7 @@ def compress(
         progress: Whether to show a bar in a terminal.
         unpack: As for `fit`, of the validation rows.
     """
+    require_support(model, "compress")
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 1):
         raise ValueError(f"rank={rank!r}; a whole number of at least 1 is needed, or None: all.")
     if witness not in (None, True, False):

@@ -64,6 +64,11 @@ class Detections(Batch):
         return not self.picture_novelty <= self._picture_threshold
 
     @property
+    def picture_threshold(self) -> float | None:
+        """The model's, of the picture's novelty; None: it has none."""
+        return self._picture_threshold
+
+    @property
     def over_threshold(self) -> float:
         """The largest novelty over its threshold, of the detections and of the picture; where there is no
         threshold, the largest novelty itself."""

@@ -35,7 +35,7 @@ OVERLAP = 0.5  # from which a detection has found a thing
 class DetectionScores:
     """Of one class, or of all; None where a score is of all only, or nothing was found that it is of."""
 
-    # Of the detector's own boxes and confidences, every query; as COCO defines it. The error bar has no part.
+    # Of the detector's own boxes and confidences, sure or not; as COCO defines it. The error bar has no part.
     ap: float | None = score_field("AP, overlaps 0.5 to 0.95", "1")
     ap50: float | None = score_field("AP50", "1")
     # The others are of what is kept as a detection. Quality of boxes, error bars and classes in one number.
@@ -86,7 +86,7 @@ class ScoredScenes:
     """What is said of n pictures, and what is there; all on the CPU."""
 
     found: Sequence[Detections]  # with error bars
-    candidates: Sequence[ScoredBoxes]  # every query of the detector
+    candidates: Sequence[ScoredBoxes]  # all that the detector says, sure or not
     things: Sequence[LabelledBoxes] | None  # None: it is not known
     sizes: Sizes  # height and width of each, in pixels
 

@@ -139,11 +139,11 @@ def _evaluate_detector(
 
 def _seen(model: Any, images: Any, things: Any, name: str, report: Reporter) -> ScoredScenes:
     """What a detector's model says of pictures, lot by lot."""
-    starts, found, every = range(0, len(images), PICTURES), [], []
+    starts, said = range(0, len(images), PICTURES), []
     for start in report.track(starts, stage=f"predicting {name}", total=len(starts)):
-        lot = images[start : start + PICTURES]
-        found += [one.cpu() for one in model.predict(lot)]
-        every += [one.cpu() for one in model.candidates(lot)]
+        pairs = model.predict_with_candidates(images[start : start + PICTURES])
+        said += [(one.cpu(), every.cpu()) for one, every in pairs]
+    found, every = ([pair[i] for pair in said] for i in (0, 1))
     if things is not None:
         things = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in things]
     sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]

@@ -31,6 +31,7 @@ class Verdict:
     score: float | None = None  # what the threshold is compared with; in regression the novelty
     expert: tuple[int, ...] | None = None  # which one answered, one number for each kernel
     reason: str = ""  # what made the frame invalid; empty otherwise
+    quiet: int | None = None  # quiet frames in a row, of `patience` that end the alarm; None: none is on
     rolling: Rolling = field(kw_only=True)  # statistics of the last frames, this one included
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,6 +54,11 @@ class Latch:
             self._left -= 1
         return self._left > 0
 
+    @property
+    def quiet(self) -> int | None:
+        """Quiet frames since the last that was not, of `patience` that end the alarm; None: it is off."""
+        return self._patience - self._left if self._left else None
+
 
 class Monitor:
     """Judges a model's predictions frame by frame: ok, uncertain, novel or invalid input.
@@ -67,7 +73,8 @@ class Monitor:
     lies above its limit. Either holds until `patience` valid frames in a row lie below `leave` times that.
 
     Args:
-        model: An `UncertaintyModel`, or a `PredictionSource`.
+        model: An `UncertaintyModel`, a `DetectionModel`, a file of either that was opened, or any other
+            `PredictionSource`.
         threshold: Of the novelty score. None: the model's own (`model.threshold`), or that of the rows
             held out in the fit, for `false_alarm`.
         window: Frames that the rolling statistics are about.
@@ -86,7 +93,7 @@ class Monitor:
 
     def __init__(
         self,
-        model: UncertaintyModel | PredictionSource,
+        model: UncertaintyModel | PredictionSource | Any,
         threshold: float | None = None,
         window: int = 100,
         *,
@@ -101,6 +108,8 @@ class Monitor:
             raise ValueError(f"window={window}, patience={patience}; both must be at least 1.")
         if not 0.0 < leave <= 1.0:
             raise ValueError(f"leave={leave}; it must lie above 0, and at most at 1 (no hysteresis).")
+        watch = getattr(model, "watch", None)  # of a detector
+        model = model if watch is None else watch()
         self.model, self.window, self.leave, self.patience = model, int(window), float(leave), int(patience)
         self.threshold, self.limit = find_limits(
             model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm
@@ -125,14 +134,16 @@ class Monitor:
         if not bool(reading.valid[0]):
             return self._invalid("the network's output, or its error bar, is not finite for this input")
         score, std = float(reading.score[0]), reading.std[0]
+        status = self._judged(score, reading.doubt[0])
         return self._verdict(
-            self._judged(score, reading.doubt[0]),
+            status,
             np.array([score, *std.tolist()]),
             mean=reading.mean[0],
             std=std,
             novelty=float(reading.novelty[0]),
             score=score,
             expert=None if reading.expert is None else tuple(reading.expert[0].tolist()),
+            quiet=(self._novel if status == NOVEL else self._uncertain).quiet,
         )
 
     def summary(self) -> dict[str, Any]:

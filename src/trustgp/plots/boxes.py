@@ -15,7 +15,9 @@ from .style import INK, ORANGE, RED, figure, numbers, require_matplotlib
 Array = NDArray[np.float64]
 FONT = 7.5  # points
 WARNING = "\N{WARNING SIGN}"  # of what lies above the threshold
+DASHES = (0, (3.5, 1.6))  # of the frame around what is novel
 WIDE, TALL = 0.56, 1.7  # of a letter, and of a label, over the size of the font
+TINY = 1e-12  # least threshold
 CALM, PALE, MIDDLE = "#2b8cd6", "#8fd3f0", "#f6d55c"
 SCALE = ((0.0, CALM), (0.35, PALE), (0.5, MIDDLE), (0.75, ORANGE), (1.0, RED))
 """Where, and which colour, from calm to alarming by way of yellow: told apart without green."""
@@ -33,7 +35,8 @@ def detections(
 ) -> Any:
     """A picture with the boxes found in it, bands around their edges, and colours by novelty.
 
-    A band is as wide as the interval of its edge. Labels tell class, confidence and novelty. The axes are
+    A band is as wide as the interval of its edge. Labels tell class, confidence and novelty. What is novel
+    has a thick dashed frame, and says so; a picture that is novel as a whole has one around it. The axes are
     returned.
 
     Args:
@@ -41,8 +44,9 @@ def detections(
         detections: Of that picture, `model.predict(...)[i]`.
         names: Of the classes; None: "class 0" and so on.
         level: Of the edges' intervals.
-        threshold: Of the novelty: colours are spread around it, and what lies above is dashed, with a
-            warning in its label. None: colours run from novelty 0 to 1.
+        threshold: Of the novelty of detections: colours are spread around it, and what lies above is novel.
+            None: that of the model that found them; where it has none, nothing is marked, and colours run
+            from novelty 0 to 1.
         axes: Of matplotlib; None: new ones.
         title: Above the picture.
     """
@@ -79,17 +83,39 @@ def annotate(
     axes: Any, found: Detections, *, names: Sequence[str] | None, level: float, threshold: float | None
 ) -> None:
     """Boxes, bands and labels on a picture that is drawn already."""
-    labels = [label_of(found, k, names=names, threshold=threshold) for k in range(len(found))]
-    colours = [colour_of(float(novelty), threshold) for novelty in found.novelty]
+    limit = limit_of(found, threshold)
+    labels = [label_of(found, k, names=names, threshold=limit) for k in range(len(found))]
+    colours = [colour_of(float(novelty), limit) for novelty in found.novelty]
     for k in reversed(range(len(found))):  # the surest is drawn last, on top
-        _draw_box(axes, found, k, level=level, colour=colours[k], dashed=labels[k].startswith(WARNING))
-    taken: list[Array] = []
-    boxes = numbers(found.boxes)
+        _draw_box(axes, found, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
+    taken, boxes = _draw_remarks(axes, found), numbers(found.boxes)
     for label, box, colour in zip(labels, boxes, colours, strict=True):
         taken.append(_draw_label(axes, label, box, colour, taken, boxes))
-    if not len(found):
-        style = {"transform": axes.transAxes, "va": "top", "bbox": _plate("white"), "fontsize": FONT}
-        axes.text(0.03, 0.97, "nothing found", color=INK, **style)
+
+
+def limit_of(found: Detections, threshold: float | None) -> float | None:
+    """The threshold that was given, else that of the model; None: there is none."""
+    return found.threshold if threshold is None else threshold
+
+
+def _draw_remarks(axes: Any, found: Detections) -> list[Array]:
+    """What is to be said of the whole picture, above; returns the place that it takes, if any."""
+    from matplotlib.patches import Rectangle
+
+    novel = found.picture_threshold is not None and found.picture_is_novel
+    said = [f"{WARNING} novel picture {found.picture_novelty:.2f}"] if novel else []
+    said += [] if len(found) else ["nothing found"]
+    if novel:
+        frame: dict[str, Any] = {"fill": False, "edgecolor": RED, "linestyle": DASHES, "linewidth": 7.0}
+        axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, gid="picture", **frame))
+    if not said:
+        return []
+    text = ", ".join(said)
+    room = _room(axes, text)
+    corner = np.array([min(axes.get_xlim()), min(axes.get_ylim())]) + 0.6 * room[1]
+    style = {"fontsize": FONT, "va": "center", "bbox": _plate(RED if novel else "white")}
+    axes.text(corner[0], corner[1] + room[1] / 2, text, color="white" if novel else INK, **style)
+    return [np.concatenate([corner, corner + room])]
 
 
 def as_picture(image: Any) -> Array:
@@ -114,19 +140,21 @@ def as_picture(image: Any) -> Array:
 def label_of(
     found: Detections, k: int, *, names: Sequence[str] | None = None, threshold: float | None = None
 ) -> str:
-    """Class, confidence and novelty of a detection; a warning sign where that lies above the threshold."""
+    """Class, confidence and novelty of a detection; a warning where that lies above the threshold."""
     kind, novelty = int(found.labels[k]), float(found.novelty[k])
     if names is not None and kind >= len(names):
         raise ValueError(
             f"class {kind} was found, but names= has {len(names)}: one for each class is needed."
         )
     name = f"class {kind}" if names is None else names[kind]
-    sign = f"{WARNING} " if threshold is not None and not novelty <= threshold else ""
-    return f"{sign}{name} {100 * float(found.confidence[k]):.0f} %, nov. {novelty:.2f}"
+    said = f"{name} {100 * float(found.confidence[k]):.0f} %"
+    if threshold is not None and not novelty <= threshold:
+        return f"{WARNING} novel {novelty:.2f} ({said})"
+    return f"{said}, nov. {novelty:.2f}"
 
 
 def _draw_box(
-    axes: Any, found: Detections, k: int, *, level: float, colour: tuple[float, ...], dashed: bool
+    axes: Any, found: Detections, k: int, *, level: float, colour: tuple[float, ...], novel: bool
 ) -> None:
     from matplotlib.patches import PathPatch, Rectangle
     from matplotlib.path import Path
@@ -144,10 +172,11 @@ def _draw_box(
     path = Path.make_compound_path(*(Path(ring, closed=True) for ring in rings))
     axes.add_patch(PathPatch(path, facecolor=colour, alpha=0.38, linewidth=0, gid="band"))
     box = numbers(found.boxes[k])
-    style: dict[str, Any] = {"linestyle": (0, (3.5, 1.6))} if dashed else {}
+    style: dict[str, Any] = {"linestyle": DASHES} if novel else {}
     line = Rectangle((box[0], box[1]), *(box[2:] - box[:2]), fill=False, edgecolor=colour, gid="box", **style)
-    line.set_linewidth(1.8)
-    line.set_path_effects([Stroke(linewidth=3.0, foreground=INK, alpha=0.45), Normal()])
+    wide = 3.0 if novel else 1.8
+    line.set_linewidth(wide)
+    line.set_path_effects([Stroke(linewidth=wide + 1.2, foreground=INK, alpha=0.45), Normal()])
     axes.add_patch(line)
 
 
@@ -157,8 +186,7 @@ def _draw_label(
     """Writes it where there is most room, and tells which place it has taken: left, top, right, bottom."""
     axes.apply_aspect()
     (left, right), (top, bottom) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-    points = axes.get_window_extent().width * 72 / axes.figure.dpi / (right - left)  # of a pixel
-    size = np.array([(WIDE * len(text) + 0.6) * FONT, TALL * FONT]) / points
+    size = _room(axes, text)
     start = float(np.clip(box[0], left, max(left, right - size[0])))
     heights = [box[1] - size[1], box[3], box[1], box[3] - size[1]]  # above, below, inside
     heights += [box[1] - k * size[1] for k in (2, 3, 4)] + [box[3] + k * size[1] for k in (1, 2, 3)]
@@ -170,10 +198,17 @@ def _draw_label(
         ends = np.minimum(inside[:, None, 2:], others[:, 2:]), np.maximum(inside[:, None, :2], others[:, :2])
         cost += weight * np.prod(np.maximum(ends[0] - ends[1], 0.0), axis=2).sum(axis=1)
     where = inside[int(np.argmin(cost))]
-    place = where[0] + 0.3 * FONT / points, (where[1] + where[3]) / 2
+    place = where[0] + 0.3 / TALL * size[1], (where[1] + where[3]) / 2
     style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
     axes.text(*place, text, color=ink_on(colour), **style)
     return where
+
+
+def _room(axes: Any, text: str) -> Array:
+    """Width and height of a label, in pixels of the picture."""
+    left, right = sorted(axes.get_xlim())
+    points = axes.get_window_extent().width * 72 / axes.figure.dpi / (right - left)  # of a pixel
+    return np.array([(WIDE * len(text) + 0.6) * FONT, TALL * FONT]) / points
 
 
 def _plate(colour: Any) -> dict[str, Any]:
@@ -182,9 +217,18 @@ def _plate(colour: Any) -> dict[str, Any]:
 
 def alarm(novelty: float, threshold: float | None = None) -> float:
     """Where on the scale of colours a novelty stands, in [0, 1]; what is no number stands at the end. A
-    threshold stands in the middle of the scale, which then ends at twice of it."""
-    place = novelty if threshold is None else novelty / max(2.0 * threshold, 1e-12)
-    return 1.0 if np.isnan(place) else float(min(max(place, 0.0), 1.0))
+    threshold stands in the middle of the scale, which then ends at `scale_end`."""
+    if np.isnan(novelty):
+        return 1.0
+    if threshold is None:
+        return float(np.clip(novelty, 0.0, 1.0))
+    return float(np.interp(novelty, [0.0, max(threshold, TINY), scale_end(threshold)], [0.0, 0.5, 1.0]))
+
+
+def scale_end(threshold: float) -> float:
+    """The novelty at which colours end: twice the threshold, or 1, which no novelty exceeds."""
+    threshold = max(threshold, TINY)
+    return 2.0 * threshold if threshold >= 1.0 else min(2.0 * threshold, 1.0)
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..executors.progress import reporting
 from ..likelihoods.detections import Detections
-from .boxes import annotate, as_picture, colour_of, draw_picture, lay_out
+from .boxes import annotate, as_picture, colour_of, draw_picture, lay_out, limit_of
 from .style import INK, figure, require_matplotlib
 
 KINDS = (".png", ".jpg", ".jpeg")
@@ -138,6 +138,7 @@ def _caption(axes: Any, title: str, found: Detections, threshold: float | None) 
     axes.set_xlabel(title if len(title) <= 30 else f"{title[:28]}...", fontsize=7.5, loc="left")
     if len(found):
         novelty = found.summary["novelty"]
+        colour = colour_of(novelty, limit_of(found, threshold))
         style = {"transform": axes.transAxes, "fontsize": 7.5, "ha": "right", "va": "top"}
         axes.text(0.94, -0.022, f"novelty {novelty:.2f}", color=INK, **style)
-        axes.text(1.0, -0.022, "\N{BLACK SQUARE}", color=colour_of(novelty, threshold), **style)
+        axes.text(1.0, -0.022, "\N{BLACK SQUARE}", color=colour, **style)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from textwrap import shorten
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -361,6 +361,7 @@ def of_state(name: str, said: str) -> Any:
 class FittedModel(nn.Module):
     """A shell around a state: moves between devices; neither its mode nor its precision can be changed."""
 
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {}  # public functions that do not take it, and why
     state: Any
     predict: Any  # inputs in, the network's own output with its error bar out
     held_scores: Tensor = of_state(

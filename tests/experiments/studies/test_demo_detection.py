@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from trustgp.cli import main
+from trustgp.data.tensor_file import ArtifactError
 from trustgp.detection import Detections, Things
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("PIL")
 from trustgp_experiments.demo import detection as demo
-from trustgp_experiments.demo.detection import GROUPS, PictureCounts, SeenPictures, counting, summarise
+from trustgp_experiments.demo.detection import GROUPS, DemoSize, SeenPictures, counting, summarise
+from trustgp_experiments.training import detector_error_bar
 
 
 def found(boxes: list[list[float]], novelty: list[float], confidence: list[float]) -> Detections:
@@ -24,13 +26,15 @@ def found(boxes: list[list[float]], novelty: list[float], confidence: list[float
         torch.tensor(confidence),
         torch.full((k, 3), 1 / 3),
         torch.tensor(novelty),
-        torch.zeros(k),
+        _threshold=0.25,
+        picture_novelty=max(novelty, default=0.0),
+        _picture_threshold=0.35,
     )
 
 
 def test_the_quick_demo_prints_what_it_writes(tmp_path, monkeypatch, capsys):
     pytest.importorskip("transformers", reason="the detector needs it: pip install trustgp[detection]")
-    monkeypatch.setattr(demo, "QUICK", PictureCounts(train=16, validation=12, looked_at=4))
+    monkeypatch.setattr(demo, "QUICK", DemoSize(pictures=4, frames=9))
     assert main(["demo", "--detection", "--quick", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
@@ -40,10 +44,16 @@ def test_the_quick_demo_prints_what_it_writes(tmp_path, monkeypatch, capsys):
         assert group["detections"] > 0
         assert f"{group['novelty']:.3f}" in printed
         assert f"{group['std']:.2f} px" in printed
+        assert 0.0 <= group["marked"] <= 1.0
+        assert f"{100 * group['marked']:.0f} %" in printed
     assert results["groups"]["known"]["auroc_novelty"] is None
     assert f"{results['groups']['novel']['auroc_novelty']:.3f}" in printed
     assert str(tmp_path / "detection.png") in printed
     assert (tmp_path / "detection.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "flight.gif").read_bytes().startswith(b"GIF8")
+    assert len(results["flight"]) == 9
+    assert results["flight"][1] == "novel"  # the camera is blind
+    assert detector_error_bar.COMMAND in printed
 
 
 def test_a_detection_counts_where_it_is_of_the_group_s_things():
@@ -67,6 +77,36 @@ def test_groups_are_told_from_known_things_by_both_scores():
     assert groups["novel"]["auroc_confidence"] == 1.0
     assert groups["flight"]["detections"] == 0
     assert groups["flight"]["novelty"] is groups["flight"]["auroc_novelty"] is None
+    assert [groups[key]["marked"] for key in groups] == [0.5, 0.5, None]
+    assert [groups[key]["pictures_marked"] for key in groups] == [0.0, 1.0, 1.0]
+
+
+def test_the_error_bar_of_the_package_is_the_one_that_the_demo_speaks_of():
+    pytest.importorskip("transformers", reason="the detector needs it: pip install trustgp[detection]")
+    state = detector_error_bar.load_error_bar().state
+    assert len(state.held_pictures) == detector_error_bar.HELD
+    assert state.rows > detector_error_bar.PICTURES  # more than one thing in a picture, on average
+    assert float(state.threshold.false_alarm) == detector_error_bar.FALSE_ALARM
+    assert detector_error_bar.FILE.stat().st_size < 1_000_000
+
+
+def test_the_error_bar_is_fitted_again_by_one_command(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers", reason="the detector needs it: pip install trustgp[detection]")
+    target = tmp_path / "own.trustgp"
+    options = ["--pictures", "16", "--held", "20", "--out", str(target)]
+    monkeypatch.setattr(sys, "argv", ["detector_error_bar", *options])
+    detector_error_bar.main()
+    assert str(target) in capsys.readouterr().out
+    assert len(detector_error_bar.load_error_bar(target).state.held_pictures) == 20
+
+
+def test_a_missing_or_damaged_error_bar_says_how_to_make_it(tmp_path):
+    pytest.importorskip("transformers", reason="the detector needs it: pip install trustgp[detection]")
+    with pytest.raises(FileNotFoundError, match="detector_error_bar"):
+        detector_error_bar.load_error_bar(tmp_path / "none.trustgp")
+    (tmp_path / "cut.trustgp").write_bytes(detector_error_bar.FILE.read_bytes()[:1000])
+    with pytest.raises(ArtifactError, match=r"To make it again here.*detector_error_bar"):
+        detector_error_bar.load_error_bar(tmp_path / "cut.trustgp")
 
 
 def test_all_missing_extras_are_named_at_once_with_code_1(tmp_path, monkeypatch, capsys):

@@ -8,16 +8,26 @@ import torch
 
 import trustgp
 from trustgp.detection import DetectionRunner, Detections
-from trustgp_experiments.studies.detection.study import VERDICTS, draw_frame, flight_gif
 
 Image = pytest.importorskip("PIL.Image")
+from trustgp_experiments.core.flight_film import (  # noqa: E402
+    LIMITS,
+    VERDICTS,
+    FilmFrame,
+    blind_frames,
+    draw_frame,
+    flight_gif,
+    flown,
+    latch_text,
+    why,
+)
 
 
 class Detector:
     """Stands for a fitted model: finds one box, as novel as its turn says."""
 
     size = (48, 48)
-    alarm = None
+    alarm = True  # it has a threshold
 
     def __init__(self, *novelty: float) -> None:
         self.novelty = novelty
@@ -28,17 +38,19 @@ class Detector:
         return [self._one(image) for image in images]
 
     def _one(self, image: torch.Tensor) -> Detections:
-        if not any(torch.equal(image, seen) for seen in self.pictures):
-            self.pictures.append(image)
-        turn = next(k for k, seen in enumerate(self.pictures) if torch.equal(image, seen))
-        return found(self.novelty[turn % len(self.novelty)])
+        self.pictures.append(image)
+        return found(self.novelty[(len(self.pictures) - 1) % len(self.novelty)])
+
+    def watch(self) -> DetectionRunner:
+        return DetectionRunner(self)
 
 
-def found(*novelty: float) -> Detections:
+def found(*novelty: float, picture: float = 0.01) -> Detections:
     k = len(novelty)
     box, score = torch.tensor([[10.0, 12.0, 30.0, 40.0]]).repeat(k, 1), torch.tensor(novelty)
     std, chances = torch.ones(k, 4), torch.full((k, 3), 1 / 3)
-    return Detections(box, std, torch.zeros(k, dtype=torch.int64), chances[:, 0], chances, score)
+    kinds, limits = torch.zeros(k, dtype=torch.int64), {"_threshold": 0.1, "_picture_threshold": 0.1}
+    return Detections(box, std, kinds, chances[:, 0], chances, score, picture_novelty=picture, **limits)
 
 
 def badge(frame) -> dict[str, int]:
@@ -51,12 +63,23 @@ def rgb(colour: str) -> tuple[int, ...]:
     return tuple(int(colour[k : k + 2], 16) for k in (1, 3, 5))
 
 
+def judged(*novelty: float):
+    """A monitor with the limits of the film, what it says of pictures like that, and what was found."""
+    runner = Detector(*novelty).watch()
+    monitor, pairs = trustgp.Monitor(runner, **LIMITS), []
+    for _ in novelty:
+        verdict = monitor(torch.rand(3, 48, 48))
+        pairs.append((verdict, runner.found[0]))
+    return monitor, pairs
+
+
 def test_every_frame_carries_the_verdict_of_the_monitor(tmp_path):
     model = Detector(0.01, 0.02, 0.5, 0.01, 0.01, 0.01)
-    monitor = trustgp.Monitor(DetectionRunner(model), threshold=0.1, std=5.0, patience=1)
     target = tmp_path / "flight.gif"
-    said = flight_gif(model, target, threshold=0.1, monitor=monitor, frames=6, fps=5)
-    assert [verdict.status for verdict in said] == ["ok", "ok", "novel", "ok", "ok", "ok"]
+    said = flight_gif(model, target, frames=6, fps=5)
+    assert [verdict.status for verdict in said] == ["ok", "ok", "novel", "novel", "novel", "ok"]
+    assert [verdict.quiet for verdict in said] == [None, None, 0, 1, 2, None]
+    assert len(model.pictures) == 6  # each goes through the detector once
     assert target.stat().st_size < 25_000 * 6
     with Image.open(target) as film:
         assert film.n_frames == 6
@@ -68,18 +91,56 @@ def test_every_frame_carries_the_verdict_of_the_monitor(tmp_path):
             assert not any(shown.values())
 
 
+def test_the_latch_is_told_as_the_monitor_has_it():
+    monitor, pairs = judged(0.01, 0.5, 0.01, 0.095, 0.01, 0.01, 0.01)
+    assert [latch_text(verdict, monitor) for verdict, _ in pairs] == [
+        "no alarm",
+        "alarm on: 3 calm frames in a row will end it",
+        "alarm held: calm frame 1 of the 3 that end it",
+        "alarm held: not below the lower line yet (0 of 3)",
+        "alarm held: calm frame 1 of the 3 that end it",
+        "alarm held: calm frame 2 of the 3 that end it",
+        "no alarm",
+    ]
+    invalid = monitor(torch.full((3, 48, 48), torch.nan))
+    assert latch_text(invalid, monitor) == "values are NaN or infinite"
+
+
+def test_what_made_the_verdict_is_told():
+    _, pairs = judged(0.01, 0.5, 0.01)
+    assert [why(*pair) for pair in pairs] == ["ok", "novel: what is found", "novel, held"]
+    novel = pairs[1][0]
+    assert why(novel, found(picture=0.5)) == "novel: the picture"
+    assert why(novel, found(0.5, picture=0.5)) == "novel: the picture and what is found"
+
+
+def test_the_camera_is_blind_for_some_frames_and_the_film_says_so():
+    images, shown = flown(48, side=32)
+    blind = blind_frames(48)
+    assert len(blind) == 6
+    for i, image in enumerate(images):
+        assert (not bool(image.any())) == (i in blind) == ("blind" in shown[i])
+    told = list(dict.fromkeys(shown))
+    assert told[0] == "as in training"
+    assert shown[-1] == "a vehicle never trained on"
+    assert "from high up, low sun, haze" in told
+
+
 def test_a_runner_tells_the_largest_novelty_and_deviation_of_each_picture():
     model = Detector(0.2)
     said = DetectionRunner(model)(torch.rand(3, 3, 48, 48))
-    assert said["novelty"].tolist() == pytest.approx([0.2 / 1.2] * 3)
+    assert said["novelty"].tolist() == pytest.approx([2 / 3] * 3)  # twice the threshold of 0.1
     assert said["variance"].tolist() == [[1.0]] * 3
     assert said["mean"].tolist() == [[1.0]] * 3
 
 
 def test_a_box_is_drawn_where_it_is_in_the_colour_of_its_novelty():
     black = torch.zeros(3, 48, 48, dtype=torch.uint8)
-    options = {"frames": 4, "threshold": 0.1}
-    frames = [draw_frame(black, one, "ok", [0.1], **options) for one in (found(0.1), found())]
+    monitor, ((verdict, _),) = judged(0.01)
+    frames = [
+        draw_frame([FilmFrame(black, "dark", one, verdict)], monitor, frames=4)
+        for one in (found(0.1), found())
+    ]
     full, empty = (np.asarray(frame).astype(int) for frame in frames)
     rows, columns = (np.flatnonzero((empty == 0).all(axis=2).any(axis=k)) for k in (1, 0))  # the picture
     (top, left), scale = (rows[0], columns[0]), (columns[-1] + 1 - columns[0]) / 48
@@ -94,4 +155,4 @@ def test_a_box_is_drawn_where_it_is_in_the_colour_of_its_novelty():
 @pytest.mark.parametrize("options", [{"frames": 1}, {"fps": 0.0}])
 def test_a_film_needs_frames_and_a_speed(tmp_path, options):
     with pytest.raises(ValueError, match="at least 2 frames"):
-        flight_gif(Detector(0.1), tmp_path / "a.gif", threshold=0.1, monitor=lambda frame: None, **options)
+        flight_gif(Detector(0.1), tmp_path / "a.gif", **options)

@@ -19,6 +19,7 @@ from ...experts.mixture import LatentPrediction, Mixture
 from ...experts.posteriors import GramPosterior, SpanPosterior
 from ...likelihoods.prediction import ClassPrediction, Prediction
 from ...model import UncertaintyModel
+from ...state.support import require_support
 from ...tangents.base import TangentMap
 from ...tangents.factors import FactorMap
 from ...tangents.jacobian.accumulators import Collector, DenseAccumulator
@@ -205,6 +206,7 @@ class Graph(nn.Module):
 
     def __init__(self, model: UncertaintyModel, example: Inputs, *, plain: bool = True) -> None:
         super().__init__()
+        require_support(model, "export.Graph")
         refuse_network(model.network)
         self.network = model.network
         self.mixtures = nn.ModuleList(GraphMixture(one, example, plain=plain) for one in model.mixtures)

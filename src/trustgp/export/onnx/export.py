@@ -16,11 +16,12 @@ from ...data.tensor_file import ArtifactError, require_plain
 from ...data.trees import Inputs, leaves
 from ...executors.progress import LOGGER
 from ...model import UncertaintyModel
+from ..detector_file import as_served
 from ..errors import ExportError, layer_with, needs
-from ..metadata import DIGEST, FORMAT, PREFIX, describe, is_whole, rows_like, sealed
+from ..metadata import DIGEST, FORMAT, PREFIX, is_whole, rows_like, sealed
 from ..metadata import input_names as names_of
+from ..source import ExportSource, export_source
 from ..trace.trace import traced
-from ..verify import require_equal
 from .translate import OPSETS, UntranslatedError, to_onnx
 
 EXTERNAL = 1  # where a tensor's numbers are, in onnx.TensorProto.DataLocation
@@ -28,7 +29,7 @@ SLOW = 2.0  # seconds after which it says what it has done
 
 
 def export_onnx(
-    model: UncertaintyModel,
+    model: UncertaintyModel | Any,
     path: str | Path,
     example_inputs: Inputs,
     *,
@@ -42,13 +43,14 @@ def export_onnx(
     """Write the network and its error bar to one self-contained ONNX file, for any number of rows.
 
     Its outputs are mean, variance, corrected, corrected_variance, novelty, expert, valid and score, with
-    is_novel where `model.threshold` was called, and probabilities of a classifier. Before the file is
-    there it is checked by onnx, and against `model.predict` in onnxruntime. The path is returned.
+    is_novel where `model.threshold` was called, and probabilities of a classifier. Of a detector they are
+    those of `trustgp.detection.graph.DetectorGraph`, for all queries. Before the file is there it is checked
+    by onnx, and against `model.predict` in onnxruntime. The path is returned.
 
     Args:
-        model: The fitted model; it is not changed.
+        model: The fitted model, an `UncertaintyModel` or a `DetectionModel`; it is not changed.
         path: Of the file.
-        example_inputs: A few rows, as the network takes them.
+        example_inputs: A few rows, or pictures, as the network takes them.
         input_names, input_units: Of the numbers of a row, such as "q1" and "rad"; they are put into the file.
         output_names, output_units: Of the network's outputs, likewise.
         calibration_date: When the model was calibrated; put into the file.
@@ -61,24 +63,25 @@ def export_onnx(
     began, path = time.monotonic(), Path(path)
     if opset not in OPSETS:
         raise ValueError(f"opset={opset}; allowed are {OPSETS[0]} to {OPSETS[-1]}.")
-    inputs = rows_like(example_inputs, model.origin.structure)
+    source = export_source(model)
+    inputs = source.inputs(example_inputs)
     columns = (input_names, input_units, output_names, output_units)
-    facts = describe(model, inputs, columns, calibration_date)
+    facts = source.facts(inputs, columns, calibration_date)
     with atomic_file(path) as temporary:  # first: what cannot be written is refused before the work
         try:
             made = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
         except UntranslatedError as error:
-            where = layer_with(model.network, inputs, error.target) or "the way back through the network"
+            where = layer_with(source.network, inputs, error.target) or "the way back through the network"
             raise ExportError(f"{where} uses {error}; replace that layer, or use model.predict.") from error
         content = sealed(made, facts)
         temporary.write_bytes(content)
-        _check(model, temporary.read_bytes(), inputs)
+        _check(source, temporary.read_bytes(), inputs)
     if (taken := time.monotonic() - began) > SLOW:
         LOGGER.info("%s: %.1f MB, traced, written and checked in %.0f s", path, len(content) / 1e6, taken)
     return path
 
 
-def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
+def _check(source: ExportSource, content: bytes, inputs: Inputs) -> None:
     """Raise unless onnx finds no fault with a file, and onnxruntime gives what `predict` gives."""
     import onnx
 
@@ -90,7 +93,7 @@ def _check(model: UncertaintyModel, content: bytes, inputs: Inputs) -> None:
             f"onnxruntime cannot run this graph, no file was written: {error}. It knows fewer operations "
             "in float64: fit a float32 copy of such a network."
         ) from error
-    require_equal(model, runner, inputs, what="exported graph")
+    source.check(runner, inputs, what="exported graph")
 
 
 class OnnxRunner:
@@ -118,8 +121,8 @@ class OnnxRunner:
         return dict(zip(self.output_names, self.session.run(None, arrays), strict=True))
 
 
-def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner:
-    """A file that `export_onnx` wrote, ready to run in onnxruntime.
+def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner | Any:
+    """A file that `export_onnx` wrote, ready to run in onnxruntime; of a detector an `ExportedDetector`.
 
     The file must be whole (a SHA-256 over all of it finds damage, not attackers), stand by itself, and hold
     standard operations only.
@@ -136,7 +139,7 @@ def open_onnx(path: str | Path, *, threads: int = 1) -> OnnxRunner:
     if path.is_symlink():
         raise ArtifactError(f"{path} is a symbolic link; pass the file itself.")
     require_plain(path)
-    return opened(path.read_bytes(), str(path), threads=threads)
+    return as_served(opened(path.read_bytes(), str(path), threads=threads), str(path))
 
 
 def opened(content: bytes, where: str, *, threads: int = 1) -> OnnxRunner:

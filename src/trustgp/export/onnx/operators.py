@@ -1,4 +1,4 @@
-"""The operations of aten in ONNX: on each number for itself, products, pools; and those that move numbers."""
+"""The operations of aten in ONNX: on each number for itself, products, pools; with `moves`, all there are."""
 
 from __future__ import annotations
 
@@ -11,20 +11,13 @@ import torch
 from torch.fx import Node
 
 from ...tangents.jacobian.layer_gradients import each_side
-from ..trace.trace import ENDLESS
-from .writer import Translation, Writer, arguments, dtype_of, shape_of
+from .moves import MOVES
+from .writer import Translation, Writer, arguments, dtype_of, only, shape_of
 
 aten = torch.ops.aten
-BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
 # of operations that have the same name in ONNX, but for its capital
 SAME_NAME = "neg abs exp log sqrt reciprocal sin cos atan tanh sigmoid erf relu floor ceil sign mish"
 COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
-
-
-def _only(holds: bool) -> None:
-    """ONNX has the operation with some arguments only."""
-    if not holds:
-        raise NotImplementedError
 
 
 def _apply(kind: str, dtype: Callable[[Any], torch.dtype] = dtype_of) -> Translation:
@@ -53,7 +46,7 @@ def _add(kind: str, w: Writer, n: Any) -> str:
 
 
 def _logical(kind: str, w: Writer, n: Any) -> str:
-    _only(dtype_of(n) == torch.bool)
+    only(dtype_of(n) == torch.bool)
     return _apply(kind)(w, n)
 
 
@@ -80,7 +73,7 @@ def _clamp(w: Writer, n: Any) -> str:
 
 def _elu(w: Writer, n: Any) -> str:
     x, alpha, scale, inner = arguments(n)
-    _only(inner == 1)
+    only(inner == 1)
     return _scaled(w, n, w.op("Elu", w.tensor(x), alpha=float(alpha)), scale)  # SELU has one
 
 
@@ -143,7 +136,7 @@ def _max_pool(w: Writer, n: Any) -> tuple[str, str]:
 
 def _average_pool(w: Writer, n: Any) -> str:
     x, kernel, stride, padding, ceil, count, *divisor = arguments(n)
-    _only(not any(divisor))
+    only(not any(divisor))
     window = _window(n, stride or kernel, padding, kernel_shape=kernel)
     return w.op("AveragePool", w.tensor(x), **window, ceil_mode=int(ceil), count_include_pad=int(count))
 
@@ -151,7 +144,7 @@ def _average_pool(w: Writer, n: Any) -> str:
 def _batch_norm(w: Writer, n: Any) -> tuple[str, str, str]:
     """With the statistics that it holds."""
     x, weight, bias, mean, variance, *training, _, epsilon = n.args
-    _only(not any(training))
+    only(not any(training))
     ones = torch.ones(shape_of(x)[1], dtype=dtype_of(x))
     gain = [w.constant(d) if v is None else w.tensor(v) for v, d in ((weight, ones), (bias, 0 * ones))]
     given = [*gain, w.tensor(mean), w.tensor(variance)]
@@ -162,125 +155,11 @@ def _softmax(kind: str, w: Writer, n: Any) -> str:
     return w.op(kind, w.tensor(n.args[0], dtype_of(n)), axis=n.args[1])
 
 
-def _axes(n: Any, asked: Any) -> list[int]:
-    """Dimensions of the first argument as whole numbers from 0; all of them where none is named."""
-    rank = len(shape_of(n.args[0]))
-    if asked is None or asked == []:
-        return list(range(rank))
-    return [axis % rank for axis in ([asked] if isinstance(asked, int) else asked)]
-
-
-def _reshape(w: Writer, n: Any) -> str:
-    """A single size that depends on the batch is left to be found."""
-    sizes = list(n.args[1])
-    if -1 not in sizes and sum(isinstance(size, Node) for size in sizes) == 1:
-        sizes = [-1 if isinstance(size, Node) else size for size in sizes]
-    return w.op("Reshape", w.tensor(n.args[0]), w.shape(sizes))
-
-
-def _expand(w: Writer, n: Any) -> str:
-    """Nothing is written where every use would repeat it anyway, and has another argument of its shape."""
-
-    def repeats(user: Any) -> bool:
-        others = [a for a in user.args if isinstance(a, Node) and a is not n]
-        shapes = [shape_of(a) for a in others if a.target is not aten.expand.default]
-        return user.op == "call_function" and user.target in BROADCASTING and shape_of(user) in shapes
-
-    if all(map(repeats, n.users)):
-        return w.tensor(n.args[0])
-    return w.op("Expand", w.tensor(n.args[0]), w.shape([1 if size == -1 else size for size in n.args[1]]))
-
-
-def _squeeze(w: Writer, n: Any) -> str:
-    before, asked = shape_of(n.args[0]), n.args[1] if len(n.args) > 1 else None
-    axes = [axis for axis in _axes(n, asked) if before[axis] == 1]
-    return w.op("Squeeze", w.tensor(n.args[0]), w.integers(axes)) if axes else w.tensor(n.args[0])
-
-
-def _cat(w: Writer, n: Any) -> str:
-    tensors, axis = arguments(n)
-    parts = [w.tensor(a, dtype_of(n)) for a in tensors if shape_of(a) != [0]]
-    return w.op("Concat", *parts, axis=axis % len(shape_of(n)))
-
-
-def _slice(w: Writer, n: Any) -> str:
-    x, axis, start, end, step = arguments(n)
-    ends = [w.shape([0 if start is None else start]), w.shape([ENDLESS if end is None else end])]
-    return w.op("Slice", w.tensor(x), *ends, w.integers(_axes(n, axis)), w.integers([step]))
-
-
-def _flip(w: Writer, n: Any) -> str:
-    axes = _axes(n, n.args[1])
-    limits = ([value] * len(axes) for value in (-1, -ENDLESS))
-    steps = w.integers([-1] * len(axes))
-    return w.op("Slice", w.tensor(n.args[0]), *map(w.integers, limits), w.integers(axes), steps)
-
-
-def _unbind(w: Writer, n: Any) -> tuple[str, ...]:
-    x, axis = arguments(n)
-    places = [w.constant(i, torch.int64) for i in range(len(n.meta["val"]))]
-    return tuple(w.op("Gather", w.tensor(x), place, axis=axis) for place in places)
-
-
-def _split(w: Writer, n: Any) -> tuple[str, ...]:
-    x, sizes, axis = arguments(n)
-    found = w.op("Split", w.tensor(x), w.integers(sizes), outputs=len(sizes), axis=axis)
-    return (found,) if len(sizes) == 1 else tuple(found)
-
-
-def _index(w: Writer, n: Any) -> str:
-    """By one index tensor of whole numbers, at any place."""
-    given = [(axis, i) for axis, i in enumerate(n.args[1]) if i is not None]
-    _only(len(given) == 1 and dtype_of(given[0][1]) != torch.bool)
-    axis, index = given[0]
-    return w.op("Gather", w.tensor(n.args[0]), w.tensor(index), axis=axis)
-
-
-def _pad(w: Writer, n: Any) -> str:
-    """torch counts the sides from the last dimension on, pair by pair; ONNX all starts, then all ends."""
-    x, sides, value = arguments(n)
-    whole = [*sides, *[0] * (2 * len(shape_of(n)) - len(sides))]
-    pads = whole[-2::-2] + whole[::-2]
-    return w.op("Pad", w.tensor(x), w.integers(pads), w.constant(value, dtype_of(n)))
-
-
-def _reduced(kind: str, w: Writer, n: Any, through: torch.dtype | None = None) -> str:
-    """Over some dimensions, or all; truths as numbers of the type `through`."""
-    given = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
-    axes, keep = w.integers(_axes(n, given.get("dim"))), int(given.get("keepdim", False))
-    found = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
-    return found if through is None else w.cast(found, torch.bool)
-
-
-def _best(kind: str, w: Writer, n: Any) -> str:
-    x, axis, keep = arguments(n)
-    _only(axis is not None)
-    return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
-
-
-def _topk(w: Writer, n: Any) -> tuple[str, str]:
-    x, count, axis, largest, ordered = arguments(n)
-    given = w.tensor(x), w.integers([count])
-    return w.op("TopK", *given, outputs=2, axis=axis, largest=int(largest), sorted=int(ordered))
-
-
-def _repeat(w: Writer, n: Any) -> str:
-    name, sizes = w.tensor(n.args[0]), n.args[1]
-    if lead := len(sizes) - len(shape_of(n.args[0])):
-        name = w.op("Unsqueeze", name, w.integers(range(lead)))
-    return w.op("Tile", name, w.shape(sizes))
-
-
-def _arange(w: Writer, n: Any) -> str:
-    _only(not any(isinstance(a, Node) for a in n.args))
-    return w.constant(n.target(*n.args, dtype=dtype_of(n)))
-
-
-def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any) -> str:
-    """Places in the first argument; index and dimension are the arguments of these numbers, or 0."""
-    place = w.tensor(n.args[index], None if isinstance(n.args[index], Node) else torch.int64)
-    along = 0 if axis is None else n.args[axis] % len(shape_of(n.args[0]))
-    return w.op(kind, w.tensor(n.args[0]), place, axis=along)
+def _grid_sample(w: Writer, n: Any) -> str:
+    x, grid, mode, padding, aligned = arguments(n)
+    modes, edges = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+    how = {"mode": modes[mode], "padding_mode": edges[padding], "align_corners": int(aligned)}
+    return w.op("GridSample", w.tensor(x), w.tensor(grid), **how)
 
 
 OPERATORS: dict[str, Translation] = {
@@ -326,39 +205,6 @@ OPERATORS: dict[str, Translation] = {
     "native_batch_norm _native_batch_norm_legit_no_training": _batch_norm,
     "_softmax": partial(_softmax, "Softmax"),
     "_log_softmax": partial(_softmax, "LogSoftmax"),
-    "_to_copy": lambda w, n: w.tensor(n.args[0], dtype_of(n)),
-    "reshape view": _reshape,
-    "squeeze.dim squeeze.dims squeeze": _squeeze,
-    "sum.dim_IntList sum": partial(_reduced, "ReduceSum"),
-    "arange arange.start_step": _arange,
-    "expand": _expand,
-    "unsqueeze": lambda w, n: w.op(
-        "Unsqueeze", w.tensor(n.args[0]), w.integers([n.args[1] % len(shape_of(n))])
-    ),
-    "permute": lambda w, n: w.op("Transpose", w.tensor(n.args[0]), perm=_axes(n, n.args[1])),
-    "cat": _cat,
-    "slice.Tensor": _slice,
-    "flip": _flip,
-    "unbind.int": _unbind,
-    "split_with_sizes": _split,
-    "select.int index_select": partial(_gather, "Gather", 2, 1),
-    "index.Tensor": _index,
-    "gather": partial(_gather, "GatherElements", 2, 1),
-    "embedding": partial(_gather, "Gather", 1, None),
-    "constant_pad_nd": _pad,
-    "full": lambda w, n: w.op("Expand", w.constant(n.args[1], dtype_of(n)), w.shape(n.args[0])),
-    "scalar_tensor": lambda w, n: w.constant(n.args[0], dtype_of(n)),
-    "mean.dim": partial(_reduced, "ReduceMean"),
-    "amax": partial(_reduced, "ReduceMax"),
-    "amin": partial(_reduced, "ReduceMin"),
-    "all.dim": partial(_reduced, "ReduceMin", through=torch.int32),
-    "any.dim": partial(_reduced, "ReduceMax", through=torch.int32),
-    "argmin": partial(_best, "ArgMin"),
-    "argmax": partial(_best, "ArgMax"),
-    "topk": _topk,
-    "cumsum": lambda w, n: w.op(
-        "CumSum", w.tensor(n.args[0], dtype_of(n)), w.constant(n.args[1], torch.int64)
-    ),
-    "repeat": _repeat,
-    "sym_size.int": lambda w, n: w.op("Shape", w.tensor(n.args[0]), start=n.args[1], end=n.args[1] + 1),
+    "grid_sampler_2d": _grid_sample,
+    **MOVES,
 }

@@ -92,3 +92,9 @@ def arguments(node: Any) -> list[Any]:
     declared = enumerate(node.target._schema.arguments)
     given, named = node.args, node.kwargs
     return [given[i] if i < len(given) else named.get(a.name, a.default_value) for i, a in declared]
+
+
+def only(holds: bool) -> None:
+    """ONNX has the operation with some arguments only."""
+    if not holds:
+        raise NotImplementedError

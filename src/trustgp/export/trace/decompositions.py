@@ -20,7 +20,7 @@ KNOWN = """
     leaky_relu_backward elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward
     log_sigmoid_backward native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
     _softmax_backward_data _log_softmax_backward_data _prelu_kernel_backward select_backward slice_backward
-    unfold_backward glu_backward select_scatter slice_scatter
+    unfold_backward glu_backward select_scatter
     hardtanh hardsigmoid leaky_relu log_sigmoid_forward _prelu_kernel masked_fill rsub linalg_vector_norm
     logsumexp var celu glu softshrink hardshrink threshold
     t transpose stack split upsample_nearest2d
@@ -156,6 +156,20 @@ def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
     return found.unflatten(axis, (count, size)).movedim(axis + 1, -1)
 
 
+def slice_scatter(
+    inputs: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step=1
+) -> Any:
+    """The inputs with a slice of them replaced: what is before it, it, and what is behind."""
+    size = inputs.shape[dim]
+    first, last, _ = slice(start, end).indices(size)
+    last = max(first, last)
+    if step != 1:
+        return NotImplemented
+    source = source.to(inputs.dtype).expand_as(inputs.narrow(dim, first, last - first))
+    parts = (inputs.narrow(dim, 0, first), source, inputs.narrow(dim, last, size - last))
+    return torch.cat([part for part in parts if part.shape[dim]] or [inputs], dim=dim)
+
+
 def table() -> dict[Any, Callable]:
     """What is taken apart while a graph is traced."""
     return get_decompositions([getattr(aten, name) for name in KNOWN.split()]) | {
@@ -171,6 +185,7 @@ def table() -> dict[Any, Callable]:
         aten._adaptive_avg_pool2d_backward.default: adaptive_average_backward,
         aten.adaptive_max_pool2d.default: adaptive_max,
         aten.unfold.default: unfold,
+        aten.slice_scatter.default: slice_scatter,
     }
 
 

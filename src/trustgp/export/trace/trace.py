@@ -16,36 +16,39 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
 from ...data.trees import Inputs, leaves, rebuilt, state_tensors
-from ...model import UncertaintyModel
 from ...tangents.decompose import PLAIN, Unfused
 from ...tangents.modules import tensors_in
 from ..errors import ExportError, layer_with
-from ..metadata import rows_like
-from ..module.graph import Graph
+from ..source import export_source
 from .decompositions import aten_graph
 
 aten = torch.ops.aten
 PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097)
 COPIES = (aten.clone.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default)
-MADE = (aten.full.default, aten.scalar_tensor.default, aten.arange.default, aten.eye.default)
+MADE = (
+    *(aten.full.default, aten.scalar_tensor.default, aten.arange.default, aten.eye.default),
+    aten.linspace.default,
+)
 ENDLESS = 2**63 - 1  # the end of a slice that has none
 FOLDED = 2**16  # bytes that a folded constant may have; a larger one may not exceed what it is made of
 
 
-def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = True) -> GraphModule:
+def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphModule:
     """The model as a graph of aten operations; it takes the `data.trees.leaves` of the inputs.
 
     It holds the network, its gradients, gate, experts, witness and calibration, and gives what
-    `Graph.forward` gives, for any number of rows. The model's own code is what is traced.
+    `Graph.forward` gives, for any number of rows; of a detector see `DetectorGraph.forward`. The model's own
+    code is what is traced.
 
     Args:
         model: The fitted model; it is not changed.
         example_inputs: At least one row, as the network takes them.
         plain: Whether there are aten operations only; else experts are behind `trustgp::choose`.
     """
-    inputs = rows_like(example_inputs, model.origin.structure)
-    graph = Graph(model, inputs, plain=plain)
+    source = export_source(model)
+    inputs = source.inputs(example_inputs)
+    graph = source.graph(inputs, plain=plain)
 
     def run(*tensors: Tensor) -> dict[str, Tensor]:
         with Unfused(PLAIN):  # recurrent layers are unrolled: all sizes but the rows are fixed
@@ -61,7 +64,7 @@ def traced(model: UncertaintyModel, example_inputs: Inputs, *, plain: bool = Tru
     try:
         found = aten_graph(run, flat)
     except Exception as error:  # of torch, of many classes, where code asks for a number while it is traced
-        layer = layer_with(model.network, inputs)
+        layer = layer_with(source.network, inputs)
         if not layer:
             raise
         raise ExportError(

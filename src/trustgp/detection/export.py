@@ -1,0 +1,187 @@
+"""A detector's model on its way to a file: its graph, its metadata, and the comparison with `predict`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.fingerprint import network_fingerprint
+from ..data.trees import structure
+from ..export.detector_file import ANSWERS, LIKELIHOOD, DetectorFacts
+from ..export.errors import ExportError
+from ..export.metadata import COLUMNS, PREFIX, common
+from ..likelihoods.base import NoveltyThreshold
+from ..likelihoods.detections import Detections
+from .graph import DetectorGraph
+from .pictures import as_pictures
+from .query_rows import Detection
+from .readout import Readout
+from .state import DetectorState
+
+BATCHES = (1, 4)  # pictures that are compared at a time
+FACTORS = (1.0, 0.5, torch.nan, 1.5)  # what they are multiplied with: the third is not valid
+CHANCE = 1e-3  # confidences and probabilities: a network rounds its logits
+RELATIVE = 1e-4  # boxes over the picture's side, std over itself, novelty; and besides,
+ROUNDING = 3.0  # what becomes of what was seen when it is rounded by so much, in the network's precision
+TIE = 1e-3  # of two classes, below which either may be the likeliest
+LEAST = 1e-30  # of a confidence: every query counts
+
+Predict = Callable[[DetectorState, Tensor], list[Detections]]
+
+
+@dataclass(frozen=True)
+class DetectorSource:
+    """A `DetectionModel`, which takes pictures; see `trustgp.export.source.ExportSource`."""
+
+    state: DetectorState
+    limits: tuple[float | None, float | None]  # of the novelty, of detections and of pictures
+    predict: Predict  # of a model with a state: `DetectionModel.predict`
+
+    @property
+    def network(self) -> nn.Module:
+        """The detector itself."""
+        return self.state.network
+
+    def inputs(self, example: Any) -> Tensor:
+        """Some pictures as the detector takes them."""
+        if example is None:
+            raise ValueError("pass example_inputs=, a few pictures as the detector takes them.")
+        detector = self.state.detector
+        pictures = as_pictures(example, channels=detector.channels, size=self.state.only_size)
+        if not isinstance(pictures, Tensor):
+            raise ValueError("example_inputs= has pictures of different sizes; a file is for one of them.")
+        if not len(pictures):
+            raise ValueError("example_inputs= holds no pictures; pass at least one.")
+        return pictures.to(detector.place.dtype)
+
+    def graph(self, inputs: Tensor, *, plain: bool) -> nn.Module:
+        """The detector, what is known of what it has seen, and calibration."""
+        return DetectorGraph(self.state, plain=plain)
+
+    def facts(
+        self,
+        inputs: Tensor,
+        columns: Sequence[Sequence[str] | None],
+        date: str | datetime.date | None,
+    ) -> dict[str, str]:
+        """What makes detections of the answers, thresholds and provenance."""
+        for name, given in zip(COLUMNS, columns, strict=True):
+            if given is not None:
+                raise ValueError(f"{name}= is not for detectors: they take pictures and give boxes.")
+        state, settings = self.state, self.state.settings
+        names = getattr(getattr(state.network, "config", None), "id2label", None) or {}
+        own = DetectorFacts(
+            picture=(inputs.shape[1], inputs.shape[2], inputs.shape[3]),
+            classes=tuple(str(names[kind]) for kind in sorted(names)),
+            confidence_threshold=settings.threshold,
+            most=settings.most,
+            suppression=settings.adapter.suppression,
+            df=float(state.edges.df),
+            novelty_threshold=self.limits[0],
+            picture_threshold=self.limits[1],
+        )
+        alarm: NoveltyThreshold | None = state.threshold
+        table = {
+            **common(network_fingerprint(state.network), alarm, date),
+            "likelihood": LIKELIHOOD,
+            "detector": type(state.network).__name__,
+            "training_rows": str(state.rows),
+            "structure": structure(inputs),
+            **own.texts(),
+        }
+        return {PREFIX + name: value for name, value in table.items()}
+
+    def check(self, run: Callable[[Any], Mapping[str, Any]], inputs: Tensor, *, what: str) -> None:
+        """Raise unless another form gives, for all queries, what `predict` gives for those it keeps."""
+        adapter = replace(self.state.settings.adapter, suppression=None)
+        every = replace(self.state, settings=Detection(LEAST, most=2**31, adapter=adapter))
+        rows = torch.arange(max(BATCHES))
+        factors = torch.tensor(FACTORS).to(inputs)[:, None, None, None]
+        pictures, worst = inputs[rows % len(inputs)] * factors, {}
+        for batch in BATCHES:
+            found = {name: torch.as_tensor(value).cpu() for name, value in run(pictures[:batch]).items()}
+            if found.keys() != set(ANSWERS):
+                raise ExportError(f"the {what} answers {', '.join(found)}; {', '.join(ANSWERS)} are needed.")
+            for i, one in enumerate(self.predict(every, pictures[:batch])):
+                own = {name: value[i] for name, value in found.items()}
+                for name, excess in differences(one.cpu(), own, self.state, inputs.shape[2:]).items():
+                    worst[name] = max(excess, worst.get(name, 0.0))
+        name = max(worst, key=lambda key: worst[key])
+        if not worst[name] <= 1.0:
+            others = ", ".join(sorted(key for key in worst if not worst[key] <= 1.0 and key != name))
+            raise ExportError(
+                f"'{name}' of the {what} differs from predict {worst[name]:.1f} times as much as is allowed; "
+                f"no file was written. Also different: {others or 'nothing'}."
+            )
+
+
+def differences(
+    expected: Detections, found: Mapping[str, Tensor], state: DetectorState, sides: Sequence[int]
+) -> dict[str, float]:
+    """Of all queries of a picture, over what is allowed: the largest of each answer.
+
+    What is `expected` comes in the order of its confidence, what is `found` in that of the queries, which
+    itself is open where a detector chooses them by their score: so each is compared with the one next to it.
+    """
+    if not expected.valid or not bool(found["valid"]):
+        return {"valid": 0.0 if not bool(found["valid"]) and not expected.valid else torch.inf}
+    if len(found["confidence"]) != len(expected):
+        return {"confidence": torch.inf}
+    match = _partners(expected, found, float(max(sides)))
+    two = expected.probabilities[:, :-1].topk(min(2, expected.probabilities.shape[1] - 1), dim=1).values
+    clear = (two[:, 0] - two[:, -1] > TIE * two[:, 0]) | (two.shape[1] < 2)  # else its class may be another
+    allowed, worst = _tolerances(expected, state, float(max(sides))), {}
+    for name in Detections.ARRAYS:
+        apart = (getattr(expected, name).double() - found[name][match].double()).abs() / allowed[name]
+        kept = apart if name in ("boxes", "confidence") else apart[clear]
+        worst[name] = max(kept.nan_to_num(torch.inf).flatten().tolist(), default=0.0)
+    off = abs(float(found["picture_novelty"]) - expected.picture_novelty)
+    return worst | {"picture_novelty": off / float(allowed["picture_novelty"])}
+
+
+def _tolerances(expected: Detections, state: DetectorState, side: float) -> dict[str, Tensor]:
+    r"""How far each answer may be off.
+
+    A change :math:`\delta` of what was seen changes u by
+    :math:`2 \sqrt u |R^\top \delta| + |R^\top \delta|^2`, which is much where a detector sees nearly the same
+    in all pictures.
+    """
+    places = torch.zeros(1, dtype=torch.int64)
+    novelty = torch.tensor([expected.picture_novelty], dtype=torch.float64)
+    whole, share = _moved(state, state.pictures, novelty, places)
+    known, own = _moved(state, state.readout, expected.novelty.double(), expected.labels)
+    growth, picture = float(state.edges.growth), float(state.edges.picture)
+    return {
+        "boxes": torch.tensor(RELATIVE * side),
+        "std": expected.std.double() * (RELATIVE + growth * own + picture * share)[:, None],
+        "labels": torch.tensor(0.5),
+        "confidence": torch.tensor(CHANCE),
+        "probabilities": (CHANCE + own)[:, None],
+        "novelty": RELATIVE + known,
+        "picture_novelty": RELATIVE + whole[0],
+    }
+
+
+def _moved(state: DetectorState, readout: Readout, novelty: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much rounding moves the novelty, [k], and u over itself, [k]."""
+    epsilon = ROUNDING * torch.finfo(state.detector.place.dtype).eps
+    size = readout.root.flatten(1).double().norm(dim=1) / readout.root.shape[1] ** 0.5
+    reach = (epsilon * readout.centre.double().norm(dim=1) * size).cpu()[kinds]  # |R^T delta|
+    unknown = novelty / (1.0 - novelty).clamp_min(1e-12)
+    change = 2.0 * unknown.sqrt() * reach + reach.square()
+    return change / (1.0 + unknown).square(), change / unknown.clamp_min(1e-3)
+
+
+def _partners(expected: Detections, found: Mapping[str, Tensor], side: float) -> Tensor:
+    """The query that is nearest to each expected one, by its box, confidence and class, int64, [Q]."""
+    rows = [
+        torch.cat([one["boxes"] / side, one["confidence"][:, None], one["labels"][:, None]], dim=1).double()
+        for one in ({name: getattr(expected, name) for name in Detections.ARRAYS}, found)
+    ]
+    step = max(1, 2**24 // max(1, len(rows[1])))  # at a time, so that many queries take little memory
+    return torch.cat([torch.cdist(some, rows[1]).argmin(dim=1) for some in rows[0].split(step)])

@@ -1,0 +1,128 @@
+"""Pictures of the detection study: rendered scenes, and photographs of cells and raccoons."""
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trustgp.detection import Things
+from trustgp.detection.light import CHANGES, in_other_light
+
+from ...datasets.scenes import CLASSES, Scenes, load_photographs, scenes
+from ...training.detector_network import pixels
+
+FAMILIAR = "familiar"
+NOVEL = "novel things"
+LOOKED_AT = "novel things that choices were made with"
+DETECTORS = ("scenes", "scenes-1", "scenes-2")  # all trained alike
+RENDERED = 50  # pictures at a time
+SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
+
+
+@dataclass(frozen=True)
+class PictureSet:
+    """Images as the detector takes them, and what is in them; `known` says which things it was trained on."""
+
+    images: Tensor
+    things: list[Things]
+    known: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class World:
+    """What one detector is studied on."""
+
+    name: str
+    detector: tuple[str, ...]  # names of the weights: its own, and of the other members of an ensemble
+    classes: tuple[str, ...]  # names of what it finds
+    fit: PictureSet  # it was trained on these
+    validation: PictureSet
+    tests: dict[str, PictureSet]  # `FAMILIAR` is what the others are told apart from
+
+    @property
+    def in_other_light(self) -> PictureSet:
+        """The validation pictures, as trustgp also sees them: every method learns from them, too."""
+        changed = [in_other_light(image[None]) for image in self.validation.images]
+        things = [one for one in self.validation.things for _ in range(CHANGES)]
+        images = torch.cat([one for each in changed for one in each])
+        return PictureSet(images, things, self.validation.known)
+
+
+def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
+    """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test. Each seed
+    has pictures of its own, and another detector that is judged; the others are members of its ensemble."""
+
+    carry = {"fit": (many, "carry", 0, seed * many)}
+    carry["validation"] = (some, "carry", SEEDS["validation"] + seed, 0)
+    styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LOOKED_AT: "novel"}
+    tests = {name: (some, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
+    drawn = {name: _labelled(one, len(CLASSES)) for name, one in _rendered({**carry, **tests}, jobs).items()}
+    turn = seed % len(DETECTORS)
+    return World(
+        name="scenes",
+        detector=DETECTORS[turn:] + DETECTORS[:turn],
+        classes=CLASSES,
+        fit=drawn["fit"],
+        validation=drawn["validation"],
+        tests={name: drawn[name] for name in tests},
+    )
+
+
+Wanted = tuple[int, str, int, int]  # pictures, style, seed, and number of the first
+
+
+def _rendered(wanted: dict[str, Wanted], jobs: int) -> dict[str, Scenes]:
+    """Pictures by name, from several processes."""
+    tasks = []
+    for name, (n, style, seed, first) in wanted.items():
+        for start in range(0, n, RENDERED):
+            tasks.append((name, (min(RENDERED, n - start), style, seed, first + start)))
+    if jobs == 1:
+        parts = [_part(task) for _, task in tasks]
+    else:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            parts = list(pool.map(_part, [task for _, task in tasks]))
+    return {
+        name: _joined([part for part, (own, _) in zip(parts, tasks, strict=True) if own == name])
+        for name in wanted
+    }
+
+
+def _part(task: Wanted) -> Scenes:
+    n, style, seed, first = task
+    return scenes(n, style, seed=seed, first=first)
+
+
+def _joined(parts: Sequence[Scenes]) -> Scenes:
+    boxes, labels = (tuple(one for part in parts for one in getattr(part, n)) for n in ("boxes", "labels"))
+    return Scenes(torch.cat([part.images for part in parts]), boxes, labels)
+
+
+def make_cells(*, quick: bool) -> World:
+    """BCCD's own split, and all raccoons."""
+
+    most = 12 if quick else None
+    parts = [load_photographs("bccd", part) for part in ("train", "val", "test")]
+    fit, held, test = (_labelled(part, len(part.kinds), most) for part in parts)
+    raccoons = _labelled(load_photographs("raccoon", "all"), 0, most)
+    return World("cells", ("cells",), parts[0].kinds, fit, held, {FAMILIAR: test, "raccoons": raccoons})
+
+
+def _labelled(found: Any, known: int, most: int | None = None) -> PictureSet:
+    """Of `Scenes` or `Photographs`; so many of their kinds are known."""
+    things = list(map(Things, found.boxes[:most], found.labels[:most]))
+    return PictureSet(pixels(found.images[:most]), things, known)
+
+
+def counted(pictures: PictureSet, names: Sequence[str]) -> dict[str, int]:
+    """How many pictures and things of each kind."""
+    labels = [int(k) for one in pictures.things for k in one.labels]
+    kinds = {name: labels.count(i) for i, name in enumerate(names)} if pictures.known else {}
+    return {"pictures": len(pictures), "things": len(labels), **kinds}

@@ -1,0 +1,78 @@
+"""Fits the error bar of the detector of rendered scenes, which `trustgp demo --detection` loads.
+
+    python -m trustgp_experiments.training.detector_error_bar
+
+It takes 5,000 of the pictures that the detector was trained on, calibrates on 500 others of the same style,
+and writes `weights/scenes.trustgp` of this package, 0.2 MB; about ten minutes on one core.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trustgp.api import load
+from trustgp.data.tensor_file import ArtifactError
+from trustgp.detection import Detection, DetectionModel, Things, fit_detector
+from trustgp.executors.progress import Reporter, reporting
+from trustgp_experiments.datasets.scenes import scenes
+from trustgp_experiments.training.detector_network import WEIGHTS, pixels, trained
+
+FILE = WEIGHTS / "scenes.trustgp"
+COMMAND = "python -m trustgp_experiments.training.detector_error_bar"
+PICTURES, HELD = 5_000, 500  # to fit on, and to calibrate on
+SEED = {"train": 0, "validation": 10}  # of the pictures; the detector was trained on the first ones
+FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a film can show
+CHUNK = 10  # pictures rendered between two steps of a bar
+
+
+def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor, list[Things]]:
+    """Pictures, uint8 [n, 3, side, side], and what is in them."""
+    starts = range(0, n, CHUNK)
+    stage = reporter.track(starts, stage=f"rendering: {style}", total=len(starts))
+    parts = [scenes(min(CHUNK, n - first), style, seed=seed, first=first) for first in stage]
+    things = [Things(*pair) for part in parts for pair in zip(part.boxes, part.labels, strict=True)]
+    return torch.cat([part.images for part in parts]), things
+
+
+def fit_error_bar(pictures: int = PICTURES, held: int = HELD, *, progress: bool = True) -> DetectionModel:
+    """The error bar of the detector "scenes", with a threshold."""
+    with reporting(enabled=progress) as reporter:
+        train, validation = (
+            rendered(n, "carry", SEED[part], reporter)
+            for n, part in ((pictures, "train"), (held, "validation"))
+        )
+    given, calibrating = ((pixels(images), things) for images, things in (train, validation))
+    model = fit_detector(trained("scenes"), given, Detection(), validation=calibrating, progress=progress)
+    model.threshold(false_alarm=FALSE_ALARM)
+    return model
+
+
+def load_error_bar(path: Path = FILE) -> DetectionModel:
+    """The one that was fitted before; an error says how to fit it again."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no error bar {path}; make it with `{COMMAND}`, ten minutes.")
+    try:
+        model = load(path, trained("scenes"))
+    except ArtifactError as error:
+        raise ArtifactError(f"{error} To make it again here, ten minutes: `{COMMAND}`.") from error
+    assert isinstance(model, DetectionModel)  # no other kind is loaded for a detector
+    return model
+
+
+def main() -> None:
+    """Fit and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=PICTURES, help="to fit on; fewer for a quick try")
+    parser.add_argument("--held", type=int, default=HELD, help="to calibrate on")
+    parser.add_argument("--out", type=Path, default=FILE)
+    options = parser.parse_args()
+    model = fit_error_bar(options.pictures, options.held)
+    model.save(options.out)
+    print(model)
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

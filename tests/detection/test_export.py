@@ -1,0 +1,308 @@
+"""Detectors as ONNX files and packages: all queries in the graph, and the detections of `predict` again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from detection.conftest import seeded
+from detection.detector_zoo import GridDetector
+from detection.test_adapter import made, noise, scenes
+from torch import nn
+
+import trustgp
+from trustgp.detection import Adapter, Detection
+from trustgp.detection.export import differences
+from trustgp.export import ExportedDetector, open_compiled, open_onnx, traced
+from trustgp.export.detector_file import ANSWERS, DetectorFacts
+
+pytest.importorskip("onnxruntime", reason="files take onnxruntime: pip install trustgp[export]")
+pytestmark = pytest.mark.filterwarnings("ignore:.*classes have no training row")
+GRID = Adapter(seen=("fine", "coarse"), labels=2, suppression=0.8)
+PLAIN = Adapter(seen=("fine", "coarse"), labels=2)
+# of each way in which a detector can be built: the others of the zoo take as long, and say nothing new
+KINDS = {"DETR": "plain", "YOLOS": "YOLOS", "Deformable DETR": "Deformable DETR", "RT-DETR": "RT-DETR"}
+
+
+def fitted_to(network: nn.Module, adapter: Adapter = Adapter(), **settings) -> trustgp.DetectionModel:  # noqa: B008
+    chosen = Detection(**{"threshold": 0.01, "overlap": 0.01, "most": 5, "adapter": adapter, **settings})
+    train, held = (scenes(network, adapter, 12, seed) for seed in (1, 2))
+    return trustgp.fit(network, train, likelihood=chosen, validation=held, progress=False)
+
+
+def assert_same(expected: list[trustgp.Detections], found: list[trustgp.Detections], rounding: float = 1e-4):
+    """Detections of a file are those of `predict`; `rounding` is what the novelty may be off."""
+    assert len(expected) == len(found)
+    for one, other in zip(expected, found, strict=True):
+        assert (one.valid, len(one)) == (other.valid, len(other))
+        assert torch.equal(one.labels, other.labels)
+        torch.testing.assert_close(other.boxes, one.boxes, rtol=0, atol=1e-4 * 64)
+        torch.testing.assert_close(other.confidence, one.confidence, rtol=0, atol=1e-4)
+        torch.testing.assert_close(other.std, one.std, rtol=10 * rounding, atol=0)
+        torch.testing.assert_close(other.probabilities, one.probabilities, rtol=0, atol=10 * rounding)
+        torch.testing.assert_close(other.novelty, one.novelty, rtol=0, atol=rounding)
+        assert other.picture_novelty == pytest.approx(one.picture_novelty, abs=rounding)
+        for name in ("df", "_threshold", "_picture_threshold"):
+            assert getattr(one, name) == getattr(other, name)
+        assert {name: value.dtype for name, value in one.numpy().items()} == {
+            name: value.dtype for name, value in other.numpy().items()
+        }
+
+
+@pytest.fixture(scope="module")
+def model() -> trustgp.DetectionModel:
+    """Of a small YOLO that says things twice; with a threshold."""
+    found = fitted_to(seeded(GridDetector), GRID, most=60)
+    found.threshold(false_alarm=0.2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def path(model, tmp_path_factory) -> Path:
+    return trustgp.export_onnx(model, tmp_path_factory.mktemp("file") / "grid.onnx", noise(2, 3))
+
+
+@pytest.fixture(scope="module")
+def opened(path) -> ExportedDetector:
+    return open_onnx(path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_gives_the_detections_of_predict(name, tmp_path):
+    model = fitted_to(made(KINDS[name]))
+    found = open_onnx(trustgp.export_onnx(model, tmp_path / "detector.onnx", noise(2, 3)))
+    images = noise(3, 5)
+    images[1] = torch.nan
+    # with random weights RT-DETR sees nearly the same in all pictures: `predict` of one picture alone and
+    # among others differs as much
+    rounding = 1e-2 if name == "RT-DETR" else 1e-4
+    assert_same(model.predict(images), found(images), rounding)
+    assert_same(model.predict(images[2]), found(images[2:]), rounding)
+
+
+def test_the_page_says_which_detectors_are_tested():
+    page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| in a test of the library |")]
+    assert len(lines) == 1
+    assert all(name in lines[0] for name in [*KINDS, "Conditional DETR"])
+
+
+def test_the_graph_answers_for_every_query(model, opened):
+    images = noise(3, 5)
+    found = opened.run(images.numpy())
+    assert tuple(found) == ANSWERS
+    shapes = {"boxes": (3, 80, 4), "std": (3, 80, 4), "probabilities": (3, 80, 3)}
+    shapes |= dict.fromkeys(("labels", "confidence", "novelty"), (3, 80))
+    shapes |= dict.fromkeys(("picture_novelty", "valid"), (3,))
+    assert {name: value.shape for name, value in found.items()} == shapes
+    graph = traced(model, images)(images)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, graph[name].detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_kept_and_suppressed_is_that_of_predict(model, opened):
+    images = noise(4, 7)
+    assert_same(model.predict(images), opened(images))
+    assert_same(model.predict(images), opened.predict(list(images.numpy())))
+    assert_same(model.predict(images[0]), opened(images[0]))
+    assert opened([]) == []
+    for most, adapter in ((50, GRID), (2, PLAIN)):
+        settings = Detection(0.3, most=most, adapter=adapter)
+        other = type(model)(dataclasses.replace(model.state, settings=settings))
+        facts = dataclasses.replace(
+            opened.facts,
+            confidence_threshold=settings.threshold,
+            most=settings.most,
+            suppression=settings.adapter.suppression,
+        )
+        again = ExportedDetector(opened.run, "the file")
+        again.facts = facts
+        assert_same(other.predict(images), again(images))
+
+
+def test_a_picture_that_is_not_finite_is_not_valid_and_the_others_are(opened):
+    images = noise(3, 5)
+    whole = opened.run(images)
+    images[1, 0, 3, 3] = torch.inf
+    found = opened.run(images)
+    assert found["valid"].tolist() == [True, False, True]
+    assert (found["confidence"][1] == 0).all()
+    assert (found["novelty"][1] == 1).all()
+    assert np.isinf(found["std"][1]).all()
+    assert found["picture_novelty"][1] == 1
+    assert (found["boxes"][1] == 0).all()
+    for name in ANSWERS:
+        np.testing.assert_array_equal(found[name][[0, 2]], whole[name][[0, 2]])
+    assert opened(images)[1].summary["std"] == float("inf")
+
+
+def test_the_file_says_how_detections_are_made(model, opened):
+    facts, told = opened.facts, opened.metadata
+    assert facts.picture == (3, 64, 64)
+    assert (facts.confidence_threshold, facts.most, facts.suppression) == (0.01, 60, 0.8)
+    assert facts.df == float(model.state.edges.df)
+    assert facts.novelty_threshold == float(model.alarm.threshold) == float(told["threshold"])
+    assert told["false_alarm"] == "0.2"
+    assert (told["likelihood"], told["detector"]) == ("Detection", "GridDetector")
+    assert float(opened.alarm.threshold) == pytest.approx(float(model.alarm.threshold))
+    assert "3 x 64 x 64 to Detections" in repr(opened)
+
+
+def test_a_monitor_runs_on_a_file_as_on_the_model(model, opened):
+    frames = [*noise(3, 5), torch.full((3, 64, 64), torch.nan), 100 * noise(1, 6)[0]]
+    monitors = [trustgp.Monitor(one, std=5.0) for one in (model, model.watch(), opened, opened.watch())]
+    assert {one.threshold for one in monitors} == {0.5}
+    verdicts = [[one(frame) for frame in frames] for one in monitors]
+    assert len({tuple(verdict.status for verdict in lot) for lot in verdicts}) == 1
+    assert verdicts[0][3].status == "invalid input"
+    assert verdicts[2][0].novelty == pytest.approx(verdicts[0][0].novelty, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("images", "match"),
+    [
+        (torch.zeros(1, 3, 32, 32), r"pictures are \(1, 3, 32, 32\); the file takes"),
+        (torch.zeros(64, 64), r"pictures are \(64, 64\)"),
+    ],
+)
+def test_other_pictures_are_refused(opened, images, match):
+    with pytest.raises(ValueError, match=match):
+        opened(images)
+
+
+@pytest.mark.parametrize(
+    "change", [{"most": "0"}, {"picture": "[3]"}, {"df": "none"}, {"classes": "7"}, {"suppression": '"a"'}]
+)
+def test_metadata_that_make_no_sense_are_refused(opened, change):
+    with pytest.raises(trustgp.ArtifactError, match=r"file\.onnx: its metadata"):
+        DetectorFacts.read({**opened.metadata, **change}, "file.onnx")
+
+
+def test_a_damaged_file_is_refused(path, tmp_path):
+    whole = path.read_bytes()
+    (tmp_path / "bad.onnx").write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(trustgp.ArtifactError, match="damaged"):
+        open_onnx(tmp_path / "bad.onnx")
+
+
+def test_a_file_that_disagrees_is_not_kept(model, tmp_path, monkeypatch):
+    level = model.state.edges.level
+    wrong = dataclasses.replace(model.state.edges, level=1.001 * level)
+    source = model.export_source()
+    other = dataclasses.replace(source, state=dataclasses.replace(model.state, edges=wrong))
+    told = dataclasses.replace(other, predict=lambda state, images: _as(model, state).predict(images))
+    monkeypatch.setattr(type(model), "export_source", lambda self: told)
+    (tmp_path / "grid.onnx").write_text("before")
+    with pytest.raises(trustgp.ExportError, match="'std' of the exported graph differs from predict"):
+        trustgp.export_onnx(model, tmp_path / "grid.onnx", noise(2, 3))
+    assert (tmp_path / "grid.onnx").read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def _as(model, state):
+    """A model of that state, whose edges are those of the first model."""
+    return type(model)(dataclasses.replace(state, edges=model.state.edges))
+
+
+def test_queries_may_come_in_another_order(model):
+    every = dataclasses.replace(model.state, settings=Detection(1e-30, most=99, adapter=PLAIN))
+    (one,) = type(model)(every).predict(noise(1, 5))
+    found = {name: getattr(one, name).flip(0) for name in one.ARRAYS}
+    found |= {"valid": torch.tensor(True), "picture_novelty": torch.tensor(one.picture_novelty)}
+    assert max(differences(one, found, model.state, (64, 64)).values()) < 1e-3
+    found["novelty"] = found["novelty"] + 1e-2
+    assert differences(one, found, model.state, (64, 64))["novelty"] > 1
+
+
+class _Asking(GridDetector):
+    def forward(self, pictures):
+        return super().forward(pictures if bool(pictures.sum() > 1e9) else 1.0 * pictures)
+
+
+class _Sorting(GridDetector):
+    def forward(self, pictures):
+        found = super().forward(pictures)
+        return {**found, "logits": found["logits"] + 0.0 * found["logits"].sort(dim=1).values}
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        (_Asking, "_Asking itself cannot be traced: its code depends on the numbers it is given"),
+        (_Sorting, r"_Sorting itself uses aten\.sort\.default, which has no translation to ONNX"),
+    ],
+)
+def test_detectors_that_cannot_be_exported_are_told(kind, match, tmp_path):
+    model = fitted_to(seeded(kind), GRID)
+    with pytest.raises(trustgp.ExportError, match=match):
+        trustgp.export_onnx(model, tmp_path / "no.onnx", noise(2, 3))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"input_names": ["a"]}, "input_names= is not for detectors"),
+        ({"example_inputs": None}, "pass example_inputs=, a few pictures"),
+        ({"example_inputs": []}, "example_inputs= holds no pictures"),
+        ({"example_inputs": torch.zeros(1, 3, 32, 32)}, "the model was fitted on"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_work(model, options, match, tmp_path):
+    options = {"example_inputs": noise(1), **options}
+    with pytest.raises(ValueError, match=match):
+        trustgp.export_onnx(model, tmp_path / "no.onnx", **options)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="a package takes a C++ compiler: no g++ here")
+def test_a_package_gives_the_detections_of_predict(model, tmp_path):
+    quick = {"aot_inductor.compile_wrapper_opt_level": "O0"}
+    found = open_compiled(trustgp.compile(model, tmp_path / "grid.pt2", noise(2, 3), options=quick))
+    images = noise(3, 5)
+    images[1] = torch.nan
+    assert_same(model.predict(images), found(images))
+    assert_same(model.predict(images[0]), found(images[0].numpy()))
+    assert trustgp.Monitor(found, std=5.0)(images[1]).status == "invalid input"
+    with pytest.raises(ValueError, match="the file takes"):
+        found(images[:, :, :32])
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (
+            lambda model: trustgp.compress(model, rank=8),
+            r"trustgp\.compress is not for a DetectionModel",
+        ),
+        (
+            lambda model: trustgp.tune(model, noise(1)),
+            r"trustgp\.tune is not for a DetectionModel",
+        ),
+        (
+            lambda model: trustgp.export.Graph(model, noise(1)),
+            r"trustgp\.export\.Graph is not for a",
+        ),
+        (lambda model: model.update(noise(1)), "a DetectionModel has no update: a fit is one pass"),
+        (lambda model: model.conformal(noise(1), level=0.9), "a DetectionModel has no conformal"),
+    ],
+)
+def test_functions_that_take_no_detector_say_why(model, call, match):
+    with pytest.raises(ValueError, match=match) as told:
+        call(model)
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_functions_of_a_model_refuse_a_bare_network(tmp_path):
+    network = nn.Linear(2, 2)
+    for call in (
+        lambda: trustgp.compress(network, rank=8),  # pyright: ignore
+        lambda: trustgp.tune(network, None),  # pyright: ignore
+        lambda: trustgp.export_onnx(network, tmp_path / "no.onnx", torch.zeros(1, 2)),
+        lambda: trustgp.compile(network, tmp_path / "no.pt2", torch.zeros(1, 2)),
+    ):
+        with pytest.raises(TypeError, match=r"model is a Linear; pass what trustgp\.fit"):
+            call()
