@@ -224,7 +224,7 @@ def test_feature_scores_are_those_of_numpy():
         return square + (1e-3 * np.diag(square).mean() + 1e-12) * eye
 
     inverse = np.linalg.inv(spread(centred))
-    each = [((asked - some.mean(axis=0)).numpy()) for some in own]
+    each = [asked.numpy() - some.mean(axis=0) for some in own]
     distance = np.min([np.einsum("mi,ij,mj->m", away, inverse, away) for away in each], axis=0)
     np.testing.assert_allclose(found["Mahalanobis"][0], distance)
     density = sum(

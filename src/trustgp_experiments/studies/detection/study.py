@@ -7,6 +7,7 @@ from typing import Any
 
 from trustgp import plots
 from trustgp.detection import Detection, DetectionModel, fit_detector
+from trustgp.detection.picture_pass import CHANGED
 
 from ...core.flight_film import flight_gif
 from ...core.result import Figure, Result, Setting, provenance
@@ -114,7 +115,7 @@ def run(setting: Setting) -> Result:
 
 def _cells(setting: Setting) -> dict[str, Any]:
     world = make_cells(quick=setting.quick)
-    return _studied(world, _fitted(world, setting.device), seed=0)
+    return _studied(world, _fitted(world, setting.device), seed=0, changed=setting.sized(CHANGED, 3))
 
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
@@ -122,7 +123,11 @@ def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     sizes = {"many": setting.sized(5000, 24), "some": setting.sized(500, 16)}
     world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
     model = _fitted(world, setting.device)
-    studied = {**_studied(world, model, seed=seed), "times": None, "threshold": None}
+    studied = {
+        **_studied(world, model, seed=seed, changed=setting.sized(CHANGED, 3)),
+        "times": None,
+        "threshold": None,
+    }
     if seed == 0:
         networks = [trained(name) for name in world.detector]
         own = DetectionModel(replace(model.state, network=networks[0]))  # on the CPU, where it is timed
@@ -139,12 +144,13 @@ def _fitted(world: World, device: str) -> DetectionModel:
     return fit_detector(trained(world.detector[0]), pairs[0], Detection(), **options)
 
 
-def _studied(world: World, model: DetectionModel, *, seed: int) -> dict[str, Any]:
-    """Every method on every set of pictures."""
+def _studied(world: World, model: DetectionModel, *, seed: int, changed: int) -> dict[str, Any]:
+    """Every method on every set of pictures; so many of validation are also seen in another light."""
     network, settings = model.network, model.settings
     others = [trained(name).to(network.device) for name in world.detector[1:]]
     known = find(network, [], world.fit, settings, passes=1)
-    held, changed = (find(network, others, p, settings) for p in (world.validation, world.in_other_light))
+    parts = world.validation, world.in_other_light(changed)
+    held, lit = (find(network, others, part, settings) for part in parts)
     (_, labels), (_, held_labels) = hits(known), hits(held)
     try:
         laplace = last_layer_laplace(network, known, labels, held, held_labels)
@@ -152,7 +158,7 @@ def _studied(world: World, model: DetectionModel, *, seed: int) -> dict[str, Any
         laplace = None
     features, seen = (FeatureScores.fit(f, labels, len(world.classes)) for f in (known.hidden, known.seen))
     methods = Methods(likeliest_temperature(held.logits, held_labels), laplace, model, features, seen)
-    before, other = (Judged(found, told_by_all(found, methods)) for found in (held, changed))
+    before, other = (Judged(found, told_by_all(found, methods)) for found in (held, lit))
     noises = edge_noises(before, other)
     found = {name: find(network, others, part, settings) for name, part in world.tests.items()}
     answers = {name: told_by_all(one, methods) for name, one in found.items()}

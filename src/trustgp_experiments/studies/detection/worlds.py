@@ -46,11 +46,10 @@ class World:
     validation: PictureSet
     tests: dict[str, PictureSet]  # `FAMILIAR` is what the others are told apart from
 
-    @property
-    def in_other_light(self) -> PictureSet:
-        """The validation pictures, as trustgp also sees them: every method learns from them, too."""
-        changed = [in_other_light(image[None]) for image in self.validation.images]
-        things = [one for one in self.validation.things for _ in range(CHANGES)]
+    def in_other_light(self, most: int) -> PictureSet:
+        """Validation pictures as trustgp also sees them: every method learns from them, too."""
+        changed = [in_other_light(image[None]) for image in self.validation.images[:most]]
+        things = [one for one in self.validation.things[:most] for _ in range(CHANGES)]
         images = torch.cat([one for each in changed for one in each])
         return PictureSet(images, things, self.validation.known)
 
