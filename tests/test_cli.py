@@ -205,7 +205,7 @@ def test_study_prints_the_tables_the_findings_and_where_the_numbers_are(asked, c
     shown = capsys.readouterr().out
     for text in ("-1.25", "* It is so.", f"All numbers: {Path('results') / 'toy'}"):
         assert text in shown
-    assert asked == [("toy", Path("results"), {"seeds": 3, "quick": False, "device": "cpu"})]
+    assert asked == [("toy", Path("results"), {"seeds": 5, "quick": False, "device": "cpu"})]
 
 
 def test_study_hands_on_what_it_is_asked(asked, tmp_path, capsys):

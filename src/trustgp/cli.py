@@ -164,7 +164,7 @@ def _study(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="+", metavar="NAME", choices=(*STUDIES, "all"), help="or: all")
-    parser.add_argument("--seeds", type=_positive, default=3, help="how many (default 3)")
+    parser.add_argument("--seeds", type=_positive, help="how many (default 5; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="a small part; its figures mean nothing")
     parser.add_argument("--out", type=Path, help="folder of all results (default results, or results-quick)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -177,7 +177,8 @@ def _study(commands: Any) -> None:
         out = options.out or Path("results-quick" if options.quick else "results")
         console = _console()
         for name in STUDIES if "all" in options.names else options.names:
-            asked = {key: getattr(options, key) for key in ("seeds", "quick", "device", "jobs")}
+            asked = {key: getattr(options, key) for key in ("quick", "device", "jobs")}
+            asked["seeds"] = options.seeds or (1 if options.quick else 5)
             show(run_study(name, out, console=console, **asked), console)
             console.print(f"All numbers: {out / name}", soft_wrap=True)
 

@@ -23,8 +23,10 @@ TESTED = {"tested": Column.text("tested on"), **METHOD}
 FREE = {True: "the one", False: "its own"}
 NETWORKS = Measure("training_free", Column.text("networks"), words=FREE.__getitem__)
 FIT = Measure("fit_seconds", Column("fit s", digits=1))
+TRAINING = Measure("training_seconds", Column("more training s", digits=1))
+SIZE = Measure("mebibytes", Column("MiB", digits=2))
 PREDICT = Measure("predict_seconds", Column("predict ms/row", digits=4), factor=1000.0)
-COSTS = (FIT.key, PREDICT.key)
+COSTS = (FIT, TRAINING, SIZE, PREDICT)
 
 Test = tuple[Tensor, Tensor | None]
 Scores = Callable[[str, Any, Any, Tensor | None], dict[str, Any]]
@@ -58,15 +60,21 @@ def score_tests(fitted: Fitted, tests: Mapping[str, Test], device: str, score: S
         said = known if name == IN_DOMAIN else fitted.predict(inputs.to(device))
         scores[name] = score(name, known, said, None if targets is None else targets.to(device))
     each = seconds / len(tests[IN_DOMAIN][0])
-    costs = dict(zip(COSTS, (fitted.seconds, each), strict=True))
-    return {NETWORKS.key: fitted.training_free, **costs, "tests": scores}
+    return {**costs_of(fitted, each), "tests": scores}
+
+
+def costs_of(fitted: Fitted, each: float) -> dict[str, Any]:
+    """By the keys of `COSTS`, of a method that predicts a row in so many seconds; and whose networks."""
+    costs = (fitted.seconds, fitted.training_seconds, fitted.mebibytes, each)
+    named = {measure.key: cost for measure, cost in zip(COSTS, costs, strict=True)}
+    return {NETWORKS.key: fitted.training_free, **named}
 
 
 def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
     """The numbers of a part by test set and method; `part["methods"]` holds what `score_tests` gave."""
     cells = {}
     for method, found in part["methods"].items():
-        shared = {key: found[key] for key in (NETWORKS.key, *COSTS)}
+        shared = {measure.key: found.get(measure.key) for measure in (NETWORKS, *COSTS)}
         cells |= {(test, method): {**scores, **shared} for test, scores in found["tests"].items()}
     return cells
 
@@ -81,14 +89,14 @@ def costs_table(
     """
 
     def times(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        return {name: {key: one[key] for key in COSTS} for name, one in found["methods"].items()}
+        return {name: {cost.key: one[cost.key] for cost in COSTS} for name, one in found["methods"].items()}
 
     if setting.jobs == 1:
         costs = times(grid.parts[case][0])
     else:
         costs = setting.once("costs", lambda: times(part(setting, *case, 0, only=IN_DOMAIN)))
     found = Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
-    measures = [replace(measure, statistic=fmean) for measure in (FIT, PREDICT.at(each))]
+    measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at(each))]
     return Pivot("What it costs", METHOD, measures, note=note).table(found), found
 
 

@@ -1,13 +1,71 @@
 """A finding: a statement, the cases it is judged on with their numbers, and a sentence made from them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
+
+from scipy.stats import t as student
+
+LEVEL = 0.95  # of the interval of a difference
 
 
 def mean_spread(values: Sequence[float]) -> list[float]:
-    """Mean and standard deviation over seeds, as a table's cell."""
-    return [fmean(values), pstdev(values)]
+    """Mean and standard deviation of a sample over seeds (n - 1; of one seed 0), as a table's cell."""
+    return [fmean(values), stdev(values) if len(values) > 1 else 0.0]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much larger our numbers are than theirs, seed by seed: mean and 95 % interval by Student's t."""
+
+    mean: float
+    low: float
+    high: float
+    lower_is_better: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """Better or worse where the interval does not hold 0, else alike."""
+        if not (self.low > 0 or self.high < 0):
+            return "alike"
+        return "better" if (self.high < 0) == self.lower_is_better else "worse"
+
+    def words(self, digits: int = 2) -> str:
+        """As text: "-0.31 (-0.42 to -0.20)"."""
+        return f"{self.mean:+.{digits}f} ({self.low:+.{digits}f} to {self.high:+.{digits}f})"
+
+
+def paired(
+    ours: Sequence[float], theirs: Sequence[float], *, overlap: float = 0.0, lower_is_better: bool = True
+) -> Difference:
+    r"""Ours less theirs on the same seeds; with one seed nothing is known of its size, and they are alike.
+
+    Seeds that draw their test rows from one table share training rows, so that differences are not
+    independent. With test rows / training rows as :math:`\rho` (`overlap`) the interval is that of Nadeau and
+    Bengio (2003), :math:`\bar d \pm t_{n-1} s \sqrt{1/n + \rho}`.
+    """
+    lost, spared = (sum(map(math.isinf, side)) for side in (ours, theirs))
+    if lost or spared:  # an infinite cost is more than any other, and says no more than that
+        end = math.inf * (lost - spared) if lost != spared else 0.0
+        return Difference(end, end, end, lower_is_better)
+    gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean, n = fmean(gaps), len(gaps)
+    if n < 2:
+        return Difference(mean, -math.inf, math.inf, lower_is_better)
+    half = float(student.ppf(0.5 + LEVEL / 2, n - 1)) * stdev(gaps) * math.sqrt(1 / n + overlap)
+    return Difference(mean, mean - half, mean + half, lower_is_better)
+
+
+def versus(differences: Mapping[str, Difference], digits: int = 2) -> str:
+    """In how many cases we are worse, alike and better, and by how much; the cases we lose come first."""
+    verdicts = [difference.verdict for difference in differences.values()]
+    lost = [case for case, difference in differences.items() if difference.verdict == "worse"]
+    lost.sort(key=lambda case: -abs(differences[case].mean))
+    told = "; ".join(f"{case} by {differences[case].words(digits)}" for case in lost)
+    alike, better = (verdicts.count(verdict) for verdict in ("alike", "better"))
+    ends = f"alike in {alike}, better in {better} of {len(verdicts)} cases"
+    return f"worse in {len(lost)}{f' ({told})' if told else ''}, {ends}"
 
 
 def words(cell: Sequence[float], digits: int = 2) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from ..peers import Bundle, mlp, train, train_many
+from ..training.train import now
 
 MEMBERS = 5  # networks of an ensemble, the one network among them
 
@@ -42,16 +43,40 @@ class NetworkRecipe:
         return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
-        self, rows: Pair, validation: Pair, *, seed: int, dropping: nn.Module | None = None, **place: Any
+        self,
+        rows: Pair,
+        validation: Pair,
+        *,
+        seed: int,
+        dropping: nn.Module | None = None,
+        dropout: float = 0.0,
+        **place: Any,
     ) -> Bundle:
-        """What methods are given: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows."""
-        seeds = [100 * seed + member for member in range(MEMBERS)]
+        """What methods are given: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows.
+
+        The network with dropout is trained here, with a rate of `dropout`, or given as `dropping`, whose
+        seconds are not known then. Of members that are trained together each has its share of the seconds.
+        """
+        seeds, device = [100 * seed + member for member in range(MEMBERS)], place["device"]
+        start = now(device)
         if self.together:
             fresh = [self.make(seed=number) for number in seeds]
             networks = train_many(fresh, *rows, seeds=seeds, **self._options, **place)
+            seconds = {"network": (now(device) - start) / MEMBERS}
+            seconds["ensemble"] = (MEMBERS - 1) * seconds["network"]
         else:
-            networks = [self.train(rows, seed=number, **place) for number in seeds]
-        return Bundle(networks[0], networks[1:], dropping, rows, validation, seed, place["device"])
+            networks = [self.train(rows, seed=seeds[0], **place)]
+            seconds = {"network": now(device) - start}
+            networks += [self.train(rows, seed=number, **place) for number in seeds[1:]]
+            seconds["ensemble"] = now(device) - start - seconds["network"]
+        if dropout and dropping is None:
+            start = now(device)
+            dropping = self.train(rows, seed=seeds[0], dropout=dropout, **place)
+            seconds["dropout"] = now(device) - start
+        how = {**self._options, "record": self.record, "together": self.together}
+        return Bundle(
+            networks[0], networks[1:], dropping, rows, validation, seed, device, training=how, seconds=seconds
+        )
 
     @property
     def _options(self) -> dict[str, Any]:

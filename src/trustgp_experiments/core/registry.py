@@ -18,6 +18,7 @@ STUDIES = {
     "toy": "the paper's 1-D figure: bands with and without patchwork",
     "ablation": "likelihood against each setting of the method",
     "transfer": "every method, trained on one arm and tested on all: the paper's Table 1",
+    "tables": "twenty regression tables, small and large, twenty splits each: every method and its cost",
     "sequence": "a GRU over windows of past states on the real arms: torques and their error bars",
     "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and whether foreign images are told",
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
@@ -30,6 +31,7 @@ STUDIES = {
 """Name of the folder below `studies`, and what it is about."""
 # Extras without which a study cannot begin: asked for before its module is imported. All draw.
 NEEDED = {"transfer": ("peers",), "classification": ("peers",), "detection": ("detection",)}
+NEEDED |= {"tables": ("peers",)}
 PEERS = "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch"
 MODULES = {
     "plots": ("matplotlib",),

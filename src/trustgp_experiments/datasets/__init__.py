@@ -2,6 +2,7 @@
 
 from .arm import arm_chain, read_chain, simulate
 from .images import Images, add_noise, load_images, rotate, uniform_noise
+from .letters import draw_letters
 from .recordings import Recording, load
 from .splits import (
     Split,
@@ -15,6 +16,7 @@ from .splits import (
     window_ends,
     windows_at,
 )
+from .textures import draw_textures
 from .toy import snelson_like, truth
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
@@ -23,7 +25,7 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     # recorded
     "Recording", "load",
     # images
-    "Images", "add_noise", "load_images", "rotate", "uniform_noise",
+    "Images", "add_noise", "draw_letters", "draw_textures", "load_images", "rotate", "uniform_noise",
     # split and scaled
     "Split", "Standardiser", "recorded_split", "split_groups", "split_random", "split_unseen", "standardise",
     # in time

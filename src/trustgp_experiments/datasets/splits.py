@@ -1,6 +1,7 @@
 """Which rows train, validate, test? By seeds; the training rows scale them all; windows cross no border."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,6 +9,8 @@ from torch import Tensor
 from .recordings import Recording
 
 _TEST_EVERY = 5  # every fifth block of time is tested on
+_ALIKE = 0.5  # rows whose inputs correlate by more are not left beside held-out ones
+_MOST_PURGED = 0.25  # of a block, at each of its ends: else short blocks would leave nothing to train on
 
 
 @dataclass(frozen=True)
@@ -39,24 +42,43 @@ def block_labels(n: int, *, blocks: int = 30) -> Tensor:
     return torch.arange(n) * blocks // n
 
 
-def split_blocks(n: int, *, blocks: int = 30, validation: float = 0.12, seed: int = 0) -> Split:
+def split_blocks(
+    n: int, *, blocks: int = 30, validation: float = 0.12, purge: int = 0, seed: int = 0
+) -> Split:
     """Split n rows, ordered in time, by contiguous blocks: honest where neighbours resemble.
 
-    Blocks 4, 9, 14, ... test, whatever the seed; a random choice of the others validates: the share
-    ``validation`` of the blocks, rounded, at least one.
+    Every fifth block tests, which ones turns with the seed: five seeds test every block once. A random
+    choice of the others validates: the share ``validation`` of the blocks, rounded, at least one. Rows
+    within ``purge`` of a block that tests are in no other part, and rows as near to one that validates do
+    not train.
     """
-    return _every_fifth(block_labels(n, blocks=blocks), blocks, validation, seed)
+    labels = block_labels(n, blocks=blocks)
+    return _every_fifth(labels, torch.arange(n), blocks, validation, purge, seed)
 
 
-def split_repeats(places: Tensor, *, blocks: int = 30, validation: float = 0.12, seed: int = 0) -> Split:
+def split_repeats(
+    places: Tensor, *, blocks: int = 30, validation: float = 0.12, purge: int = 0, seed: int = 0
+) -> Split:
     """The same for motions that are repeated: every repeat of a block falls on the same side.
 
     By blocks of time alone, a block would be tested whose twin, one period later, was trained on. The line
-    from the first to the last of the places [n], see `Recording`, is cut evenly into blocks.
+    from the first to the last of the places [n], see `Recording`, is cut evenly into blocks; ``purge`` is a
+    distance of places.
     """
     start, stop = places.min(), places.max()
     labels = ((places - start) / (stop - start) * blocks).long().clamp(max=blocks - 1)
-    return _every_fifth(labels, blocks, validation, seed)
+    return _every_fifth(labels, places, blocks, validation, purge, seed)
+
+
+def rows_alike(inputs: Tensor) -> int:
+    """Least number of steps in time after which inputs [n, d] correlate by at most a half on average."""
+    rows = inputs.double() - inputs.double().mean(dim=0)
+    spread = rows.square().mean(dim=0).sqrt()
+    rows = rows[:, spread > 0] / spread[spread > 0]
+    for step in range(1, len(rows) // 2):
+        if float((rows[:-step] * rows[step:]).mean()) <= _ALIKE:
+            return step
+    return len(rows) // 2
 
 
 def split_groups(
@@ -78,14 +100,22 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
     """The split that no row of the recording answers from memory, by what is known of it.
 
     Motions that repeat: blocks of them, all repeats together (`split_repeats`). Several motions: whole ones
-    (`split_groups`). One recording in time: blocks of it (`split_blocks`).
+    (`split_groups`). One recording in time: blocks of it (`split_blocks`). Blocks are purged at their ends
+    of as many rows as are alike (`rows_alike`), a quarter of a block at most.
     """
+    alike = partial(_to_purge, recording.inputs)
     if recording.places is not None:
-        return split_repeats(recording.places, seed=seed)
+        length = float(recording.places.max() - recording.places.min())
+        return split_repeats(recording.places, purge=alike(length), seed=seed)
     runs = recording.groups if recording.motions is None else recording.motions
     if runs is not None:
         return split_groups(runs, seed=seed)
-    return split_blocks(len(recording.inputs), seed=seed)
+    n = len(recording.inputs)
+    return split_blocks(n, purge=alike(n), seed=seed)
+
+
+def _to_purge(inputs: Tensor, length: float, blocks: int = 30) -> int:
+    return min(rows_alike(inputs), int(_MOST_PURGED * length / blocks))
 
 
 def recorded_split(recording: Recording, *, validation: float = 0.1, seed: int = 0) -> Split:
@@ -102,12 +132,14 @@ def recorded_split(recording: Recording, *, validation: float = 0.1, seed: int =
     return Split(others[inner.train], others[inner.validation], tested.nonzero()[:, 0])
 
 
-def _every_fifth(labels: Tensor, blocks: int, validation: float, seed: int) -> Split:
-    """Blocks 4, 9, 14, ... test; a random choice of the others validates."""
+def _every_fifth(
+    labels: Tensor, places: Tensor, blocks: int, validation: float, purge: int, seed: int
+) -> Split:
+    """Every fifth block, by labels [n], tests, a random choice of the others validates: `split_blocks`."""
     if blocks < _TEST_EVERY:
         raise ValueError(f"blocks={blocks} leaves no test block; pass at least {_TEST_EVERY}.")
     number = torch.arange(blocks)
-    is_test = number % _TEST_EVERY == _TEST_EVERY - 1
+    is_test = number % _TEST_EVERY == (_TEST_EVERY - 1 - seed) % _TEST_EVERY
     others = number[~is_test]
     chosen = max(1, round(validation * blocks))
     if validation < 0 or chosen >= len(others):
@@ -115,7 +147,21 @@ def _every_fifth(labels: Tensor, blocks: int, validation: float, seed: int) -> S
             f"validation={validation} takes {chosen} of the {len(others)} blocks that do not "
             "test; pass a smaller share >= 0."
         )
-    return _split(is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen]))
+    tested, held = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
+    if purge < 1:
+        return _split(tested, held)
+    near_test, near_held = (_near(places, labels, part, purge) for part in (tested, held))
+    held &= ~near_test
+    return Split(*(part.nonzero()[:, 0] for part in (~(near_test | near_held), held, tested)))
+
+
+def _near(places: Tensor, labels: Tensor, part: Tensor, distance: float) -> Tensor:
+    """Which rows stand within a distance of the blocks of a part, bool, [n]; the part itself does."""
+    near = part.clone()
+    for block in labels[part].unique():
+        inside = places[labels == block]
+        near |= (places >= inside.min() - distance) & (places <= inside.max() + distance)
+    return near
 
 
 def _shuffled(values: Tensor, seed: int) -> Tensor:

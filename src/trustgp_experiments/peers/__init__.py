@@ -7,30 +7,30 @@ dict, and gives a `trustgp.Prediction`, or for classes a `ClassAnswer`.
 """
 
 from ..training.train import cnn, mlp, train, train_many
+from .classifiers import DropoutClassifier, EnsembleClassifier, SoftmaxClassifier
+from .conformal import IntervalPrediction, QuantileConformal, SplitConformal
+from .heteroscedastic import Heteroscedastic
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
-from .members import (
-    ConstantNoise,
-    DropoutClassifier,
-    Ensemble,
-    EnsembleClassifier,
-    MCDropout,
-    PropagatedDropout,
-    SoftmaxClassifier,
-)
-from .registry import CLASS_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
+from .members import ConstantNoise, Ensemble, MCDropout, PropagatedDropout
+from .registry import CLASS_METHODS, INTERVAL_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
+from .sampled import Swag, SwagClassifier
 from .trusted import LandmarkGP, SubsetGP, TrustGP
 from .tuning import ClassAnswer
+from .vbll import Vbll
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     # error bars from the network alone
     "ConstantNoise", "KronPosterior", "LaplaceGLM", "LaplaceSampled", "SubsetGP", "LandmarkGP", "TrustGP",
     # error bars that need networks of their own
-    "Ensemble", "MCDropout", "PropagatedDropout",
+    "Ensemble", "MCDropout", "PropagatedDropout", "Heteroscedastic", "Swag", "Vbll",
+    # intervals without a likelihood
+    "IntervalPrediction", "SplitConformal", "QuantileConformal",
     # classes
     "ClassAnswer", "SoftmaxClassifier", "LaplaceClassifier", "EnsembleClassifier", "DropoutClassifier",
+    "SwagClassifier",
     # all of them by name
-    "METHODS", "CLASS_METHODS", "Method", "Bundle", "Fitted", "fit_methods",
+    "METHODS", "INTERVAL_METHODS", "CLASS_METHODS", "Method", "Bundle", "Fitted", "fit_methods",
     # networks
     "mlp", "cnn", "train", "train_many",
 ]  # fmt: skip

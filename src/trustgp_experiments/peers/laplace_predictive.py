@@ -13,15 +13,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from trustgp.data.chunking import chunks
 from trustgp.data.rows import Rows, read_rows
-from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
+from trustgp.data.trees import Inputs
 from trustgp.metrics import class_nll
-from trustgp.tangents.network import call_with
 
-from ..training.train import errors, moments, run_network
+from ..training.train import errors, run_network
 from . import tuning
 from .laplace_posterior import KronPosterior
+from .sampled import SampledWeights
 from .tuning import ClassAnswer, NoisyPeer
 
 DECADES = range(-4, 5)  # powers of ten times the evidence's prior precision
@@ -39,15 +38,15 @@ class LaplaceGLM(NoisyPeer):
     precision: Any  # the chosen P, laplace-torch's `KronDecomposed`
 
     @classmethod
-    def fit(cls, posterior: KronPosterior, validation: Any, *, tune: bool = True) -> Self:
-        r"""Prior, posterior noise and output noise of the largest validation likelihood.
+    def fit(cls, posterior: KronPosterior, validation: Any, train: Any = None, *, tune: bool = True) -> Self:
+        r"""Prior, posterior noise and output noise of the largest validation likelihood, then tails.
 
         A factor c on the variance is a choice of the posterior's noise:
         :math:`c (H / \sigma^2 + \delta)^{-1} = (H / (c \sigma^2) + \delta / c)^{-1}`. Without tuning, the
-        evidence's prior and its noise are kept, and only the outputs' noise is fitted.
+        evidence's prior and its noise are kept, and only the outputs' noise is fitted, without tails.
         """
         if not tune:
-            return cls(posterior, posterior.precision(posterior.prior, posterior.noise)).fitted(validation)
+            return cls(posterior, posterior.precision(posterior.prior, posterior.noise)).noisy(validation)
         rows, found = read_rows(validation, name="validation"), []
         error = errors(run_network(posterior.network, rows.inputs), rows)
         for decade in DECADES:
@@ -57,7 +56,12 @@ class LaplaceGLM(NoisyPeer):
             scale, noise = tuning.likeliest_scale(error, spread)
             found.append((tuning.held_out_nll(error, scale * spread + noise), prior, scale, noise))
         _, prior, scale, noise = min(found, key=lambda entry: entry[0])
-        return cls(posterior, posterior.precision(prior / scale, posterior.noise * scale), noise=noise)
+        precision = posterior.precision(prior / scale, posterior.noise * scale)
+        return cls(posterior, precision, noise=noise).tailed(validation, train)
+
+    def shipped(self) -> Any:
+        """What a prediction needs: the network, and the precision's factors."""
+        return self.posterior.network, factors_of(self.precision), self.noise, self.tails
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         r"""The network's own output, and :math:`J P^{-1} J^\top`."""
@@ -66,16 +70,20 @@ class LaplaceGLM(NoisyPeer):
 
 
 @dataclass(frozen=True)
-class LaplaceSampled(NoisyPeer):
+class LaplaceSampled(SampledWeights):
     """Networks whose weights are drawn from the posterior. Made by `fit`."""
 
-    network: nn.Module
-    names: tuple[str, ...]  # of the parameters that vary
-    weights: Tensor  # their drawn values, one vector a network, [S, P]
-
     @classmethod
-    def fit(cls, posterior: KronPosterior, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
-        """Prior, posterior noise and output noise of the largest validation likelihood, by sampling."""
+    def fit(
+        cls,
+        posterior: KronPosterior,
+        validation: Any,
+        train: Any = None,
+        *,
+        samples: int = 20,
+        seed: int = 0,
+    ) -> Self:
+        """Prior and posterior noise of the largest validation likelihood, by sampling; noise, tails."""
         if samples < 2:
             raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
         rows = read_rows(validation, name="validation")
@@ -90,7 +98,7 @@ class LaplaceSampled(NoisyPeer):
                     weights = posterior.laplace.mean + scale**0.5 * deviations
                     yield cls(posterior.network, posterior.names, weights)
 
-        return min(trials(), key=lambda trial: trial._loss(few)).fitted(rows)
+        return min(trials(), key=lambda trial: trial._loss(few)).fitted(rows, train)
 
     def _loss(self, rows: Rows) -> float:
         """Negative log likelihood of rows at the noise that suits them best; infinite after an overflow."""
@@ -99,19 +107,6 @@ class LaplaceSampled(NoisyPeer):
             return math.inf
         return tuning.held_out_nll(error, spread + tuning.likeliest_noise(error, spread))
 
-    @torch.no_grad()
-    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The drawn networks' mean, and their variance over the draws themselves."""
-        rows = to_device(as_inputs(inputs), self.weights.device)
-        own = {name: value for name, value in self.network.named_parameters() if name in self.names}
-        split = [row.split([value.numel() for value in own.values()]) for row in self.weights]
-        draws = [{n: part.view_as(own[n]) for n, part in zip(own, row, strict=True)} for row in split]
-        parts = []
-        for chunk in (take(rows, index) for index in chunks(count(rows), 8192)):
-            parts.append(moments(torch.stack([call_with(self.network, drawn, chunk) for drawn in draws])))
-        means, spreads = zip(*parts, strict=True)
-        return torch.cat(means), torch.cat(spreads)
-
 
 @dataclass(frozen=True)
 class LaplaceClassifier:
@@ -119,10 +114,12 @@ class LaplaceClassifier:
 
     posterior: KronPosterior
     prior: float  # the prior precision that is used
+    temperature: float = 1.0  # T, by which logits are divided after the probit
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any = None, *, last_layer: bool = False) -> Self:
-        """KFAC of all training rows, and the prior that validation rows, or else the evidence, prefer."""
+        """KFAC of all training rows; prior and temperature that validation rows prefer, else the evidence's
+        prior as it is."""
         rows, labels = tuning.read_labels(train, name="train")
         still = copy.deepcopy(network).eval()
         if isinstance(rows.inputs, Tensor):
@@ -134,33 +131,50 @@ class LaplaceClassifier:
                 "called with inputs of one size, or last_layer=True."
             )
         fitted = cls(posterior, posterior.prior)
-        return fitted if validation is None else replace(fitted, prior=fitted._likeliest(validation))
+        return fitted if validation is None else fitted.tuned(validation)
+
+    def shipped(self) -> Any:
+        """What a prediction needs: the network, and the precision's factors."""
+        return self.posterior.network, factors_of(self.posterior.laplace.H)
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
         r"""The network's logits, less sure where their variance is large: MacKay's probit approximation.
 
-        .. math:: \mathrm{softmax}_c ( z_c / \sqrt{1 + \pi v_c / 8} ), \; v = \mathrm{diag}(J P^{-1} J^\top)
+        .. math:: \mathrm{softmax}_c \Bigl( \frac{z_c}{T \sqrt{1 + \pi v_c / 8}} \Bigr), \;
+                  v = \mathrm{diag}(J P^{-1} J^\top)
         """
         logits = run_network(self.posterior.network, inputs)
         variance = self.variances(inputs, [self.prior])[..., 0]
-        return tuning.answer_classes(inputs, logits, _probit(logits, variance), variance)
+        chances = (_probit(logits, variance) / self.temperature).softmax(dim=1)
+        return tuning.answer_classes(inputs, logits, chances, variance)
 
     def variances(self, inputs: Inputs, priors: Sequence[float]) -> Tensor:
         """Of each logit under each of D prior precisions, chunk by chunk, shape [n, C, D]."""
         return self.posterior.variances(inputs, self.posterior.laplace.H, priors)
 
-    def _likeliest(self, validation: Any) -> float:
-        """The prior of the highest likelihood of held-out rows."""
+    def tuned(self, validation: Any, *, prior: bool = True) -> Self:
+        """The same with the likeliest temperature on held-out rows, and with the likeliest prior, each with
+        the temperature that suits it; or, without `prior`, with the prior it has."""
         rows, labels = tuning.read_labels(validation, name="validation")
         logits = run_network(self.posterior.network, rows.inputs)
         tuning.check_labels(logits, labels, name="validation")
-        priors = [self.posterior.prior * math.sqrt(10.0) ** step for step in HALF_DECADES]
-        labels = labels.to(logits.device)
-        variances = self.variances(rows.inputs, priors).unbind(dim=2)
-        losses = [float(class_nll(_probit(logits, one), labels).mean()) for one in variances]
-        return priors[losses.index(min(losses))]
+        labels, steps = labels.to(logits.device), HALF_DECADES if prior else (0,)
+        priors = [self.prior * math.sqrt(10.0) ** step for step in steps]
+        found = []
+        for one, variance in zip(priors, self.variances(rows.inputs, priors).unbind(dim=2), strict=True):
+            scaled = _probit(logits, variance)
+            temperature = tuning.likeliest_temperature(scaled, labels)
+            loss = float(class_nll((scaled / temperature).softmax(dim=1), labels).mean())
+            found.append((loss, one, temperature))
+        _, best, temperature = min(found)
+        return replace(self, prior=best, temperature=temperature)
+
+
+def factors_of(precision: Any) -> tuple[Any, Any]:
+    """Eigenvectors and eigenvalues of laplace-torch's `KronDecomposed`, all that it keeps of the rows."""
+    return precision.eigenvectors, precision.eigenvalues
 
 
 def _probit(logits: Tensor, variance: Tensor) -> Tensor:
-    r""":math:`\mathrm{softmax}(z_c / \sqrt{1 + \tfrac\pi8 v_c})`, all of shape [n, C]."""
-    return (logits / torch.sqrt(1.0 + math.pi / 8 * variance)).softmax(dim=1)
+    r""":math:`z_c / \sqrt{1 + \tfrac\pi8 v_c}`, all of shape [n, C]."""
+    return logits / torch.sqrt(1.0 + math.pi / 8 * variance)

@@ -1,6 +1,6 @@
 r"""Networks' own answers: of one, of several, of one under several dropout masks, or under all of them.
 
-The variance over the members themselves is epistemic. To it comes a noise, or, for classes, nothing.
+The variance over the members themselves is epistemic. Scaled, it gets a noise and tails.
 
 `PropagatedDropout` is rMC-dropout (Postels et al. 2019), which draws no sample: mean and covariance of the
 units go through the network layer by layer. PyTorch's dropout gives :math:`y = x m / (1 - p)` with
@@ -26,15 +26,7 @@ from trustgp.data.chunking import chunks
 from trustgp.data.trees import Inputs, as_inputs, to_device
 
 from ..training.train import moments, own_randomness, run_network
-from .tuning import (
-    ClassAnswer,
-    NoisyPeer,
-    answer_classes,
-    answer_members,
-    likeliest_temperature,
-    read_labels,
-    squared_errors,
-)
+from .tuning import NoisyPeer, squared_errors
 
 
 @dataclass(frozen=True)
@@ -44,36 +36,16 @@ class ConstantNoise(NoisyPeer):
     network: nn.Module
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any) -> Self:
-        """The maximum-likelihood variance, output by output."""
+    def fit(cls, network: nn.Module, validation: Any, train: Any = None, *, tails: bool = False) -> Self:
+        """The maximum-likelihood variance, output by output, and tails if asked."""
         error, _ = cls(network).against(validation)
-        return cls(network, noise=squared_errors(error).mean(dim=0))
+        plain = cls(network, noise=squared_errors(error).mean(dim=0))
+        return plain.tailed(validation, train) if tails else plain
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The network's output, which does not vary."""
         mean = run_network(self.network, inputs)
         return mean, torch.zeros_like(mean)
-
-
-@dataclass(frozen=True)
-class SoftmaxClassifier:
-    """A network whose logits are divided by a temperature. Made by `fit`."""
-
-    network: nn.Module
-    temperature: float = 1.0  # T in softmax(z / T); 1: the network as it is
-
-    @classmethod
-    def fit(cls, network: nn.Module, validation: Any = None) -> Self:
-        """The network as it is, or, with validation rows, with the temperature that suits them best."""
-        if validation is None:
-            return cls(network)
-        rows, labels = read_labels(validation, name="validation")
-        return cls(network, likeliest_temperature(run_network(network, rows.inputs), labels))
-
-    def predict(self, inputs: Inputs) -> ClassAnswer:
-        """Softmax of the network's logits over the temperature."""
-        logits = run_network(self.network, inputs)
-        return answer_classes(inputs, logits, (logits / self.temperature).softmax(dim=1))
 
 
 @dataclass(frozen=True)
@@ -83,29 +55,16 @@ class Ensemble(NoisyPeer):
     networks: tuple[nn.Module, ...]
 
     @classmethod
-    def fit(cls, networks: Sequence[nn.Module], validation: Any) -> Self:
-        """At least two networks, with the noise that suits how far they spread."""
-        return cls(_several(networks)).fitted(validation)
+    def fit(
+        cls, networks: Sequence[nn.Module], validation: Any, train: Any = None, *, tune: bool = True
+    ) -> Self:
+        """At least two networks, with scale, noise and tails; without tuning the noise alone is fitted."""
+        plain = cls(several(networks))
+        return plain.fitted(validation, train) if tune else plain.noisy(validation)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The members' mean and variance."""
         return moments(torch.stack([run_network(one, inputs) for one in self.networks]))
-
-
-@dataclass(frozen=True)
-class EnsembleClassifier:
-    """Networks whose probabilities are averaged. Made by `fit`."""
-
-    networks: tuple[nn.Module, ...]
-
-    @classmethod
-    def fit(cls, networks: Sequence[nn.Module]) -> Self:
-        """At least two networks that give logits [n, C]; there is nothing to fit."""
-        return cls(_several(networks))
-
-    def predict(self, inputs: Inputs) -> ClassAnswer:
-        """The mean of the members' probabilities."""
-        return answer_members(inputs, torch.stack([run_network(one, inputs) for one in self.networks]))
 
 
 @dataclass(frozen=True)
@@ -117,31 +76,15 @@ class MCDropout(NoisyPeer):
     seed: int
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any, *, samples: int = 20, seed: int = 0) -> Self:
+    def fit(
+        cls, network: nn.Module, validation: Any, train: Any = None, *, samples: int = 20, seed: int = 0
+    ) -> Self:
         """A network trained with dropout, such as `mlp(..., dropout=0.1)`; at least 2 samples."""
-        return cls(with_dropout_on(network), samples, seed).fitted(validation)
+        return cls(with_dropout_on(network), samples, seed).fitted(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The mean and variance of the answers under all masks."""
-        return moments(_masked(self.network, inputs, self.samples, self.seed))
-
-
-@dataclass(frozen=True)
-class DropoutClassifier:
-    """The same for classes: probabilities averaged over the masks. Made by `fit`."""
-
-    network: nn.Module
-    samples: int
-    seed: int
-
-    @classmethod
-    def fit(cls, network: nn.Module, *, samples: int = 20, seed: int = 0) -> Self:
-        """A network trained with dropout, such as `cnn(dropout=0.2)`; there is nothing to fit."""
-        return cls(with_dropout_on(network), _enough(samples), seed)
-
-    def predict(self, inputs: Inputs) -> ClassAnswer:
-        """The mean of the probabilities under all masks."""
-        return answer_members(inputs, _masked(self.network, inputs, self.samples, self.seed))
+        return moments(masked_outputs(self.network, inputs, self.samples, self.seed))
 
 
 def with_dropout_on(network: nn.Module) -> nn.Module:
@@ -158,19 +101,21 @@ def with_dropout_on(network: nn.Module) -> nn.Module:
     return dropping
 
 
-def _masked(network: nn.Module, inputs: Inputs, samples: int, seed: int) -> Tensor:
+def masked_outputs(network: nn.Module, inputs: Inputs, samples: int, seed: int) -> Tensor:
     """The answers under different masks, [S, n] or [S, n, C]; no global generator moves."""
     with own_randomness(seed, next(network.parameters()).device):
-        return torch.stack([run_network(network, inputs) for _ in range(_enough(samples))])
+        return torch.stack([run_network(network, inputs) for _ in range(enough(samples))])
 
 
-def _several(networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+def several(networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    """The networks, if they are at least two."""
     if len(networks) < 2:
         raise ValueError(f"{len(networks)} networks; an ensemble needs at least 2.")
     return tuple(networks)
 
 
-def _enough(samples: int) -> int:
+def enough(samples: int) -> int:
+    """The number, if it is at least 2."""
     if samples < 2:
         raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
     return samples
@@ -190,12 +135,12 @@ class PropagatedDropout(NoisyPeer):
     network: nn.Module  # a private copy in eval mode
 
     @classmethod
-    def fit(cls, network: nn.Module, validation: Any) -> Self:
-        """The likeliest noise for an `nn.Sequential` of Linear, Dropout and activation layers."""
+    def fit(cls, network: nn.Module, validation: Any, train: Any = None) -> Self:
+        """Scale, noise and tails for an `nn.Sequential` of Linear, Dropout and activation layers."""
         still = copy.deepcopy(network).eval()
         if not any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers_of(still)):
             raise ValueError("no Dropout layer with p > 0: there is no variance to propagate.")
-        return cls(still).fitted(validation)
+        return cls(still).fitted(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The network's own output, and the propagated variance."""

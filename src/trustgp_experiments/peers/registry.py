@@ -1,78 +1,25 @@
-"""Every method of the studies by its name (a further one is a line below), and what they are given."""
+"""Every method of the studies by its name (a further one is a line below), each fitted with its costs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from torch import Tensor, nn
 
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods import Classification
 
-from ..training.train import now
-from . import members
+from . import classifiers, members
+from .bundle import Bundle
+from .conformal import QuantileConformal, SplitConformal
+from .fmgp import FixedMeanGP
+from .heteroscedastic import heteroscedastic
 from .laplace_posterior import KronPosterior
 from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
+from .sampled import Swag, SwagClassifier
+from .sfr import Sfr
+from .size import shipped_bytes
 from .trusted import InputGP, LandmarkGP, SubsetGP, TrustGP
-
-Rows = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """What the methods may use. Networks lie on `device`; rows, (inputs, targets), may lie anywhere.
-
-    Options are of the fit of "trustgp", for example {"num_experts": 16}; the paper's form gets them too.
-    """
-
-    network: nn.Module  # trained, in eval mode: the one network of every training-free method
-    members: Sequence[nn.Module]  # trained alike from other starts; with `network` they are the ensemble
-    dropout_network: nn.Module | None  # trained with dropout; None: methods that need one cannot be fitted
-    train: Rows
-    validation: Rows
-    seed: int = 0  # of everything random in a fit
-    device: str = "cpu"  # where to fit
-    options: dict[str, Any] = field(default_factory=dict)
-    _made: dict[str, tuple[Any, float]] = field(default_factory=dict, repr=False)
-    _lent: list[float] = field(default_factory=list, repr=False)
-
-    @property
-    def ensemble(self) -> list[nn.Module]:
-        """The network and its siblings."""
-        return [self.network, *self.members]
-
-    @property
-    def dropping(self) -> nn.Module:
-        """The dropout network, for those who need it."""
-        if self.dropout_network is None:
-            raise ValueError("this method needs a network that was trained with dropout: dropout_network=...")
-        return self.dropout_network
-
-    @property
-    def rows(self) -> tuple[Any, Any, Any]:
-        """What most fits begin with."""
-        return self.network, self.train, self.validation
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """Options of most fits."""
-        return {"seed": self.seed, "device": self.device}
-
-    def once(self, name: str, work: Callable[[], Any]) -> Any:
-        """What the shared `work()` gives, done for the first method that asks; each pays in its fit time."""
-        if name in self._made:
-            self._lent.append(self._made[name][1])
-        else:
-            start = now(self.device)
-            self._made[name] = work(), now(self.device) - start
-        return self._made[name][0]
-
-    def timed(self, work: Callable[[], Any]) -> tuple[Any, float]:
-        """What `work()` gives, and its seconds: those it took, and those of shared work done before."""
-        self._lent.clear()
-        start = now(self.device)
-        return work(), now(self.device) - start + sum(self._lent)
+from .vbll import Vbll
 
 
 @dataclass(frozen=True)
@@ -82,6 +29,7 @@ class Method:
     name: str  # as the studies print it
     fit: Callable[[Bundle], Any]  # what it makes of a bundle has a `predict`
     training_free: bool = True  # whether one trained network is all it needs
+    trained: str = ""  # networks of the bundle that were trained for it: "ensemble" or "dropout"
 
 
 @dataclass(frozen=True)
@@ -92,21 +40,35 @@ class Fitted:
     training_free: bool
     seconds: float  # of its fit, shared work included, training networks not
     predict: Callable[[Inputs], Any]  # gives a `Prediction`, or what reads like one of classes
+    training_seconds: float | None = 0.0  # of networks beyond the one given; None: it is not known
+    mebibytes: float = 0.0  # of what must be shipped to predict, networks included
 
 
 def fit_methods(
     bundle: Bundle, names: Iterable[str] | None = None, *, methods: Sequence[Method] | None = None
 ) -> Iterator[Fitted]:
-    """Fit one method after another: those named, or all in their order, of `methods` or of `METHODS`."""
-    known = {method.name: method for method in (METHODS if methods is None else methods)}
-    chosen = list(known) if names is None else list(names)
+    """Fit one method after another: those named, or all in their order, of `methods` or of `METHODS`.
+
+    Without `methods`, those of `INTERVAL_METHODS` may be named, too.
+    """
+    every = METHODS if methods is None else methods
+    known = {method.name: method for method in (*every, *(INTERVAL_METHODS if methods is None else ()))}
+    chosen = [method.name for method in every] if names is None else list(names)
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"methods {unknown} are unknown; choose from {list(known)}.")
     for name in chosen:
         method = known[name]
-        predictor, seconds = bundle.timed(lambda method=method: method.fit(bundle))
-        yield Fitted(name, method.training_free, seconds, predictor.predict)
+        predictor, seconds, training = bundle.timed(lambda method=method: method.fit(bundle))
+        given = bundle.seconds.get(method.trained) if method.trained else 0.0
+        yield Fitted(
+            name,
+            method.training_free,
+            seconds,
+            predictor.predict,
+            None if given is None else given + training,
+            shipped_bytes(predictor) / 2**20,
+        )
 
 
 def _posterior(bundle: Bundle) -> KronPosterior:
@@ -123,22 +85,39 @@ def _shared_trustgp(bundle: Bundle) -> TrustGP:
     return bundle.once("trustgp", lambda: _trustgp(bundle))
 
 
+def _laplace_classes(bundle: Bundle, last_layer: bool) -> LaplaceClassifier:
+    """With the evidence's prior, of the last layer or all weights, for whoever asks first."""
+    fit = partial(LaplaceClassifier.fit, bundle.network, bundle.train, last_layer=last_layer)
+    return bundle.once(f"Laplace of classes {last_layer}", fit)
+
+
 _trained = partial(Method, training_free=False)  # it needs networks of its own
+_dropped = partial(_trained, trained="dropout")
 METHODS = (
     Method("network + noise", lambda b: members.ConstantNoise.fit(b.network, b.validation)),
-    _trained("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, b.validation)),
+    Method("network + noise, tails", lambda b: members.ConstantNoise.fit(b.network, *b.held, tails=True)),
+    _trained("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, *b.held), trained="ensemble"),
     _trained(
-        "MC-dropout 20", lambda b: members.MCDropout.fit(b.dropping, b.validation, samples=20, seed=b.seed)
+        "ensemble of 5, as trained",
+        lambda b: members.Ensemble.fit(b.ensemble, b.validation, tune=False),
+        trained="ensemble",
     ),
-    _trained("rMC-dropout", lambda b: members.PropagatedDropout.fit(b.dropping, b.validation)),
-    Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), b.validation, seed=b.seed)),
-    Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), b.validation)),
+    _trained("heteroscedastic", heteroscedastic),
+    _trained("heteroscedastic ensemble of 5", lambda b: heteroscedastic(b, members=5)),
+    _dropped("MC-dropout 20", lambda b: members.MCDropout.fit(b.dropping, *b.held, samples=20, seed=b.seed)),
+    _dropped("rMC-dropout", lambda b: members.PropagatedDropout.fit(b.dropping, *b.held)),
+    _trained("SWAG", Swag.fit),
+    Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), *b.held, seed=b.seed)),
+    Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), *b.held)),
     Method(
         "Laplace last layer",
-        lambda b: LaplaceGLM.fit(KronPosterior.fit(*b.rows, last_layer=True), b.validation),
+        lambda b: LaplaceGLM.fit(KronPosterior.fit(*b.rows, last_layer=True), *b.held),
     ),
+    _trained("VBLL", Vbll.fit),
     Method("NTK GP, subset", lambda b: SubsetGP.fit(*b.rows, **b.place)),
     Method("sparse NTK GP", lambda b: LandmarkGP.fit(*b.rows, **b.place)),
+    Method("FMGP", lambda b: FixedMeanGP.fit(*b.rows, seed=b.seed)),
+    Method("SFR", lambda b: Sfr.fit(*b.rows, seed=b.seed)),
     _trained("GP on inputs, no network", lambda b: InputGP.fit(b.train, b.validation, **b.place)),
     Method("trustgp paper form", lambda b: TrustGP.fit_paper(b.network, b.train, **b.place, **b.options)),
     Method("trustgp, no witness", lambda b: _trustgp(b, witness=None)),
@@ -147,13 +126,28 @@ METHODS = (
 )
 """Regression, in the order of the studies' tables."""
 
+INTERVAL_METHODS = (
+    Method("conformal, split", lambda b: SplitConformal.fit(b.network, b.validation)),
+    _trained("conformal, CQR", QuantileConformal.fit),
+)
+"""Regression without a likelihood, whose predictions are `IntervalPrediction`s."""
+
 CLASS_METHODS = (
-    Method("softmax", lambda b: members.SoftmaxClassifier.fit(b.network)),
-    Method("temperature scaling", lambda b: members.SoftmaxClassifier.fit(b.network, b.validation)),
-    _trained("MC-dropout 20", lambda b: members.DropoutClassifier.fit(b.dropping, samples=20, seed=b.seed)),
-    _trained("ensemble of 5", lambda b: members.EnsembleClassifier.fit(b.ensemble)),
-    Method("Laplace last layer", lambda b: LaplaceClassifier.fit(*b.rows, last_layer=True)),
-    Method("Laplace KFAC", lambda b: LaplaceClassifier.fit(*b.rows)),
+    Method("softmax", lambda b: classifiers.SoftmaxClassifier.fit(b.network)),
+    Method("temperature scaling", lambda b: classifiers.SoftmaxClassifier.fit(b.network, b.validation)),
+    _dropped(
+        "MC-dropout 20",
+        lambda b: classifiers.DropoutClassifier.fit(b.dropping, b.validation, samples=20, seed=b.seed),
+    ),
+    _trained(
+        "ensemble of 5",
+        lambda b: classifiers.EnsembleClassifier.fit(b.ensemble, b.validation),
+        trained="ensemble",
+    ),
+    _trained("SWAG", SwagClassifier.fit),
+    Method("Laplace last layer", lambda b: _laplace_classes(b, True).tuned(b.validation)),
+    Method("Laplace KFAC", lambda b: _laplace_classes(b, False).tuned(b.validation)),
+    Method("Laplace KFAC, evidence", lambda b: _laplace_classes(b, False).tuned(b.validation, prior=False)),
     Method("trustgp", lambda b: _trustgp(b, likelihood=Classification())),
 )
 """Classes, in the order of the study's tables."""

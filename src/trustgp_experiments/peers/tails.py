@@ -1,4 +1,7 @@
-"""Any method with heavy tails: a scale and degrees of freedom for each output, fitted on validation rows."""
+"""Heavy tails for any method: a factor and degrees of freedom for each output, fitted on validation rows.
+
+They are those of trustgp: Student's t, and the rows that are far off which training rows cannot rule out.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -9,51 +12,115 @@ from torch import Tensor
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.calibration_fit import FIRST_DF, LEAST_DF
-from trustgp.math.predictive import log_density
-from trustgp.math.search import least_from_zero, sloped
+from trustgp.math.calibration import Rare
+from trustgp.math.calibration_fit import FIRST_DF, FOLDS, LEAST_DF, MANY, SPREAD, SPREADS
+from trustgp.math.predictive import MOST_DF, log_density
+from trustgp.math.search import FARTHEST, least_from_zero, sloped
 from trustgp.tangents.network import as_matrix
 
-STEPS = 100
+STEPS, FEW_STEPS = 100, 15  # of the search, and while the pull is chosen
+MOST_ROWS = 2**13  # of the validation rows, that the search looks at
+
+
+@dataclass(frozen=True)
+class Tails:
+    """What turns a normal distribution into one of `trustgp.Prediction` with tails. Made by `fit`."""
+
+    factor: Tensor  # of the variance of each output                      [C], float64
+    df: Tensor  # degrees of freedom of each output                       [C]
+    share: Tensor  # pi, of rows that are far off                         []
+    spread: Tensor  # W, the variance of what they are off by             [C]
+
+    @classmethod
+    def fit(cls, error: Tensor, variance: Tensor, rare: Rare | None) -> Self:
+        """Factor and df by maximum likelihood from errors and variances [n, C], all outputs at once.
+
+        Logarithms are pulled towards where they start, as trustgp pulls those of its calibration: of few
+        rows by as much as serves rows that are left out best, a third at a time.
+        """
+        nothing = torch.zeros((), dtype=torch.float64)
+        share, spread = (nothing, nothing.expand(error.shape[1])) if rare is None else rare
+        error, variance = error.double().cpu(), variance.double().cpu()
+        known = (torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)).all(dim=1)
+        error, variance = error[known], variance[known]
+        if len(error) > MOST_ROWS:
+            some = torch.randperm(len(error), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
+            error, variance = error[some], variance[some]
+        start = cls(torch.ones_like(spread), torch.full_like(spread, FIRST_DF), share.cpu(), spread.cpu())
+        return start._search(error, variance, start._pull(error, variance))
+
+    def losses(self, error: Tensor, variance: Tensor) -> Tensor:
+        """Negative log density of errors that had these variances before, each [n, C]."""
+        scale = variance * self.factor * (self.df - 2.0) / self.df
+        return -log_density(error, None, scale, self.df, self.share, self.spread)
+
+    def on(self, said: Prediction) -> Prediction:
+        """The same mean; the variance scaled, with tails."""
+        values = (self.factor, self.df, self.share * self.spread)
+        shaped = (each if said.mean.ndim == 2 else each[0] for each in values)
+        factor, df, rare = (each.to(said.epistemic).expand_as(said.epistemic) for each in shaped)
+        parts = {name: getattr(said, name) * factor for name in ("epistemic", "aleatoric", "excess")}
+        return replace(said, **parts, df=df, rare=rare, share=float(self.share))
+
+    def _search(self, error: Tensor, variance: Tensor, pull: float, steps: int = STEPS) -> Self:
+        """From here to where the rows are likeliest, the pull's standard deviation given."""
+        outputs = len(self.factor)
+
+        def at(free: Tensor) -> Self:
+            grown = free.clamp(-FARTHEST, FARTHEST).exp()
+            df = (LEAST_DF + (self.df - LEAST_DF) * grown[outputs:]).clamp_max(MOST_DF)
+            return replace(self, factor=self.factor * grown[:outputs], df=df)
+
+        def loss(free: Tensor) -> Tensor:
+            held = 0.5 * free.square().sum() / (pull**2 * error.numel())
+            return held + at(free).losses(error, variance).mean()
+
+        if not len(error):
+            return self
+        found = least_from_zero(sloped(loss), 2 * outputs, max_iter=steps)
+        return self if found is None else at(torch.from_numpy(found))
+
+    def _pull(self, error: Tensor, variance: Tensor) -> float:
+        """Its standard deviation."""
+        n = len(error)
+        if n >= MANY:
+            return SPREAD
+        if n < 2 * FOLDS:
+            return SPREADS[0]
+        fold = torch.arange(n) * FOLDS // n
+
+        def left(pull: float) -> float:
+            total = 0.0
+            for k in range(FOLDS):
+                most, rest = fold != k, fold == k
+                found = self._search(error[most], variance[most], pull, FEW_STEPS)
+                total += float(found.losses(error[rest], variance[rest]).sum())
+            return total
+
+        return min(SPREADS, key=left)
 
 
 @dataclass(frozen=True)
 class Tailed:
-    """What a method says, with Student-t tails. Made by `fit`."""
+    """What a method says, with tails. Made by `fit`."""
 
     method: Any
-    factor: Tensor  # of the variance of each output [C]
-    df: Tensor  # of each output [C]
+    tails: Tails
 
     @classmethod
-    def fit(cls, method: Any, validation: Any) -> Self:
-        """Both by maximum likelihood, all outputs at once."""
+    def fit(cls, method: Any, validation: Any, train: Any = None) -> Self:
+        """Tails by the validation rows; of the training rows, where they are given, only targets count."""
         rows = read_rows(validation, name="validation")
         said = method.predict(rows.inputs)
         mean, variance = (as_matrix(each).double().cpu() for each in (said.mean, said.variance))
-        error, outputs = rows.targets.double().cpu() - mean, mean.shape[1]
-        nothing = torch.zeros((), dtype=torch.float64)
-
-        def at(free: Tensor) -> tuple[Tensor, Tensor]:
-            grown = free.clamp(-12.0, 12.0).exp()
-            return grown[:outputs], LEAST_DF + (FIRST_DF - LEAST_DF) * grown[outputs:]
-
-        def loss(free: Tensor) -> Tensor:
-            factor, df = at(free)
-            scale = variance * factor * (df - 2.0) / df
-            pull = 0.5 * free.square().sum() / len(error)
-            return pull - log_density(error, None, scale, df, nothing, nothing).sum(dim=1).mean()
-
-        found = least_from_zero(sloped(loss), 2 * outputs, max_iter=STEPS)
-        return cls(
-            method,
-            *at(torch.zeros(2 * outputs, dtype=torch.float64) if found is None else torch.from_numpy(found)),
-        )
+        error = rows.targets.double().cpu() - mean
+        return cls(method, Tails.fit(error, variance, rare_of(rows if train is None else train)))
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """The same mean; the variance scaled."""
-        said = self.method.predict(inputs)
-        factor, df = (each.to(said.epistemic) for each in (self.factor, self.df))
-        factor, df = (each if said.mean.ndim == 2 else each[0] for each in (factor, df))
-        parts = {name: getattr(said, name) * factor for name in ("epistemic", "aleatoric", "excess")}
-        return replace(said, **parts, df=df.expand_as(said.epistemic))
+        """The same mean; the variance scaled, with tails."""
+        return self.tails.on(self.method.predict(inputs))
+
+
+def rare_of(rows: Any) -> Rare | None:
+    """What so many rows with such targets cannot rule out."""
+    return Rare.of(read_rows(rows, name="train").targets)

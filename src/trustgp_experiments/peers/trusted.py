@@ -36,10 +36,11 @@ from trustgp.math.calibration_fit import held_out_loss
 from trustgp.math.evidence import factorise
 from trustgp.math.low_rank import pivoted_cholesky_rows, selection_noise
 from trustgp.model import UncertaintyModel
+from trustgp.state.model_file import file_bytes
 from trustgp.state.model_state import ModelState, answers
 from trustgp.tangents.base import Features, TangentMap
 
-from ..training.train import answer
+from .tuning import NoisyPeer
 
 Device = str | torch.device
 READINGS = ("own", "corrected")
@@ -76,6 +77,12 @@ class TrustGP:
         """The same model, read about the corrected mean."""
         return replace(self, reading="corrected")
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the network, and of the file that `trustgp.save` would write."""
+        own = [*self.model.network.parameters(), *self.model.network.buffers()]
+        return file_bytes(self.model.state) + sum(value.nbytes for value in own)
+
     def predict(self, inputs: Inputs) -> Prediction:
         """The reading's prediction."""
         found = self.model.predict(inputs)
@@ -103,31 +110,30 @@ class SubsetGP(TrustGP):
 
 
 @dataclass(frozen=True)
-class InputGP:
+class InputGP(NoisyPeer):
     """Local Gaussian processes on the inputs alone, what the witness would say on its own. Made by `fit`."""
 
     witness: WitnessState  # the local Gaussian processes
-    scale: Tensor  # of the variance of each output, by the validation rows, [C], float64
 
     @classmethod
     def fit(cls, train: Any, validation: Any, *, seed: int = 0, device: Device | None = None) -> Self:
-        """Local GPs on 50 rows or more of at most 64 numbers, and their variance's likeliest size."""
+        """Local GPs on 50 rows or more of at most 64 numbers, and their variance's scale and tails: they know
+        their noise, and with another a scale could run to 0, and with it what they say far away."""
         place = torch.device(device or "cpu")
-        rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
+        rows = read_rows(train, name="train")
         with reporting(enabled=False) as report:
             context = FitContext(place, seed, Threads(1 if place.type == "cuda" else None), report)
             witness = find_witness(rows, Witness(), context, None)
         if witness is None:
             raise ValueError("a GP on the inputs needs at least 50 rows of at most 64 real numbers each.")
-        said = witness(to_device(held.inputs, place))
-        error = held.targets.to(said.mean) - said.mean
-        return cls(witness, (error.square() / said.variance).mean(dim=0))
+        error, spread = cls(witness).against(validation)
+        noise, scale = torch.zeros(error.shape[1]).to(error), float((error.square() / spread).mean())
+        return cls(witness, noise=noise, scale=scale).tailed(validation, rows)
 
-    def predict(self, inputs: Inputs) -> Prediction:
-        """The mean of the Gaussian process that a row falls to."""
-        inputs = to_device(as_inputs(inputs), self.scale.device)
-        said = self.witness(inputs)
-        return answer(inputs, said.mean, self.scale * said.variance, torch.zeros_like(self.scale))
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the Gaussian process that a row falls to, the noise that it knows included."""
+        said = self.witness(to_device(as_inputs(inputs), self.witness.offset.device))
+        return said.mean, said.variance
 
 
 DECADES = range(-8, 3)  # tau, as powers of ten of the kernel's mean diagonal: the range that experts search
@@ -167,14 +173,20 @@ class LandmarkGP(TrustGP):
         with torch.no_grad():
             chosen = choose_landmarks(mixture.tangents, rows, landmarks, candidates, seed)
             sums = accumulate(mixture.tangents, chosen, rows)
-            tau, calibrations = _choose(model, sums, held)
+            tau, calibrations = _choose(model, sums, rows.targets, held)
         sparse = replace(mixture, experts=(_expert(mixture.experts[0], sums, tau),))
         state = ModelState(model.network, (sparse,), model.origin, calibrations)
         return cls(UncertaintyModel(state), tau=tau)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the network and of what the model holds: no file takes such an expert."""
+        own = [*self.model.network.parameters(), *self.model.network.buffers()]
+        return self.model.nbytes + sum(value.nbytes for value in own)
+
 
 def _choose(
-    model: UncertaintyModel, sums: LandmarkSums, held: Rows
+    model: UncertaintyModel, sums: LandmarkSums, targets: Tensor, held: Rows
 ) -> tuple[float, tuple[Calibration, Calibration]]:
     """The tau of the largest likelihood of the validation rows, each with its own calibrations."""
     tangents, state = model.mixtures[0].tangents, model.state
@@ -189,7 +201,7 @@ def _choose(
     for decade in DECADES:
         tau = float(sums.level) * 10.0**decade
         rows = _held_out(sums, tau, projected, frame)
-        calibrations = model.origin.likelihood.calibrate(rows, model.shape, None)
+        calibrations = model.origin.likelihood.calibrate(rows, model.shape, targets)
         found.append((held_out_loss(calibrations[0], rows), tau, calibrations))
     _, tau, calibrations = min(found, key=lambda entry: entry[0])
     return tau, calibrations

@@ -12,10 +12,12 @@ from torch.nn.functional import cross_entropy
 from trustgp.data.rows import Rows, finite_rows, read_rows
 from trustgp.data.trees import Inputs, as_inputs
 from trustgp.likelihoods.prediction import Prediction
+from trustgp.math.calibration_fit import SPREAD
 from trustgp.metrics import entropy
 from trustgp.tangents.network import as_matrix
 
 from ..training.train import answer, errors
+from .tails import Tails, rare_of
 
 GRID, ZOOMS = 41, 5  # five zooms of 41 points: a logarithm to better than 1e-5
 LOWEST = 1e-8  # noise below this share of the largest squared error says nothing
@@ -25,10 +27,13 @@ COLDEST, HOTTEST = 1e-2, 1e2  # temperatures looked at
 
 @dataclass(frozen=True)
 class NoisyPeer:
-    """A peer of regression: a mean with an epistemic variance, by its `moments`, and a constant noise."""
+    """A peer of regression: a mean with an epistemic variance, by its `moments`, and what the validation
+    rows decide, which is the scale of that variance, a constant noise, and tails."""
 
     # of each output, [C], float64
     noise: Tensor = field(default_factory=lambda: torch.zeros(1), kw_only=True)
+    scale: float = field(default=1.0, kw_only=True)  # of the variance
+    tails: Tails | None = field(default=None, kw_only=True)  # None: Gaussian
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs without their noise, each [n] or [n, C]."""
@@ -36,17 +41,40 @@ class NoisyPeer:
 
     def predict(self, inputs: Inputs) -> Prediction:
         """The mean; its variance is epistemic, the noise is the same for every row."""
-        return answer(inputs, *self.moments(inputs), self.noise)
+        mean, spread = self.moments(inputs)
+        said = answer(inputs, mean, self.scale * spread, self.noise)
+        return said if self.tails is None else self.tails.on(said)
 
     def against(self, rows: Any) -> tuple[Tensor, Tensor]:
-        """Errors and variances on rows with targets, each [n, C], float64."""
+        """Errors and variances, before they are scaled, on rows with targets, each [n, C], float64."""
         rows = read_rows(rows, name="validation")
         mean, spread = self.moments(rows.inputs)
         return errors(mean, rows), as_matrix(spread).double()
 
-    def fitted(self, validation: Any) -> Self:
-        """The same with the noise that makes the validation rows most likely."""
+    def noisy(self, validation: Any) -> Self:
+        """The same with the noise that makes the validation rows most likely, and nothing else."""
         return replace(self, noise=likeliest_noise(*self.against(validation)))
+
+    def fitted(self, validation: Any, train: Any = None) -> Self:
+        """The same with the scale and the noise, then the tails, that make the validation rows most likely.
+
+        Of training rows only the targets count, and how many there are: see `trustgp.math.calibration.Rare`.
+        """
+        error, spread = self.against(validation)
+        if bool((spread > 0).any()):
+            scale, noise = likeliest_scale(error, spread, pull=SPREAD)
+        else:
+            scale, noise = 1.0, likeliest_noise(error, spread)
+        return replace(self, scale=scale, noise=noise)._tailed(error, spread, validation, train)
+
+    def tailed(self, validation: Any, train: Any = None) -> Self:
+        """The same scale and noise, with tails."""
+        return self._tailed(*self.against(validation), validation, train)
+
+    def _tailed(self, error: Tensor, spread: Tensor, validation: Any, train: Any) -> Self:
+        variance = self.scale * spread + self.noise.to(spread)
+        rare = rare_of(validation if train is None else train)
+        return replace(self, tails=Tails.fit(error, variance, rare))
 
 
 def zoom_minimum(loss: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
@@ -86,14 +114,15 @@ def likeliest_noise(error: Tensor, spread: Tensor) -> Tensor:
     return zoom_minimum(loss, (LOWEST * largest).log(), largest.log()).exp()
 
 
-def likeliest_scale(error: Tensor, spread: Tensor) -> tuple[float, Tensor]:
+def likeliest_scale(error: Tensor, spread: Tensor, *, pull: float = math.inf) -> tuple[float, Tensor]:
     r"""One factor on the variance and a constant noise for each output, by maximum likelihood.
 
     .. math:: \arg\min_{c, \sigma^2} \sum_{ij} \log w_{ij} + e_{ij}^2 / w_{ij}, \quad
               w_{ij} = c v_{ij} + \sigma_j^2
 
     The best place of a coarse table, polished by L-BFGS in logarithms. From errors e and variances v, each
-    [n, C] and v above zero somewhere, to c and noise variances [C].
+    [n, C] and v above zero somewhere, to c and noise variances [C]. A finite `pull` is the standard deviation
+    with which log c was known to be 0 before: it keeps c from running to 0 where v says nothing of e.
     """
     squared = squared_errors(error)
     size = squared.mean(dim=0)
@@ -109,14 +138,15 @@ def likeliest_scale(error: Tensor, spread: Tensor) -> tuple[float, Tensor]:
     table = torch.stack(
         [torch.stack([loss((ratio * c).log(), (size * s).log()) for s in shares]) for c in shares]
     )  # [scales, noises, C]
-    best = int(table.amin(dim=1).sum(dim=1).argmin())
+    weight = 1.0 / (pull**2 * error.numel())
+    best = int((table.amin(dim=1).mean(dim=1) + weight * (ratio * shares).log().square()).argmin())
     noise = shares[table[best].argmin(dim=0)] * size
     free = torch.cat([(ratio * shares[best]).log()[None], noise.log()]).requires_grad_(True)
     optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        total = loss(free[0], free[1:]).mean()
+        total = loss(free[0], free[1:]).mean() + weight * free[0].square()
         total.backward()
         return total
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,6 +36,7 @@ class TrainingRecipe:
     learning_rate: float = 1e-3  # at the peak of the cycle
     weight_decay: float = 1e-5
     loss: Loss = mse_loss  # from outputs and targets of a batch to a scalar
+    constant: bool = False  # whether the learning rate stays as it is: no cycle
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
@@ -102,13 +104,15 @@ def train(
     device: str | torch.device | None = None,
     record: bool = True,
     progress: bool = False,
+    watch: Callable[[nn.Module], None] | None = None,
     **recipe: Any,
 ) -> nn.Module:
     """A trained copy of the network, in eval mode; the network itself stays as it was.
 
     Rows are [n, ...], the seed is that of the shuffling; a `device` that is None is where the network is. On
     a GPU a step is recorded once and replayed, but for layers that cannot be (`record=False`). With
-    `progress` there is a bar in a terminal. The recipe is a `TrainingRecipe`.
+    `progress` there is a bar in a terminal; `watch` is shown the network after every epoch. The recipe is a
+    `TrainingRecipe`.
     """
     how = TrainingRecipe(**recipe)
     (trained,), inputs, targets = _moved([network], inputs, targets, device)
@@ -116,7 +120,8 @@ def train(
     def batch_loss(batch: Tensor) -> Tensor:  # [1, b]
         return how.loss(trained(inputs[batch[0]]), targets[batch[0]])
 
-    _descend(list(trained.parameters()), batch_loss, inputs, [seed], how, progress, record=record)
+    each = None if watch is None else partial(watch, trained)
+    _descend(list(trained.parameters()), batch_loss, inputs, [seed], how, progress, record=record, each=each)
     return trained.eval()
 
 
@@ -179,8 +184,9 @@ def _descend(
     progress: bool,
     *,
     record: bool = True,
+    each: Callable[[], None] | None = None,
 ) -> None:
-    """All epochs, with a shuffle of the rows for each seed."""
+    """All epochs, with a shuffle of the rows for each seed; `each` is called after every one."""
     n, device = len(inputs), inputs.device
     free = [parameter for parameter in parameters if parameter.requires_grad]
     rate, decay = recipe.learning_rate, recipe.weight_decay
@@ -188,7 +194,9 @@ def _descend(
     fused = device.type == "cuda"
     optimiser = torch.optim.AdamW(free, lr=rate, weight_decay=decay, fused=fused, foreach=not fused)
     batches = -(-n // recipe.batch_size)
-    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=recipe.epochs * batches + 1)
+    cycle = None
+    if not recipe.constant:
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=recipe.epochs * batches + 1)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     with (
         own_randomness(seeds[0], device),
@@ -202,7 +210,10 @@ def _descend(
             for batch in orders.to(device).tensor_split(batches, dim=1):
                 gradients(batch)
                 optimiser.step()
-                cycle.step()
+                if cycle is not None:
+                    cycle.step()
+            if each is not None:
+                each()
 
 
 def _gradients(

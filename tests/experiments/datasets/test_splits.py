@@ -7,6 +7,7 @@ from trustgp_experiments.datasets.recordings import Recording, load
 from trustgp_experiments.datasets.splits import (
     block_labels,
     recorded_split,
+    rows_alike,
     split_blocks,
     split_groups,
     split_random,
@@ -35,7 +36,7 @@ def test_a_block_split_uses_every_row_once_and_keeps_blocks_whole(blocks, spare,
     labels = block_labels(n, blocks=blocks)
     sets = [set(labels[part].tolist()) for part in (split.train, split.validation, split.test)]
     assert sum(map(len, sets)) == blocks == len(set.union(*sets))
-    assert sets[2] == set(range(4, blocks, 5))
+    assert sets[2] == set(range((4 - seed) % 5, blocks, 5))
 
 
 def test_the_shares_of_thirty_blocks():
@@ -44,11 +45,44 @@ def test_the_shares_of_thirty_blocks():
     assert shares == pytest.approx([20 / 30, 4 / 30, 6 / 30], abs=1e-3)
 
 
-def test_the_seed_moves_the_validation_blocks_and_never_the_test_blocks():
+def test_the_seed_moves_the_validation_blocks_and_five_seeds_test_every_row_once():
     first, again, other = (split_blocks(3000, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(first.validation, again.validation)
     assert not torch.equal(first.validation, other.validation)
-    assert torch.equal(first.test, other.test)
+    tested = torch.cat([split_blocks(3000, seed=seed).test for seed in range(5)])
+    assert tested.sort().values.tolist() == list(range(3000))
+
+
+@given(purge=st.integers(0, 20), seed=st.integers(0, 9))
+def test_no_row_stands_nearer_to_a_held_out_block_than_was_asked(purge, seed):
+    n, whole = 1000, split_blocks(1000, blocks=10, seed=seed)
+    split = split_blocks(n, blocks=10, purge=purge, seed=seed)
+    assert torch.equal(split.test, whole.test)
+    gap = (split.test[:, None] - torch.cat([split.train, split.validation])).abs().min()
+    assert gap == purge + 1
+    assert (split.validation[:, None] - split.train).abs().min() >= purge + 1
+    kept = set(parts_of(split).tolist())
+    held = torch.cat([whole.validation, whole.test])
+    gone = [row for row in range(n) if row not in kept]
+    assert all((held - row).abs().min() <= purge for row in gone)
+
+
+def test_rows_are_alike_as_long_as_they_correlate_by_more_than_a_half():
+    time = torch.arange(4000.0)
+    wave = torch.stack([torch.sin(time / 20), torch.cos(time / 20), torch.ones(4000)], dim=1)
+    assert rows_alike(wave) == pytest.approx(
+        20 * torch.pi / 3, abs=1
+    )  # cos(lag / 20) = 1/2; a constant says none
+    noise = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
+    assert rows_alike(noise) == 1
+
+
+def test_unseen_blocks_are_purged_of_what_is_alike_but_never_of_more_than_a_quarter():
+    slow = torch.sin(torch.arange(3000.0) / 200)[:, None].expand(3000, 21)
+    fast = torch.sin(torch.arange(3000.0) / 5)[:, None].expand(3000, 21)
+    for rows, wanted in ((slow, 25), (fast, 6)):
+        split = split_unseen(Recording(rows, rows[:, :7], name="made up"), seed=1)
+        assert (split.test[:, None] - split.train).abs().min() == wanted + 1
 
 
 @given(n=st.integers(1, 1000), data=st.data())
@@ -142,7 +176,9 @@ def test_the_unseen_split_is_by_what_is_known_of_the_recording():
     trajectories = Recording(rows, rows[:, :7], name="made up", groups=motions)
     assert torch.equal(split_unseen(trajectories, seed=1).test, split_groups(motions, seed=1).test)
     plain = Recording(rows, rows[:, :7], name="made up")
-    assert torch.equal(split_unseen(plain).validation, split_blocks(60).validation)
+    assert torch.equal(
+        split_unseen(plain).validation, split_blocks(60).validation
+    )  # nothing to purge in 2 rows
 
 
 @pytest.mark.parametrize("name", ["kuka", "kuka_sim"])

@@ -2,8 +2,10 @@
 
 import copy
 import math
+from dataclasses import replace
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from trustgp_experiments.peers import (
     cnn,
     train,
 )
+from trustgp_experiments.peers.classifiers import likeliest_joint_temperature
 from trustgp_experiments.peers.tuning import likeliest_temperature
 
 laplace = pytest.mark.skipif(find_spec("laplace") is None, reason="laplace-torch is not installed")
@@ -70,8 +73,8 @@ def peers(rows) -> dict:
     return {
         "softmax": SoftmaxClassifier.fit(networks[0]),
         "temperature": SoftmaxClassifier.fit(networks[0], rows),
-        "ensemble": EnsembleClassifier.fit(networks),
-        "dropout": DropoutClassifier.fit(small_cnn(dropout=0.3), samples=4, seed=1),
+        "ensemble": EnsembleClassifier.fit(networks, rows),
+        "dropout": DropoutClassifier.fit(small_cnn(dropout=0.3), rows, samples=4, seed=1),
     }
 
 
@@ -104,6 +107,43 @@ def test_a_temperature_changes_no_class_and_the_network_as_it_is_has_one():
         expected = plain.network(pixels).softmax(dim=1)
     torch.testing.assert_close(plain.predict(pixels).probabilities, expected, rtol=1e-12, atol=0)
     assert plain.predict(pixels).score is None
+
+
+def losses_of_members(logits: np.ndarray, labels: np.ndarray, temperatures: np.ndarray) -> list[float]:
+    """Mean cost in nats at each temperature, written plainly: members [S, n, C], labels [n]."""
+    found = []
+    for temperature in temperatures:
+        powers = np.exp(logits / temperature - (logits / temperature).max(axis=2, keepdims=True))
+        chances = (powers / powers.sum(axis=2, keepdims=True)).mean(axis=0)
+        found.append(float(-np.log(chances[np.arange(len(labels)), labels]).mean()))
+    return found
+
+
+def test_the_temperature_of_members_is_the_likeliest_before_they_are_averaged():
+    logits, labels = 2.0 * numbers(4, 300, 5), torch.arange(300) % 5
+    logits[:, torch.arange(300), labels] += 2.5
+    found = likeliest_joint_temperature(logits, labels)
+    fine = np.exp(np.linspace(np.log(0.2), np.log(20.0), 4001))
+    losses = losses_of_members(logits.numpy(), labels.numpy(), fine)
+    assert found == pytest.approx(fine[int(np.argmin(losses))], rel=2e-3)  # the step of the fine grid
+    assert losses_of_members(logits.numpy(), labels.numpy(), np.array([found]))[0] <= min(losses) + 1e-9
+
+
+def test_members_that_agree_have_the_temperature_of_one():
+    logits, labels = numbers(200, 4), torch.arange(200) % 4
+    logits[torch.arange(200), labels] += 1.0
+    together = likeliest_joint_temperature(logits.expand(3, -1, -1), labels)
+    assert together == pytest.approx(likeliest_temperature(logits, labels), rel=1e-4)
+
+
+def test_every_peer_of_classes_gains_by_its_temperature_on_the_rows_that_chose_it():
+    pixels, labels = images()
+    found = peers((pixels, labels))
+    for name in ("ensemble", "dropout"):
+        cold = replace(found[name], temperature=1.0)
+        told = [class_nll(one.predict(pixels).probabilities, labels).mean() for one in (found[name], cold)]
+        assert found[name].temperature != 1.0
+        assert told[0] < told[1]
 
 
 # --- several networks ----------------------------------------------------------------------------
@@ -253,6 +293,23 @@ def test_the_prior_is_the_likeliest_of_those_looked_at(last_layer):
         float(class_nll(peer.predict(held[0]).probabilities, held[1]).mean()) for peer in (tuned, plain)
     ]
     assert losses[0] <= losses[1]
+
+
+@laplace
+def test_the_temperature_of_laplace_comes_after_the_probit_and_is_the_likeliest():
+    pixels, labels = images(120)
+    train_rows, held = (pixels[:60], labels[:60]), (pixels[60:], labels[60:])
+    plain = LaplaceClassifier.fit(trained_cnn(train_rows), train_rows)
+    warm = plain.tuned(held, prior=False)
+    assert plain.temperature == 1.0
+    assert warm.prior == plain.prior
+    said = plain.predict(held[0])
+    scaled = (said.mean / torch.sqrt(1 + math.pi / 8 * said.variance))[None].numpy()
+    fine = np.exp(np.linspace(np.log(0.05), np.log(50.0), 4001))
+    losses = losses_of_members(scaled, held[1].numpy(), fine)
+    assert warm.temperature == pytest.approx(fine[int(np.argmin(losses))], rel=2e-3)
+    expected = (torch.from_numpy(scaled[0]) / warm.temperature).softmax(dim=1)
+    torch.testing.assert_close(warm.predict(held[0]).probabilities, expected, rtol=1e-9, atol=0)
 
 
 @laplace

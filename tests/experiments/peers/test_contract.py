@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trustgp.likelihoods.prediction import Prediction
 from trustgp_experiments.peers import (
+    Bundle,
     ConstantNoise,
     Ensemble,
     KronPosterior,
@@ -21,9 +22,14 @@ from trustgp_experiments.peers import (
     MCDropout,
     PropagatedDropout,
     SubsetGP,
+    Swag,
     TrustGP,
+    Vbll,
     mlp,
 )
+from trustgp_experiments.peers.fmgp import FixedMeanGP
+from trustgp_experiments.peers.heteroscedastic import heteroscedastic
+from trustgp_experiments.peers.sfr import Sfr
 
 
 class OneColumn(nn.Module):
@@ -51,6 +57,12 @@ def posterior(given: Given, **options) -> KronPosterior:
     return KronPosterior.fit(given.networks[0], given.train, given.validation, **options)
 
 
+def bundle(given: Given) -> Bundle:
+    """As a study hands it over."""
+    how = {"epochs": 3, "batch_size": 50, "learning_rate": 0.01}
+    return Bundle(given.networks[0], given.networks[1:], None, given.train, given.validation, training=how)
+
+
 FITS: dict[str, Callable[[Given], object]] = {
     "constant noise": lambda g: ConstantNoise.fit(g.networks[0], g.validation),
     "ensemble": lambda g: Ensemble.fit(g.networks, g.validation),
@@ -61,6 +73,11 @@ FITS: dict[str, Callable[[Given], object]] = {
     "Laplace last layer": lambda g: LaplaceGLM.fit(posterior(g, last_layer=True), g.validation),
     "subset GP": lambda g: SubsetGP.fit(g.networks[0], g.train, g.validation, rows=30),
     "landmark GP": lambda g: LandmarkGP.fit(g.networks[0], g.train, g.validation, landmarks=20),
+    "heteroscedastic": lambda g: heteroscedastic(bundle(g), members=2),
+    "SWAG": lambda g: Swag.fit(bundle(g)),
+    "VBLL": lambda g: Vbll.fit(bundle(g)),
+    "fixed-mean GP": lambda g: FixedMeanGP.fit(g.networks[0], g.train, g.validation, points=10, steps=20),
+    "SFR": lambda g: Sfr.fit(g.networks[0], g.train, g.validation, points=20),
     "trustgp": lambda g: TrustGP.fit(g.networks[0], g.train, g.validation, num_experts=2),
     "trustgp corrected": lambda g: TrustGP.fit(g.networks[0], g.train, g.validation, num_experts=2).corrected,
     "paper form": lambda g: TrustGP.fit_paper(g.networks[0], g.train, num_experts=2),

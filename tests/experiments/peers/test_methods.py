@@ -6,18 +6,27 @@ import pytest
 import torch
 from torch import nn
 
-from trustgp_experiments.peers import METHODS, Bundle, KronPosterior, fit_methods, mlp, registry
+from trustgp_experiments.peers import INTERVAL_METHODS, METHODS, Bundle, KronPosterior, fit_methods, mlp
+from trustgp_experiments.peers import bundle as peer_bundle
 
 NAMES = [
     "network + noise",
+    "network + noise, tails",
     "ensemble of 5",
+    "ensemble of 5, as trained",
+    "heteroscedastic",
+    "heteroscedastic ensemble of 5",
     "MC-dropout 20",
     "rMC-dropout",
+    "SWAG",
     "Laplace sampled",
     "Laplace GLM",
     "Laplace last layer",
+    "VBLL",
     "NTK GP, subset",
     "sparse NTK GP",
+    "FMGP",
+    "SFR",
     "GP on inputs, no network",
     "trustgp paper form",
     "trustgp, no witness",
@@ -40,6 +49,7 @@ def bundle() -> Bundle:
         train=(inputs[:100], targets[:100]),
         validation=(inputs[100:], targets[100:]),
         options={"num_experts": 2},
+        training={"epochs": 2, "batch_size": 64, "learning_rate": 1e-3, "together": True},
     )
 
 
@@ -49,7 +59,11 @@ def test_the_names_are_those_of_the_studies():
 
 def test_all_but_those_that_do_without_the_network_or_need_others_are_training_free():
     others = [method.name for method in METHODS if not method.training_free]
-    assert others == ["ensemble of 5", "MC-dropout 20", "rMC-dropout", "GP on inputs, no network"]
+    assert others == [
+        *("ensemble of 5", "ensemble of 5, as trained"),
+        *("heteroscedastic", "heteroscedastic ensemble of 5", "MC-dropout 20", "rMC-dropout", "SWAG"),
+        *("VBLL", "GP on inputs, no network"),
+    ]
 
 
 @laplace
@@ -60,13 +74,23 @@ def test_every_method_answers_and_the_training_free_ones_keep_the_networks_outpu
     for name, fitted in found.items():
         prediction = fitted.predict(new)
         assert prediction.mean.shape == (8, 2)
-        assert (prediction.variance > 0).all()
+        assert (prediction.std > 0).all()
         assert fitted.seconds > 0
         if fitted.training_free and name not in ("Laplace sampled", "trustgp corrected"):
             assert torch.equal(prediction.mean, bundle.network(new)), name
     assert {name for name, fitted in found.items() if fitted.training_free} == {
         method.name for method in METHODS if method.training_free
     }
+
+
+def test_intervals_have_no_likelihood_and_are_fitted_where_they_are_named(bundle):
+    names = [method.name for method in INTERVAL_METHODS]
+    assert names == ["conformal, split", "conformal, CQR"]
+    for fitted in fit_methods(bundle, names):
+        said = fitted.predict(bundle.validation[0])
+        assert torch.equal(said.mean, bundle.network(bundle.validation[0]))
+        assert (said.std > 0).all()
+        assert said.log_prob is None
 
 
 @laplace
@@ -91,7 +115,7 @@ def test_the_two_readings_of_trustgp_share_a_model_and_each_pays_for_it(bundle):
 
 def test_each_that_borrows_work_pays_for_it_once(bundle, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(registry, "now", lambda device: clock[0])
+    monkeypatch.setattr(peer_bundle, "now", lambda device: clock[0])
 
     def work() -> str:
         clock[0] += 5.0
@@ -101,9 +125,28 @@ def test_each_that_borrows_work_pays_for_it_once(bundle, monkeypatch):
         clock[0] += 1.0
         return bundle.once("work", work)
 
-    assert bundle.timed(borrow) == ("done", 6.0)
-    assert bundle.timed(borrow) == ("done", 6.0)  # not done again, yet paid for
-    assert bundle.timed(lambda: "alone") == ("alone", 0.0)
+    assert bundle.timed(borrow) == ("done", 6.0, 0.0)
+    assert bundle.timed(borrow) == ("done", 6.0, 0.0)  # not done again, yet paid for
+    assert bundle.timed(lambda: "alone") == ("alone", 0.0, 0.0)
+
+
+def test_seconds_of_training_are_kept_apart_also_of_shared_work(bundle, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(peer_bundle, "now", lambda device: clock[0])
+
+    def pass_by(seconds: float) -> float:
+        clock[0] += seconds
+        return seconds
+
+    def work() -> float:
+        return bundle.trains(lambda: pass_by(7.0)) + pass_by(2.0)
+
+    def outer() -> float:
+        return bundle.once("inner", work) + pass_by(1.0)
+
+    assert bundle.timed(lambda: bundle.once("inner", work)) == (9.0, 2.0, 7.0)
+    assert bundle.timed(lambda: bundle.once("outer", outer)) == (10.0, 3.0, 7.0)
+    assert bundle.timed(lambda: bundle.once("outer", outer)) == (10.0, 3.0, 7.0)
 
 
 def test_methods_may_be_chosen_and_unknown_ones_are_refused(bundle):

@@ -31,9 +31,9 @@ from trustgp_experiments.studies.ablation.observations import (
     LITTLE,
     OBSERVATIONS,
     Curve,
-    costs_little,
+    grows,
+    hardly_matters,
     helps,
-    helps_up_to_a_point,
     judge,
     moderate_hardly_hurts,
 )
@@ -49,25 +49,20 @@ def curve(*nll, work=None, labels=None, kind="own"):
     return Curve(kind, labels, seeds, [(value,) for value in work or [1.0] * len(nll)])
 
 
-def test_more_experts_cost_little_where_no_doubling_does_and_the_work_falls():
-    assert costs_little(curve(-2.0, -1.96, -1.92, work=[4, 2, 1])).holds
-    assert costs_little(curve(-2.0, -2.1, -2.2, work=[4, 2, 1])).holds  # and where they help
-    assert not costs_little(curve(-2.0, -1.96, -1.90, work=[4, 2, 1])).holds
-    assert not costs_little(curve(-2.0, -1.96, -1.92, work=[1, 1, 2])).holds
+def test_the_nll_grows_where_the_ends_differ_in_every_seed_and_no_step_falls():
+    assert grows(curve(-2.0, -1.96, -1.92)).holds
+    assert grows(curve(-2.0, -2.0 - GAIN / 2, -1.92)).holds  # a step that is next to nothing
+    assert not grows(curve(-2.0, -2.0 - 2 * GAIN, -1.92)).holds
+    assert not grows(curve(-2.0, -2.1, -2.2)).holds
+    assert not grows(curve((-2.0, -1.0), (-1.9, -1.1))).holds  # not in every seed
+    assert not grows(curve(-2.0, -2.0 + GAIN / 2)).holds
+    assert "work divided by 4" in grows(curve(-2.0, -1.9, work=[4, 1])).because
 
 
-def test_the_cost_of_a_step_is_counted_by_doublings():
-    loss = 1.5 * LITTLE
-    assert costs_little(curve(0.0, loss, work=[2, 1], labels=["3", "12"])).holds
-    assert not costs_little(curve(0.0, loss, work=[2, 1], labels=["3", "6"])).holds
-
-
-def test_a_subset_helps_up_to_a_point_where_the_last_step_brings_nothing():
-    assert helps_up_to_a_point(curve(-2.0, -2.1, -2.1)).holds
-    assert helps_up_to_a_point(curve(-2.0, -2.1, -2.05)).holds
-    assert not helps_up_to_a_point(curve(-2.0, -2.1, -2.2)).holds  # it still helps
-    assert not helps_up_to_a_point(curve(-2.0, -1.9, -1.9)).holds  # the smallest is the best
-    assert not helps_up_to_a_point(curve(-2.0, -2.0 - GAIN / 2, -2.0)).holds  # next to nothing
+def test_a_size_hardly_matters_where_best_and_worst_are_near():
+    assert hardly_matters(curve(-2.0, -2.0 - LITTLE, -2.01)).holds
+    assert not hardly_matters(curve(-2.0, -2.01 - LITTLE, -2.0)).holds
+    assert "best 2, worst 1, 0.100 apart" in hardly_matters(curve(-2.0, -2.1)).because
 
 
 def test_moderate_pruning_must_be_cheap_and_extreme_pruning_dear():
@@ -86,19 +81,22 @@ def test_to_help_is_to_fall_in_every_seed_and_by_enough():
 @pytest.mark.parametrize(
     ("own", "plain", "expected"),
     [
-        ((-1.5, -2.0, -2.0), (-1.5, -2.0, -2.0), "confirmed"),
-        ((-1.5, -2.0, -2.0), (-2.0, -2.0, -2.0), "confirmed in part"),
-        ((-2.0, -2.0, -2.0), (-1.5, -1.5, -2.0), "contradicted"),
+        ((-2.0, -2.0, -2.0), [(-1.5, -2.0, -2.0)] * 2, "confirmed"),
+        ((-1.5, -2.0, -2.0), [(-1.5, -2.0, -2.0), (-2.0, -2.0, -2.0)], "confirmed in part"),
+        ((-1.5, -2.0, -2.0), [(-1.5, -1.5, -2.0)] * 2, "contradicted"),
     ],
 )
-def test_verdicts_count_every_axis_and_prediction(own, plain, expected):
+def test_verdicts_are_by_the_plain_variance_on_every_axis(own, plain, expected):
     observation = next(one for one in OBSERVATIONS if one.rule is moderate_hardly_hurts)
-    curves = {axis: [curve(*own), curve(*plain, kind="plain")] for axis in observation.axes}
+    curves = {
+        axis: [curve(*own), curve(*values, kind="plain")]
+        for axis, values in zip(observation.axes, plain, strict=True)
+    }
     verdict, sentence = judge(observation, curves, {axis: axis for axis in observation.axes})
     assert verdict == expected
-    assert observation.claim in sentence
-    assert f"is {expected}" in sentence
-    assert ("(2 of 4)" in sentence) == (expected == "confirmed in part")
+    assert f"{observation.claim}, as the paper observed, is {expected}" in sentence
+    assert ("(1 of 2)" in sentence) == (expected == "confirmed in part")
+    assert sentence.count("Of our own: own") == 2
 
 
 def test_the_paper_made_four_observations_on_axes_that_are_turned():
@@ -265,7 +263,9 @@ def test_cells_are_the_means_of_what_was_measured(quick):
 
 def test_each_observation_has_a_verdict_that_its_sentence_repeats(quick):
     verdicts = quick[1].numbers["observations"]
-    for one, sentence in zip(OBSERVATIONS, quick[1].findings, strict=False):
+    against, *sentences = quick[1].findings
+    assert against.startswith("Against us: ")
+    for one, sentence in zip(OBSERVATIONS, sentences, strict=False):
         assert verdicts[one.claim] in ("confirmed", "confirmed in part", "contradicted")
         assert f"{one.claim}, as the paper observed, is {verdicts[one.claim]}" in sentence
 

@@ -1,11 +1,13 @@
 """Grid, Pivot and Claim: what a study measures, shows and says."""
 
+import math
 import subprocess
 import sys
 
 import pytest
+from scipy import stats
 
-from trustgp_experiments.core.claim import Check, Claim, at_most, within
+from trustgp_experiments.core.claim import Check, Claim, at_most, paired, within
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.pivot import Measure, Pivot
 from trustgp_experiments.core.registry import require_extras
@@ -75,7 +77,7 @@ def test_a_pivot_has_rows_by_axes_and_columns_by_measures_or_places(grid):
     table = Pivot(
         "All", {"trained": Column.text("on"), **METHOD}, [NLL, SHARE], names={"a": "A"}, block="on"
     ).table(grid)
-    assert table.rows[0] == ["A", "ours", [1.0, pytest.approx(0.8165, abs=1e-4)], [50.0, 0.0]]
+    assert table.rows[0] == ["A", "ours", [1.0, 1.0], [50.0, 0.0]]
     assert table.rows[3] == ["b", "theirs", "infinite", None]
     across = Pivot("NLL", METHOD, [NLL.at(arm, digits=1, trained=arm) for arm in ("a", "b")]).table(grid)
     assert [(column.name, column.digits) for column in across.columns] == [("method", -1), ("a", 1), ("b", 1)]
@@ -128,3 +130,22 @@ def test_the_list_of_studies_imports_nothing_heavy():
     code = "import sys, trustgp_experiments.studies; print({'torch', 'numpy', 'rich'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_difference_is_judged_seed_by_seed_by_students_t():
+    ours, theirs = [1.0, 2.1, 3.0, 4.2, 5.1], [1.2, 2.2, 3.3, 4.3, 5.2]
+    found = paired(ours, theirs)
+    test = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((test.low, test.high))
+    assert found.mean == pytest.approx(-0.16)
+    assert (found.verdict, paired(theirs, ours).verdict) == ("better", "worse")
+    assert paired(ours, theirs, lower_is_better=False).verdict == "worse"
+    assert paired([1.0, 2.0], [1.1, 1.8]).verdict == "alike"
+    assert paired([1.0], [2.0]).verdict == "alike"  # one seed says nothing
+    assert found.words() == f"-0.16 ({test.low:+.2f} to {test.high:+.2f})"
+
+
+def test_an_infinite_cost_is_worse_than_any_other():
+    assert paired([math.inf, 1.0], [2.0, 2.0]).verdict == "worse"
+    assert paired([2.0, 2.0], [math.inf, 1.0]).verdict == "better"
+    assert paired([math.inf, 1.0], [math.inf, 9.0]).verdict == "alike"

@@ -51,7 +51,7 @@ def test_the_table_shows_mean_and_spread_over_seeds(quick):
     place = [column.name for column in table.columns].index("mean jump")
     for row, variant in zip(table.rows, toy.VARIANTS, strict=True):
         values = [seed[variant]["mean_jump"] for seed in quick[1].numbers["seeds"]]
-        assert row[place] == pytest.approx([sum(values) / 2, abs(values[0] - values[1]) / 2])
+        assert row[place] == pytest.approx([sum(values) / 2, abs(values[0] - values[1]) / 2**0.5])
 
 
 def test_protocol_and_provenance_say_that_the_rows_are_generated(quick):
@@ -88,14 +88,14 @@ def test_snelsons_rows_lose_those_in_the_gap(data_root, monkeypatch):
 
 
 def test_changes_are_counted_seed_by_seed():
-    assert change([2.0, 3.0], [1.0, 2.0]) == "falls in every seed, from 2.50 ± 0.50 to 1.50 ± 0.50"
+    assert change([2.0, 3.0], [1.0, 2.0]) == "falls in every seed, from 2.50 ± 0.71 to 1.50 ± 0.71"
     assert change([2.0, 3.0], [3.0, 4.0]).startswith("grows in every seed")
     assert change([2.0, 3.0], [1.0, 4.0]).startswith("falls in 1 of 2 seeds")
-    assert change([2.0, 3.0], [2.0, 2.5], digits=1) == "falls in 1 of 2 seeds, from 2.5 ± 0.5 to 2.2 ± 0.2"
+    assert change([2.0, 3.0], [2.0, 2.5], digits=1) == "falls in 1 of 2 seeds, from 2.5 ± 0.7 to 2.2 ± 0.4"
 
 
 def test_spread_is_the_standard_deviation_over_seeds():
     values = [1.0, 2.0, 6.0]
     tensor = torch.tensor(values, dtype=torch.float64)
-    assert mean_spread(values) == pytest.approx([3.0, float(tensor.std(correction=0))])
+    assert mean_spread(values) == pytest.approx([3.0, float(tensor.std(correction=1))])
     assert words([1.234, 0.056]) == "1.23 ± 0.06"

@@ -25,7 +25,7 @@ from ...core.result import Setting
 from ..scale.fits import held_rows
 
 KINDS = {"own": "own", "corrected": "corrected", "plain": "plain"}
-"""Predictions of the experts alone: about the network's output, about the corrected mean, the paper's."""
+"""Predictions of the experts alone: about the network's output, about the corrected mean, evidence only."""
 HEARD = {"heard_own": "own, witness", "heard_corrected": "corrected, witness"}
 """The same experts with the witness beside them."""
 

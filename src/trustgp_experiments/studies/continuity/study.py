@@ -227,7 +227,8 @@ def cell_borders(model: UncertaintyModel, starts: Tensor, ends: Tensor) -> Borde
         return None
 
     def cell_of(points: Tensor) -> Tensor:
-        return nearest_two(witness.scaled(points), witness.centroids)[0]
+        here = points.to(witness.centroids.device)
+        return nearest_two(witness.scaled(here), witness.centroids)[0].to(points.device)
 
     found = find_borders(cell_of, starts, ends, cells=GRID)
     return found if len(found) else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -13,10 +13,13 @@ from trustgp.detection.query_rows import Detection, kept, probabilities, with_ba
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...peers import LaplaceClassifier
+from ...peers.novelty import Gaussians, NearestNeighbours, Seen
 from .worlds import PictureSet
 
 PASSES = 20
 BATCH = 25  # pictures at a time
+RIDGE = 1e-3  # on the diagonal of a covariance, over its mean
+NEIGHBOURS = 5  # the nearest of the training detections that counts
 SAME = 0.5  # overlap from which a member has found the same thing
 
 
@@ -146,52 +149,31 @@ class FeatureScores:
     with one covariance (Lee et al. 2018); the angle to the fifth nearest of the training detections (Sun et
     al. 2022); the density under a Gaussian of each class (DDU, Mukhoti et al. 2023)."""
 
-    means: Tensor  # of the classes, [C, d]
-    inverse: Tensor  # of their common covariance, [d, d]
-    classes: torch.distributions.MultivariateNormal  # C of them
-    shares: Tensor  # of the classes, [C]
-    rows: Tensor  # of length 1, [m, d]
+    common: Gaussians  # with one covariance
+    classes: Gaussians
+    rows: NearestNeighbours
     usual: tuple[float, float]  # mean and deviation of minus the log density of the training detections
 
     @classmethod
     def fit(cls, features: Tensor, labels: Tensor, classes: int) -> Self:
         """From detections that have found a thing; labels: its class, or C."""
         found, kinds = features[labels < classes].double(), labels[labels < classes]
-        own = [found[kinds == c] for c in range(classes)]
-        means = torch.stack([some.mean(dim=0) for some in own])
-        common = _spread(found - means[kinds])
-        spreads = torch.stack([_spread(some - some.mean(dim=0)) for some in own])
-        normal = torch.distributions.MultivariateNormal(means, spreads)
-        shares = torch.tensor([len(some) / len(found) for some in own]).double()
-        rows = nn.functional.normalize(found, dim=1)
-        made = cls(means, torch.linalg.inv(common), normal, shares, rows, (0.0, 1.0))
-        density = made.density(found)
-        return replace(made, usual=(float(density.mean()), float(density.std())))
-
-    def density(self, features: Tensor) -> Tensor:
-        """Minus the logarithm of it, [m]."""
-        each = self.classes.log_prob(features.double()[:, None]) + self.shares.log()
-        return -each.logsumexp(dim=1)
+        common, own = (Gaussians.fit(found, kinds, shared=one, ridges=(RIDGE,)) for one in (True, False))
+        near = NearestNeighbours(nn.functional.normalize(found, dim=1), NEIGHBOURS)
+        density = -own.log_density(found)
+        return cls(common, own, near, (float(density.mean()), float(density.std())))
 
     def __call__(self, features: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """By name: scores, and what a deviation of edges may be a power of, [m] each."""
-        away = features.double()[:, None] - self.means
-        distance = ((away @ self.inverse) * away).sum(dim=2).amin(dim=1)
-        angles = nn.functional.normalize(features.double(), dim=1) @ self.rows.T
-        nearest = 1.0 - angles.topk(5, dim=1).values[:, -1]
-        density = self.density(features)
+        seen = Seen(features.double(), features[:, :0])
+        distance = self.common.distances(features).amin(dim=1)
+        nearest, density = self.rows(seen), -self.classes.log_density(features)
         mean, std = self.usual
         return {
             "Mahalanobis": (distance, distance),
             "nearest neighbours": (nearest, nearest),
             "DDU": (density, ((density - mean) / std).clamp(-30, 30).exp()),
         }
-
-
-def _spread(apart: Tensor) -> Tensor:
-    """The covariance of rows about their mean, with a thousandth of its size on the diagonal."""
-    spread = apart.T @ apart / max(1, len(apart))
-    return spread + (1e-3 * spread.diagonal().mean() + 1e-12) * torch.eye(len(spread)).to(spread)
 
 
 def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:

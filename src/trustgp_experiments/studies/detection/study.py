@@ -15,7 +15,7 @@ from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import class_precisions, trained
 from .bootstrap import merged
 from .costs import OWN, time_calls
-from .peers import FeatureScores, find, last_layer_laplace
+from .peers import PASSES, FeatureScores, find, last_layer_laplace
 from .scores import LATENT, OURS, Judged, Methods, edge_noises, hits, right, told_apart, told_by_all
 from .tables import findings, tables
 from .worlds import FAMILIAR, NOVEL, World, counted, make_cells, make_scenes
@@ -92,10 +92,13 @@ def run(setting: Setting) -> Result:
     parts = [setting.once(f"scenes-{k}", lambda k=k: _scenes(setting, k)) for k in range(setting.seeds)]
     times, threshold = (parts[0][name] for name in ("times", "threshold"))
     worlds = {"scenes": merged([{k: v for k, v in part.items() if k != "times"} for part in parts])}
-    try:
-        worlds["cells"] = merged([setting.once("cells", lambda: _cells(setting))])
-    except FileNotFoundError as error:
-        skipped = str(error)
+    if setting.quick:
+        skipped = "a quick run has none."
+    else:
+        try:
+            worlds["cells"] = merged([setting.once("cells", lambda: _cells(setting))])
+        except FileNotFoundError as error:
+            skipped = str(error)
     worlds["scenes"]["threshold"] = threshold
     for name, test, file in (("scenes", NOVEL, "novel.png"), ("cells", "raccoons", "raccoons.png")):
         if name in worlds:
@@ -114,8 +117,8 @@ def run(setting: Setting) -> Result:
 
 
 def _cells(setting: Setting) -> dict[str, Any]:
-    world = make_cells(quick=setting.quick)
-    return _studied(world, _fitted(world, setting.device), seed=0, changed=setting.sized(CHANGED, 3))
+    world = make_cells()
+    return _studied(world, _fitted(world, setting.device), seed=0)
 
 
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
@@ -123,11 +126,8 @@ def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     sizes = {"many": setting.sized(5000, 24), "some": setting.sized(500, 16)}
     world = make_scenes(seed=seed, jobs=setting.jobs, **sizes)
     model = _fitted(world, setting.device)
-    studied = {
-        **_studied(world, model, seed=seed, changed=setting.sized(CHANGED, 3)),
-        "times": None,
-        "threshold": None,
-    }
+    few = setting.sized({}, {"changed": 3, "passes": 3})
+    studied = {**_studied(world, model, seed=seed, **few), "times": None, "threshold": None}
     if seed == 0:
         networks = [trained(name) for name in world.detector]
         own = DetectionModel(replace(model.state, network=networks[0]))  # on the CPU, where it is timed
@@ -144,13 +144,15 @@ def _fitted(world: World, device: str) -> DetectionModel:
     return fit_detector(trained(world.detector[0]), pairs[0], Detection(), **options)
 
 
-def _studied(world: World, model: DetectionModel, *, seed: int, changed: int) -> dict[str, Any]:
+def _studied(
+    world: World, model: DetectionModel, *, seed: int, changed: int = CHANGED, passes: int = PASSES
+) -> dict[str, Any]:
     """Every method on every set of pictures; so many of validation are also seen in another light."""
     network, settings = model.network, model.settings
     others = [trained(name).to(network.device) for name in world.detector[1:]]
     known = find(network, [], world.fit, settings, passes=1)
     parts = world.validation, world.in_other_light(changed)
-    held, lit = (find(network, others, part, settings) for part in parts)
+    held, lit = (find(network, others, part, settings, passes=passes) for part in parts)
     (_, labels), (_, held_labels) = hits(known), hits(held)
     try:
         laplace = last_layer_laplace(network, known, labels, held, held_labels)
@@ -160,7 +162,8 @@ def _studied(world: World, model: DetectionModel, *, seed: int, changed: int) ->
     methods = Methods(likeliest_temperature(held.logits, held_labels), laplace, model, features, seen)
     before, other = (Judged(found, told_by_all(found, methods)) for found in (held, lit))
     noises = edge_noises(before, other)
-    found = {name: find(network, others, part, settings) for name, part in world.tests.items()}
+    tested = world.tests.items()
+    found = {name: find(network, others, part, settings, passes=passes) for name, part in tested}
     answers = {name: told_by_all(one, methods) for name, one in found.items()}
     sizes = {"fit": world.fit, "validation": world.validation, **world.tests}
     judged, detected = {}, {}

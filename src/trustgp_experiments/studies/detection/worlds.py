@@ -104,10 +104,9 @@ def _joined(parts: Sequence[Scenes]) -> Scenes:
     return Scenes(torch.cat([part.images for part in parts]), boxes, labels)
 
 
-def make_cells(*, quick: bool) -> World:
-    """BCCD's own split, and all raccoons."""
+def make_cells(*, most: int | None = None) -> World:
+    """BCCD's own split, and all raccoons; so many of each at most."""
 
-    most = 12 if quick else None
     parts = [load_photographs("bccd", part) for part in ("train", "val", "test")]
     fit, held, test = (_labelled(part, len(part.kinds), most) for part in parts)
     raccoons = _labelled(load_photographs("raccoon", "all"), 0, most)

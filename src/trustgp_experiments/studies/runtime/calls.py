@@ -22,7 +22,7 @@ from .timing import Interleaved, Times, call_peak, noting, reason_of, threads
 
 EAGER, GRAPH, COMPILED, ONNX = "torch eager", "torch graph", "torch compiled", "onnxruntime"
 HEAVY = 2**29  # bytes of gradients that an exported sketch may hold; it holds several copies of them
-MIDDLE = "medium"  # the only budget that is compiled: it takes minutes
+MIDDLE = "medium"  # beside the default the only budget that is compiled: it takes minutes
 RUNTIMES = (EAGER, GRAPH, COMPILED, ONNX)
 
 Cell = tuple[str, str]
@@ -59,7 +59,7 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
     for (method, runtime), own in times.items():
         plain, passes = of(PLAIN, runtime), of(SERIAL, runtime)
         over = {"over_network": own.over(plain), "passes_over_this": passes.over(own)}
-        over |= {"over_eager_ensemble": own.over(of(ENSEMBLE, EAGER)), "reason": own.reason}
+        over |= {"over_ensemble": own.over(of(ENSEMBLE, runtime)), "reason": own.reason}
         sizes = {"peak": peaks.get((method, runtime)), "file_bytes": calls.bytes.get((method, runtime))}
         where = {"batch": load.batch, "threads": load.threads}
         entries.append({"method": method, "runtime": runtime, **own.summary(), **over, **sizes, **where})
@@ -97,8 +97,11 @@ class Calls:
         else:
             self._add_network(runtime, plain, given)
         budgets = list(self.case.budgets)
-        chosen = {EAGER: [fixtures.LAST, fixtures.KFAC, *budgets], COMPILED: [ours(MIDDLE)]}
-        for name in chosen.get(runtime, [name for name in budgets if name != ours(fixtures.UNBOUNDED)]):
+        chosen = {
+            EAGER: [fixtures.LAST, fixtures.KFAC, *budgets],
+            COMPILED: [ours(fixtures.DEFAULT), ours(MIDDLE)],
+        }
+        for name in chosen.get(runtime, budgets):
             try:
                 call = partial(self._ready(name, runtime), given)
                 self.made[name, runtime] = call if runtime == EAGER else torch.no_grad()(call)

@@ -27,7 +27,7 @@ from .rows import NEW
 from .timing import reason_of
 
 MEMBERS, SAMPLES = 5, 20
-UNBOUNDED = "unbounded"
+DEFAULT = "default"
 PLAIN, SERIAL, BATCHED, ENSEMBLE = "network", "MC-dropout 20", "MC-dropout 20, batched", "ensemble of 5"
 LAST, KFAC = "Laplace last layer", "Laplace KFAC"
 PEERS = {PLAIN: ("network + noise", "softmax"), KFAC: ("Laplace GLM", "Laplace KFAC")}
@@ -69,8 +69,8 @@ class FittedCase:
 
     @property
     def budgets(self) -> Budgets:
-        """Options of `trustgp.fit` by method: first without a budget, then from quality to small."""
-        budgets = {UNBOUNDED: self.kind.unbounded, **self.kind.budgets(self.network)}
+        """Options of `trustgp.fit` by method: first as it comes, then from quality to small."""
+        budgets = {DEFAULT: {}, **self.kind.budgets(self.network)}
         return {ours(name): options for name, options in budgets.items()}
 
     @property
@@ -188,7 +188,7 @@ def _scores(case: FittedCase, method: Any) -> dict[str, float | None]:
     if case.kind.classes:
         nll = metrics.class_nll(known.probabilities, targets).mean()
     else:
-        nll = metrics.gaussian_nll(known.mean, known.variance, targets).mean()
+        nll = -known.log_prob(targets).mean()
     told = float(metrics.auroc(*(_novelty(rows, case.kind.classes) for rows in (known, said))))
     return {"nll": float(nll) if math.isfinite(nll) else None, "auroc": told}
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -130,14 +130,13 @@ class Kind:
     tiny: dict[str, Any]  # what is different in a quick run
     classes: bool = False  # whether its targets are classes; else it is a regression
     members: bool = False  # whether an ensemble of it is trained, not only timed
-    unbounded: dict[str, Any] = field(default_factory=dict)  # options of `trustgp.fit`, without a budget
 
 
 def _mlp_budgets(_: nn.Module) -> Budgets:
     return {
-        "large": {"compress": {"rank": 128}},
-        "medium": {**ALONE, "compress": {"rank": 128}},
-        "small": {**ALONE, "compress": {"rank": 32}},
+        "large": {"budget": "none", "compress": {"rank": 128}},
+        "medium": ALONE,
+        "small": {**ALONE, "tangents": Sketch(128)},
     }
 
 
@@ -216,7 +215,6 @@ KINDS = (
             "rows": partial(rectangles, side=64, queries=5),
             "network": lambda seed: FlatDetr(5, width=4, hidden=16, layers=2, heads=2, seed=seed),
         },
-        unbounded={**ALONE, "tangents": Sketch(4096)},
     ),
 )
 

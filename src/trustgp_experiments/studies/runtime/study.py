@@ -19,6 +19,7 @@ LARGE = Interleaved(rounds=200, warm_up=2, patience=2.0, least=1)  # of many row
 QUICK = Interleaved(rounds=3, warm_up=1, patience=1.0, least=1)
 BATCHES, QUICK_BATCHES = (1, 64), (1, 4)
 FIRST = "MLP"
+QUICK_KINDS = (FIRST, "ConvNet")
 
 
 def run(setting: Setting) -> Result:
@@ -31,7 +32,7 @@ def run(setting: Setting) -> Result:
     return Result(
         study="runtime",
         title=TITLE,
-        protocol=_protocol(setting, skipped),
+        protocol=_protocol(setting, skipped, [name for name, seeds in found.items() if seeds[0]["made"]]),
         tables=tables(entries, qualities, setting.device),
         figures=[
             Figure("bars.png", "Times the plain network", BARS),
@@ -46,12 +47,18 @@ def run(setting: Setting) -> Result:
 def _measured(setting: Setting) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """By network, for each seed its quality and entries; and why networks are not among them."""
     found, skipped = {}, {}
-    for name, kind in kinds(quick=setting.quick, device=setting.device).items():
+    for name, kind in _chosen(setting).items():
         try:
             found[name] = [_one(setting, kind, seed) for seed in range(setting.seeds)]
         except Exception as error:  # an extra that is not there, a full GPU: the other networks need it not
             skipped[name] = reason_of(error)
     return found, skipped
+
+
+def _chosen(setting: Setting) -> dict[str, Kind]:
+    """The networks by name; in a quick run the small ones."""
+    found = kinds(quick=setting.quick, device=setting.device)
+    return {name: kind for name, kind in found.items() if not setting.quick or name in QUICK_KINDS}
 
 
 def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
@@ -64,7 +71,8 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
         timing = _timing(setting, load.batch)
         key = f"{name}-{load.batch}-{load.threads}{'-compiled' if COMPILED in load.runtimes else ''}"
         entries += setting.once(key, lambda load=load, timing=timing: measure(case, load, timing))
-    return {"quality": good, "entries": entries}
+    made = setting.once(f"{name}-made", lambda: case.rows.made)
+    return {"quality": good, "entries": entries, "made": made}
 
 
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
@@ -88,8 +96,8 @@ def _timing(setting: Setting, batch: int) -> Interleaved:
     return replace(found, patience=found.patience / 3) if setting.device.startswith("cuda") else found
 
 
-def _protocol(setting: Setting, skipped: dict[str, str]) -> list[str]:
-    chosen = kinds(quick=setting.quick, device=setting.device)
+def _protocol(setting: Setting, skipped: dict[str, str], made: list[str]) -> list[str]:
+    chosen = _chosen(setting)
     one, many = _timing(setting, 1), _timing(setting, 64)
     cuda = setting.device.startswith("cuda")
     slow = f"{one.patience:g} s ({many.patience:g} s for larger batches)"
@@ -101,14 +109,15 @@ def _protocol(setting: Setting, skipped: dict[str, str]) -> list[str]:
             for name, kind in chosen.items()
             if name not in skipped
         ),
+        *([f"Made-up patterns, since the images are not here: {', '.join(made)}."] if made else []),
         f"Methods: the network; {SAMPLES} passes with dropout, one after another and as one batch; an "
         f"ensemble of {MEMBERS}; Laplace's GLM predictive of the last layer and of all (KFAC; curvature by "
-        "laplace-torch); trustgp without a budget and at three. The same network, trained with dropout, "
+        "laplace-torch); trustgp as it comes and at three budgets. The same network, trained with dropout, "
         "serves all but the ensemble, whose members are trained for the MLP and the ConvNet and only timed "
         "for the others.",
         "Runtimes: torch eager; torch graph, the same operations recorded once and run without the network's "
-        "Python code; torch compiled (Inductor; one row and one thread only, measured by itself, trustgp at "
-        "its middle budget only, and on a GPU of the first network only: it takes minutes); "
+        "Python code; torch compiled (Inductor; one row and one thread only, measured by itself, trustgp as "
+        "it comes and at its middle budget only, and on a GPU of the first network only: it takes minutes); "
         "onnxruntime on the CPU. Outside torch eager the passes of MC-dropout draw no masks and the members "
         "of the ensemble are one network, which favours these two; of more than one row they are measured in "
         "torch eager only.",

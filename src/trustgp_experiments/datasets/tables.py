@@ -1,0 +1,253 @@
+"""Regression tables that can be had offline: of other packages, of the recordings' folder, and generated.
+
+A further table is a function that reads it and its line in `TABLES`. Files come with scikit-learn (needed
+anyway), statsmodels and vega_datasets (`pip install "trustgp[tables]"`), which need not be imported for it.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .arm import simulate
+from .recordings import Recording, load
+from .splits import Split, split_random, split_unseen
+
+TEST, VALIDATION = 0.1, 0.1  # shares of a random split
+ARM_ROWS, ARM_STRIDE = 200_000, 10  # of the simulated arm: neighbours in time hardly differ
+LONGEST_KINOVA = 20  # every so many rows of it, for the same reason
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table as they are, float64, and whether they hold runs that are split as wholes."""
+
+    inputs: Tensor  # [n, d]
+    targets: Tensor  # [n, C]
+    recording: Recording | None = None  # of a robot's log: it is split by what no row answers from memory
+
+    def split(self, seed: int) -> Split:
+        """Test, validation and training rows; at random where a row is independent of the others."""
+        if self.recording is None:
+            return split_random(len(self.inputs), test=TEST, validation=VALIDATION, seed=seed)
+        return split_unseen(self.recording, seed=seed)
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Where a table comes from."""
+
+    read: Callable[[], TableRows]
+    origin: str  # "scikit-learn", "statsmodels", "vega_datasets", "recordings" or "generated"
+    about: str  # what is predicted from what, in a few words
+
+
+def load_table(name: str) -> TableRows:
+    """The rows of one of `TABLES`; FileNotFoundError, with what to do, where its file is not here."""
+    if name not in TABLES:
+        raise ValueError(f"table {name!r} is unknown; choose one of {', '.join(TABLES)}.")
+    rows = TABLES[name].read()
+    if not bool(torch.isfinite(rows.inputs).all() & torch.isfinite(rows.targets).all()):
+        raise ValueError(f"table {name!r} holds values that are not finite; is its file damaged?")
+    return rows
+
+
+def package_file(package: str, file: str) -> Path:
+    """A data file inside an installed package, found without importing it."""
+    found = find_spec(package)
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        if (path := Path(folder) / file).is_file():
+            return path
+    raise FileNotFoundError(f'{package}/{file} is not installed: pip install "trustgp[tables]"')
+
+
+def encode(columns: Sequence[Sequence[str]]) -> np.ndarray:
+    """Columns of text as numbers [n, d]: a column of numbers as it is, any other as one 0 or 1 a value."""
+    parts = []
+    for column in columns:
+        try:
+            parts.append(np.array([[float(value)] for value in column]))
+        except ValueError:
+            kinds = sorted(set(column))
+            parts.append(np.array([[float(value == kind) for kind in kinds] for value in column]))
+    return np.concatenate(parts, axis=1)
+
+
+def _from_records(records: Sequence[dict[str, str]], target: str, inputs: Sequence[str] = ()) -> TableRows:
+    """Records without a gap, as numbers; inputs are all columns but the target, unless they are named."""
+    names = list(inputs) or [name for name in records[0] if name != target]
+    whole = [record for record in records if all(record[name] for name in (target, *names))]
+    x = encode([[record[name] for record in whole] for name in names])
+    return _rows(x, encode([[record[target] for record in whole]]))
+
+
+def _rows(inputs: np.ndarray, targets: np.ndarray) -> TableRows:
+    """Arrays as rows; a single target may be [n]."""
+    x, y = (torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in (inputs, targets))
+    return TableRows(x, y.reshape(len(y), -1))
+
+
+def _read_csv(path: Path, delimiter: str = ",") -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return [
+            {str(name).strip("'\" "): str(value).strip() for name, value in record.items()}
+            for record in csv.DictReader(file, delimiter=delimiter, skipinitialspace=True)
+        ]
+
+
+def _statsmodels(name: str, target: str, inputs: Sequence[str] = (), delimiter: str = ",") -> TableRows:
+    path = package_file("statsmodels", f"datasets/{name}/{name}.csv")
+    return _from_records(_read_csv(path, delimiter), target, inputs)
+
+
+def _diabetes() -> TableRows:
+    from sklearn.datasets import load_diabetes
+
+    found: Any = load_diabetes(return_X_y=True)
+    return _rows(*found)
+
+
+def _wine() -> TableRows:
+    from sklearn.datasets import load_wine
+
+    found: Any = load_wine(return_X_y=True)
+    rows = found[0]
+    return _rows(rows[:, 1:], rows[:, 0])
+
+
+def _visits() -> TableRows:
+    rows = _statsmodels("randhie", "mdvis")
+    return TableRows(rows.inputs, rows.targets.log1p())
+
+
+def _schools() -> TableRows:
+    records = _read_csv(package_file("statsmodels", "datasets/star98/star98.csv"))
+    for record in records:
+        record["share"] = str(float(record["PR50M"]) / float(record["MATHTOT"]))
+    return _from_records(records, "share", [name for name in records[0] if name not in ("share", "PR50M")])
+
+
+def _co2() -> TableRows:
+    records = _read_csv(package_file("statsmodels", "datasets/co2/co2.csv"))
+    whole = [record for record in records if record["co2"]]
+    days = [datetime.strptime(record["date"], "%Y%m%d") for record in whole]
+    return _rows(np.array([_season(day) for day in days]), np.array([float(r["co2"]) for r in whole]))
+
+
+def _cars() -> TableRows:
+    found = json.loads(package_file("vega_datasets", "_data/cars.json").read_text(encoding="utf-8"))
+    known = [record for record in found if None not in record.values()]
+    records = [{k: str(v)[: 4 if k == "Year" else None] for k, v in record.items()} for record in known]
+    names = ["Cylinders", "Displacement", "Horsepower", "Weight_in_lbs", "Acceleration", "Year", "Origin"]
+    return _from_records(records, "Miles_per_Gallon", names)
+
+
+def _weather() -> TableRows:
+    records = _read_csv(package_file("vega_datasets", "_data/seattle-weather.csv"))
+    days = [datetime.strptime(record["date"], "%Y/%m/%d") for record in records]
+    known = encode([[record[name] for record in records] for name in ("precipitation", "temp_min", "wind")])
+    season = np.array([_season(day)[1:] for day in days])
+    return _rows(np.concatenate([known, season], axis=1), encode([[r["temp_max"] for r in records]]))
+
+
+def _temperatures() -> TableRows:
+    records = _read_csv(package_file("vega_datasets", "_data/sf-temps.csv"))
+    hours = [datetime.strptime(record["date"], "%Y/%m/%d %H:%M:%S") for record in records]
+    angle = [2 * math.pi * hour.hour / 24 for hour in hours]
+    daily = np.stack([np.sin(angle), np.cos(angle)], axis=1)
+    season = np.array([_season(hour)[1:] for hour in hours])
+    return _rows(np.concatenate([daily, season], axis=1), encode([[r["temp"] for r in records]]))
+
+
+def _season(day: datetime) -> list[float]:
+    """The year, and where in it, on a circle."""
+    angle = 2 * math.pi * (day.timetuple().tm_yday - 1) / 365.25
+    return [day.year + angle / (2 * math.pi), math.sin(angle), math.cos(angle)]
+
+
+def _recorded(name: str, stride: int = 1) -> TableRows:
+    found = load(name)
+    kept = slice(None, None, stride)
+    parts = {key: getattr(found, key) for key in ("groups", "motions", "places")}
+    thinned = {key: None if part is None else part[kept] for key, part in parts.items()}
+    recording = Recording(found.inputs[kept], found.targets[kept], name=name, **thinned)
+    return TableRows(recording.inputs, recording.targets, recording)
+
+
+def _snelson() -> TableRows:
+    found = load("snelson")
+    return TableRows(found.inputs, found.targets)
+
+
+def _simulated() -> TableRows:
+    found, kept = simulate(rows=ARM_ROWS, seed=0), slice(None, None, ARM_STRIDE)
+    assert found.groups is not None
+    x, y = (part[kept].double() for part in (found.inputs, found.targets))
+    recording = Recording(x, y, name="arm", groups=found.groups[kept])
+    return TableRows(recording.inputs, recording.targets, recording)
+
+
+def _friedman(number: int, rows: int, noise: float) -> TableRows:
+    """Friedman's first or second function with noise, as scikit-learn makes them."""
+    from sklearn import datasets
+
+    make = datasets.make_friedman1 if number == 1 else datasets.make_friedman2
+    return _rows(*make(n_samples=rows, noise=noise, random_state=0))
+
+
+def growing_noise(rows: int = 1500, seed: int = 0) -> TableRows:
+    r"""Five inputs in [-1, 1]; noise of std :math:`0.05 + 0.4 (1 + x_1)^2 / 4` on a smooth function."""
+    generator = np.random.default_rng(seed)
+    x = generator.uniform(-1.0, 1.0, (rows, 5))
+    std = 0.05 + 0.1 * (1.0 + x[:, 0]) ** 2
+    return _rows(x, _smooth(x) + std * generator.standard_normal(rows))
+
+
+def heavy_tails(rows: int = 1500, seed: int = 0) -> TableRows:
+    """The same function with noise of Student's t with 3 degrees of freedom, of scale 0.1."""
+    generator = np.random.default_rng(seed)
+    x = generator.uniform(-1.0, 1.0, (rows, 5))
+    return _rows(x, _smooth(x) + 0.1 * generator.standard_t(3, rows))
+
+
+def _smooth(x: np.ndarray) -> np.ndarray:
+    return np.sin(3 * x[:, 0]) + x[:, 1] * x[:, 2] + np.exp(-4 * x[:, 3] ** 2)
+
+
+TABLES = {
+    "snelson": TableSource(_snelson, "recordings", "a 1-D curve"),
+    "diabetes": TableSource(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
+    "wine": TableSource(_wine, "scikit-learn", "alcohol from twelve other analyses"),
+    "engel": TableSource(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
+    "grunfeld": TableSource(
+        partial(_statsmodels, "grunfeld", "invest"), "statsmodels", "investment of firms"
+    ),
+    "schools": TableSource(_schools, "statsmodels", "share that passed (star98)"),
+    "election": TableSource(
+        partial(_statsmodels, "anes96", "age", delimiter="\t"), "statsmodels", "age from opinions (anes96)"
+    ),
+    "co2": TableSource(_co2, "statsmodels", "carbon dioxide from the date"),
+    "fair": TableSource(partial(_statsmodels, "fair", "affairs"), "statsmodels", "affairs, mostly none"),
+    "visits": TableSource(_visits, "statsmodels", "log of visits to a doctor (randhie)"),
+    "cars": TableSource(_cars, "vega_datasets", "miles per gallon"),
+    "weather": TableSource(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
+    "temperatures": TableSource(_temperatures, "vega_datasets", "hourly temperature from the clock"),
+    "friedman1": TableSource(partial(_friedman, 1, 1000, 1.0), "generated", "Friedman's first function"),
+    "friedman2": TableSource(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
+    "growing noise": TableSource(growing_noise, "generated", "noise that grows with an input"),
+    "heavy tails": TableSource(heavy_tails, "generated", "noise with heavy tails"),
+    "sarcos test": TableSource(partial(_recorded, "sarcos_official"), "recordings", "seven torques, blocks"),
+    "kinova": TableSource(partial(_recorded, "kinova", LONGEST_KINOVA), "recordings", "torques, whole runs"),
+    "simulated arm": TableSource(_simulated, "generated", "seven torques, whole trajectories"),
+}
+"""By name, from small to large within an origin."""

@@ -1,0 +1,187 @@
+"""What the methods are given: networks, rows, how to train more networks alike, and what that costs."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trustgp.tangents.network import as_matrix
+
+from ..training.train import now, own_randomness, run_network, train, train_many
+
+Rows = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Meter:
+    """Seconds of the fit under way, beside those of the clock."""
+
+    extra: float = 0.0  # of shared work done before, less those of training, which pass on the clock
+    training: float = 0.0  # of networks trained on the way
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What the methods may use. Networks lie on `device`; rows, (inputs, targets), may lie anywhere.
+
+    Options are of the fit of "trustgp", for example {"num_experts": 16}; the paper's form gets them too.
+    """
+
+    network: nn.Module  # trained, in eval mode: the one network of every training-free method
+    members: Sequence[nn.Module]  # trained alike from other starts; with `network` they are the ensemble
+    dropout_network: nn.Module | None  # trained with dropout; None: methods that need one cannot be fitted
+    train: Rows
+    validation: Rows
+    seed: int = 0  # of everything random in a fit
+    device: str = "cpu"  # where to fit
+    options: dict[str, Any] = field(default_factory=dict)
+    # how the network was trained: options of `train`, and "together" for `train_many`; empty: not known
+    training: dict[str, Any] = field(default_factory=dict)
+    # of training "network", "ensemble" (without the network) and "dropout"; what is missing is not known
+    seconds: dict[str, float] = field(default_factory=dict)
+    _made: dict[str, tuple[Any, float, float]] = field(default_factory=dict, repr=False)
+    _meter: Meter = field(default_factory=Meter, repr=False)
+
+    @property
+    def ensemble(self) -> list[nn.Module]:
+        """The network and its siblings."""
+        return [self.network, *self.members]
+
+    @property
+    def dropping(self) -> nn.Module:
+        """The dropout network, for those who need it."""
+        if self.dropout_network is None:
+            raise ValueError("this method needs a network that was trained with dropout: dropout_network=...")
+        return self.dropout_network
+
+    @property
+    def rows(self) -> tuple[Any, Any, Any]:
+        """What most fits begin with."""
+        return self.network, self.train, self.validation
+
+    @property
+    def single(self) -> bool:
+        """Whether the network gives outputs [n], not [n, C]."""
+        return run_network(self.network, self.validation[0][:1]).ndim == 1
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return as_matrix(run_network(self.network, self.validation[0][:1])).shape[1]
+
+    @property
+    def held(self) -> tuple[Any, Any]:
+        """What peers are tuned on: validation rows, and training rows, of which only the targets count."""
+        return self.validation, self.train
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Options of most fits."""
+        return {"seed": self.seed, "device": self.device}
+
+    def once(self, name: str, work: Callable[[], Any]) -> Any:
+        """What the shared `work()` gives, done for the first method that asks; each pays in its fit time."""
+        meter = self._meter
+        if name in self._made:
+            value, seconds, training = self._made[name]
+            meter.extra += seconds
+            meter.training += training
+            return value
+        before, start = copy.copy(meter), now(self.device)
+        value = work()
+        seconds = now(self.device) - start + meter.extra - before.extra
+        self._made[name] = value, seconds, meter.training - before.training
+        return value
+
+    def timed(self, work: Callable[[], Any]) -> tuple[Any, float, float]:
+        """What `work()` gives, its seconds (of what it shares, too), and apart those of training networks."""
+        meter = self._meter
+        meter.extra = meter.training = 0.0
+        start = now(self.device)
+        value = work()
+        return value, now(self.device) - start + meter.extra, meter.training
+
+    def trains(self, work: Callable[[], Any]) -> Any:
+        """What `work()` gives, which trains networks: its seconds are kept apart."""
+        start = now(self.device)
+        value = work()
+        seconds = now(self.device) - start
+        self._meter.extra -= seconds
+        self._meter.training += seconds
+        return value
+
+    def trained_like(
+        self,
+        *,
+        seeds: Sequence[int],
+        outputs: int | None = None,
+        loss: Loss | None = None,
+        wrap: Callable[[nn.Module], nn.Module] | None = None,
+    ) -> list[nn.Module]:
+        """Networks of the same architecture, trained by the same recipe on the same rows, one for each seed.
+
+        All weights are drawn anew. Where `outputs` is given, the last Linear layer has so many, and targets
+        are [n, C] for the loss, else as they are; `wrap` may put something around a network before it is
+        trained. The loss, of outputs and targets of a batch, is the recipe's unless it is given.
+        """
+        how = {**self.training, **({} if loss is None else {"loss": loss})}
+        if "epochs" not in how:
+            raise ValueError(
+                "this method trains networks as the given one was, and that is not known: "
+                "Bundle(..., training={'epochs': ..., 'batch_size': ..., 'learning_rate': ...})."
+            )
+        together, record = how.pop("together", False), how.pop("record", True)
+        fresh = [fresh_like(self.network, seed=seed, outputs=outputs) for seed in seeds]
+        if wrap is not None:
+            fresh = [wrap(one) for one in fresh]
+        inputs, targets = self.train
+        targets = targets.to(next(self.network.parameters()).dtype)
+        if outputs is not None and targets.ndim == 1:
+            targets = targets[:, None]
+
+        def work() -> list[nn.Module]:
+            if together and len(fresh) > 1:
+                return train_many(fresh, inputs, targets, seeds=list(seeds), device=self.device, **how)
+            options = {"device": self.device, "record": record, **how}
+            each = zip(fresh, seeds, strict=True)
+            return [train(one, inputs, targets, seed=seed, **options) for one, seed in each]
+
+        return self.trains(work)
+
+
+def fresh_like(network: nn.Module, *, seed: int, outputs: int | None = None) -> nn.Module:
+    """A copy of a network whose weights are drawn anew, and whose last Linear layer has so many outputs."""
+    found = copy.deepcopy(network).cpu()
+    last = last_linear(found)
+    with own_randomness(seed, torch.device("cpu")):
+        for name, module in found.named_modules():
+            reset: Any = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+            elif any(True for _ in module.parameters(recurse=False)):
+                kind = type(module).__name__
+                raise ValueError(
+                    f"'{name}' is a {kind}, whose weights cannot be drawn anew: it has no reset_parameters."
+                )
+        if outputs is not None and outputs != found.get_submodule(last).out_features:
+            before: Any = found.get_submodule(last)
+            replace_module(found, last, nn.Linear(before.in_features, outputs, dtype=before.weight.dtype))
+    return found.to(next(network.parameters()).device)
+
+
+def last_linear(network: nn.Module) -> str:
+    """The name of the last Linear layer, by the order in which layers are held."""
+    names = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    if not names or not names[-1]:
+        raise ValueError("the network has no Linear layer inside whose outputs could be changed.")
+    return names[-1]
+
+
+def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
+    """Put another module where the one of this name is."""
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, module)

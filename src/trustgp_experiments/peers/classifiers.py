@@ -1,0 +1,125 @@
+"""Networks' own answers about classes: of one, of several, of one under several dropout masks.
+
+Each has one temperature, the likeliest on the validation rows, by which logits are divided before anything is
+averaged. Without validation rows it is 1: the networks as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from trustgp.data.trees import Inputs
+
+from ..training.train import run_network
+from .members import enough, masked_outputs, several, with_dropout_on
+from .tuning import (
+    COLDEST,
+    HOTTEST,
+    ClassAnswer,
+    answer_classes,
+    answer_members,
+    check_labels,
+    likeliest_temperature,
+    read_labels,
+    zoom_minimum,
+)
+
+
+@dataclass(frozen=True)
+class SoftmaxClassifier:
+    """A network whose logits are divided by a temperature. Made by `fit`."""
+
+    network: nn.Module
+    temperature: float = 1.0  # T in softmax(z / T); 1: the network as it is
+
+    @classmethod
+    def fit(cls, network: nn.Module, validation: Any = None) -> Self:
+        """The network as it is, or, with validation rows, with the temperature that suits them best."""
+        if validation is None:
+            return cls(network)
+        rows, labels = read_labels(validation, name="validation")
+        return cls(network, likeliest_temperature(run_network(network, rows.inputs), labels))
+
+    def predict(self, inputs: Inputs) -> ClassAnswer:
+        """Softmax of the network's logits over the temperature."""
+        logits = run_network(self.network, inputs)
+        return answer_classes(inputs, logits, (logits / self.temperature).softmax(dim=1))
+
+
+@dataclass(frozen=True)
+class MemberClassifier:
+    """Several answers, whose probabilities are averaged: by whom, subclasses say in `members`."""
+
+    temperature: float = field(default=1.0, kw_only=True)  # T, of every member alike
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """Logits of all members, shape [S, n, C]."""
+        raise NotImplementedError
+
+    def predict(self, inputs: Inputs) -> ClassAnswer:
+        """The mean of the members' probabilities; logits and their variance are those over T, too."""
+        return answer_members(inputs, self.members(inputs) / self.temperature)
+
+    def tempered(self, validation: Any) -> Self:
+        """With the temperature that suits the validation rows best; None: as it is."""
+        if validation is None:
+            return self
+        rows, labels = read_labels(validation, name="validation")
+        return replace(self, temperature=likeliest_joint_temperature(self.members(rows.inputs), labels))
+
+
+@dataclass(frozen=True)
+class EnsembleClassifier(MemberClassifier):
+    """Networks, trained alike from different starts. Made by `fit`."""
+
+    networks: tuple[nn.Module, ...]
+
+    @classmethod
+    def fit(cls, networks: Sequence[nn.Module], validation: Any = None) -> Self:
+        """At least two networks that give logits [n, C], and one temperature for all."""
+        return cls(several(networks)).tempered(validation)
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """Of each network."""
+        return torch.stack([run_network(one, inputs) for one in self.networks])
+
+
+@dataclass(frozen=True)
+class DropoutClassifier(MemberClassifier):
+    """A network that drops units when it predicts; the same rows get the same masks. Made by `fit`."""
+
+    network: nn.Module  # a private copy: dropout layers in training mode, everything else in eval mode
+    samples: int
+    seed: int
+
+    @classmethod
+    def fit(cls, network: nn.Module, validation: Any = None, *, samples: int = 20, seed: int = 0) -> Self:
+        """A network trained with dropout, such as `cnn(dropout=0.2)`, and one temperature for all masks."""
+        return cls(with_dropout_on(network), enough(samples), seed).tempered(validation)
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """Under each mask."""
+        return masked_outputs(self.network, inputs, self.samples, self.seed)
+
+
+def likeliest_joint_temperature(logits: Tensor, labels: Tensor) -> float:
+    r"""One temperature of several members before their probabilities are averaged, by maximum likelihood.
+
+    .. math:: \arg\min_T -\sum_i \log \tfrac1S \sum_s \mathrm{softmax}(z_{si} / T)_{y_i}
+
+    By zooming in on a grid of the logarithm; unlike that of one network, the sum need not be convex, and of
+    several minima the lowest on the first grid is followed. Logits z are [S, n, C], labels y are [n].
+    """
+    check_labels(logits[0], labels, name="validation")
+    logits, labels = logits.double(), labels.to(logits.device)
+    places = labels[None, :, None].expand(len(logits), -1, 1)
+
+    def loss(log_temperature: Tensor) -> Tensor:
+        chances = (logits / log_temperature.exp()).log_softmax(dim=2).gather(2, places)[..., 0]
+        return -chances.logsumexp(dim=0).mean()[None]  # without log S, which is the same for all
+
+    low, high = (logits.new_tensor([end]).log() for end in (COLDEST, HOTTEST))
+    return float(zoom_minimum(loss, low, high).exp())

@@ -1,0 +1,144 @@
+r"""Intervals that hold a new target with a given probability, whatever the network is: conformal prediction.
+
+Split conformal puts the same width around every output: the quantile of the validation rows' absolute
+errors. CQR (Romano et al. 2019) trains quantiles by the pinball loss, and moves them by that of
+:math:`\max(q_{lo} - y, y - q_{hi})`. Both hold for rows that are exchangeable with the validation rows. They
+have no density: there is no likelihood to score.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from trustgp.data.rows import finite_rows, read_rows
+from trustgp.data.trees import Inputs, as_inputs
+from trustgp.math.calibration import held_out_quantile, needed_rows
+from trustgp.tangents.network import as_matrix
+
+from ..training.train import errors, run_network
+from .bundle import Bundle
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class IntervalPrediction:
+    """What reads as a `trustgp.Prediction` where there is an interval at one level, and nothing else.
+
+    `variance`, `log_prob` and `crps` are None: ask whether they are before you use them.
+    """
+
+    mean: Tensor  # the network's output                   [n] or [n, C]
+    lower: Tensor  # ends of the interval, likewise
+    upper: Tensor
+    valid: Tensor  # False: the interval is everything     [n]
+    level: float = LEVEL
+
+    variance: ClassVar[None] = None
+    log_prob: ClassVar[None] = None
+    crps: ClassVar[None] = None
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @property
+    def std(self) -> Tensor:
+        """Half the interval's width, as a size of the error bar: no standard deviation."""
+        return 0.5 * (self.upper - self.lower)
+
+    def interval(self, level: float = LEVEL) -> tuple[Tensor, Tensor]:
+        """Lower and upper end, at the one level that there is."""
+        if level != self.level:
+            raise ValueError(f"level={level}; these intervals were made for {self.level} alone.")
+        return self.lower, self.upper
+
+
+@dataclass(frozen=True)
+class SplitConformal:
+    """A network and one width for each output. Made by `fit`."""
+
+    network: nn.Module
+    half: Tensor  # [C]
+
+    @classmethod
+    def fit(cls, network: nn.Module, validation: Any) -> Self:
+        """The quantile of the absolute errors, output by output."""
+        rows = read_rows(validation, name="validation")
+        return cls(network, quantile_of(errors(run_network(network, rows.inputs), rows).abs()))
+
+    def predict(self, inputs: Inputs) -> IntervalPrediction:
+        """The network's output, and as much on both sides."""
+        mean = run_network(self.network, inputs)
+        half = self.half.to(mean).expand(as_matrix(mean).shape).reshape(mean.shape)
+        return _answer(inputs, mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class QuantileConformal:
+    """A network, another for its lower and upper quantiles, and how far these are moved. Made by `fit`."""
+
+    network: nn.Module
+    quantiles: nn.Module  # gives [n, 2C], lower ends first
+    shift: Tensor  # [C]
+
+    @classmethod
+    def fit(cls, bundle: Bundle) -> Self:
+        """Quantiles trained by the bundle's recipe, and the quantile of what they miss by."""
+        loss = partial(pinball, level=LEVEL)
+        (quantiles,) = bundle.trained_like(seeds=[100 * bundle.seed], outputs=2 * bundle.outputs, loss=loss)
+        rows = read_rows(bundle.validation, name="validation")
+        errors(run_network(bundle.network, rows.inputs[:1]), _first(rows))  # refuses targets that do not fit
+        ends = run_network(quantiles, rows.inputs).double()
+        if not bool(torch.isfinite(ends).all()):
+            raise ValueError("the network of quantiles has diverged: its outputs are not finite.")
+        lower, upper = _ordered(ends)
+        targets = rows.targets.to(ends)
+        return cls(bundle.network, quantiles, quantile_of(torch.maximum(lower - targets, targets - upper)))
+
+    def predict(self, inputs: Inputs) -> IntervalPrediction:
+        """The network's own output, and the quantiles, which need not lie as far from it on both sides."""
+        mean = run_network(self.network, inputs)
+        lower, upper = _ordered(run_network(self.quantiles, inputs))
+        middle, half = 0.5 * (lower + upper), 0.5 * (upper - lower) + self.shift.to(lower)
+        half = half.clamp_min(0.0)  # quantiles that are far too wide may be moved past each other
+        lower, upper = ((middle + way * half).reshape(mean.shape) for way in (-1.0, 1.0))
+        return _answer(inputs, mean, lower, upper)
+
+
+def pinball(outputs: Tensor, targets: Tensor, *, level: float) -> Tensor:
+    """Loss of the ends [b, 2C] of an interval that holds a target [b, C] with this probability, a scalar."""
+    outside = 0.5 * (1.0 - level)
+    below, above = (targets - end for end in outputs.chunk(2, dim=1))
+    low = torch.maximum(outside * below, (outside - 1.0) * below)
+    high = torch.maximum((1.0 - outside) * above, -outside * above)
+    return (low + high).mean()
+
+
+def quantile_of(scores: Tensor) -> Tensor:
+    """What a new row's score [n, C] stays below with probability `LEVEL`, [C]; refused of too few rows."""
+    if len(scores) < needed_rows(LEVEL):
+        raise ValueError(
+            f"{len(scores)} validation rows; an interval that holds {100 * LEVEL:g} % of new rows needs at "
+            f"least {needed_rows(LEVEL)}."
+        )
+    return held_out_quantile(scores, LEVEL)
+
+
+def _first(rows: Any) -> Any:
+    return type(rows)(rows.inputs[:1], rows.targets[:1])
+
+
+def _ordered(ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower and upper ends; quantiles that were learnt apart may cross."""
+    one, other = ends.chunk(2, dim=1)
+    return torch.minimum(one, other), torch.maximum(one, other)
+
+
+def _answer(inputs: Inputs, mean: Tensor, lower: Tensor, upper: Tensor) -> IntervalPrediction:
+    valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
+    known = valid.reshape((-1,) + (1,) * (mean.ndim - 1))
+    lower, upper = torch.where(known, lower, -torch.inf), torch.where(known, upper, torch.inf)
+    return IntervalPrediction(mean, lower, upper, valid)

@@ -1,0 +1,180 @@
+r"""A sparse variational Gaussian process whose mean is the network: FMGP (Ortega et al., arXiv 2412.04177).
+
+Of a universal kernel's GP the posterior mean can be any continuous function; it is fixed to the network, and
+only the variance is learnt. With inducing points Z, K their kernel and a triangular matrix L it is
+
+.. math:: v(x) = k(x, x) - k_Z(x)^\top A \, k_Z(x), \quad A = L H^{-1} L^\top, \quad H = I + L^\top K L .
+
+L, Z, the kernel and the noise are trained on mini-batches of the training rows, at alpha = 1, by
+
+.. math:: \sum_i -\log N(y_i; f(x_i), v(x_i) + \sigma^2) + \tfrac12 \log|H| - \tfrac12 \mathrm{tr}(K A) ,
+
+and by the same again with a sparse GP's own mean :math:`k_Z(x)^\top w` in place of f, whose divergence is
+:math:`\tfrac12 w^\top K w` more: the regulariser that keeps the kernel one of the targets. C outputs share
+Z, L and the kernel's lengths; each has an amplitude, a noise and a w.
+
+Variance and objective are the paper's, read beside its authors' code; tests compare both with dense matrices
+in float64. Kernel (squared exponential, a length for each input), 100 points by k-means and L = I to begin
+with are theirs, too. They take 70,000 steps of 128 rows with Adam at 1e-3; here it is fewer and larger ones,
+one cycle to 3e-2. None of their published figures could be checked: neither their data nor their networks
+are here.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from trustgp.data.rows import read_rows
+from trustgp.data.trees import Inputs, as_inputs, to_device
+from trustgp.tangents.network import as_matrix
+
+from ..training.train import run_network, train
+from .heteroscedastic import loss_on
+from .tuning import NoisyPeer
+
+POINTS, ROUNDS = 100, 20  # inducing points, and rounds of k-means
+MOST_ROWS = 10_000  # that k-means looks at
+STEPS, FEW_STEPS = 1500, 600  # where rows need more than `FEW` batches, and where they do not
+FEW = 4
+BATCH, RATE = 1024, 3e-2
+LEAST = 1e-6  # of k(x, x), below which float32 knows no variance
+AT_ONCE = 8192
+
+
+class FixedMeanProcess(nn.Module):
+    """The variance of scaled targets, and what the objective needs; inputs are vectors [n, d]."""
+
+    def __init__(self, points: Tensor, offset: Tensor, spread: Tensor, noise: Tensor) -> None:
+        """From points [M, d] of inputs that are scaled by offset and spread [d], and a noise [C]."""
+        super().__init__()
+        count, outputs = len(points), len(noise)
+        self.offset, self.spread = nn.Buffer(offset), nn.Buffer(spread)
+        self.points = nn.Parameter(points)
+        apart = torch.cdist(points, points)
+        length = apart[apart > 0].median() if bool((apart > 0).any()) else torch.ones(()).to(points)
+        self.log_length = nn.Parameter(length.log().repeat(points.shape[1]))
+        self.log_amplitude = nn.Parameter(torch.zeros(outputs).to(points))
+        self.log_noise = nn.Parameter(noise.to(points).log())
+        self.root = nn.Parameter(torch.eye(count).to(points))  # L; what lies above its diagonal is not used
+        self.weights = nn.Parameter(torch.zeros(count, outputs).to(points))  # w
+
+    def kernel(self, one: Tensor, other: Tensor) -> Tensor:
+        """Squared exponential of scaled inputs, of amplitude 1."""
+        one, other = (rows / self.log_length.exp() for rows in (one, other))
+        squared = one.square().sum(dim=1)[:, None] + other.square().sum(dim=1) - 2.0 * one @ other.T
+        return torch.exp(-0.5 * squared.clamp_min(0.0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Variance and own mean of each output, log noise and divergences, shape [b, 3C + 1]."""
+        scaled = (inputs.flatten(1) - self.offset) / self.spread
+        cross, kernel = self.kernel(scaled, self.points), self.kernel(self.points, self.points)
+        root, eye = torch.tril(self.root), torch.eye(len(kernel)).to(kernel)
+        factor = torch.linalg.cholesky_ex(eye + root.T @ kernel @ root).L  # of H
+        known = torch.linalg.solve_triangular(factor, (cross @ root).T, upper=False)
+        unit = (1.0 - known.square().sum(dim=0)).clamp_min(LEAST)
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
+        trace = len(kernel) - inverse.square().sum()  # tr(K A) = M - tr(H^-1)
+        narrow = factor.diagonal().log().sum() - 0.5 * trace
+        amplitude = self.log_amplitude.exp()
+        mean = 0.5 * ((kernel @ self.weights * self.weights).sum(dim=0) / amplitude).sum()
+        penalty = 2.0 * len(amplitude) * narrow + mean
+        rest = torch.cat([self.log_noise, penalty[None]]).expand(len(cross), -1)
+        return torch.cat([unit[:, None] * amplitude, cross @ self.weights, rest], dim=1)
+
+
+def objective(outputs: Tensor, targets: Tensor, *, rows: int) -> Tensor:
+    """Of a batch of n rows in all, over n C: from outputs [b, 3C + 1] and targets and network [b, 2C]."""
+    count = targets.shape[1] // 2
+    variance, own, log_noise, penalty = outputs.split([count, count, count, 1], dim=1)
+    target, network = targets.chunk(2, dim=1)
+    total = variance + log_noise.exp()
+    squared = (target - network).square() + (target - own).square()
+    both = math.log(2 * math.pi) + total.log() + 0.5 * squared / total  # of two normals
+    return both.mean() + penalty.mean() / (rows * count)
+
+
+@dataclass(frozen=True)
+class FixedMeanGP(NoisyPeer):
+    """A network, and the variance about its outputs. Made by `fit`."""
+
+    network: nn.Module
+    process: FixedMeanProcess
+    size: Tensor = field(kw_only=True)  # of the targets, squared  [C]
+
+    @classmethod
+    def fit(
+        cls,
+        network: nn.Module,
+        train_rows: Any,
+        validation: Any,
+        *,
+        points: int = POINTS,
+        steps: int | None = None,
+        seed: int = 0,
+        device: Any = None,
+    ) -> Self:
+        """Trained on the training rows; then tails, about its own noise or about one that is fitted."""
+        rows, place = read_rows(train_rows, name="train"), next(network.parameters()).device
+        inputs = vectors(rows.inputs, torch.device(device or place))
+        outputs = as_matrix(run_network(network, rows.inputs)).to(inputs)
+        targets = rows.targets.to(inputs)
+        if outputs.shape != targets.shape:
+            raise ValueError(
+                f"outputs are {tuple(outputs.shape)}, targets {tuple(targets.shape)}; they must agree."
+            )
+        size = targets.var(dim=0) if len(targets) > 1 else torch.zeros_like(targets[0])
+        size = torch.where(size > 0, size, 1.0)
+        noise = ((targets - outputs).square().mean(dim=0) / size).clamp_min(1e-5)
+        offset, spread = inputs.mean(dim=0), inputs.std(dim=0)
+        spread = torch.where(spread > 0, spread, 1.0)
+        start = FixedMeanProcess(centres((inputs - offset) / spread, points, seed), offset, spread, noise)
+        both = torch.cat([targets, outputs], dim=1) / size.sqrt().repeat(2)
+        batches = -(-len(inputs) // BATCH)
+        steps = steps or (STEPS if batches > FEW else FEW_STEPS)
+        how = {"epochs": max(1, round(steps / batches)), "batch_size": BATCH, "learning_rate": RATE}
+        # not recorded: a factorisation may not be
+        loss = partial(objective, rows=len(inputs))
+        found = train(start, inputs, both, seed=seed, record=False, weight_decay=0.0, loss=loss, **how)
+        assert isinstance(found, FixedMeanProcess)
+        own = found.log_noise.detach().double().exp() * size.double()
+        return cls(network, found.requires_grad_(False), size=size, noise=own)._tuned(validation, rows)
+
+    def _tuned(self, validation: Any, train_rows: Any) -> Self:
+        error, spread = self.against(validation)
+        if not bool(torch.isfinite(error).all() & torch.isfinite(spread).all()):
+            raise ValueError("the fixed-mean GP has diverged: its variance is not finite.")
+        forms = self.tailed(validation, train_rows), self.fitted(validation, train_rows)
+        return min(forms, key=lambda form: loss_on(form, validation))
+
+    @torch.no_grad()
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The network's own output, and the variance of the process about it."""
+        mean = run_network(self.network, inputs)
+        rows, count = vectors(inputs, self.process.offset.device), len(self.size)
+        parts = [self.process(part)[:, :count] for part in torch.nan_to_num(rows).split(AT_ONCE)]
+        return mean, (torch.cat(parts) * self.size).to(mean).reshape(mean.shape)
+
+
+def vectors(inputs: Inputs, device: torch.device) -> Tensor:
+    """One tensor of inputs as [n, d]; anything else is refused."""
+    rows = to_device(as_inputs(inputs), device)
+    if not isinstance(rows, Tensor) or not rows.is_floating_point():
+        raise ValueError("a fixed-mean GP has a kernel on the inputs: one tensor of real numbers is needed.")
+    return rows.flatten(1)
+
+
+def centres(rows: Tensor, count: int, seed: int) -> Tensor:
+    """Means of `count` clusters of rows [n, d] at most, by k-means from random rows."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = rows[torch.randperm(len(rows), generator=generator)[:MOST_ROWS].to(rows.device)]
+    found = rows[:count].clone()
+    for _ in range(ROUNDS):
+        nearest = torch.cdist(rows, found).argmin(dim=1)
+        member = nn.functional.one_hot(nearest, len(found)).to(rows)
+        held = member.sum(dim=0)
+        found = torch.where(held[:, None] > 0, member.T @ rows / held.clamp_min(1.0)[:, None], found)
+    return found

@@ -1,0 +1,123 @@
+r"""Networks that give a variance beside each output, alone and as an ensemble.
+
+They are trained by the beta-NLL of Seitzer et al. (2022), where no gradient goes through what stands in
+:math:`\lfloor \cdot \rfloor`:
+
+.. math:: \tfrac12 \lfloor \sigma^{2\beta} \rfloor \big( \log \sigma^2 + (y - \mu)^2 / \sigma^2 \big) .
+
+At beta = 0 it is the likelihood, which neglects rows that are hard to fit; at 1 means are trained as by the
+squared error. Validation rows choose among 0, 0.5 and 1.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from trustgp.data.rows import read_rows
+from trustgp.data.trees import Inputs
+from trustgp.likelihoods.prediction import Prediction
+
+from ..training.train import answer, moments, run_network
+from .bundle import Bundle
+from .tuning import NoisyPeer
+
+BETAS = (0.0, 0.5, 1.0)
+LEAST, MOST = -20.0, 10.0  # of the logarithm of a variance
+
+
+class Diverged(ValueError):
+    """Training has come to nothing."""
+
+
+def beta_nll(outputs: Tensor, targets: Tensor, *, beta: float) -> Tensor:
+    """Of outputs [b, 2C], means and then logarithms of variances, and targets [b, C], to a scalar."""
+    mean, log_variance = halves(outputs)
+    nll = 0.5 * (log_variance + (targets - mean).square() * torch.exp(-log_variance))
+    return (torch.exp(beta * log_variance).detach() * nll).mean()
+
+
+def halves(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and logarithms of variances, each [..., C]."""
+    mean, raw = outputs.chunk(2, dim=-1)
+    return mean, raw.clamp(LEAST, MOST)
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(NoisyPeer):
+    """One such network, or several whose means and variances are averaged. Made by `fit`."""
+
+    networks: tuple[nn.Module, ...]  # each gives [n, 2C]
+    single: bool = False  # whether outputs are [n], not [n, 1]
+
+    @classmethod
+    def fit(
+        cls, networks: Sequence[nn.Module], validation: Any, train: Any = None, *, single: bool = False
+    ) -> Self:
+        """Trained networks, whose variance gets a scale and tails: it knows its noise already."""
+        plain = cls(tuple(networks), single)
+        error, variance = plain.against(validation)
+        if not bool(torch.isfinite(error).all() & torch.isfinite(variance).all()):
+            raise Diverged("a network that gives variances is not finite on the validation rows.")
+        noise, scale = torch.zeros(error.shape[1]).to(error), float((error.square() / variance).mean())
+        return replace(plain, noise=noise, scale=scale).tailed(validation, train)
+
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The mean, and the variance in all."""
+        mean, spread, noise = self.parts(inputs)
+        return mean, spread + noise
+
+    def parts(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+        """The members' mean, the variance of their means, and the mean of their variances, [n] or [n, C]."""
+        means, logs = halves(torch.stack([run_network(one, inputs) for one in self.networks]))
+        found = (*moments(means), logs.exp().mean(dim=0))
+        return tuple(each[:, 0] for each in found) if self.single else found  # pyright: ignore
+
+    def predict(self, inputs: Inputs) -> Prediction:
+        """What the means disagree by is epistemic, the rest is not."""
+        mean, spread, noise = self.parts(inputs)
+        said = answer(inputs, mean, self.scale * spread, self.noise)
+        said = replace(said, aleatoric=self.scale * torch.nan_to_num(noise))  # of rows that are not finite
+        return said if self.tails is None else self.tails.on(said)
+
+
+def loss_on(peer: Any, rows: Any) -> float:
+    """Mean negative log likelihood of rows; infinite where it is no number."""
+    rows = read_rows(rows, name="validation")
+    said = peer.predict(rows.inputs)
+    found = -float(said.log_prob(rows.targets.to(said.mean.device).reshape(said.mean.shape)).mean())
+    return found if math.isfinite(found) else math.inf
+
+
+def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
+    """So many networks, trained as the bundle's was, at the beta that suits the first of them best."""
+    outputs, single = bundle.outputs, bundle.single
+    seeds = [100 * bundle.seed + 10 + member for member in range(members)]
+
+    def trained(beta: float, seeds: Sequence[int]) -> list[nn.Module]:
+        loss = partial(beta_nll, beta=beta)
+        return bundle.trained_like(seeds=seeds, outputs=2 * outputs, loss=loss)
+
+    def fitted(networks: Sequence[nn.Module]) -> Heteroscedastic:
+        return Heteroscedastic.fit(networks, *bundle.held, single=single)
+
+    def chosen() -> tuple[float, list[nn.Module]]:
+        found = []
+        for beta in BETAS:
+            networks = trained(beta, seeds[:1])
+            try:
+                found.append((loss_on(fitted(networks), bundle.validation), beta, networks))
+            except Diverged:
+                continue
+        if not found:
+            raise Diverged(f"no network that gives variances could be trained, with a beta of {BETAS}.")
+        _, beta, networks = min(found, key=lambda entry: entry[0])
+        return beta, networks
+
+    beta, networks = bundle.once("heteroscedastic", chosen)
+    more = trained(beta, seeds[1:]) if members > 1 else []
+    return fitted([*networks, *more])

@@ -1,0 +1,314 @@
+"""Novelty scores of a trained classifier that others use: of its logits, and of its penultimate features.
+
+Each is one number a row, the larger the more novel, and sees the network, its training rows and validation
+rows, never a novel row. So nothing here is chosen by how well novel rows are told: k and ranks are those of
+the papers, and what a covariance needs on its diagonal is chosen by the likelihood of the validation rows.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from trustgp.data.chunking import chunks
+from trustgp.data.rows import finite_rows
+from trustgp.data.trees import Inputs, as_inputs
+
+from ..training.train import run_network
+from .bundle import last_linear
+from .tuning import read_labels
+
+RIDGES = tuple(10.0 ** (step / 2) for step in range(-12, 1))  # on a diagonal, as shares of its mean
+NEIGHBOURS = 50  # Sun et al. 2022, of the 50,000 images of CIFAR-10
+TOGETHER = 2**26  # distances that stand side by side
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the last layer of a network is given, and what it makes of it."""
+
+    features: Tensor  # h  [n, d]
+    logits: Tensor  # z = W h + b  [n, C]
+
+    @classmethod
+    def by(cls, network: nn.Module, inputs: Inputs) -> Self:
+        """Chunk by chunk, on the network's device; the network is left as it was."""
+        found: list[Tensor] = []
+        hook = last_layer(network).register_forward_pre_hook(lambda _, given: found.append(given[0]))
+        try:
+            logits = run_network(network, inputs)
+        finally:
+            hook.remove()
+        return cls(torch.cat(found), logits)
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that a score may learn from."""
+
+    train: Seen
+    labels: Tensor  # of the training rows  [n]
+    held: Seen  # of the validation rows
+    held_labels: Tensor  # [m]
+    head: nn.Linear
+
+    @classmethod
+    def by(cls, network: nn.Module, train: Any, validation: Any) -> Self:
+        """From a trained network and its rows."""
+        (rows, labels), (held, held_labels) = (
+            read_labels(data, name=name) for data, name in ((train, "train"), (validation, "validation"))
+        )
+        seen, other = Seen.by(network, rows.inputs), Seen.by(network, held.inputs)
+        place = seen.logits.device
+        return cls(seen, labels.to(place), other, held_labels.to(place), last_layer(network))
+
+
+class Formula(Protocol):
+    """From what was seen of rows to one number each, [n], the larger the more novel."""
+
+    def __call__(self, seen: Seen, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class NoveltyPeer:
+    """A network and a formula; see `NOVELTY` for those there are."""
+
+    network: nn.Module
+    formula: Formula
+
+    @classmethod
+    def fit(cls, name: str, network: nn.Module, train: Any, validation: Any) -> Self:
+        """The score of that name; rows are (inputs, labels), a Dataset or a DataLoader."""
+        if name not in NOVELTY:
+            raise ValueError(f"novelty score {name!r} is unknown; choose one of {', '.join(NOVELTY)}.")
+        return cls(network, NOVELTY[name](Known.by(network, train, validation)))
+
+    def score(self, inputs: Inputs) -> Tensor:
+        """Of each row, shape [n], float64; infinite where inputs or logits are not finite."""
+        seen = Seen.by(self.network, inputs)
+        valid = finite_rows(as_inputs(inputs)).to(seen.logits.device) & seen.logits.isfinite().all(dim=1)
+        whole = Seen(*(torch.nan_to_num(part) for part in (seen.features, seen.logits)))
+        return torch.where(valid, self.formula(whole).double(), torch.inf)
+
+
+def last_layer(network: nn.Module) -> nn.Linear:
+    """The last linear layer that a network lists, whose inputs are its features."""
+    found: Any = network.get_submodule(last_linear(network))
+    return found
+
+
+def energy(seen: Seen) -> Tensor:
+    r""":math:`-\log \sum_c \exp z_c` (Liu et al. 2020, temperature 1), shape [n]."""
+    return -seen.logits.double().logsumexp(dim=1)
+
+
+def largest_logit(seen: Seen) -> Tensor:
+    r""":math:`-\max_c z_c` (Hendrycks et al. 2022), shape [n]."""
+    return -seen.logits.double().amax(dim=1)
+
+
+def largest_probability(seen: Seen) -> Tensor:
+    r""":math:`-\log \max_c p_c` (Hendrycks and Gimpel 2017), shape [n]: a logarithm keeps apart what 1 - p
+    rounds to 0."""
+    return -seen.logits.double().log_softmax(dim=1).amax(dim=1)
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    r"""One a class: :math:`N(\mu_c, \Sigma_c + r \bar\sigma_c^2 I)`, or all with one covariance; float64.
+
+    The ridge r, over the mean :math:`\bar\sigma_c^2` of a covariance's diagonal, is the one of the largest
+    likelihood of the validation rows under the Gaussians of their classes.
+    """
+
+    means: Tensor  # [C, d]
+    inverse: Tensor  # of the covariances  [C, d, d], or [1, d, d] where they are shared
+    log_det: Tensor  # of the covariances  [C] or [1]
+    shares: Tensor  # of the classes among the rows  [C]
+    ridge: float  # r
+
+    @classmethod
+    def fit(
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        held: tuple[Tensor, Tensor] | None = None,
+        *,
+        shared: bool = False,
+        ridges: tuple[float, ...] = RIDGES,
+    ) -> Self:
+        """From features [n, d] and labels [n]; `held` are those of validation rows, not needed for one ridge.
+
+        A class without rows has no Gaussian, and held-out rows of it choose nothing.
+        """
+        features, kinds = features.double(), labels.unique()
+        own = [features[labels == kind] for kind in kinds]
+        means = torch.stack([some.mean(dim=0) for some in own])
+        apart = [some - mean for some, mean in zip(own, means, strict=True)]
+        groups = [torch.cat(apart)] if shared else apart
+        spreads = torch.stack([some.T @ some / len(some) for some in groups])
+        values, vectors = torch.linalg.eigh(spreads)  # [G, d], [G, d, d]
+        values, size = values.clamp_min(0.0), spreads.diagonal(dim1=1, dim2=2).mean(dim=1) + 1e-12
+
+        def grown(ridge: float) -> Tensor:
+            return values + ridge * size[:, None]
+
+        def loss(ridge: float) -> float:
+            assert held is not None, "several ridges need validation rows"
+            total = 0.0
+            for place, kind in enumerate(kinds):
+                group, rows = 0 if shared else place, held[0][held[1] == kind].double() - means[place]
+                inside = (rows @ vectors[group]).square()
+                total += float((inside / grown(ridge)[group] + grown(ridge)[group].log()).sum())
+            return total
+
+        best = ridges[0] if len(ridges) == 1 else min(ridges, key=loss)
+        inverse = (vectors / grown(best)[:, None]) @ vectors.mT
+        shares = torch.tensor([len(some) for some in own]).to(means) / len(features)
+        return cls(means, inverse, grown(best).log().sum(dim=1), shares, best)
+
+    def distances(self, features: Tensor) -> Tensor:
+        r""":math:`(h - \mu_c)^\top \Sigma_c^{-1} (h - \mu_c)`, shape [n, C]."""
+        inverses = self.inverse.expand(len(self.means), -1, -1)
+        aways = (features.double() - mean for mean in self.means)
+        return torch.stack([((a @ s) * a).sum(1) for a, s in zip(aways, inverses, strict=True)], dim=1)
+
+    def log_density(self, features: Tensor) -> Tensor:
+        r""":math:`\log \sum_c \pi_c N(h; \mu_c, \Sigma_c)`, shape [n]."""
+        constant = features.shape[1] * math.log(2 * math.pi)
+        each = self.shares.log() - 0.5 * (self.distances(features) + self.log_det + constant)
+        return each.logsumexp(dim=1)
+
+
+@dataclass(frozen=True)
+class Mahalanobis:
+    r""":math:`\min_c (h - \mu_c)^\top \Sigma^{-1} (h - \mu_c)`, one covariance for all (Lee et al. 2018)."""
+
+    classes: Gaussians
+
+    @classmethod
+    def fit(cls, known: Known) -> Self:
+        """Of the penultimate features; not of several layers, whose weights need novel rows."""
+        return cls(_gaussians(known, shared=True))
+
+    def __call__(self, seen: Seen) -> Tensor:
+        return self.classes.distances(seen.features).amin(dim=1)
+
+
+@dataclass(frozen=True)
+class RelativeMahalanobis:
+    """Mahalanobis' distance to the nearest class less that to all rows together (Ren et al. 2021)."""
+
+    classes: Gaussians
+    whole: Gaussians  # one, of all rows
+
+    @classmethod
+    def fit(cls, known: Known) -> Self:
+        """Either with a ridge of its own."""
+        one, held = torch.zeros_like(known.labels), torch.zeros_like(known.held_labels)
+        whole = Gaussians.fit(known.train.features, one, (known.held.features, held))
+        return cls(_gaussians(known, shared=True), whole)
+
+    def __call__(self, seen: Seen) -> Tensor:
+        nearest = self.classes.distances(seen.features).amin(dim=1)
+        return nearest - self.whole.distances(seen.features)[:, 0]
+
+
+@dataclass(frozen=True)
+class ClassDensity:
+    """Minus the log density under a Gaussian for each class: DDU's density (Mukhoti et al. 2023), on the
+    network as it is, whose layers were not trained with spectral normalisation."""
+
+    classes: Gaussians
+
+    @classmethod
+    def fit(cls, known: Known) -> Self:
+        """Each class with a covariance of its own."""
+        return cls(_gaussians(known, shared=False))
+
+    def __call__(self, seen: Seen) -> Tensor:
+        return -self.classes.log_density(seen.features)
+
+
+def _gaussians(known: Known, *, shared: bool) -> Gaussians:
+    held = known.held.features, known.held_labels
+    return Gaussians.fit(known.train.features, known.labels, held, shared=shared)
+
+
+@dataclass(frozen=True)
+class NearestNeighbours:
+    """The distance to the k-th nearest training row: 1 - cosine of the angle, which ranks rows as Sun et al.
+    (2022) do, or Euclidean."""
+
+    rows: Tensor  # of length 1 for cosines  [n, d]
+    neighbours: int = NEIGHBOURS  # k
+    cosine: bool = True
+
+    @classmethod
+    def fit(cls, known: Known, *, cosine: bool) -> Self:
+        """All training rows are kept; k is the paper's, or their number if that is less."""
+        rows = known.train.features
+        return cls(normalize(rows, dim=1) if cosine else rows, min(NEIGHBOURS, len(rows)), cosine)
+
+    def __call__(self, seen: Seen) -> Tensor:
+        step = max(1, TOGETHER // len(self.rows))
+        parts = [seen.features[index.to(seen.features.device)] for index in chunks(len(seen.features), step)]
+        return torch.cat([self._away(part) for part in parts])
+
+    def _away(self, features: Tensor) -> Tensor:
+        """Of some rows, [b]."""
+        if self.cosine:
+            alike = normalize(features, dim=1) @ self.rows.T
+            return 1.0 - alike.topk(self.neighbours, dim=1).values[:, -1]
+        return torch.cdist(features, self.rows).topk(self.neighbours, largest=False, dim=1).values[:, -1]
+
+
+@dataclass(frozen=True)
+class VirtualLogit:
+    r"""ViM (Wang et al. 2022): :math:`\alpha \|R^\top (h - o)\| - \log \sum_c \exp z_c`, :math:`o = -W^+ b`.
+
+    R spans all but the D largest principal directions of the training rows about o, and :math:`\alpha` makes
+    the mean of the virtual logit that of their largest logits. D is that of the paper's code: 1000 from
+    d = 2048, 512 from d = 768, else d / 2.
+    """
+
+    origin: Tensor  # o  [d]
+    rest: Tensor  # R  [d, d - D]
+    alpha: float
+
+    @classmethod
+    def fit(cls, known: Known) -> Self:
+        """In float64."""
+        weight, bias = known.head.weight.detach().double(), known.head.bias
+        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().double()
+        origin = -(torch.linalg.pinv(weight) @ bias)
+        away = known.train.features.double() - origin
+        d = away.shape[1]
+        kept = 1000 if d >= 2048 else 512 if d >= 768 else d // 2
+        _, vectors = torch.linalg.eigh(away.T @ away / len(away))  # the smallest first
+        rest = vectors[:, : d - kept]
+        largest = known.train.logits.double().amax(dim=1).mean()
+        return cls(origin, rest, float(largest / (away @ rest).norm(dim=1).mean()))
+
+    def __call__(self, seen: Seen) -> Tensor:
+        virtual = ((seen.features.double() - self.origin) @ self.rest).norm(dim=1)
+        return self.alpha * virtual + energy(seen)
+
+
+NOVELTY: Mapping[str, Callable[[Known], Formula]] = {
+    "largest probability": lambda known: largest_probability,
+    "largest logit": lambda known: largest_logit,
+    "energy": lambda known: energy,
+    "Mahalanobis": Mahalanobis.fit,
+    "relative Mahalanobis": RelativeMahalanobis.fit,
+    "kNN, cosine": partial(NearestNeighbours.fit, cosine=True),
+    "kNN, Euclidean": partial(NearestNeighbours.fit, cosine=False),
+    "DDU density": ClassDensity.fit,
+    "ViM": VirtualLogit.fit,
+}
+"""By name, how a score is learnt; in the order of the study's tables."""

@@ -1,0 +1,169 @@
+"""Networks whose weights are drawn from a distribution: their mean and spread, and SWAG's distribution.
+
+SWAG (Maddox et al. 2019) goes on training at a constant rate and looks at the weights as they wander: with
+their mean, their variance v and the last K deviations D from the running mean, weights are drawn from
+
+.. math:: N \\big( \\bar\\theta, \\; \\tfrac12 \\mathrm{diag}(v) + \\tfrac{1}{2 (K - 1)} D D^\\top \\big) .
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from trustgp.data.chunking import chunks
+from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
+from trustgp.metrics import class_nll
+from trustgp.tangents.network import call_with
+
+from ..training.train import moments, train
+from .bundle import Bundle
+from .classifiers import MemberClassifier
+from .heteroscedastic import loss_on
+from .tuning import NoisyPeer
+
+RANK, SAMPLES = 20, 20  # deviations that are kept, networks that are drawn
+RATES = (0.03, 0.1, 0.3)  # learning rates to go on with, over the peak of the network's own
+LEAST_STEPS = 10  # between two looks at the weights
+
+
+@torch.no_grad()
+def drawn_outputs(
+    network: nn.Module, names: Sequence[str], weights: Tensor, inputs: Inputs
+) -> Iterator[Tensor]:
+    """Outputs of networks with drawn weights [S, P], of the parameters of these names: chunks of rows, each
+    [S, b] or [S, b, C]."""
+    rows = to_device(as_inputs(inputs), weights.device)
+    own = {name: value for name, value in network.named_parameters() if name in names}
+    split = [row.split([value.numel() for value in own.values()]) for row in weights]
+    draws = [{n: part.view_as(own[n]) for n, part in zip(own, row, strict=True)} for row in split]
+    for chunk in (take(rows, index) for index in chunks(count(rows), 8192)):
+        yield torch.stack([call_with(network, drawn, chunk) for drawn in draws])
+
+
+@dataclass(frozen=True)
+class SampledWeights(NoisyPeer):
+    """Networks whose weights were drawn."""
+
+    network: nn.Module
+    names: tuple[str, ...]  # of the parameters that vary
+    weights: Tensor  # their drawn values, one vector a network, [S, P]
+
+    def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """The drawn networks' mean, and their variance over the draws themselves."""
+        parts = [moments(part) for part in drawn_outputs(self.network, self.names, self.weights, inputs)]
+        means, spreads = zip(*parts, strict=True)
+        return torch.cat(means), torch.cat(spreads)
+
+
+@dataclass
+class WeightMoments:
+    """Mean, second moment and last deviations of vectors that are shown one after another."""
+
+    every: int = 1  # of so many looks one counts
+    looks: int = 0
+    n: int = 0
+    mean: Tensor | None = None  # [P], float64
+    square: Tensor | None = None
+    deviations: list[Tensor] = field(default_factory=list)
+
+    def look(self, network: nn.Module) -> None:
+        """At the parameters of a network."""
+        self.looks += 1
+        if self.looks % self.every == 0:
+            self.add(torch.cat([value.detach().double().flatten() for value in network.parameters()]))
+
+    def add(self, vector: Tensor) -> None:
+        """One more vector [P]."""
+        first = self.mean is None or self.square is None
+        mean, square = (torch.zeros_like(vector),) * 2 if first else (self.mean, self.square)
+        self.mean = (self.n * mean + vector) / (self.n + 1)  # pyright: ignore
+        self.square = (self.n * square + vector.square()) / (self.n + 1)  # pyright: ignore
+        self.n += 1
+        self.deviations = [*self.deviations, vector - self.mean][-RANK:]
+
+    def draw(self, samples: int, seed: int) -> Tensor:
+        """Vectors [S, P] of SWAG's distribution; the normals are drawn on the CPU, the same everywhere."""
+        if self.mean is None or self.square is None or len(self.deviations) < 2:
+            raise ValueError("SWAG needs at least 2 looks at the weights.")
+        generator, rank = torch.Generator().manual_seed(seed), len(self.deviations)
+        variance = (self.square - self.mean.square()).clamp_min(0.0)
+        apart = torch.randn(samples, len(self.mean), generator=generator, dtype=torch.float64)
+        along = torch.randn(samples, rank, generator=generator, dtype=torch.float64)
+        wide = along.to(self.mean) @ torch.stack(self.deviations) / math.sqrt(2.0 * (rank - 1))
+        return self.mean + math.sqrt(0.5) * variance.sqrt() * apart.to(self.mean) + wide
+
+
+def wander(bundle: Bundle, rate: float) -> WeightMoments:
+    """What the bundle's network does when it is trained on, at a constant share of its own peak rate."""
+    if any(
+        isinstance(module, _NormBase) and module.track_running_stats for module in bundle.network.modules()
+    ):
+        raise ValueError("SWAG is not made for batch normalisation here: drawn weights have no statistics.")
+    if "epochs" not in bundle.training:
+        raise ValueError("SWAG goes on training: Bundle(..., training={'epochs': ..., ...}) must say how.")
+    how = {key: value for key, value in bundle.training.items() if key != "together"}
+    inputs, targets = bundle.train
+    batches = -(-len(inputs) // how.get("batch_size", 128))
+    seen = WeightMoments(every=-(-LEAST_STEPS // batches))
+    how |= {"epochs": RANK * seen.every, "learning_rate": rate * how.get("learning_rate", 1e-3)}
+    if targets.is_floating_point():
+        targets = targets.to(next(bundle.network.parameters()).dtype)
+    place = {"seed": 100 * bundle.seed, "device": bundle.device, "constant": True, "watch": seen.look}
+    bundle.trains(lambda: train(bundle.network, inputs, targets, **place, **how))
+    return seen
+
+
+def draws_of(bundle: Bundle) -> Iterator[tuple[nn.Module, tuple[str, ...], Tensor]]:
+    """The network, its parameters' names and drawn weights, for each rate that does not diverge."""
+    names, like = (
+        tuple(name for name, _ in bundle.network.named_parameters()),
+        next(bundle.network.parameters()),
+    )
+    for rate in RATES:
+        weights = wander(bundle, rate).draw(SAMPLES, bundle.seed).to(like)
+        if bool(torch.isfinite(weights).all()):
+            yield bundle.network, names, weights.detach()
+
+
+@dataclass(frozen=True)
+class Swag(SampledWeights):
+    """Weights drawn from where training wanders. Made by `fit`."""
+
+    @classmethod
+    def fit(cls, bundle: Bundle) -> Self:
+        """The rate of the largest validation likelihood, after scale, noise and tails."""
+        found = [cls(*draws).fitted(*bundle.held) for draws in draws_of(bundle)]
+        if not found:
+            raise ValueError(f"training on diverges at every rate of {RATES} of its own.")
+        return min(found, key=lambda peer: loss_on(peer, bundle.validation))
+
+
+@dataclass(frozen=True)
+class SwagClassifier(MemberClassifier):
+    """The same for classes: probabilities averaged over the draws, at one temperature. Made by `fit`."""
+
+    network: nn.Module
+    names: tuple[str, ...]
+    weights: Tensor
+
+    @classmethod
+    def fit(cls, bundle: Bundle) -> Self:
+        """Rate and temperature of the largest validation likelihood."""
+        inputs, labels = bundle.validation
+        found = []
+        for draws in draws_of(bundle):
+            warm = cls(*draws).tempered(bundle.validation)
+            said = warm.predict(inputs).probabilities
+            found.append((float(class_nll(said, labels.to(said.device)).mean()), warm))
+        if not found:
+            raise ValueError(f"training on diverges at every rate of {RATES} of its own.")
+        return min(found, key=lambda entry: entry[0])[1]
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """Of every draw."""
+        return torch.cat(list(drawn_outputs(self.network, self.names, self.weights, inputs)), dim=1)

@@ -1,0 +1,1 @@
+"""What the pages quote, made from stored results: `python -m trustgp_experiments.report.quotes --write`."""

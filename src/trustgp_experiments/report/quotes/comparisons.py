@@ -1,0 +1,113 @@
+"""Methods compared case by case and seed by seed, from the numbers of a study with peers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from ...core.claim import Difference, paired
+from .stored import Stored, mean_of
+
+IN_DOMAIN = "in domain"
+OURS, CORRECTED = "trustgp", "trustgp corrected"
+
+
+@dataclass(frozen=True)
+class StoredCase:
+    """One training set of a study: its name in words, and the stored part of each seed."""
+
+    about: Mapping[str, str]  # such as trained: "sarcos", split: "random"
+    seeds: Sequence[Mapping[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """ "sarcos random"."""
+        return " ".join(self.about.values())
+
+    @property
+    def methods(self) -> list[str]:
+        """Those of all seeds, in their order."""
+        return [m for m in self.seeds[0]["methods"] if all(m in seed["methods"] for seed in self.seeds)]
+
+    @property
+    def tests(self) -> list[str]:
+        """Names of the test sets."""
+        first = next(iter(self.seeds[0]["methods"].values()))
+        return list(first["tests"])
+
+    def overlap(self, test: str = IN_DOMAIN) -> float:
+        """Test rows over training rows, which seeds draw from the same ones; 0 of rows that never train."""
+        sizes = self.seeds[0].get("sizes")
+        return sizes[IN_DOMAIN] / sizes["train"] if sizes and test == IN_DOMAIN else 0.0
+
+    def values(self, method: str, key: str, test: str = IN_DOMAIN) -> list[float] | None:
+        """A number for each seed, of a test set or of the method itself; None where one is missing."""
+        found = []
+        for seed in self.seeds:
+            stored = seed["methods"].get(method, {})
+            found.append(stored.get("tests", {}).get(test, {}).get(key, stored.get(key)))
+        return None if any(value is None for value in found) else [float(value) for value in found]
+
+    def mean(self, method: str, key: str, test: str = IN_DOMAIN) -> float | None:
+        """Over seeds."""
+        values = self.values(method, key, test)
+        return None if values is None else fmean(values)
+
+    def against(self, ours: str, theirs: str, key: str = "nll", test: str = IN_DOMAIN) -> Difference | None:
+        """Ours minus theirs, seed by seed."""
+        pair = self.values(ours, key, test), self.values(theirs, key, test)
+        return (
+            None
+            if pair[0] is None or pair[1] is None
+            else paired(pair[0], pair[1], overlap=self.overlap(test))
+        )
+
+
+def cases(stored: Stored, study: str) -> list[StoredCase]:
+    """The cases of a study, in their order."""
+    found = []
+    for run in stored.numbers(study)["runs"]:
+        about = {key: str(value) for key, value in run.items() if isinstance(value, str | int | float)}
+        found.append(StoredCase(about, run["seeds"]))
+    return found
+
+
+def methods_of(found: Sequence[StoredCase]) -> list[str]:
+    """All methods of some cases, in the order in which they come."""
+    return list(dict.fromkeys(method for case in found for method in case.methods))
+
+
+def peers_of(case: StoredCase) -> list[str]:
+    """Everything that is not ours, nor a form of it."""
+    return [method for method in case.methods if not method.startswith(OURS)]
+
+
+def average(found: Sequence[StoredCase], method: str, key: str, test: str = IN_DOMAIN) -> float | None:
+    """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
+    values = [case.mean(method, key, test) for case in found]
+    return None if any(value is None for value in values) else mean_of(values)
+
+
+def better_than_ours(case: StoredCase, ours: str, test: str = IN_DOMAIN) -> list[tuple[str, Difference]]:
+    """Peers whose NLL is lower than ours beyond the interval, the furthest ahead first."""
+    found = []
+    for peer in peers_of(case):
+        gap = case.against(ours, peer, test=test)
+        if gap is not None and gap.verdict == "worse":
+            found.append((peer, gap))
+    return sorted(found, key=lambda one: -one[1].mean)
+
+
+def mostly_better(case: StoredCase, ours: str) -> list[str]:
+    """Peers with the lower NLL in most seeds, beyond the interval or not."""
+    found, mine = [], case.values(ours, "nll")
+    for peer in peers_of(case):
+        theirs = case.values(peer, "nll")
+        if mine and theirs and 2 * sum(b < a for a, b in zip(mine, theirs, strict=True)) > len(mine):
+            found.append(peer)
+    return found
+
+
+def other_tests(found: Sequence[StoredCase]) -> Iterator[tuple[StoredCase, str]]:
+    """Every case with every test set of another origin."""
+    return ((case, test) for case in found for test in case.tests if test != IN_DOMAIN)

@@ -1,0 +1,74 @@
+"""Blocks about the time of a call; both sides of a ratio are always in the same runtime."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .stored import Stored, bullets, grid, number, short, words
+
+RIVALS = ("MC-dropout 20", "MC-dropout 20, batched", "ensemble of 5", "Laplace last layer")
+
+
+def _entries(stored: Stored, study: str) -> dict[str, list[Mapping[str, Any]]]:
+    """By network, calls with one row and one thread that were timed, of the first seed."""
+    found = {}
+    for network, seeds in stored.numbers(study)["networks"].items():
+        calls = [one for one in seeds[0]["entries"] if one["batch"] == 1 and one["threads"] == 1]
+        found[network] = [
+            one for one in calls if one["median"] is not None and one["over_network"] is not None
+        ]
+    return found
+
+
+def over_network(stored: Stored, *, study: str) -> str:
+    """Time over that of the network alone in the same runtime, one row, one thread."""
+    found = _entries(stored, study)
+    runtimes = list(dict.fromkeys(one["runtime"] for calls in found.values() for one in calls))
+    rows = []
+    for network, calls in found.items():
+        times = {(one["method"], one["runtime"]): one["over_network"] for one in calls}
+        for method in dict.fromkeys(one["method"] for one in calls if one["method"] != "network"):
+            cells = [number(times.get((method, runtime)), 2) for runtime in runtimes]
+            rows.append([network, method, *cells])
+    result = stored.study(study)
+    origin = result["provenance"]
+    end = f"{origin['device']}, commit `{origin['commit'][:10]}`; a gap: not possible there, or not timed."
+    return f"{grid(['network', 'method', *runtimes], rows)}\n\n{words(end)}"
+
+
+def worth(stored: Stored) -> str:
+    """What each method of the runtime study is worth: NLL and AUROC of new rows."""
+    rows = []
+    for network, seeds in stored.numbers("runtime")["networks"].items():
+        for method, one in seeds[0]["quality"].items():
+            if one["nll"] is not None:
+                size = None if one["bytes"] is None else one["bytes"] / 2**20
+                rows.append([network, method, number(one["nll"], 3), number(one["auroc"], 3), short(size)])
+    return grid(["network", "method", "NLL", "AUROC of new rows", "MiB, with the network"], rows)
+
+
+def against_ensemble(stored: Stored) -> str:
+    """Of each network and runtime, whether trustgp is slower or faster than five networks there."""
+    sentences = []
+    for network, calls in _entries(stored, "runtime").items():
+        for runtime in dict.fromkeys(one["runtime"] for one in calls):
+            here = {one["method"]: one["over_network"] for one in calls if one["runtime"] == runtime}
+            five, ours = here.get("ensemble of 5"), {m: t for m, t in here.items() if m.startswith("trustgp")}
+            if five and ours:
+                parts = ", ".join(f"{m} {number(t / five, 2)}" for m, t in ours.items())
+                sentences.append(f"{network}, {runtime}, over five networks there: {parts}.")
+    return bullets(sentences)
+
+
+def calls(stored: Stored) -> str:
+    """An exported model called many times."""
+    found = stored.benchmark("calls-cpu")
+    rows = []
+    for name in ("onnxruntime", "predict"):
+        one = found[name]
+        ms = one["milliseconds"]
+        times = [short(ms[key]) for key in ("first", "p50", "p99", "p99.9", "max")]
+        rows.append([name, f"{one['calls']:,}", *times, short(one["growth_bytes"] / 1e6)])
+    columns = ["", "calls", "first, ms", "median", "99 %", "99.9 %", "longest", "memory grown, MB"]
+    size, load = found["model_bytes"] / 2**20, found["onnxruntime"]["load_ms"]
+    size = f"A model of {short(size)} MiB, one thread; the file loads in {short(load)} ms."
+    return f"{grid(columns, rows)}\n\n{size}"

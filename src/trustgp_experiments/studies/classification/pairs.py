@@ -1,0 +1,153 @@
+"""Images of the classification study: what trains, what is like it, distorted, or novel."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ...core.cases import IN_DOMAIN, Case, Test
+from ...datasets import (
+    Images,
+    add_noise,
+    draw_letters,
+    draw_textures,
+    load_images,
+    rotate,
+    uniform_noise,
+)
+from ..runtime.rows import patterns
+
+SETS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+EIGHT = "-8"  # ends the name of a training on eight of ten classes
+TRAINED = (*SETS, *(f"{name}{EIGHT}" for name in SETS))
+QUICK_TRAINED = ("fashion_mnist", f"mnist{EIGHT}")
+NAMES = {**SETS, **{f"{name}{EIGHT}": f"eight classes of {said}" for name, said in SETS.items()}}
+VALIDATION = 5_000  # images split off the training images
+NOVEL = 5_000  # letters, and textures
+DEGREES, QUICK_DEGREES = (15, 30, 45, 60, 90), (30,)
+NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.2,)
+LETTERS, TEXTURES, HELD, UNIFORM = "letters", "textures", "held-out classes", "uniform noise"
+QUICK_ROWS = {"train": 240, "validation": 80, "test": 50}
+Pair = tuple[str, str]  # what trained, and what is novel to it
+
+
+@dataclass(frozen=True)
+class ImageTraining:
+    """What a network is trained on."""
+
+    data: str  # a name of `SETS`
+    eight: bool = False  # whether two classes are held out
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """By its name among `TRAINED`."""
+        return cls(name.removesuffix(EIGHT), name.endswith(EIGHT))
+
+    @property
+    def classes(self) -> int:
+        """That the network tells apart."""
+        return 8 if self.eight else 10
+
+    def held_out(self, seed: int) -> tuple[int, ...]:
+        """Classes that no network sees; five seeds hold out each class once, the next five in other pairs."""
+        first = 2 * seed % 10
+        return (first, (first + 1 + 2 * (seed // 5)) % 10) if self.eight else ()
+
+
+def foreign_to(data: str) -> str:
+    """The other set of images."""
+    return next(name for name in SETS if name != data)
+
+
+def new_pairs() -> list[Pair]:
+    """Pairs with which nothing was chosen, the set that trained first."""
+    return [pair for name in SETS for pair in ((name, LETTERS), (name, TEXTURES), (f"{name}{EIGHT}", HELD))]
+
+
+def looked_at() -> list[Pair]:
+    """Pairs that were seen when defaults of trustgp, or the form of its score, were chosen."""
+    return [pair for name in SETS for pair in ((name, foreign_to(name)), (name, UNIFORM))]
+
+
+def pair_name(pair: Pair) -> str:
+    """For a column: "MNIST → letters"."""
+    return f"{SETS[ImageTraining.of(pair[0]).data]} → {SETS.get(pair[1], pair[1])}"
+
+
+def shifts_of(names: list[str]) -> list[str]:
+    """The names of tests that show the trained images distorted."""
+    return [name for name in names if name.startswith(("rotated", "noisy"))]
+
+
+def make_images(trained: str, *, seed: int, quick: bool) -> Case:
+    """Load, split by the seed, distort and scale; with eight classes, the two others are novel.
+
+    Pixels from 0 to 1 are scaled by the mean and the standard deviation of all training pixels, after
+    they were distorted. Where it must be quick, some hundred images of each part, generated ones where there
+    are no others.
+    """
+    training = ImageTraining.of(trained)
+    (whole, made), (test, _) = (_load(training.data, part, quick) for part in ("train", "test"))
+    held_out = training.held_out(seed)
+    (pixels, labels), _ = without(whole, held_out)
+    (familiar, known), (novel, _) = without(test, held_out)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    held = order[: QUICK_ROWS["validation"] if quick else VALIDATION]
+    kept = order[len(held) :][: QUICK_ROWS["train"] if quick else None]
+    centre, spread = pixels[kept].mean(), pixels[kept].std()
+
+    def scaled(images: Tensor) -> Tensor:
+        return (images - centre) / spread
+
+    tests: dict[str, Test] = {IN_DOMAIN: (scaled(familiar), known)}
+    if training.eight:
+        tests[HELD] = scaled(novel), None
+    else:
+        distorted = _distorted(familiar, seed, quick)
+        tests |= {name: (scaled(images), known) for name, images in distorted.items()}
+        other = _foreign(training.data, seed, quick)
+        tests |= {name: (scaled(images), None) for name, images in other.items()}
+    return Case((scaled(pixels[kept]), labels[kept]), (scaled(pixels[held]), labels[held]), tests, made)
+
+
+def without(images: Images, held_out: tuple[int, ...]) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Pixels from 0 to 1 and labels of all classes but those held out, numbered anew from 0; and of these."""
+    pixels = images.pixels[:, None].float() / 255
+    out = torch.isin(images.labels, torch.tensor(held_out, dtype=torch.int64))
+    numbers = torch.arange(10)
+    for label in sorted(held_out):
+        numbers[label:] -= 1
+    labels = images.labels[~out]
+    return (pixels[~out], numbers[labels]), (pixels[out], images.labels[out])
+
+
+def _distorted(familiar: Tensor, seed: int, quick: bool) -> dict[str, Tensor]:
+    turned = {f"rotated {d}": rotate(familiar, d) for d in (QUICK_DEGREES if quick else DEGREES)}
+    levels = QUICK_NOISES if quick else NOISES
+    return turned | {f"noisy {level:g}": add_noise(familiar, level, seed=seed) for level in levels}
+
+
+def _foreign(data: str, seed: int, quick: bool) -> dict[str, Tensor]:
+    """Images of none of the classes, by name."""
+    n = QUICK_ROWS["test"] if quick else NOVEL
+    other = _load(foreign_to(data), "test", quick)[0]
+    return {
+        LETTERS: draw_letters(n, seed=seed)[0],
+        TEXTURES: draw_textures(n, seed=seed)[0],
+        foreign_to(data): other.pixels[:, None].float() / 255,
+        UNIFORM: uniform_noise(n, seed=seed),
+    }
+
+
+def _load(name: str, part: str, quick: bool) -> tuple[Images, bool]:
+    """The images, all of them or a few, and whether they are stand-ins."""
+    if not quick:
+        return load_images(name, part), False
+    few = QUICK_ROWS["train"] + QUICK_ROWS["validation"] if part == "train" else QUICK_ROWS["test"]
+    try:
+        whole = load_images(name, part)
+    except FileNotFoundError:  # enough to see that the study runs
+        pixels, labels = patterns(few, list(SETS).index(name), seed=100 + len(part))
+        return Images((255 * pixels[:, 0]).byte(), labels), True
+    return Images(whole.pixels[:few], whole.labels[:few]), False

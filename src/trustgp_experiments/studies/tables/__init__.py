@@ -1,0 +1,1 @@
+"""Every method on tables of numbers, small and large."""

@@ -1,0 +1,93 @@
+"""The fixed-mean Gaussian process against dense matrices in float64."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+
+from trustgp_experiments.peers import mlp, train
+from trustgp_experiments.peers.fmgp import FixedMeanGP, FixedMeanProcess, centres, objective
+
+
+def process(count: int = 6, outputs: int = 2) -> FixedMeanProcess:
+    """With parameters that are not where they begin."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    made = FixedMeanProcess(drawn(count, 3), drawn(3), drawn(3).exp(), drawn(outputs).exp())
+    with torch.no_grad():
+        for value in made.parameters():
+            value += 0.3 * drawn(*value.shape)
+    return made
+
+
+def dense(made: FixedMeanProcess, inputs: torch.Tensor):
+    """Kernels k(x, z) and K of amplitude 1, and the precision that L adds."""
+    scaled = (inputs - made.offset) / made.spread
+
+    def kernel(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        apart = (one[:, None] - other[None]) / made.log_length.exp()
+        return torch.exp(-0.5 * apart.square().sum(dim=2))
+
+    root = torch.tril(made.root)
+    points = made.points
+    return kernel(scaled, points), kernel(points, points), root @ root.T
+
+
+@torch.no_grad()
+def test_variance_is_that_of_the_dense_formula():
+    made = process()
+    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    cross, kernel, added = dense(made, inputs)
+    # A = (K + (L L^T)^-1)^-1, by Woodbury's identity
+    unit = 1.0 - (cross @ torch.linalg.inv(kernel + torch.linalg.inv(added)) * cross).sum(dim=1)
+    expected = unit[:, None] * made.log_amplitude.exp()
+    torch.testing.assert_close(made(inputs)[:, :2], expected, rtol=1e-8, atol=1e-10)
+
+
+@torch.no_grad()
+def test_the_objective_is_that_of_two_processes_which_share_a_variance():
+    made, generator = process(), torch.Generator().manual_seed(2)
+    inputs = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    targets = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    cross, kernel, added = dense(made, inputs)
+    middle = torch.linalg.inv(kernel + torch.linalg.inv(added))
+    total = 0.0
+    for c in range(2):
+        amplitude, noise = made.log_amplitude[c].exp(), made.log_noise[c].exp()
+        variance = amplitude * (1.0 - (cross @ middle * cross).sum(dim=1)) + noise
+        prior = MultivariateNormal(torch.zeros(6).double(), amplitude * kernel)
+        narrowed = amplitude * (kernel - kernel @ middle @ kernel)
+        for mean, at in (
+            (targets[:, 2 + c], torch.zeros(6).double()),
+            (cross @ made.weights[:, c], kernel @ made.weights[:, c]),
+        ):
+            total -= Normal(mean, variance.sqrt()).log_prob(targets[:, c]).sum()
+            total += kl_divergence(MultivariateNormal(at, narrowed), prior)
+    found = objective(made(inputs), targets, rows=20)
+    torch.testing.assert_close(found, total / 40, rtol=1e-8, atol=0)
+
+
+def test_training_makes_the_variance_grow_away_from_the_rows():
+    generator = torch.Generator().manual_seed(0)
+    inputs = 2 * torch.rand(300, 2, generator=generator) - 1
+    targets = torch.stack([(3 * inputs[:, 0]).sin(), inputs[:, 1]], dim=1)
+    targets = targets + 0.1 * torch.randn(targets.shape, generator=generator)
+    rows = (inputs[:200], targets[:200]), (inputs[200:], targets[200:])
+    network = train(mlp([2, 16, 2], activation=nn.Tanh), *rows[0], epochs=40, learning_rate=0.01)
+    peer = FixedMeanGP.fit(network, *rows, points=20, steps=200)
+    near, far = peer.predict(inputs[200:]), peer.predict(10 + inputs[200:])
+    assert torch.equal(near.mean, network(inputs[200:]))
+    assert bool((far.std.amin(dim=0) > 1.5 * near.std.mean(dim=0)).all())
+    again = FixedMeanGP.fit(network, *rows, points=20, steps=200).predict(inputs[200:])
+    assert torch.equal(again.variance, near.variance)
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_centres_are_at_most_as_many_as_rows(count):
+    rows = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    found = centres(rows, count, seed=0)
+    assert found.shape == (min(count, 30), 2)
+    assert bool(torch.isfinite(found).all())

@@ -1,0 +1,85 @@
+"""Networks that give variances."""
+
+import pytest
+import torch
+from torch import nn
+
+from trustgp_experiments.peers import Bundle, mlp, train
+from trustgp_experiments.peers.heteroscedastic import Heteroscedastic, beta_nll, heteroscedastic, loss_on
+
+
+def outputs_and_targets():
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(50, 6, generator=generator, dtype=torch.float64)
+    return outputs, torch.randn(50, 3, generator=generator, dtype=torch.float64)
+
+
+def test_at_beta_zero_the_loss_is_the_likelihood():
+    outputs, targets = outputs_and_targets()
+    normal = torch.distributions.Normal(outputs[:, :3], (0.5 * outputs[:, 3:]).exp())
+    constant = 0.5 * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64))
+    expected = -normal.log_prob(targets).mean() - constant
+    torch.testing.assert_close(beta_nll(outputs, targets, beta=0.0), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_gradients_are_those_of_the_paper(beta):
+    outputs, targets = outputs_and_targets()
+    outputs.requires_grad_(True)
+    (found,) = torch.autograd.grad(beta_nll(outputs, targets, beta=beta), outputs)
+    mean, variance = outputs.detach()[:, :3], outputs.detach()[:, 3:].exp()
+    error = mean - targets
+    by_mean = variance ** (beta - 1.0) * error
+    by_log = 0.5 * variance**beta * (1.0 - error.square() / variance)
+    expected = torch.cat([by_mean, by_log], dim=1) / targets.numel()
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_means_that_disagree_are_epistemic_and_variances_are_not():
+    inputs = torch.randn(80, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = inputs[:, :2] + 0.3 * inputs[:, 1:].flip(1)
+    networks = [mlp([3, 8, 4], activation=nn.Tanh, seed=seed).double().eval() for seed in range(3)]
+    peer = Heteroscedastic.fit(networks, (inputs, targets))
+    said = peer.predict(inputs)
+    with torch.no_grad():
+        every = torch.stack([network(inputs) for network in networks])
+    size = peer.scale * peer.tails.factor
+    torch.testing.assert_close(said.mean, every[..., :2].mean(dim=0))
+    torch.testing.assert_close(said.epistemic, size * every[..., :2].var(dim=0, unbiased=False))
+    torch.testing.assert_close(said.aleatoric, size * every[..., 2:].exp().mean(dim=0))
+
+
+def noisy(n: int = 600):
+    """Noise that grows with the first input, [n, 1]."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = 2 * torch.rand(n, 2, generator=generator) - 1
+    size = 0.05 + 0.5 * inputs[:, :1].clamp_min(0.0)
+    return inputs, inputs[:, 1:].sin() + size * torch.randn(n, 1, generator=generator)
+
+
+@pytest.mark.parametrize("shape", ["[n, 1]", "[n]"])
+def test_noise_that_varies_is_found(shape):
+    inputs, targets = noisy()
+    how = {"epochs": 40, "batch_size": 64, "learning_rate": 0.01}
+    network = mlp([2, 16, 1], activation=nn.Tanh)
+    if shape == "[n]":
+        network, targets = Squeezed(network), targets[:, 0]
+    network = train(network, inputs[:400], targets[:400], **how)
+    bundle = Bundle(
+        network, [], None, (inputs[:400], targets[:400]), (inputs[400:], targets[400:]), training=how
+    )
+    peer = heteroscedastic(bundle)
+    said = peer.predict(inputs[400:])
+    assert said.mean.shape == targets[400:].shape
+    quiet, loud = inputs[400:, 0] < -0.2, inputs[400:, 0] > 0.6
+    assert float(said.std[loud].mean()) > 2.0 * float(said.std[quiet].mean())
+    assert loss_on(peer, bundle.validation) < float(targets[400:].std().log()) + 1.5
+
+
+class Squeezed(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x).squeeze(1)

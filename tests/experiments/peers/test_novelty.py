@@ -1,0 +1,259 @@
+"""Novelty scores of others, each against the formula of its paper written plainly in numpy, float64."""
+
+import copy
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trustgp_experiments.peers.novelty import (
+    NEIGHBOURS,
+    NOVELTY,
+    RIDGES,
+    Gaussians,
+    Known,
+    NoveltyPeer,
+    Seen,
+    VirtualLogit,
+    last_layer,
+)
+
+DIM, CLASSES = 6, 3
+
+
+def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def network() -> nn.Module:
+    """Inputs of 4 numbers, 6 features, 3 logits."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(4, DIM), nn.Tanh(), nn.Linear(DIM, CLASSES)).double().eval()
+
+
+def rows(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    labels = torch.arange(n) % CLASSES
+    return numbers(n, 4, seed=seed) + labels[:, None], labels
+
+
+TRAIN, HELD, NEW = rows(90, 1), rows(60, 2), 2.0 * numbers(25, 4, seed=5)
+
+
+def features(inputs: torch.Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return network()[:2](inputs).numpy()
+
+
+def logits(inputs: torch.Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return network()(inputs).numpy()
+
+
+def said(name: str, inputs: torch.Tensor = NEW) -> np.ndarray:
+    return NoveltyPeer.fit(name, network(), TRAIN, HELD).score(inputs).numpy()
+
+
+def alike(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+
+
+# --- of the logits -----------------------------------------------------------------------------------
+
+
+def test_scores_of_the_logits_are_those_of_their_papers():
+    z = logits(NEW)
+    alike(said("energy"), -np.log(np.exp(z).sum(axis=1)))
+    alike(said("largest logit"), -z.max(axis=1))
+    chances = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    alike(said("largest probability"), -np.log(chances.max(axis=1)))
+
+
+# --- Gaussians ---------------------------------------------------------------------------------------
+
+
+def covariance(apart: np.ndarray, ridge: float) -> np.ndarray:
+    found = sum(np.outer(row, row) for row in apart) / len(apart)
+    return found + ridge * np.mean(np.diag(found)) * np.eye(len(found))
+
+
+def log_normal(row: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> float:
+    away = row - mean
+    return float(-0.5 * (away @ np.linalg.inv(spread) @ away + np.log(np.linalg.det(2 * np.pi * spread))))
+
+
+def by_class(labels: torch.Tensor, ridge: float, *, shared: bool) -> tuple[list, list]:
+    h, y = features(TRAIN[0]), labels.numpy()
+    kinds = sorted(set(y.tolist()))
+    means = [h[y == c].mean(axis=0) for c in kinds]
+    apart = [h[y == c] - mean for c, mean in zip(kinds, means, strict=True)]
+    if shared:
+        return means, [covariance(np.concatenate(apart), ridge)] * len(kinds)
+    return means, [covariance(part, ridge) for part in apart]
+
+
+def likeliest_ridge(train: torch.Tensor, held: torch.Tensor, *, shared: bool) -> float:
+    h, y = features(HELD[0]), held.numpy()
+    kinds = sorted(set(train.tolist()))
+
+    def loss(ridge: float) -> float:
+        means, spreads = by_class(train, ridge, shared=shared)
+        place = {kind: at for at, kind in enumerate(kinds)}
+        return -sum(log_normal(r, means[place[c]], spreads[place[c]]) for r, c in zip(h, y, strict=True))
+
+    return min(RIDGES, key=loss)
+
+
+def distances(labels: torch.Tensor, held: torch.Tensor, *, shared: bool) -> np.ndarray:
+    means, spreads = by_class(labels, likeliest_ridge(labels, held, shared=shared), shared=shared)
+    away = [features(NEW) - mean for mean in means]
+    each = [np.einsum("nd,de,ne->n", a, np.linalg.inv(s), a) for a, s in zip(away, spreads, strict=True)]
+    return np.stack(each, axis=1)
+
+
+def test_mahalanobis_is_the_distance_to_the_nearest_mean_with_one_covariance():
+    alike(said("Mahalanobis"), distances(TRAIN[1], HELD[1], shared=True).min(axis=1))
+
+
+def test_relative_mahalanobis_takes_off_the_distance_to_all_rows_together():
+    one, held = torch.zeros_like(TRAIN[1]), torch.zeros_like(HELD[1])
+    nearest = distances(TRAIN[1], HELD[1], shared=True).min(axis=1)
+    alike(said("relative Mahalanobis"), nearest - distances(one, held, shared=False)[:, 0])
+
+
+def test_the_density_is_a_mixture_of_the_classes_gaussians():
+    labels = TRAIN[1].clone()
+    labels[:15] = 0  # so that classes have different shares
+    ridge = likeliest_ridge(labels, HELD[1], shared=False)
+    means, spreads = by_class(labels, ridge, shared=False)
+    shares = [float((labels == c).double().mean()) for c in range(CLASSES)]
+    expected = [
+        -np.log(
+            sum(p * np.exp(log_normal(row, m, s)) for p, m, s in zip(shares, means, spreads, strict=True))
+        )
+        for row in features(NEW)
+    ]
+    peer = NoveltyPeer.fit("DDU density", network(), (TRAIN[0], labels), HELD)
+    alike(peer.score(NEW).numpy(), np.array(expected))
+    assert peer.formula.classes.ridge == ridge
+
+
+def test_a_class_without_rows_has_no_gaussian_and_one_ridge_needs_no_other_rows():
+    h, labels = numbers(40, 3), torch.arange(40) % 2 * 2  # 0 and 2
+    found = Gaussians.fit(h, labels, ridges=(1e-3,))
+    assert found.means.shape == (2, 3)
+    assert found.ridge == 1e-3
+    assert torch.isfinite(found.log_density(numbers(5, 3, seed=2))).all()
+
+
+def test_a_feature_that_never_moves_breaks_nothing():
+    h, labels = numbers(40, 3), torch.arange(40) % 2
+    h[:, 1] = 0.0
+    found = Gaussians.fit(h, labels, (h[:10], labels[:10]))
+    moved = h[:1] + torch.tensor([0.0, 1.0, 0.0]).double()
+    assert torch.isfinite(found.distances(moved)).all()
+    assert (found.distances(moved) > found.distances(h[:1])).all()
+
+
+# --- neighbours --------------------------------------------------------------------------------------
+
+
+def test_neighbours_are_counted_by_angle_or_by_distance():
+    train, new = features(TRAIN[0]), features(NEW)
+    unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (train, new)]
+    cosines = np.sort(1.0 - unit[1] @ unit[0].T, axis=1)[:, NEIGHBOURS - 1]
+    alike(said("kNN, cosine"), cosines)
+    lengths = np.linalg.norm(new[:, None] - train[None], axis=2)
+    alike(said("kNN, Euclidean"), np.sort(lengths, axis=1)[:, NEIGHBOURS - 1])
+
+
+def test_with_fewer_rows_than_neighbours_the_farthest_counts():
+    few = TRAIN[0][:7], TRAIN[1][:7]
+    found = NoveltyPeer.fit("kNN, Euclidean", network(), few, HELD).score(NEW).numpy()
+    lengths = np.linalg.norm(features(NEW)[:, None] - features(few[0])[None], axis=2)
+    alike(found, lengths.max(axis=1))
+
+
+def test_chunks_of_rows_change_nothing(monkeypatch):
+    whole = said("kNN, cosine")
+    monkeypatch.setattr("trustgp_experiments.peers.novelty.TOGETHER", 4 * 90)
+    alike(said("kNN, cosine"), whole)
+
+
+# --- ViM ---------------------------------------------------------------------------------------------
+
+
+def vim_reference(kept: int) -> np.ndarray:
+    weight, bias = (part.detach().numpy() for part in (network()[2].weight, network()[2].bias))
+    origin = -np.linalg.pinv(weight) @ bias
+    train, new = features(TRAIN[0]) - origin, features(NEW) - origin
+    values, vectors = np.linalg.eig(train.T @ train / len(train))
+    rest = vectors[:, np.argsort(-values)[kept:]]
+    alpha = logits(TRAIN[0]).max(axis=1).mean() / np.linalg.norm(train @ rest, axis=1).mean()
+    return alpha * np.linalg.norm(new @ rest, axis=1) - np.log(np.exp(logits(NEW)).sum(axis=1))
+
+
+def test_vim_is_the_virtual_logit_less_the_energy_with_half_of_the_directions_kept():
+    alike(said("ViM"), vim_reference(DIM // 2))
+
+
+@pytest.mark.parametrize(("width", "kept"), [(800, 512), (2048, 1000)])
+def test_wide_features_keep_as_many_directions_as_the_papers_code(width, kept):
+    head = nn.Linear(width, 2).double()
+    seen = Seen(numbers(20, width), numbers(20, 2))
+    labels = torch.arange(20) % 2
+    assert VirtualLogit.fit(Known(seen, labels, seen, labels, head)).rest.shape == (width, width - kept)
+
+
+@pytest.mark.skipif(find_spec("pytorch_ood") is None, reason="pytorch-ood is not installed")
+@pytest.mark.parametrize("name", ["Mahalanobis", "ViM"])
+def test_pytorch_ood_ranks_rows_alike(name):
+    from pytorch_ood import detector
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader, start = DataLoader(TensorDataset(*TRAIN), batch_size=30), network()[:2]
+    if name == "ViM":
+        found = detector.ViM(start, DIM // 2, network()[2].weight, network()[2].bias)
+    else:
+        found = detector.Mahalanobis(start)
+    with torch.no_grad():
+        other = found.fit(loader).predict(NEW).numpy()
+    ranks = [np.argsort(np.argsort(part)) for part in (said(name), other)]
+    assert np.corrcoef(*ranks)[0, 1] > 0.99  # its covariance has another ridge
+
+
+# --- what all of them promise ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NOVELTY)
+def test_a_broken_row_is_infinitely_novel_and_breaks_no_other_and_the_network_stays(name):
+    own = network()
+    before, broken = copy.deepcopy(own.state_dict()), NEW.clone()
+    broken[3, 1] = torch.nan
+    peer = NoveltyPeer.fit(name, own, TRAIN, HELD)
+    found, whole = peer.score(broken), peer.score(NEW)
+    others = torch.arange(len(NEW)) != 3
+    assert found.shape == (len(NEW),)
+    assert torch.isinf(found[3])
+    torch.testing.assert_close(found[others], whole[others])
+    assert all(torch.equal(value, before[key]) for key, value in own.state_dict().items())
+    assert not last_layer(own)._forward_pre_hooks
+
+
+@pytest.mark.parametrize("name", ["Mahalanobis", "kNN, Euclidean", "DDU density"])
+def test_rows_far_from_all_others_are_more_novel(name):
+    """Features of this one are the inputs themselves."""
+    with torch.random.fork_rng(devices=[]):
+        plain = nn.Sequential(nn.Identity(), nn.Linear(4, CLASSES)).double().eval()
+    far = torch.tensor([[9.0, -9.0, 9.0, -9.0]]).double()
+    peer = NoveltyPeer.fit(name, plain, TRAIN, HELD)
+    assert peer.score(far)[0] > peer.score(HELD[0]).quantile(0.99)
+
+
+def test_what_cannot_be_asked_is_refused():
+    with pytest.raises(ValueError, match="'magic' is unknown; choose one of largest probability"):
+        NoveltyPeer.fit("magic", network(), TRAIN, HELD)
+    with pytest.raises(ValueError, match="no Linear layer"):
+        last_layer(nn.Tanh())

@@ -1,0 +1,78 @@
+"""The dual form of the linearised network against equation 12 of its paper, in float64."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, jacrev
+
+from trustgp_experiments.peers import mlp
+from trustgp_experiments.peers.sfr import Sfr
+
+
+def problem(outputs: int = 2):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(120, 3, generator=generator, dtype=torch.float64)
+    network = mlp([3, 8, outputs], activation=nn.Tanh).double().eval()
+    with torch.no_grad():
+        targets = network(inputs)
+    targets = targets + 0.2 * torch.randn(targets.shape, generator=generator, dtype=torch.float64)
+    return network, (inputs[:80], targets[:80]), (inputs[80:], targets[80:])
+
+
+def jacobians(network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """[n, C, P]."""
+    parameters = {name: value.detach() for name, value in network.named_parameters()}
+    found = jacrev(lambda values: functional_call(network, values, (inputs,)))(parameters)
+    return torch.cat([value.flatten(2) for value in found.values()], dim=2)
+
+
+@pytest.mark.parametrize("points", [15, 200])
+def test_variance_is_that_of_the_papers_equation(points):
+    network, train, validation = problem()
+    peer = Sfr.fit(network, train, validation, points=points)
+    chosen = torch.randperm(80, generator=torch.Generator().manual_seed(0))[:points]
+    new = validation[0][:10]
+    every, asked = jacobians(network, train[0]), jacobians(network, new)
+    expected = []
+    for c in range(2):
+        at, z, rows = asked[:, c], every[chosen, c], every[:, c]
+        level = (z * z).sum(dim=1).mean()
+        inner = (z @ z.T + 1e-8 * level * torch.eye(len(z)).double()) / peer.delta  # with the jitter
+        dual = z @ rows.T / peer.delta
+        dual = dual @ dual.T / peer.sigma2[c]
+        cross = at @ z.T / peer.delta
+        middle = torch.linalg.inv(inner) - torch.linalg.inv(inner + dual)
+        expected.append((at * at).sum(dim=1) / peer.delta - (cross @ middle * cross).sum(dim=1))
+    mean, found = peer.moments(new)
+    assert torch.equal(mean, network(new))
+    # 1e-4: inverses of kernels that are singular but for the jitter
+    torch.testing.assert_close(found, torch.stack(expected, dim=1), rtol=1e-4, atol=1e-9)
+
+
+def test_with_all_rows_as_points_it_is_the_full_linearised_posterior():
+    network, train, validation = problem(outputs=1)
+    peer = Sfr.fit(network, train, validation, points=80)
+    every, asked = jacobians(network, train[0])[:, 0], jacobians(network, validation[0])[:, 0]
+    precision = every.T @ every / peer.sigma2[0] + peer.delta * torch.eye(every.shape[1]).double()
+    expected = (asked @ torch.linalg.inv(precision) * asked).sum(dim=1)
+    _, found = peer.moments(validation[0])
+    torch.testing.assert_close(found[:, 0], expected, rtol=1e-3, atol=1e-8)  # the jitter
+
+
+def test_convolutions_are_served_by_gradients():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(60, 1, 6, 6, generator=generator)
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(32, 1)).eval()
+    targets = inputs.mean(dim=(1, 2, 3))[:, None]
+    said = Sfr.fit(network, (inputs[:40], targets[:40]), (inputs[40:], targets[40:]), points=10).predict(
+        inputs
+    )
+    assert bool((said.epistemic > 0).all())
+
+
+def test_targets_that_are_met_exactly_are_refused():
+    network, train, (inputs, _) = problem()
+    with torch.no_grad():
+        exact = network(inputs)
+    with pytest.raises(ValueError, match="no error"):
+        Sfr.fit(network, train, (inputs, exact))

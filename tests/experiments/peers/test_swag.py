@@ -1,0 +1,100 @@
+"""Weights as they wander."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from trustgp_experiments.peers import Bundle, mlp, train
+from trustgp_experiments.peers.sampled import RANK, Swag, SwagClassifier, WeightMoments, wander
+
+HOW = {"epochs": 5, "batch_size": 32, "learning_rate": 0.01}
+
+
+def bundle(outputs: int = 2, n: int = 150, **options) -> Bundle:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(n, 3, generator=generator)
+    targets = torch.stack([inputs.sum(dim=1).sin()] * outputs, dim=1)
+    targets = targets + 0.1 * torch.randn(targets.shape, generator=generator)
+    network = train(mlp([3, 8, outputs], activation=nn.Tanh), inputs[:100], targets[:100], **HOW)
+    return Bundle(
+        network,
+        [],
+        None,
+        (inputs[:100], targets[:100]),
+        (inputs[100:], targets[100:]),
+        training=HOW,
+        **options,
+    )
+
+
+def test_moments_and_deviations_are_those_of_the_paper():
+    vectors = torch.randn(25, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    seen = WeightMoments()
+    for vector in vectors:
+        seen.add(vector)
+    torch.testing.assert_close(seen.mean, vectors.mean(dim=0))
+    torch.testing.assert_close(seen.square, vectors.square().mean(dim=0))
+    running = [vectors[k] - vectors[: k + 1].mean(dim=0) for k in range(25)]
+    torch.testing.assert_close(torch.stack(seen.deviations), torch.stack(running[-RANK:]))
+
+
+def test_draws_have_the_covariance_of_the_paper():
+    vectors = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    seen = WeightMoments()
+    for vector in vectors:
+        seen.add(vector)
+    drawn = seen.draw(200_000, seed=0)
+    deviations = torch.stack(seen.deviations)
+    variance = vectors.var(dim=0, unbiased=False)
+    expected = 0.5 * torch.diag(variance) + 0.5 * deviations.T @ deviations / (RANK - 1)
+    # 0.02: some standard errors of 200,000 draws
+    torch.testing.assert_close(drawn.T.cov(), expected, rtol=0, atol=0.02)
+    torch.testing.assert_close(drawn.mean(dim=0), vectors.mean(dim=0), rtol=0, atol=0.02)
+
+
+def test_the_network_goes_on_from_where_it_is_and_stays_as_it_was():
+    given = bundle()
+    before = torch.cat([value.detach().flatten() for value in given.network.parameters()])
+    seen = wander(given, 0.1)
+    assert seen.n == RANK
+    after = torch.cat([value.detach().flatten() for value in given.network.parameters()])
+    assert torch.equal(before, after)
+    assert float((seen.mean - before).norm() / before.norm()) < 0.5
+    assert given._meter.training > 0
+
+
+def test_regression_has_a_spread_scale_noise_and_tails():
+    given = bundle()
+    peer = Swag.fit(given)
+    said = peer.predict(given.validation[0])
+    assert said.mean.shape == (50, 2)
+    assert bool((said.epistemic > 0).all())
+    assert peer.tails is not None
+    again = Swag.fit(bundle()).predict(given.validation[0])
+    assert torch.equal(again.variance, said.variance)
+
+
+def test_batch_normalisation_and_an_unknown_training_are_refused():
+    given = bundle()
+    with pytest.raises(ValueError, match="must say how"):
+        Swag.fit(Bundle(given.network, [], None, given.train, given.validation))
+    normed = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+    with pytest.raises(ValueError, match="batch normalisation"):
+        Swag.fit(Bundle(normed, [], None, given.train, given.validation, training=HOW))
+
+
+def test_classes_have_probabilities_at_one_temperature():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(150, 3, generator=generator)
+    labels = (inputs[:, 0] + 0.5 * torch.randn(150, generator=generator) > 0).long()
+    how = {**HOW, "loss": cross_entropy}
+    network = train(mlp([3, 8, 2], activation=nn.Tanh), inputs[:100], labels[:100], **how)
+    given = Bundle(
+        network, [], None, (inputs[:100], labels[:100]), (inputs[100:], labels[100:]), training=how
+    )
+    peer = SwagClassifier.fit(given)
+    said = peer.predict(inputs[100:])
+    expected = (peer.members(inputs[100:]) / peer.temperature).softmax(dim=2).mean(dim=0)
+    torch.testing.assert_close(said.probabilities, expected)
+    assert said.mutual_information is not None
