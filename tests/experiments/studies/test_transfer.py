@@ -14,10 +14,11 @@ from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.registry import run_study
 from trustgp_experiments.core.regression import method_names, score_method
 from trustgp_experiments.core.result import Setting, read_result
+from trustgp_experiments.datasets import load, split_unseen, standardise
 from trustgp_experiments.peers.registry import METHODS, Fitted
 from trustgp_experiments.studies.transfer import study as transfer
 from trustgp_experiments.studies.transfer.scores import AXES, findings, standings, tables
-from trustgp_experiments.studies.transfer.study import QUICK_ROWS, TESTED, foreign, make_case
+from trustgp_experiments.studies.transfer.study import FOREIGN_ROWS, QUICK_ROWS, TESTED, foreign, make_case
 
 NAMES = [method.name for method in METHODS]
 FREE = [m.name for m in METHODS if m.training_free and not m.name.startswith("trustgp")]
@@ -143,11 +144,15 @@ def test_a_method_without_a_std_has_no_auroc_and_an_infinite_cost():
 # --- the real arms ----------------------------------------------------------------------------
 
 
-def test_every_row_of_the_other_recordings_is_tested(data_root):
+def test_the_other_recordings_are_tested_from_end_to_end(data_root):
     case = make_case("sarcos", "unseen", seed=0, quick=False)
     assert list(case.tests) == [IN_DOMAIN, *(name for name in TESTED if name != "sarcos")]
-    assert case.sizes["kuka_sim"] == 50223
-    assert case.sizes["barrett"] == 15000
+    assert case.sizes["kuka_sim"] == FOREIGN_ROWS
+    last = load("kuka_sim").inputs[-1]
+    scaling = standardise(
+        *(getattr(load("sarcos"), part)[split_unseen(load("sarcos")).train] for part in ("inputs", "targets"))
+    )
+    torch.testing.assert_close(case.tests["kuka_sim"][0][-1], scaling.inputs(last[None])[0].float())
     inputs, targets = case.train
     torch.testing.assert_close(inputs.double().mean(0), torch.zeros(21).double(), atol=1e-5, rtol=0)
     torch.testing.assert_close(targets.double().std(0), torch.ones(7).double(), atol=1e-4, rtol=0)
