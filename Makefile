@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # They name torchvision, which nothing here needs and which may bring another torch: so without dependencies.
-ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch
+ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch pytorch-ood
 
 # What stands around the library: the studies and their peers, the pages and their examples, the benchmarks.
 AROUND := tests/experiments tests/test_benchmarks.py tests/test_docs.py tests/test_examples.py tests/test_site.py

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from trustgp_experiments.core.cases import costs_grid
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.report.quotes.blocks import CLASSES
 from trustgp_experiments.report.quotes.classes import table
@@ -42,6 +43,6 @@ def test_the_blocks_name_tables_that_the_study_makes():
         (LETTERS, "trustgp"): {"auroc": 0.9},
     }
     grid = Grid.of(tables.AXES, {(name,): [tests] for name in SETS}, lambda part: part)
-    made = {one.title for one in tables.class_tables(grid, tables.costs_grid({"trustgp": costs}))}
+    made = {one.title for one in tables.class_tables(grid, costs_grid({"trustgp": costs}))}
     assert set(CLASSES.values()) <= made
     assert set(NAMES) == {*SETS, *(f"{name}{EIGHT}" for name in SETS)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trustgp_experiments.core.borders import jump_words
-from trustgp_experiments.core.cases import read_tests
+from trustgp_experiments.core.cases import costs_grid, read_tests
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.report.page import read_results, write_report
 from trustgp_experiments.studies.ablation import study as ablation
@@ -116,7 +116,7 @@ def _classes():
         return None, None
     grid, alone = (
         Grid.of(classification.AXES, runs("classification", "trained"), read_tests),
-        classification.costs_grid(costs),
+        costs_grid(costs),
     )
     return classification.class_tables(grid, alone), class_findings(grid, alone)
 

@@ -95,9 +95,19 @@ def costs_table(
         costs = times(grid.parts[case][0])
     else:
         costs = setting.once("costs", lambda: times(part(setting, *case, 0, only=IN_DOMAIN)))
-    found = Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
+    found = costs_grid(costs)
     measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at(each))]
     return Pivot("What it costs", METHOD, measures, note=note).table(found), found
+
+
+def costs_grid(costs: Mapping[str, Mapping[str, float]]) -> Grid:
+    """By method what it costs, as `costs_table` has it, from numbers that `costs_numbers` gave."""
+    return Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
+
+
+def costs_numbers(costs: Grid) -> dict[str, dict[str, float]]:
+    """By method and the keys of `COSTS`, for the numbers of a result."""
+    return {name: {key: values[0] for key, values in cell.items()} for (name,), cell in costs.cells.items()}
 
 
 def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from trustgp.metrics import class_nll
 
-from ...core.cases import Case, costs_table, read_tests
+from ...core.cases import Case, costs_numbers, costs_table, read_tests
 from ...core.dropout import best_rate, try_rates
 from ...core.grid import Grid, work_ahead
 from ...core.recipes import MEMBERS, NetworkRecipe
@@ -69,7 +69,6 @@ def run(setting: Setting) -> Result:
     _, costs = costs_table(setting, grid, one_training, cases[0], "", "")
     network = setting.sized(FULL, QUICK)().words()
     rows = {trained: found[0]["sizes"] for (trained,), found in grid.parts.items()}
-    alone = {name: {key: values[0] for key, values in cell.items()} for (name,), cell in costs.cells.items()}
     return Result(
         study="classification",
         title=TITLE,
@@ -77,7 +76,7 @@ def run(setting: Setting) -> Result:
         tables=class_tables(grid, costs),
         figures=class_figures(setting, grid),
         findings=class_findings(grid, costs),
-        numbers={"runs": grid.runs(), "costs": alone, "dropout": rates},
+        numbers={"runs": grid.runs(), "costs": costs_numbers(costs), "dropout": rates},
         provenance=provenance(setting, "classification", network=network, rows=rows),
     )
 

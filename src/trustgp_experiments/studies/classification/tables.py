@@ -57,11 +57,6 @@ def class_tables(grid: Grid, costs: Grid) -> list[Table]:
     ]
 
 
-def costs_grid(costs: Mapping[str, Mapping[str, float]]) -> Grid:
-    """Costs by method, as they stand among the numbers of a result."""
-    return Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
-
-
 def worth_table(costs: Grid, quality: Mapping[str, Mapping[str, float | None]]) -> Table:
     """Costs, and beside them what is got for it: by column, a number for each method that has it."""
     measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at("ms/image"))]
