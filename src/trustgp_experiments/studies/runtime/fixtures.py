@@ -15,7 +15,6 @@ from trustgp import metrics
 from trustgp.api import fit, load
 from trustgp.data.atomic_file import atomic_file
 from trustgp.data.trees import state_tensors
-from trustgp.fitting.compress import compress
 from trustgp.likelihoods import Classification, Regression
 from trustgp.model import UncertaintyModel
 from trustgp.tangents.network import as_matrix
@@ -121,12 +120,10 @@ class FittedCase:
         file, options = self.model_file(name), dict(self.budgets[name])
         if file.exists():
             return load(file, self.network)
-        smaller, (known, validation) = options.pop("compress", None), self._known
+        known, validation = self._known
         options |= {"seed": self.seed, "device": self.device}
         options["likelihood"] = Classification() if self.kind.classes else Regression()
         model = fit(self.network, known, validation=validation, progress=False, **options)
-        if smaller is not None:
-            model = compress(model, validation=validation, progress=False, **smaller)
         self.folder.mkdir(parents=True, exist_ok=True)
         model.save(file)
         return model

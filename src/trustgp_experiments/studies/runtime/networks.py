@@ -114,11 +114,7 @@ def dropping(network: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Kind:
-    """A network of the study, before it is trained.
-
-    Budgets are options of `trustgp.fit` by name, from quality to small; "compress" among them: those of
-    `trustgp.compress`, where the fitted model is made smaller.
-    """
+    """A network of the study, before it is trained."""
 
     name: str
     shape: str  # in words
@@ -126,7 +122,7 @@ class Kind:
     network: Callable[[int], nn.Module]  # with fresh weights, from a seed
     size: CaseSize
     longer: CaseSize  # where a GPU does the work
-    budgets: Callable[[nn.Module], Budgets]  # given a network
+    budgets: Callable[[nn.Module], Budgets]  # given a network: options of `trustgp.fit`, the largest first
     tiny: dict[str, Any]  # what is different in a quick run
     classes: bool = False  # whether its targets are classes; else it is a regression
     members: bool = False  # whether an ensemble of it is trained, not only timed
@@ -134,7 +130,7 @@ class Kind:
 
 def _mlp_budgets(_: nn.Module) -> Budgets:
     return {
-        "large": {"budget": "none", "compress": {"rank": 128}},
+        "large": {"budget": "none"},
         "medium": ALONE,
         "small": {**ALONE, "tangents": Sketch(128)},
     }
