@@ -45,6 +45,7 @@ from trustgp_experiments.studies.runtime.tables import (
     REQUIREMENTS,
     fastest,
     merged_times,
+    on_peers,
     quality_table,
     requirement_findings,
     requirement_table,
@@ -278,6 +279,14 @@ def test_the_default_is_compared_with_five_networks_in_the_same_runtime():
     ]
     (words,) = requirement_findings({"MLP": entries}, {"MLP": QUALITY})
     assert "dearer in 1 of 2 (MLP in onnxruntime 1.50, MLP in torch eager 0.50)" in words
+
+
+def test_peers_with_a_lower_likelihood_than_the_default_are_named():
+    assert on_peers({"MLP": QUALITY}) == []
+    ahead = {ENSEMBLE: said(-2.25), PLAIN: said(-2.5), LAST: said(None)}
+    assert on_peers({"MLP": {**QUALITY, **ahead}, "DETR": QUALITY}) == [
+        "Lower NLL than the default has, on MLP, -2.000: network -2.500, ensemble of 5 -2.250."
+    ]
 
 
 def test_seeds_are_averaged_and_a_number_that_one_lacks_is_a_gap():

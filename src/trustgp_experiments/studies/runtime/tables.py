@@ -1,5 +1,6 @@
 """Tables, figures and findings of the runtime study: how long, how good, how large, and what is promised."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -47,8 +48,8 @@ def tables(entries: Entries, qualities: Mapping[str, Quality], device: str) -> l
 
 
 def findings(entries: Entries, qualities: Mapping[str, Quality], skipped: Mapping[str, str]) -> list[str]:
-    """What is met, and what was skipped."""
-    told = requirement_findings(headline(entries), qualities)
+    """Who is better, what is met, and what was skipped."""
+    told = on_peers(qualities) + requirement_findings(headline(entries), qualities)
     return told + [f"{name} skipped: {why}." for name, why in skipped.items()]
 
 
@@ -212,6 +213,21 @@ def requirement_findings(entries: Entries, qualities: Mapping[str, Quality]) -> 
         verdict = f"kept in {', '.join(good)}" if good else "not kept"
         found.append(f"{network}, promised {required.words}: {verdict}. {words}.")
     return on_ensembles(entries) + found
+
+
+def on_peers(qualities: Mapping[str, Quality]) -> list[str]:
+    """Of the default: which peers have the lower NLL, by network, the lowest first."""
+    lost = []
+    for network, methods in qualities.items():
+        nll = {method: entry["nll"] for method, entry in methods.items() if entry["nll"] is not None}
+        own = nll.get(ours(DEFAULT), -math.inf)
+        peers = [method for method in sorted(nll, key=nll.__getitem__) if not method.startswith(ours(""))]
+        ahead = [method for method in peers if nll[method] < own]
+        if ahead:
+            lost.append(
+                f"{network}, {own:.3f}: {', '.join(f'{method} {nll[method]:.3f}' for method in ahead)}"
+            )
+    return [f"Lower NLL than the default has, on {'; '.join(lost)}."] if lost else []
 
 
 def on_ensembles(entries: Entries) -> list[str]:
