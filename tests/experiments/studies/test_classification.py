@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trustgp.metrics import auroc, class_nll, entropy
-from trustgp_experiments.core.cases import IN_DOMAIN, Case, read_tests
+from trustgp_experiments.core.cases import IN_DOMAIN, Case, costs_grid, read_tests
 from trustgp_experiments.core.dropout import RATES, try_rates
 from trustgp_experiments.core.grid import Grid
 from trustgp_experiments.core.registry import run_study
@@ -46,7 +46,7 @@ from trustgp_experiments.studies.classification.scores import (
     told_apart,
 )
 from trustgp_experiments.studies.classification.study import FIRST, SLOW, train_bundle
-from trustgp_experiments.studies.classification.tables import AXES, class_tables, costs_grid
+from trustgp_experiments.studies.classification.tables import AXES, class_tables
 
 NAMES = [method.name for method in CLASS_METHODS]
 EVERY = [*NAMES, *NOVELTY]
