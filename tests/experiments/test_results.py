@@ -111,13 +111,8 @@ def _tables():
 
 
 def _classes():
-    costs = stored("classification")["numbers"].get("costs")
-    if costs is None:  # of the run before novelty peers and new pairs: other tables, which nothing makes now
-        return None, None
-    grid, alone = (
-        Grid.of(classification.AXES, runs("classification", "trained"), read_tests),
-        costs_grid(costs),
-    )
+    grid = Grid.of(classification.AXES, runs("classification", "trained"), read_tests)
+    alone = costs_grid(stored("classification")["numbers"]["costs"])
     return classification.class_tables(grid, alone), class_findings(grid, alone)
 
 

@@ -1,7 +1,7 @@
 """Data for the studies: the simulated arm, a 1-D toy, real recordings, images, splits and scaling."""
 
 from .arm import arm_chain, read_chain, simulate
-from .images import Images, add_noise, load_images, rotate, uniform_noise
+from .images import IMAGE_SETS, Images, add_noise, load_images, rotate, uniform_noise
 from .letters import draw_letters
 from .recordings import Recording, load
 from .splits import (
@@ -25,7 +25,8 @@ __all__ = [  # noqa: RUF022 - grouped, not sorted
     # recorded
     "Recording", "load",
     # images
-    "Images", "add_noise", "draw_letters", "draw_textures", "load_images", "rotate", "uniform_noise",
+    "IMAGE_SETS", "Images", "load_images", "add_noise", "draw_letters", "draw_textures", "rotate",
+    "uniform_noise",
     # split and scaled
     "Split", "Standardiser", "recorded_split", "split_groups", "split_random", "split_unseen", "standardise",
     # in time

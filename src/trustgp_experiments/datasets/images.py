@@ -13,6 +13,8 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from .files import Folder, read_npz
 
+IMAGE_SETS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+"""By the name of their folder, what people call them."""
 _ORIGINS = {
     "fashion_mnist": "https://github.com/zalandoresearch/fashion-mnist, data/fashion",
     "mnist": "https://storage.googleapis.com/cvdf-datasets/mnist/",

@@ -10,6 +10,8 @@ from .stored import Stored, mean_of
 
 IN_DOMAIN = "in domain"
 OURS, CORRECTED = "trustgp", "trustgp corrected"
+HIGHER = ("auroc",)  # measures of which more is better
+GIVEN = ("classification",)  # studies whose test rows were given with the data: none trains in another seed
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class StoredCase:
 
     about: Mapping[str, str]  # such as trained: "sarcos", split: "random"
     seeds: Sequence[Mapping[str, Any]]
+    drawn: bool = True  # whether each seed draws its test rows from all there are
 
     @property
     def name(self) -> str:
@@ -38,7 +41,9 @@ class StoredCase:
     def overlap(self, test: str = IN_DOMAIN) -> float:
         """Test rows over training rows, which seeds draw from the same ones; 0 of rows that never train."""
         sizes = self.seeds[0].get("sizes")
-        return sizes[IN_DOMAIN] / sizes["train"] if sizes and test == IN_DOMAIN else 0.0
+        if not sizes or not self.drawn or test != IN_DOMAIN:
+            return 0.0
+        return sizes[IN_DOMAIN] / sizes["train"]
 
     def values(self, method: str, key: str, test: str = IN_DOMAIN) -> list[float] | None:
         """A number for each seed, of a test set or of the method itself; None where one is missing."""
@@ -54,13 +59,11 @@ class StoredCase:
         return None if values is None else fmean(values)
 
     def against(self, ours: str, theirs: str, key: str = "nll", test: str = IN_DOMAIN) -> Difference | None:
-        """Ours minus theirs, seed by seed."""
-        pair = self.values(ours, key, test), self.values(theirs, key, test)
-        return (
-            None
-            if pair[0] is None or pair[1] is None
-            else paired(pair[0], pair[1], overlap=self.overlap(test))
-        )
+        """Ours minus theirs, seed by seed; None where one of them has no such number."""
+        mine, other = self.values(ours, key, test), self.values(theirs, key, test)
+        if mine is None or other is None:
+            return None
+        return paired(mine, other, overlap=self.overlap(test), lower_is_better=key not in HIGHER)
 
 
 def cases(stored: Stored, study: str) -> list[StoredCase]:
@@ -68,7 +71,7 @@ def cases(stored: Stored, study: str) -> list[StoredCase]:
     found = []
     for run in stored.numbers(study)["runs"]:
         about = {key: str(value) for key, value in run.items() if isinstance(value, str | int | float)}
-        found.append(StoredCase(about, run["seeds"]))
+        found.append(StoredCase(about, run["seeds"], drawn=study not in GIVEN))
     return found
 
 
@@ -88,14 +91,16 @@ def average(found: Sequence[StoredCase], method: str, key: str, test: str = IN_D
     return None if any(value is None for value in values) else mean_of(values)
 
 
-def better_than_ours(case: StoredCase, ours: str, test: str = IN_DOMAIN) -> list[tuple[str, Difference]]:
-    """Peers whose NLL is lower than ours beyond the interval, the furthest ahead first."""
+def better_than_ours(
+    case: StoredCase, ours: str, test: str = IN_DOMAIN, *, key: str = "nll"
+) -> list[tuple[str, Difference]]:
+    """Peers that are ahead of ours beyond the interval, the furthest first."""
     found = []
     for peer in peers_of(case):
-        gap = case.against(ours, peer, test=test)
+        gap = case.against(ours, peer, key, test)
         if gap is not None and gap.verdict == "worse":
             found.append((peer, gap))
-    return sorted(found, key=lambda one: -one[1].mean)
+    return sorted(found, key=lambda one: -abs(one[1].mean))
 
 
 def mostly_better(case: StoredCase, ours: str) -> list[str]:

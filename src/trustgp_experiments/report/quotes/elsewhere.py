@@ -1,67 +1,66 @@
-"""Where trustgp loses outside the arms: classes and detectors, in a sentence each."""
+"""Where trustgp loses outside the arms' networks of single states: sequences, classes and detectors."""
 
-from collections.abc import Mapping
-from statistics import fmean
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .comparisons import OURS, StoredCase, better_than_ours, cases, other_tests, peers_of
+from ...datasets import IMAGE_SETS
+from .comparisons import IN_DOMAIN, OURS, StoredCase, better_than_ours, cases, other_tests, peers_of
 from .detection import behind
 from .stored import NotRun, Stored, listed, number
 
-TOLD = "auroc"  # how the names of scores begin that tell foreign rows from familiar ones
+MOST = 3  # peers, or sets of images, that are named
+Place = tuple[StoredCase, str]  # a case, and one of its test sets
+
+
+def sequences(stored: Stored) -> list[str]:
+    """Peers of a recurrent network with the lower NLL, on new motions and on other arms."""
+    found = _cases(stored, "sequence")
+
+    def where(place: Place) -> str:
+        case, test = place
+        return case.about["trained"] + (f" on {test}" if test != IN_DOMAIN else "")
+
+    groups = {"new motions": [(case, IN_DOMAIN) for case in found], "other arms": list(other_tests(found))}
+    told = {name: _ahead(places, "nll", where) for name, places in groups.items()}
+    lost = [f"{name} ({len(groups[name])} cases): lower NLL have {one}" for name, one in told.items() if one]
+    return [f"Sequences, a GRU over windows; {'; '.join(lost)}."] if lost else []
 
 
 def classes(stored: Stored) -> list[str]:
-    """Likelihood of familiar images, and foreign ones told by each method's best score."""
-    try:
-        found = cases(stored, "classification")
-    except NotRun:
-        return []
-    lost = []
-    for case in found:
-        lost += [
-            f"`{peer}` by {gap.mean:.3f}, trained on {case.name}"
-            for peer, gap in better_than_ours(case, OURS)
-        ]
-    sentences = (
-        [f"Classes, NLL of images like those that trained: lower have {'; '.join(lost)}."] if lost else []
+    """Peers with the lower NLL of labelled images, and those that tell novel ones better."""
+    found = _cases(stored, "classification")
+
+    def where(place: Place) -> str:
+        case, test = place
+        data, _, eight = case.name.partition("-")
+        named = IMAGE_SETS.get(data, data) + (" of eight classes" if eight else "")
+        return named + (f", {test}" if test != IN_DOMAIN else "")
+
+    both = [(case, test) for case in found for test in case.tests]
+    labelled, novel = (
+        [(case, test) for case, test in both if case.values(OURS, key, test) is not None]
+        for key in ("nll", "auroc")
     )
-    places = list(other_tests(found))
-    ahead = [one for case, test in places if (one := _better_told(case, test)) is not None]
+    sentences = []
+    if lost := _ahead(labelled, "nll", where, digits=3):
+        sentences.append(
+            f"Classes, {len(labelled)} sets of images, familiar, turned or noisy: lower NLL have {lost}."
+        )
+    if lost := _ahead(novel, "auroc", where, digits=3):
+        sentences.append(f"Classes, {len(novel)} sets of novel images: higher AUROC have {lost}.")
+    ahead = [one for place in novel if (one := _better_told(place)) is not None]
     ahead.sort(key=lambda one: one[0] - one[1])
     if ahead:
         worst = [
-            f"{where} ({number(ours, 3)}, `{peer}` {number(best, 3)})"
-            for ours, best, where, peer in ahead[:3]
+            f"{where(place)} ({number(ours, 3)}, `{peer}` {number(best, 3)})"
+            for ours, best, place, peer in ahead[:MOST]
         ]
         sentences.append(
-            "Classes, foreign or changed images told by each method's best score: a peer has the higher "
-            "AUROC in "
-            f"{len(ahead)} of {len(places)} sets, by most in {listed(worst)}."
+            f"Classes, novel images: the mean AUROC of a peer, if not beyond the interval, is the higher in "
+            f"{len(ahead)} of {len(novel)} sets, by most {listed(worst)}."
         )
     return sentences
-
-
-def _better_told(case: StoredCase, test: str) -> tuple[float, float, str, str] | None:
-    """Our AUROC, that of the best peer, where, and whose; None where ours is the highest, or there is "
-    "none."""
-    scores = {method: _told(case, method, test) for method in [OURS, *peers_of(case)]}
-    known = {method: score for method, score in scores.items() if score is not None}
-    if OURS not in known or len(known) < 2:
-        return None
-    best = max(known, key=known.__getitem__)
-    return None if best == OURS else (known[OURS], known[best], f"{case.name} against {test}", best)
-
-
-def _told(case: StoredCase, method: str, test: str) -> float | None:
-    """Mean over seeds of the best of the method's scores, which is the same for all seeds."""
-    keys = [
-        key
-        for key in case.seeds[0]["methods"].get(method, {}).get("tests", {}).get(test, {})
-        if key.startswith(TOLD)
-    ]
-    means = [fmean(values) for key in keys if (values := case.values(method, key, test)) is not None]
-    return max(means, default=None)
 
 
 def detectors(stored: Stored) -> list[str]:
@@ -72,3 +71,35 @@ def detectors(stored: Stored) -> list[str]:
         return []
     lost = behind(worlds["scenes"])
     return [f"Detectors: {' '.join(lost)}"] if lost else []
+
+
+def _cases(stored: Stored, study: str) -> list[StoredCase]:
+    try:
+        return cases(stored, study)
+    except NotRun:
+        return []
+
+
+def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, digits: int = 2) -> str:
+    """In how many places each peer is ahead beyond the interval, and where by most; empty where none is."""
+    found = [
+        (peer, abs(gap.mean), place)
+        for place in places
+        for peer, gap in better_than_ours(place[0], OURS, place[1], key=key)
+    ]
+    if not found:
+        return ""
+    counts = Counter(peer for peer, _, _ in found)
+    peer, gap, place = max(found, key=lambda one: one[1])
+    most = [f"`{name}` in {count}" for name, count in counts.most_common(MOST)]
+    return f"{listed(most)}, by most `{peer}` by {gap:.{digits}f} ({where(place)})"
+
+
+def _better_told(place: Place) -> tuple[float, float, Place, str] | None:
+    """Our AUROC by the declared score, that of the best peer alike with us, where, and whose."""
+    case, test = place
+    ahead = {peer for peer, _ in better_than_ours(case, OURS, test, key="auroc")}
+    scores = {name: case.mean(name, "auroc", test) for name in [OURS, *peers_of(case)] if name not in ahead}
+    known = {method: score for method, score in scores.items() if score is not None}
+    best = max(known, key=known.__getitem__)
+    return None if best == OURS else (known[OURS], known[best], place, best)

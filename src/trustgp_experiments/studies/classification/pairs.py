@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...core.cases import IN_DOMAIN, Case, Test
 from ...datasets import (
+    IMAGE_SETS,
     Images,
     add_noise,
     draw_letters,
@@ -18,7 +19,7 @@ from ...datasets import (
 )
 from ..runtime.rows import patterns
 
-SETS = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST"}
+SETS = IMAGE_SETS
 EIGHT = "-8"  # ends the name of a training on eight of ten classes
 TRAINED = (*SETS, *(f"{name}{EIGHT}" for name in SETS))
 QUICK_TRAINED = ("fashion_mnist", f"mnist{EIGHT}")
