@@ -39,7 +39,7 @@ def class_figures(setting: Setting, grid: Grid) -> list[Figure]:
 def draw_told(grid: Grid, path: Path) -> None:
     """AUROC of every method: a panel for new pairs and one for those looked at, a line of dots a method."""
     methods = [name for name in grid.along("method") if name != OURS] + [OURS]
-    with plots.figure(path, width=9.0, height=0.24 * len(methods) + 1.3) as figure:
+    with plots.figure(path, width=9.0, height=0.24 * len(methods) + 1.8) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         named = {"nothing was chosen with these": new_pairs(), "looked at": looked_at()}
         for axes, (title, pairs) in zip(panels, named.items(), strict=True):
@@ -53,7 +53,7 @@ def draw_told(grid: Grid, path: Path) -> None:
                 axes.scatter(*zip(*dots, strict=True), s=16, label=pair_name(pair), **style)
             axes.axhline(len(methods) - 1, color=plots.BLUE, linewidth=8, alpha=0.15)
             axes.set(title=title, xlabel="AUROC")
-            axes.legend(fontsize=6)
+            axes.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.09))
         panels[0].set_yticks(range(len(methods)), methods, fontsize=7)
 
 
