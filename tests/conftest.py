@@ -24,6 +24,9 @@ from trustgp.state.expert_tensors import mixture_tensors, witness_tensors
 settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("trustgp")
 
+# Ray's workers would give way to the tests that run beside them, on two cores for minutes.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 
 # Files that take longest, the longest first: what begins last should be short.
 SLOW = (
