@@ -42,7 +42,16 @@ from trustgp_experiments.studies.detection.scores import (
     told_by_all,
 )
 from trustgp_experiments.studies.detection.tables import findings, tables
-from trustgp_experiments.studies.detection.worlds import DETECTORS, FAMILIAR, NOVEL, PictureSet, make_scenes
+from trustgp_experiments.studies.detection.worlds import (
+    DETECTORS,
+    FAMILIAR,
+    NOVEL,
+    STARTS,
+    TRAINED,
+    PictureSet,
+    first_fitted,
+    make_scenes,
+)
 from trustgp_experiments.training.detector_network import trained
 
 LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)
@@ -245,6 +254,14 @@ def test_feature_scores_are_those_of_numpy():
 
 def test_each_seed_judges_another_detector():
     assert [make_scenes(seed=k, many=1, some=1).detector[0] for k in range(3)] == list(DETECTORS)
+
+
+def test_every_seed_fits_to_pictures_that_trained_the_detector():
+    starts = [first_fitted(seed, 5000) for seed in range(STARTS)]
+    assert starts == sorted(set(starts))
+    assert starts[0] == 0
+    assert starts[-1] + 5000 == TRAINED
+    assert first_fitted(STARTS, 5000) == 0
 
 
 def test_scenes_of_the_study_are_not_those_of_the_training():

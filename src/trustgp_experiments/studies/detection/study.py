@@ -30,9 +30,9 @@ PROTOCOL = [
     "scenes of 128 pixels with a rover and a lander, 14,000 pictures, from other starts, each trained for"
     " 380 s (two of them with a pause after 150); and one for BCCD's 205 training pictures of blood cells"
     " at 192 x 144 pixels.",
-    "Scenes: each seed judges another of the three detectors, with the others as the members of its "
-    "ensemble, on pictures of its own. The error bar is fitted to 5,000 of the training pictures and "
-    "calibrated on 500 others of the same style (carry); tested on 500 more, on 500 in flight (higher, a "
+    "Scenes: seeds judge the three detectors in turn, with the others as the members of the ensemble, on "
+    "pictures of their own. The error bar is fitted to 5,000 of the training pictures, a quarter of the "
+    "others further on for each seed, and calibrated on 500 others of the same style (carry); tested on 500 more, on 500 in flight (higher, a "
     "low sun, haze, motion blur) and on 500 with a thing that was never trained on (a crate, an antenna, "
     "a tyre, a drone, a flag, a habitat: on none of them was a method tried before, but for quick runs on"
     " 24 pictures at most), and on 500 with a rock, an astronaut or a second type of rover, with which "

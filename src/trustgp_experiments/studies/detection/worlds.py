@@ -21,6 +21,8 @@ LOOKED_AT = "novel things that choices were made with"
 DETECTORS = ("scenes", "scenes-1", "scenes-2")  # all trained alike
 RENDERED = 50  # pictures at a time
 SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
+TRAINED = 14_000  # pictures of seed 0, the first, on which every one of `DETECTORS` was trained
+STARTS = 5  # places among these from which seeds take theirs
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
     """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test. Each seed
     has pictures of its own, and another detector that is judged; the others are members of its ensemble."""
 
-    carry = {"fit": (many, "carry", 0, seed * many)}
+    carry = {"fit": (many, "carry", 0, first_fitted(seed, many))}
     carry["validation"] = (some, "carry", SEEDS["validation"] + seed, 0)
     styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LOOKED_AT: "novel"}
     tests = {name: (some, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
@@ -72,6 +74,11 @@ def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
         validation=drawn["validation"],
         tests={name: drawn[name] for name in tests},
     )
+
+
+def first_fitted(seed: int, many: int) -> int:
+    """Number of the first picture that the error bar of a seed is fitted to: all of them trained."""
+    return seed % STARTS * (TRAINED - many) // (STARTS - 1)
 
 
 Wanted = tuple[int, str, int, int]  # pictures, style, seed, and number of the first
