@@ -32,12 +32,12 @@ PROTOCOL = [
     " at 192 x 144 pixels.",
     "Scenes: seeds judge the three detectors in turn, with the others as the members of the ensemble, on "
     "pictures of their own. The error bar is fitted to 5,000 of the training pictures, a quarter of the "
-    "others further on for each seed, and calibrated on 500 others of the same style (carry); tested on 500 more, on 500 in flight (higher, a "
-    "low sun, haze, motion blur) and on 500 with a thing that was never trained on (a crate, an antenna, "
-    "a tyre, a drone, a flag, a habitat: on none of them was a method tried before, but for quick runs on"
-    " 24 pictures at most), and on 500 with a rock, an astronaut or a second type of rover, with which "
-    "choices were made. Cells: BCCD's train, val and test pictures, and all 200 raccoons, one seed. The "
-    "seeds of validation and test pictures are their own.",
+    "others further on for each seed, and calibrated on 500 others of the same style (carry); tested on "
+    "500 more, on 500 in flight (higher, a low sun, haze, motion blur) and on 500 with a thing that was "
+    "never trained on (a crate, an antenna, a tyre, a drone, a flag, a habitat: on none of them was a "
+    "method tried before, but for quick runs on 24 pictures at most), and on 500 with a rock, an "
+    "astronaut or a second type of rover, with which choices were made. Cells: BCCD's train, val and test "
+    "pictures, and all 200 raccoons, one seed. The seeds of validation and test pictures are their own.",
     "A detection is a query whose surest class has a probability of 0.5 at least; all methods are asked "
     "about the same detections, those of the one detector, and all of them are scored. It lies on a novel"
     " thing when their boxes overlap by 0.3, more than with any other thing; it has found a thing when "
