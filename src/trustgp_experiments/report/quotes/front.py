@@ -20,8 +20,8 @@ from .stored import NotRun, Stored, bullets, grid, listed, number, percent, seed
 
 # Peers that people would pick, and ours last.
 PICKED = (
-    *("network + noise", "ensemble of 5", "heteroscedastic ensemble of 5", "MC-dropout 20"),
-    *("Laplace last layer", "Laplace GLM", "conformal, split", "conformal, CQR"),
+    *("network + noise", "network + noise, tails", "ensemble of 5", "heteroscedastic ensemble of 5"),
+    *("MC-dropout 20", "Laplace last layer", "Laplace GLM", "conformal, split", "conformal, CQR"),
 )
 OWN = (OURS, CORRECTED)
 BEYOND = "beyond the interval over seeds"
@@ -50,25 +50,20 @@ def table(stored: Stored) -> str:
         line = [method, *(number(average(part, method, "nll")) for part in by_split.values())]
         line += [number(average(tabled, method, "nll"))] * bool(tabled)
         line += [percent(average(part, method, "coverage")) for part in by_split.values()]
-        rows.append([*line, *_costs(stored, tabled, method)])
+        rows.append([*line, *_costs(stored, found, method)])
     dropped = [place for place in range(1, len(columns)) if not any(row[place] for row in rows)]
     kept = [place for place in range(len(columns)) if place not in dropped]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
     return f"{made}\n\n{words(_about(stored, found, tabled))}"
 
 
-def _costs(stored: Stored, tabled: Sequence[StoredCase], method: str) -> list[str]:
-    """Seconds of training and of the fit, MiB and ms a row: of each method alone on the machine."""
-    alone = stored.numbers("transfer").get("costs")
-    if alone is None:  # of a run before methods said what they ship
-        found = cases(stored, "transfer")
-        known = {key: average(found, method, key) for key in ("fit_seconds", "predict_seconds")}
-        known["mebibytes"] = average(tabled, method, "mebibytes")
-    else:
-        known = alone.get(method, {})
-    seconds = known.get("predict_seconds")
-    costs = [short(known.get(key)) for key in ("training_seconds", "fit_seconds", "mebibytes")]
-    return [*costs, "" if seconds is None else short(1000 * seconds)]
+def _costs(stored: Stored, found: Sequence[StoredCase], method: str) -> list[str]:
+    """Seconds of training and of the fit, MiB and ms a row: alone on the machine, where that was measured."""
+    keys = ("training_seconds", "fit_seconds", "mebibytes", "predict_seconds")
+    alone = stored.numbers("transfer").get("costs", {}).get(method)
+    known = {key: alone[key] if alone else average(found, method, key) for key in keys}
+    seconds = known["predict_seconds"]
+    return [*(short(known[key]) for key in keys[:-1]), "" if seconds is None else short(1000 * seconds)]
 
 
 def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredCase]) -> str:
@@ -87,10 +82,11 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
         text += "beyond the one that is given."
     else:
         text += (
-            f" Times are those of {device}."
-            f" The arms are of {result['provenance']['date']}, when peers had a noise but no scale and no "
-            "tails; they are to be run again. MiB are those of the tables' small networks."
+            f" Costs: mean over arms, of processes that shared {device}, and so upper bounds; training is "
         )
+        text += "that of networks beyond the one that is given."
+    if missing := result["provenance"].get("missing"):
+        text += f" Not run yet: {missing}."
     return text
 
 
