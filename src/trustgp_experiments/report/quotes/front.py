@@ -38,10 +38,7 @@ def table(stored: Stored) -> str:
     found = cases(stored, "transfer")
     splits = list(dict.fromkeys(case.about["split"] for case in found))
     by_split = {split: [case for case in found if case.about["split"] == split] for split in splits}
-    try:
-        tabled = cases(stored, "tables")
-    except NotRun:
-        tabled = []
+    tabled = _tabled(stored)
     columns = ["", *(f"NLL, {split}" for split in splits)]
     columns += ["NLL, tables"] * bool(tabled) + [f"95 % covers, {split}" for split in splits]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
@@ -92,13 +89,13 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
 
 def loses(stored: Stored) -> str:
     """Where a peer is better beyond the interval over seeds; most of what speaks against us first."""
-    found = cases(stored, "transfer")
+    found, tabled = cases(stored, "transfer"), _tabled(stored)
     return bullets(
         [
             *_in_domain(found),
             *_elsewhere(found),
-            *_coverage(found),
-            *_tables(stored),
+            *_coverage([*found, *tabled]),
+            *_tables(tabled),
             *sequences(stored),
             *classes(stored),
             *detectors(stored),
@@ -163,10 +160,16 @@ def _coverage(found: Sequence[StoredCase]) -> list[str]:
     return [f"The 95 % interval covers {bounds} in: {listed(off)}."] if off else []
 
 
-def _tables(stored: Stored) -> list[str]:
+def _tabled(stored: Stored) -> list[StoredCase]:
     try:
-        found = cases(stored, "tables")
+        return cases(stored, "tables")
     except NotRun:
+        return []
+
+
+def _tables(found: Sequence[StoredCase]) -> list[str]:
+    """Peers that are ahead on most tables."""
+    if not found:
         return []
     ahead = Counter(peer for case in found for peer, _ in better_than_ours(case, OURS))
     behind = Counter(
