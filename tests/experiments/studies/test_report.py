@@ -316,7 +316,7 @@ def test_the_commands_of_the_document_run_in_its_order(tmp_path, monkeypatch, ca
     monkeypatch.setattr(studies, "run_study", fake)
     assert [main(shlex.split(command)[1:]) for command in COMMANDS] == [0] * len(COMMANDS)
     assert ("toy", "results", 5) in done
-    assert ("bound", "results", 5) in done
+    assert ("bound", "results", 9) in done
     assert {name for name, out, _ in done if out == "results-quick"} == set(studies.STUDIES)
     assert (tmp_path / "results" / "report.html").exists()
     capsys.readouterr()
