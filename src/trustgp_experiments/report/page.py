@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -123,6 +124,23 @@ def quick_warning(first: str, then: str, results: Iterable[Result]) -> Html | No
     return tag("p", tag("strong", first), " ", then, class_="warning", role="note")
 
 
+def _in_few_colours(content: bytes) -> bytes:
+    """A PNG with a palette, where that is smaller, as of a chart: the page is to stay small."""
+    if not content.startswith(PIXELS[".png"][0]):
+        return content
+    try:
+        from PIL import Image, UnidentifiedImageError  # comes with matplotlib; a page can do without
+    except ImportError:
+        return content
+    packed = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            picture.convert("RGBA").quantize(256, method=Image.Quantize.FASTOCTREE).save(packed, "PNG")
+    except (UnidentifiedImageError, OSError, SyntaxError):
+        return content  # not whole: shown as it is
+    return min(packed.getvalue(), content, key=len)
+
+
 def _figure(figure: Figure, folder: Path, name: str) -> Html:
     """The picture inside the page, on a button that enlarges it; its words for those who cannot see it."""
     file = folder / figure.file
@@ -131,7 +149,7 @@ def _figure(figure: Figure, folder: Path, name: str) -> Html:
         raise StudyError(f"figure {file}: only {' and '.join(KINDS)} can be shown.")
     if not file.is_file():
         raise StudyError(f"figure {file} is not there, but {folder / RESULT} names it; run the study again.")
-    content = file.read_bytes()
+    content = _in_few_colours(file.read_bytes())
     words = f"{figure.title}. {figure.caption}" if figure.caption else figure.title
     address = f"data:{kind};base64,{base64.b64encode(content).decode()}"
     picture = tag("img", src=address, alt=words, **_size(file, content))

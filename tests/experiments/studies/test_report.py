@@ -1,5 +1,6 @@
 """The report: what the page holds, and what a browser makes of it."""
 
+import io
 import re
 import shlex
 import shutil
@@ -8,13 +9,14 @@ import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trustgp
 from trustgp.cli import main
 from trustgp_experiments import studies
 from trustgp_experiments.core.result import Column, Figure, Result, Setting, StudyError, Table, provenance
-from trustgp_experiments.report.page import read_results, write_report
+from trustgp_experiments.report.page import _in_few_colours, read_results, write_report
 from trustgp_experiments.report.table import Html, join, prose, sort_value, table_html, tag
 
 EVIL = """<script>window.bad = 1</script>"><img src=x onerror="window.bad=1">'&`<b>`"""
@@ -601,3 +603,19 @@ def test_a_screenshot_has_something_on_it(visit, page, tmp_path, width, scheme):
     assert struct.unpack(">II", content[16:24])[0] == width
     assert len(content) > 50_000
     check_silence(visit, page)
+
+
+def test_a_chart_is_shown_in_few_colours_and_looks_the_same(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    pixels = 80 * np.random.default_rng(0).integers(0, 4, (200, 300, 3))  # 64 colours
+    drawn = image.fromarray(pixels.astype(np.uint8))
+    drawn.save(tmp_path / "chart.png")
+    content = (tmp_path / "chart.png").read_bytes()
+    shown = _in_few_colours(content)
+    assert len(shown) < len(content)
+    with image.open(io.BytesIO(shown)) as small:
+        assert small.size == drawn.size
+        apart = np.abs(np.asarray(small.convert("RGB"), dtype=int) - np.asarray(drawn, dtype=int))
+    assert apart.max() <= 24
+    assert _in_few_colours(content[:50]) == content[:50]  # a damaged one is left to be told
+    assert _in_few_colours(b"<svg/>") == b"<svg/>"
