@@ -31,7 +31,7 @@ TOLD = (
     Measure("auroc", Column("AUROC", digits=3, better="high")),
     Measure("fpr95", Column("FPR95", digits=3, better="low")),
 )
-SLOW = ("FMGP", "Laplace sampled")  # not in a quick run
+SLOW = ("FMGP", "Laplace sampled", "sparse NTK GP", "SWAG")  # not in a quick run
 STRETCHES = 10  # of consecutive test rows; the one that is covered worst is told
 VERDICTS = ("worse", "alike", "better")
 
