@@ -15,9 +15,11 @@ from trustgp_experiments.studies.runtime.calls import (
     EAGER,
     GRAPH,
     ONNX,
+    RECORDED,
     Calls,
     Workload,
     measure,
+    recorded,
 )
 from trustgp_experiments.studies.runtime.fixtures import (
     DEFAULT,
@@ -365,6 +367,29 @@ def test_a_traced_network_gives_what_the_network_gives(case, monkeypatch):
     assert float(variance.max()) < 1e-8
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_recorded_call_gives_what_the_call_gives_for_the_inputs_of_today():
+    network, inputs = torch.nn.Linear(3, 2).cuda(), torch.rand(5, 3, device="cuda")
+    place = inputs.clone()
+    with torch.no_grad():
+        play = recorded(lambda: network(place).relu(), inputs, place)
+        inputs += 1.0
+        (found,) = play()
+        torch.testing.assert_close(found, network(inputs).relu())
+
+
+def test_on_a_gpu_our_models_are_timed_where_the_network_is_recorded_too(case, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr("trustgp_experiments.studies.runtime.calls.recorded", lambda call, *rest: call)
+    calls = Calls(case, Workload(1, 1, [EAGER, RECORDED]))
+    told = {
+        runtime: {name for name, where in calls.made if where == runtime} for runtime in (EAGER, RECORDED)
+    }
+    assert {PLAIN, SERIAL, ENSEMBLE} <= told[EAGER] & told[RECORDED]
+    assert ours("small") in told[RECORDED] - told[EAGER]
+    assert LAST in told[EAGER] - told[RECORDED]
+
+
 @pytest.mark.parametrize(("device", "counts"), [("cpu", [1, 8]), ("cuda", [1])])
 def test_what_is_compiled_stands_by_itself_and_onnxruntime_is_asked_on_a_cpu(
     tmp_path, monkeypatch, device, counts
@@ -374,8 +399,12 @@ def test_what_is_compiled_stands_by_itself_and_onnxruntime_is_asked_on_a_cpu(
     found = runtime.workloads(Setting(tmp_path, device=device), kinds(quick=False, device=device)["MLP"])
     *rest, last = found
     assert (last.batch, last.threads, list(last.runtimes)) == (1, 1, [COMPILED])
+    alone = [p for p in rest if RECORDED in p.runtimes]
+    assert [list(p.runtimes) for p in alone] == [[RECORDED]] * (2 if device == "cuda" else 0)
+    rest = [p for p in rest if p not in alone]
     assert [(p.batch, p.threads) for p in rest] == [(batch, count) for batch in (1, 64) for count in counts]
     assert all((ONNX in p.runtimes) == (device == "cpu") and COMPILED not in p.runtimes for p in rest)
+    assert len({p.name for p in found}) == len(found)
     large = runtime.workloads(Setting(tmp_path, device=device), kinds(quick=False, device=device)["DETR"])
     assert any(COMPILED in p.runtimes for p in large) == (device == "cpu")  # on a GPU it would take minutes
 

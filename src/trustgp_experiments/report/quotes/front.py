@@ -47,20 +47,19 @@ def table(stored: Stored) -> str:
         line = [method, *(number(average(part, method, "nll")) for part in by_split.values())]
         line += [number(average(tabled, method, "nll"))] * bool(tabled)
         line += [percent(average(part, method, "coverage")) for part in by_split.values()]
-        rows.append([*line, *_costs(stored, found, method)])
+        rows.append([*line, *_costs(stored, method)])
     dropped = [place for place in range(1, len(columns)) if not any(row[place] for row in rows)]
     kept = [place for place in range(len(columns)) if place not in dropped]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
     return f"{made}\n\n{words(_about(stored, found, tabled))}"
 
 
-def _costs(stored: Stored, found: Sequence[StoredCase], method: str) -> list[str]:
-    """Seconds of training and of the fit, MiB and ms a row: alone on the machine, where that was measured."""
+def _costs(stored: Stored, method: str) -> list[str]:
+    """Seconds of training and of the fit, MiB and ms a row, alone on the machine."""
+    alone = stored.numbers("transfer")["costs"].get(method, {})
     keys = ("training_seconds", "fit_seconds", "mebibytes", "predict_seconds")
-    alone = stored.numbers("transfer").get("costs", {}).get(method)
-    known = {key: alone[key] if alone else average(found, method, key) for key in keys}
-    seconds = known["predict_seconds"]
-    return [*(short(known[key]) for key in keys[:-1]), "" if seconds is None else short(1000 * seconds)]
+    *known, seconds = (alone.get(key) for key in keys)
+    return [*map(short, known), "" if seconds is None else short(1000 * seconds)]
 
 
 def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredCase]) -> str:
@@ -68,23 +67,12 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
         f"Mean over {len(arms)} arms ({listed(arms)}) and {seeds_of(result)}; NLL in nats per torque, "
-        "lower is "
-        "better; unseen: motions that no training row comes near. "
+        "lower is better; unseen: motions that no training row comes near. "
         "A gap: not stored, or the method has no likelihood."
     )
     text += f" Tables: {len(tabled)} data sets." * bool(tabled)
-    device = result["provenance"]["device"]
-    if "costs" in result["numbers"]:
-        text += f" Costs: SARCOS, random split, each method alone on {device}; training is that of networks "
-        text += "beyond the one that is given."
-    else:
-        text += (
-            f" Costs: mean over arms, of processes that shared {device}, and so upper bounds; training is "
-        )
-        text += "that of networks beyond the one that is given."
-    if missing := result["provenance"].get("missing"):
-        text += f" Not run yet: {missing}."
-    return text
+    text += f" Costs: SARCOS, random split, each method alone on {result['provenance']['device']}; training "
+    return f"{text}is that of networks beyond the one that is given."
 
 
 def loses(stored: Stored) -> str:

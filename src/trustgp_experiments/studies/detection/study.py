@@ -39,7 +39,8 @@ PROTOCOL = [
     "astronaut or a second type of rover, with which choices were made. Cells: BCCD's train, val and test "
     "pictures, and all 200 raccoons, one seed. The seeds of validation and test pictures are their own. "
     "Those of the first three seeds and the cells were scored once before, with 1,000 of the third's 5,000 "
-    "pictures to fit from beyond the training pictures; nothing was changed but that.",
+    "pictures to fit from beyond the training pictures and with no temperature for Laplace; nothing was "
+    "changed but that.",
     "A detection is a query whose surest class has a probability of 0.5 at least; all methods are asked "
     "about the same detections, those of the one detector, and all of them are scored. It lies on a novel"
     " thing when their boxes overlap by 0.3, more than with any other thing; it has found a thing when "
@@ -47,12 +48,12 @@ PROTOCOL = [
     "Methods: the softmax of the logits, 0 for no object; one temperature, of the validation detections; "
     "the energy of the logits; one pass of the detector and 20 of its decoder with dropout 0.1, as it was"
     " trained; three detectors, matched by overlap; laplace-torch's last layer (Kronecker, probit), its "
-    "prior chosen on validation; by what the class head is given: Mahalanobis' distance to the nearest "
-    "class with one covariance, the angle to the fifth nearest training detection, and the density under "
-    "a Gaussian of each class (DDU; the network is not trained for it); the same three on what trustgp "
-    "looks at, to show what comes of the features and what of the method; and trustgp as it comes. "
-    "Variance of logits over passes and members: of log odds against no object, the mean over classes. "
-    "FPR95: share of foreign detections at or below the score that 95 % of the familiar ones do not "
+    "prior and temperature chosen on validation; by what the class head is given: Mahalanobis' distance "
+    "to the nearest class with one covariance, the angle to the fifth nearest training detection, and the "
+    "density under a Gaussian of each class (DDU; the network is not trained for it); the same three on "
+    "what trustgp looks at, to show what comes of the features and what of the method; and trustgp as it "
+    "comes. Variance of logits over passes and members: of log odds against no object, the mean over "
+    "classes. FPR95: share of foreign detections at or below the score that 95 % of the familiar ones do not "
     "exceed.",
     "D-ECE: gap between the probability of the detector's class and the share of detections that are "
     "right, over 10 bins. Edges: errors in pixels, Student's t; every method learns its scale from the "

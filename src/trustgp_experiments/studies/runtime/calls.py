@@ -21,9 +21,13 @@ from .fixtures import BATCHED, ENSEMBLE, MEMBERS, PLAIN, SAMPLES, SERIAL, Fitted
 from .timing import Interleaved, Times, call_peak, noting, reason_of, threads
 
 EAGER, GRAPH, COMPILED, ONNX = "torch eager", "torch graph", "torch compiled", "onnxruntime"
+RECORDED = "CUDA graph"  # of a whole call; `predict` records itself, so on a GPU that is its runtime
+BY_THEMSELVES = {COMPILED: "-compiled", RECORDED: "-recorded"}  # runtimes that share no rounds with others
 HEAVY = 2**29  # bytes of gradients that an exported sketch may hold; it holds several copies of them
 MIDDLE = "medium"  # beside the default the only budget that is compiled: it takes minutes
-RUNTIMES = (EAGER, GRAPH, COMPILED, ONNX)
+RUNTIMES = (EAGER, RECORDED, GRAPH, COMPILED, ONNX)
+
+OWN_CODE = (EAGER, RECORDED)  # of the network and of the methods, where others have only its operations
 
 Cell = tuple[str, str]
 """A method, and a runtime."""
@@ -36,6 +40,11 @@ class Workload:
     batch: int
     threads: int
     runtimes: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        """Of the part that holds what was measured."""
+        return f"{self.batch}-{self.threads}{BY_THEMSELVES.get(self.runtimes[0], '')}"
 
 
 def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[str, Any]]:
@@ -69,8 +78,8 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
 class Calls:
     """Calls by method and runtime, and why some are not there: see `measure`.
 
-    Of more than one row, passes and members are called in torch eager only. The threads of onnxruntime are
-    those of the workload; torch's are set by who makes the calls.
+    Of more than one row, passes and members are called only where their own code runs. The threads of
+    onnxruntime are those of the workload; torch's are set by who makes the calls.
     """
 
     def __init__(self, case: FittedCase, load: Workload) -> None:
@@ -86,7 +95,7 @@ class Calls:
         """Everything that there is in a runtime."""
         if runtime == COMPILED:
             torch.compiler.reset()  # what was compiled for other shapes or threads
-        given = self.inputs.cpu().numpy() if runtime == ONNX else self.inputs
+        given = self.inputs.cpu().numpy() if runtime == ONNX else self.inputs.clone()
         try:
             plain = self._ready(PLAIN, runtime)
             with torch.no_grad():
@@ -97,42 +106,47 @@ class Calls:
         else:
             self._add_network(runtime, plain, given)
         budgets = list(self.case.budgets)
+        launched = [] if self.inputs.is_cuda else budgets
         chosen = {
-            EAGER: [fixtures.LAST, fixtures.KFAC, *budgets],
+            EAGER: [fixtures.LAST, fixtures.KFAC, *launched],
             COMPILED: [ours(fixtures.DEFAULT), ours(MIDDLE)],
         }
         for name in chosen.get(runtime, budgets):
             try:
                 call = partial(self._ready(name, runtime), given)
-                self.made[name, runtime] = call if runtime == EAGER else torch.no_grad()(call)
+                self.made[name, runtime] = call if runtime in OWN_CODE else torch.no_grad()(call)
             except Exception as error:  # of any kind: what cannot be had is told in the table
                 self.reasons[name, runtime] = reason_of(error)
 
     def _add_network(self, runtime: str, plain: Callable[[Any], Tensor], given: Any) -> None:
-        """The network, passes and members; outside torch eager as many calls of the network as these are."""
-        eager = runtime == EAGER
-        noisy, members = (self.case.noisy, self.case.members) if eager else (plain, [plain] * MEMBERS)
+        """The network, passes and members; where not their own code runs, as many calls of the network."""
+        own = runtime in OWN_CODE
+        noisy, members = (self.case.noisy, self.case.members) if own else (plain, [plain] * MEMBERS)
 
-        def add(name: str, call: Callable[[], object]) -> None:
-            self.made[name, runtime] = torch.no_grad()(call)
+        def add(name: str, call: Callable[[], Any]) -> None:
+            call = torch.no_grad()(call)
+            try:
+                self.made[name, runtime] = recorded(call, self.inputs, given) if runtime == RECORDED else call
+            except RuntimeError as error:  # it asks the GPU for a value
+                self.reasons[name, runtime] = reason_of(error)
 
-        def many() -> Tensor:
-            return self.inputs.repeat(SAMPLES, *[1] * (self.inputs.ndim - 1))
+        def many(rows: Tensor) -> Tensor:
+            return rows.repeat(SAMPLES, *[1] * (rows.ndim - 1))
 
         add(PLAIN, lambda: plain(given))
-        if not eager and self.load.batch > 1:
+        if not own and self.load.batch > 1:
             return
         add(SERIAL, lambda: moments(torch.stack([noisy(given) for _ in range(SAMPLES)])))
-        if eager or runtime == ONNX:  # a trace is of one batch size
-            ready = None if eager else many().cpu().numpy()
-            add(BATCHED, lambda: moments(noisy(many() if eager else ready).unflatten(0, (SAMPLES, -1))))
+        if own or runtime == ONNX:  # a trace is of one batch size
+            ready = None if own else many(self.inputs).cpu().numpy()
+            add(BATCHED, lambda: moments(noisy(many(given) if own else ready).unflatten(0, (SAMPLES, -1))))
         add(ENSEMBLE, lambda: moments(torch.stack([member(given) for member in members])))
 
     def _ready(self, name: str, runtime: str) -> Callable[[Any], Any]:
         """The network or a method as a function of the inputs: its own Python code, operations of torch one
         after another without that code, or a file."""
         case, inputs = self.case, self.inputs
-        if runtime == EAGER:
+        if runtime in OWN_CODE:
             return case.network if name == PLAIN else case.method(name).predict
         if runtime == ONNX:
             return self._exported(name)
@@ -163,6 +177,27 @@ class Calls:
         if network:
             return lambda rows: torch.from_numpy(session.run(None, {entry: rows})[0])
         return lambda rows: session.run(None, {entry: rows})
+
+
+def recorded(call: Callable[[], Any], inputs: Tensor, place: Tensor) -> Callable[[], list[Tensor]]:
+    """A whole call, which reads the place, as one CUDA graph: inputs are copied in, and what it gives out."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # what is made once, such as plans of convolutions, cannot be recorded
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = call()
+    results = [found] if isinstance(found, Tensor) else list(found)
+
+    def play() -> list[Tensor]:
+        place.copy_(inputs)
+        graph.replay()
+        return [result.clone() for result in results]
+
+    return play
 
 
 def onnx_session(file: Path, threads: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from trustgp.executors import usable_cores
 
 from ...core.result import Figure, Result, Setting, provenance
-from .calls import COMPILED, EAGER, GRAPH, ONNX, Workload, measure
+from .calls import COMPILED, EAGER, GRAPH, ONNX, RECORDED, Workload, measure
 from .fixtures import MEMBERS, SAMPLES, FittedCase, quality
 from .networks import Kind, kinds
 from .tables import HEADLINE, draw_bars, draw_frontier, findings, headline, merged_networks, tables
@@ -69,14 +69,16 @@ def _one(setting: Setting, kind: Kind, seed: int) -> dict[str, Any]:
     entries = []
     for load in workloads(setting, kind):
         timing = _timing(setting, load.batch)
-        key = f"{name}-{load.batch}-{load.threads}{'-compiled' if COMPILED in load.runtimes else ''}"
-        entries += setting.once(key, lambda load=load, timing=timing: measure(case, load, timing))
+        entries += setting.once(
+            f"{name}-{load.name}", lambda load=load, timing=timing: measure(case, load, timing)
+        )
     made = setting.once(f"{name}-made", lambda: case.rows.made)
     return {"quality": good, "entries": entries, "made": made}
 
 
 def workloads(setting: Setting, kind: Kind) -> list[Workload]:
-    """What is compiled stands by itself; in a quick run only the first network is exported and traced."""
+    """What is compiled or recorded stands by itself; in a quick run only the first network is exported and
+    traced."""
     cuda = setting.device.startswith("cuda")
     counts = [1] if cuda or setting.quick else sorted({1, usable_cores()})
     found = []
@@ -85,6 +87,8 @@ def workloads(setting: Setting, kind: Kind) -> list[Workload]:
         exported = whole and not cuda and (not setting.quick or (batch, threads) == HEADLINE)
         wanted = {EAGER: True, GRAPH: whole and batch == 1, ONNX: exported}
         found.append(Workload(batch, threads, [runtime for runtime, there in wanted.items() if there]))
+    if cuda:
+        found += [Workload(load.batch, load.threads, [RECORDED]) for load in found]
     compiled = not setting.quick and (not cuda or kind.name == FIRST)  # that takes minutes
     return [*found, Workload(*HEADLINE, [COMPILED])] if compiled else found
 
@@ -115,12 +119,20 @@ def _protocol(setting: Setting, skipped: dict[str, str], made: list[str]) -> lis
         "laplace-torch); trustgp as it comes and at three budgets. The same network, trained with dropout, "
         "serves all but the ensemble, whose members are trained for the MLP and the ConvNet and only timed "
         "for the others.",
-        "Runtimes: torch eager; torch graph, the same operations recorded once and run without the network's "
+        "Runtimes: torch eager; "
+        + (
+            "CUDA graph, a whole call recorded once and played, its inputs copied in and its answer out, "
+            "measured by itself: trustgp's `predict` records the pass through the network, so it stands here "
+            "and not under torch eager, where Laplace stands; "
+            if cuda
+            else ""
+        )
+        + "torch graph, the same operations traced once and run without the network's "
         "Python code; torch compiled (Inductor; one row and one thread only, measured by itself, trustgp as "
         "it comes and at its middle budget only, and on a GPU of the first network only: it takes minutes); "
-        "onnxruntime on the CPU. Outside torch eager the passes of MC-dropout draw no masks and the members "
-        "of the ensemble are one network, which favours these two; of more than one row they are measured in "
-        "torch eager only.",
+        "onnxruntime on the CPU. In the last three the passes of MC-dropout draw no masks and the members "
+        "of the ensemble are one network, which favours these two; of more than one row they are not "
+        "measured there.",
         f"In each of {one.rounds} rounds every call is made once, each round beginning with another, after "
         f"up to {one.warm_up} calls that do not count. A call so slow that {one.rounds} would take more "
         f"than {slow} takes part in fewer rounds, evenly spread, at least {one.least} ({many.least}): the "

@@ -12,7 +12,7 @@ from trustgp import plots
 
 from ...core.pivot import Measure, Pivot, flat_measure, flat_table
 from ...core.result import Column, Table
-from .calls import EAGER, RUNTIMES
+from .calls import RUNTIMES
 from .fixtures import BATCHED, DEFAULT, ENSEMBLE, PLAIN, SERIAL, ours
 
 HEADLINE = (1, 1)  # one row, one thread
@@ -249,7 +249,7 @@ def on_ensembles(entries: Entries) -> list[str]:
 
 
 COLOURS = {PLAIN: plots.GREY, SERIAL: plots.ORANGE, BATCHED: plots.ORANGE, ENSEMBLE: plots.RED}
-MARKERS = dict(zip(RUNTIMES, ("o", "^", "v", "s"), strict=True))
+MARKERS = dict(zip(RUNTIMES, ("o", "D", "^", "v", "s"), strict=True))
 
 
 def _colour_of(method: str) -> str:
@@ -288,12 +288,14 @@ def draw_frontier(entries: Entries, qualities: Mapping[str, Quality], path: Path
 
 
 def _points(axes: Any, entries: Sequence[Entry], quality: Quality, key: str) -> None:
-    for entry in entries:
+    named = set()
+    for entry in sorted(entries, key=lambda entry: RUNTIMES.index(entry["runtime"])):
         method = SERIAL if entry["method"] == BATCHED else entry["method"]  # the same answers
         value = quality.get(method, {}).get(key)
         if value is None or entry["median"] is None:
             continue
         x = 1e3 * entry["median"]
         axes.plot([x], [value], MARKERS[entry["runtime"]], color=_colour_of(entry["method"]), markersize=4)
-        if entry["runtime"] == EAGER:
+        if entry["method"] not in named:  # where it comes first
+            named.add(entry["method"])
             axes.annotate(entry["method"], (x, value), fontsize=5, xytext=(3, 2), textcoords="offset points")

@@ -43,8 +43,7 @@ def run(setting: Setting) -> Result:
     longest_first = cases[::-1]  # the last recording has most rows
     work_ahead(setting, dropout_rates, longest_first)
     grid = Grid.run(setting, one_training, cases, axes=AXES, read=read_tests, ahead=longest_first)
-    draw_in_domain(grid, setting.out / "in_domain.png")
-    draw_zero_shot(grid, setting.out / "zero_shot.png")
+    draw(grid, setting.out)
     costed = COSTED if COSTED in cases else cases[0]
     note = f"{costed[0].upper()}, {costed[1]} split, seed 0: fit on all training rows, predict the test rows "
     note += "in one call."
@@ -119,6 +118,14 @@ def dropout_rates(setting: Setting, trained: str, split: str) -> dict[str, float
         return try_rates(loss)
 
     return setting.once(f"{trained}-{split}-dropout", rates)
+
+
+def draw(grid: Grid, folder: Path) -> None:
+    """Both figures, of methods that have a likelihood."""
+    likely = {place[-1] for place in grid.cells if grid.values(place, "nll")}
+    drawn = grid.only(method=likely)
+    draw_in_domain(drawn, folder / "in_domain.png")
+    draw_zero_shot(drawn, folder / "zero_shot.png")
 
 
 def draw_in_domain(grid: Grid, path: Path) -> None:
