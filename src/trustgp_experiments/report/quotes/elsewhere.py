@@ -9,6 +9,7 @@ from .comparisons import IN_DOMAIN, OURS, StoredCase, better_than_ours, cases, o
 from .detection import behind
 from .stored import NotRun, Stored, listed, number
 
+DEFAULT = "trustgp default"  # as the study of run time calls it
 MOST = 3  # peers, or sets of images, that are named
 Place = tuple[StoredCase, str]  # a case, and one of its test sets
 
@@ -71,6 +72,31 @@ def detectors(stored: Stored) -> list[str]:
         return []
     lost = behind(worlds["scenes"])
     return [f"Detectors: {' '.join(lost)}"] if lost else []
+
+
+def calls(stored: Stored) -> list[str]:
+    """Where a call of the default with one row takes longer than five networks in the same runtime."""
+    found = []
+    for study, where in (("runtime", "a CPU"), ("runtime-cuda", "a GPU")):
+        try:
+            networks = stored.numbers(study)["networks"]
+        except NotRun:
+            continue
+        ratios = [
+            (entry["over_ensemble"], f"{network} in {entry['runtime']}")
+            for network, seeds in networks.items()
+            for entry in seeds[0]["entries"]
+            if (entry["batch"], entry["threads"], entry["method"]) == (1, 1, DEFAULT)
+            and entry["over_ensemble"] is not None
+        ]
+        dear = [ratio for ratio, _ in ratios if ratio > 1]
+        if dear:
+            most, case = max(ratios)
+            found.append(
+                f"in {len(dear)} of {len(ratios)} on {where}, by most {number(most, 1)} times ({case})"
+            )
+    text = "A call with one row takes longer than five networks in the same runtime"
+    return [f"{text}: {'; '.join(found)}."] if found else []
 
 
 def _cases(stored: Stored, study: str) -> list[StoredCase]:

@@ -15,7 +15,7 @@ from .comparisons import (
     other_tests,
     peers_of,
 )
-from .elsewhere import classes, detectors, sequences
+from .elsewhere import calls, classes, detectors, sequences
 from .stored import NotRun, Stored, bullets, grid, listed, number, percent, seeds_of, short, words
 
 # Peers that people would pick, and ours last.
@@ -87,6 +87,7 @@ def loses(stored: Stored) -> str:
             *sequences(stored),
             *classes(stored),
             *detectors(stored),
+            *calls(stored),
         ]
     )
 

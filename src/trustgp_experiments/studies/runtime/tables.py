@@ -207,12 +207,16 @@ def requirement_findings(entries: Entries, qualities: Mapping[str, Quality]) -> 
         good = [entry["runtime"] for entry in tried if required.is_met(entry)]
         words = "; ".join(
             f"{entry['runtime']} ({entry['method']}) {entry['over_network']:.2f} times the network, "
-            f"{entry['passes_over_this'] or 0:.1f} times faster than 20 passes"
+            f"{_faster(entry['passes_over_this'])}"
             for entry in tried
         )
         verdict = f"kept in {', '.join(good)}" if good else "not kept"
         found.append(f"{network}, promised {required.words}: {verdict}. {words}.")
     return on_ensembles(entries) + found
+
+
+def _faster(ratio: float | None) -> str:
+    return "20 passes not timed" if ratio is None else f"{ratio:.1f} times faster than 20 passes"
 
 
 def on_peers(qualities: Mapping[str, Quality]) -> list[str]:
@@ -282,8 +286,9 @@ def draw_frontier(entries: Entries, qualities: Mapping[str, Quality], path: Path
                 _points(axes, some, qualities[network], key)
                 axes.set(xscale="log", xlabel="milliseconds a call", ylabel=label)
                 axes.set_title(network if row == 0 else "")
-        for runtime, marker in MARKERS.items():
-            panels[0][0].plot([], [], marker, color=plots.GREY, label=runtime)
+        used = {entry["runtime"] for some in entries.values() for entry in some}
+        for runtime in (one for one in RUNTIMES if one in used):
+            panels[0][0].plot([], [], MARKERS[runtime], color=plots.GREY, label=runtime)
         panels[0][0].legend(fontsize=6)
 
 
