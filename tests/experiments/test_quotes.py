@@ -11,7 +11,8 @@ import pytest
 from trustgp_experiments.report.quotes import __main__ as command
 from trustgp_experiments.report.quotes.blocks import BLOCKS
 from trustgp_experiments.report.quotes.comparisons import StoredCase, better_than_ours
-from trustgp_experiments.report.quotes.elsewhere import classes, sequences
+from trustgp_experiments.report.quotes.elsewhere import calls, classes, sequences
+from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, loose, pages, rewritten
 from trustgp_experiments.report.quotes.scaling import held_bytes, model_bytes
 from trustgp_experiments.report.quotes.stored import Stored, bullets, grid, number, short
@@ -237,11 +238,11 @@ def test_a_power_law_has_its_power_as_slope(monkeypatch):
     assert slope(values, [0.0, 1.0, 2.0, 3.0]) is None
 
 
-def _stored(folder, study, methods, cases):
+def _stored(folder, study, methods, cases, **about):
     """A study's folder with three seeds of each case; `methods` gives those of a seed."""
     sizes = {"train": 100, "in domain": 20}
     seeds = [{"sizes": sizes, "methods": methods(s)} for s in (0.0, 0.01, 0.02)]
-    numbers = {"runs": [{"trained": case, "seeds": seeds} for case in cases]}
+    numbers = {"runs": [{"trained": case, **about, "seeds": seeds} for case in cases]}
     folder = folder / "results" / study
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps({"numbers": numbers}))
@@ -287,3 +288,41 @@ def test_only_test_rows_that_are_drawn_widen_the_interval():
     assert StoredCase({}, seeds).overlap() == 0.2
     assert StoredCase({}, seeds).overlap("letters") == 0
     assert StoredCase({}, seeds, drawn=False).overlap() == 0
+
+
+def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_path):
+    def methods(s):
+        def tests(near, far):
+            return {"tests": {"in domain": {"nll": near + s}, "kuka": {"nll": far + s}}}
+
+        return {
+            "trustgp": tests(0.3, 2.0),
+            "ensemble of 5": tests(0.2, 3.0),
+            "Laplace GLM": tests(0.3 - 2 * s, 1.0),
+            "conformal, split": {"tests": {"in domain": {"coverage": 0.95}, "kuka": {"coverage": 0.5}}},
+        }
+
+    _stored(tmp_path, "transfer", methods, ["sarcos"], split="unseen")
+    lines = tally(Stored(tmp_path)).splitlines()
+    assert lines[0] == "| against | same arm, unseen | other arms, unseen |"
+    assert lines[2:] == [
+        "| ensemble of 5 | 1 / 0 / 0 | 0 / 0 / 1 |",
+        "| Laplace GLM | 0 / 1 / 0 | 1 / 0 / 0 |",
+    ]
+
+
+def test_dear_calls_are_those_of_one_row_that_take_longer_than_five_networks(tmp_path):
+    def entry(runtime, over, **more):
+        one = {"method": "trustgp default", "runtime": runtime, "over_ensemble": over}
+        return {**one, "batch": 1, "threads": 1, **more}
+
+    entries = [entry("torch eager", 1.5), entry("onnxruntime", 0.5), entry("torch graph", None)]
+    entries += [entry("torch eager", 9.0, batch=64), entry("torch eager", 9.0, method="trustgp small")]
+    folder = tmp_path / "results" / "runtime"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(
+        json.dumps({"numbers": {"networks": {"MLP": [{"entries": entries}]}}})
+    )
+    (told,) = calls(Stored(tmp_path))
+    assert told.endswith("in the same runtime: in 1 of 2 on a CPU, by most 1.5 times (MLP in torch eager).")
+    assert calls(Stored(tmp_path / "nothing")) == []

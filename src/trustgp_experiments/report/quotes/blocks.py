@@ -28,6 +28,7 @@ CLASSES = {
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
 BLOCKS: dict[str, Block] = {
     "readme.table": front.table,
+    "readme.tally": front.tally,
     "readme.loses": front.loses,
     "quality.now": partial(quality.forms, name="quality-beyond"),
     "quality.one": partial(quality.forms, name="quality-one-distribution"),

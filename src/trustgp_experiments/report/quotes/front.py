@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from .comparisons import (
     CORRECTED,
+    IN_DOMAIN,
     OURS,
     StoredCase,
     average,
@@ -52,6 +53,31 @@ def table(stored: Stored) -> str:
     kept = [place for place in range(len(columns)) if place not in dropped]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
     return f"{made}\n\n{words(_about(stored, found, tabled))}"
+
+
+def tally(stored: Stored) -> str:
+    """In how many cases the NLL of `trustgp` is worse, alike and better than that of each peer."""
+    found, tabled = cases(stored, "transfer"), _tabled(stored)
+    places: dict[str, list[tuple[StoredCase, str]]] = {}
+    for split in dict.fromkeys(case.about["split"] for case in found):
+        part = [case for case in found if case.about["split"] == split]
+        places[f"same arm, {split}"] = [(case, IN_DOMAIN) for case in part]
+        places[f"other arms, {split}"] = list(other_tests(part))
+    if tabled:
+        places["tables"] = [(case, IN_DOMAIN) for case in tabled]
+    rows = []
+    for peer in PICKED:
+        line = [_verdicts(peer, some) for some in places.values()]
+        if any(line):
+            rows.append([peer, *line])
+    return grid(["against", *places], rows)
+
+
+def _verdicts(peer: str, places: Sequence[tuple[StoredCase, str]]) -> str:
+    """Cases in which ours is worse, alike and better than a peer; empty where that has no likelihood."""
+    gaps = [case.against(OURS, peer, test=test) for case, test in places]
+    counts = Counter(gap.verdict for gap in gaps if gap is not None)
+    return " / ".join(str(counts[verdict]) for verdict in ("worse", "alike", "better")) if counts else ""
 
 
 def _costs(stored: Stored, method: str) -> list[str]:
@@ -107,8 +133,9 @@ def _in_domain(found: Sequence[StoredCase]) -> list[str]:
             free.append(case.name)
     if unsure:
         sentences.append(f"Lower in most seeds, if not {BEYOND}: {'; '.join(unsure)}.")
-    end = f"On the arm that trained no peer is lower in most seeds in {len(free)} of {len(found)} cases"
-    return [*sentences, f"{end}: {listed(free)}." if free else f"{end}."]
+    lost = f"{len(found) - len(free)} of {len(found)} cases"
+    end = f"On the arm that trained some peer is lower in most seeds in {lost}"
+    return [*sentences, f"{end}; not in {listed(free)}." if free else f"{end}."]
 
 
 def _named(methods: Sequence[str]) -> str:
