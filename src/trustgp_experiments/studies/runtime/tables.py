@@ -253,7 +253,7 @@ def on_ensembles(entries: Entries) -> list[str]:
 
 
 COLOURS = {PLAIN: plots.GREY, SERIAL: plots.ORANGE, BATCHED: plots.ORANGE, ENSEMBLE: plots.RED}
-MARKERS = dict(zip(RUNTIMES, ("o", "D", "^", "v", "s"), strict=True))
+MARKERS: dict[str, str] = dict(zip(RUNTIMES, ("o", "D", "^", "v", "s"), strict=True))
 
 
 def _colour_of(method: str) -> str:
