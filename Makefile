@@ -9,8 +9,10 @@ ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch pytorch-ood
 
 # What stands around the library: the studies and their peers, the pages and their examples, the benchmarks.
 AROUND := tests/experiments tests/test_benchmarks.py tests/test_docs.py tests/test_examples.py tests/test_site.py
+# Of these what takes seconds: stored results, the figures that pages quote from them, the site.
+PAGES := $(wildcard tests/experiments/test_*.py) tests/test_site.py
 
-.PHONY: demo test test-around test-all lint format docs serve-docs clean
+.PHONY: demo test test-pages test-around test-all lint format docs serve-docs clean
 
 demo: $(READY)
 	$(BIN)/trustgp demo
@@ -21,6 +23,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no
 
 test: $(READY)
 	$(PYTEST) $(addprefix --ignore=,$(AROUND))
+
+test-pages: $(READY)
+	$(PYTEST) $(PAGES)
 
 test-around: $(READY)
 	$(PYTEST) $(AROUND)
