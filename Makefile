@@ -8,9 +8,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch pytorch-ood
 
 # What stands around the library: the studies and their peers, the pages and their examples, the benchmarks.
-AROUND := tests/experiments tests/test_benchmarks.py tests/test_docs.py tests/test_examples.py tests/test_site.py
+AROUND := experiments/tests tests/test_docs.py tests/test_examples.py tests/test_site.py
 # Of these what takes seconds: stored results, the figures that pages quote from them, the site.
-PAGES := $(wildcard tests/experiments/test_*.py) tests/test_site.py
+PAGES := $(wildcard experiments/tests/test_*.py) tests/test_site.py
 
 .PHONY: demo test test-pages test-around test-all lint format docs serve-docs clean
 
@@ -50,9 +50,9 @@ serve-docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 # Installed once, and again only when what is installed has changed.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --editable ".[dev]"
+	$(INSTALL) --editable ".[dev]" --editable "./experiments[peers,sim,tables]"
 	$(INSTALL) --no-deps $(ALONE)
 	touch $(READY)
 
