@@ -12,7 +12,7 @@ AROUND := experiments/tests tests/test_docs.py tests/test_examples.py tests/test
 # Of these what takes seconds: stored results, the figures that pages quote from them, the site.
 PAGES := $(wildcard experiments/tests/test_*.py) tests/test_site.py
 
-.PHONY: demo test test-pages test-around test-all lint format docs serve-docs clean
+.PHONY: demo test test-nightly test-pages test-around test-all lint format docs serve-docs clean
 
 demo: $(READY)
 	$(BIN)/trustgp demo
@@ -22,7 +22,10 @@ demo: $(READY)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(READY)
-	$(PYTEST) $(addprefix --ignore=,$(AROUND))
+	$(PYTEST) -m "not nightly" $(addprefix --ignore=,$(AROUND))
+
+test-nightly: $(READY)
+	$(PYTEST) -m nightly tests
 
 test-pages: $(READY)
 	$(PYTEST) $(PAGES)
