@@ -48,7 +48,7 @@ def test_too_few_rows_or_groups_are_all_for_the_experts(n, groups):
 
 def test_some_rows_keep_inputs_and_targets_together():
     chosen = torch.tensor([True, False, True])
-    found = rows_of(3).some(chosen)
+    found = rows_of(3).subset(chosen)
     assert found.inputs.flatten().tolist() == [0.0, 2.0]
     assert found.targets.flatten().tolist() == [0, 2]
 

@@ -332,7 +332,7 @@ def test_what_is_seen_of_the_rows_does_not_depend_on_the_pieces(monkeypatch, gen
 
 def test_rows_that_are_split_off_may_lie_in_a_file(monkeypatch):
     monkeypatch.setattr(spooling, "KEPT_BYTES", 0)
-    found = Rows(INPUTS, TARGETS).some(torch.arange(10) % 3 == 0)
+    found = Rows(INPUTS, TARGETS).subset(torch.arange(10) % 3 == 0)
     assert torch.equal(found.inputs, INPUTS[::3])
     assert torch.equal(found.targets, TARGETS[::3])
 

@@ -60,21 +60,21 @@ class Rows:
         """The inputs of the first row: what they are like."""
         return self.take(torch.tensor([0]))
 
-    def near(self, device: torch.device) -> Rows:
+    def to_device(self, device: torch.device) -> Rows:
         """The rows on a GPU where the work is done there, unless they are too many: they are read often."""
         if not near_bytes(len(self), self.first, device):
             return self
         return replace(self, inputs=to_device(self.inputs, device))
 
-    def some(self, chosen: Tensor) -> Rows:
+    def subset(self, chosen: Tensor) -> Rows:
         """Those that are True in `chosen` [n], in their order, where they are: none is copied."""
         return ChosenRows(self, chosen.nonzero().flatten())
 
-    def among(self, whole: Rows) -> Rows:
+    def rebind(self, whole: Rows) -> Rows:
         """The same rows of another copy of all of them."""
         return whole
 
-    def places(self, indices: Tensor) -> Tensor:
+    def parent_indices(self, indices: Tensor) -> Tensor:
         """Where the rows `indices` stand among all of them."""
         return indices
 
@@ -120,13 +120,13 @@ class ChosenRows(Rows):
     def take(self, indices: Tensor) -> Inputs:
         return self.whole.take(self.index[indices.to(self.index.device)])
 
-    def near(self, device: torch.device) -> Rows:
-        return ChosenRows(self.whole.near(device), self.index)
+    def to_device(self, device: torch.device) -> Rows:
+        return ChosenRows(self.whole.to_device(device), self.index)
 
-    def among(self, whole: Rows) -> Rows:
+    def rebind(self, whole: Rows) -> Rows:
         return ChosenRows(whole, self.index)
 
-    def places(self, indices: Tensor) -> Tensor:
+    def parent_indices(self, indices: Tensor) -> Tensor:
         return self.index[indices]
 
 

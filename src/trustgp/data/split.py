@@ -48,7 +48,7 @@ def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
     """The rows that experts hold, of those that were given (the first `given`) and all later ones."""
     kept = torch.ones(len(rows), dtype=torch.bool)
     kept[:given] = ~held_rows(given, seed)
-    return rows.some(kept)
+    return rows.subset(kept)
 
 
 def _held_groups(groups: Tensor, seed: int) -> Tensor:

@@ -203,7 +203,7 @@ def halves(rows: Rows) -> tuple[Rows, Rows]:
     if n < least:
         raise ValueError(f"{n} validation rows; tuning splits them in two and needs {least} at least.")
     block = torch.arange(n) * BLOCKS // n
-    return rows.some(block % 2 == 0), rows.some(block % 2 == 1)
+    return rows.subset(block % 2 == 0), rows.subset(block % 2 == 1)
 
 
 def made_strange(rows: Rows) -> Inputs:

@@ -57,7 +57,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
         device = options.device or next(network.parameters(), torch.empty(0)).device
         executor = options.executors(device)[0]
         # on the device, where the work stays in this process
-        near = rows.near(device) if nearby(executor) is executor else rows
+        near = rows.to_device(device) if nearby(executor) is executor else rows
         require_finite_rows(near, "train")
         ready = prepare_network(network, near, options)
         context = FitContext(device, options.seed, executor, report)
@@ -67,7 +67,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
         executor, plan = choose_plan(ready, data, options)
         plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
         say_plan(report, plan, len(data.rows), ready, options.outputs)
-        home = data.among(rows)  # as they were handed over
+        home = data.rebind(rows)  # as they were handed over
         prints = aside.submit(_fingerprints, ready, home)  # of gigabytes they take seconds
         probes = Probes.of(ready.network, home.rows)
         store = _open_checkpoint(prints, plan, ready, options, probes)
@@ -133,7 +133,7 @@ def _problems(
     found = Residuals(options.likelihood, given, "train", ready.blends)
 
     def tell(index: Tensor, outputs: Tensor) -> None:
-        found(rows.places(index), outputs)
+        found(rows.parent_indices(index), outputs)
 
     if plan.keep_features and not ready.network.half:
         known = precompute_features(first, rows, context, mapped=plan.mapped, tell=tell)
@@ -141,7 +141,7 @@ def _problems(
         tell_outputs(ready.network, rows, context, tell)
     held = data.validation
     if held is not None and data.split[1]:
-        tell_outputs(ready.network, held, context, lambda i, outputs: found.check(held.places(i), outputs))
+        tell_outputs(ready.network, held, context, lambda i, out: found.check(held.parent_indices(i), out))
     residuals, linear = found.all(), None
     found.warn()
     if held is not None and not data.split[1]:

@@ -259,11 +259,11 @@ class FitRows:
     validation: Rows | None  # to calibrate on
     split: tuple[int, int] = (0, 0)  # rows handed over, and how many of them were split off to calibrate on
 
-    def among(self, whole: Rows) -> FitRows:
+    def rebind(self, whole: Rows) -> FitRows:
         """The same of another copy of what was handed over."""
         held = self.validation
-        held = held.among(whole) if held is not None and self.split[1] else held
-        return replace(self, rows=self.rows.among(whole), validation=held)
+        held = held.rebind(whole) if held is not None and self.split[1] else held
+        return replace(self, rows=self.rows.rebind(whole), validation=held)
 
 
 def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:
@@ -293,8 +293,8 @@ def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitCon
     if held is None and likelihood.needs_held_out:
         off = holdout_split(rows, labels, options.seed)
         count = int(off.sum())
-        held = rows.some(off) if count else None
-        found = FitRows(rows.some(~off), groups, held, (len(rows), count))
+        held = rows.subset(off) if count else None
+        found = FitRows(rows.subset(~off), groups, held, (len(rows), count))
     generator = torch.Generator().manual_seed(options.seed)
     trusting = likelihood.calibrated and found.validation is None and labels is None
     if trusting and found.rows.looks_like_time_series(generator):
