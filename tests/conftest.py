@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from fitted_zoo import FittedZoo
 from hypothesis import settings
 from torch import Tensor, nn
 
@@ -160,6 +161,12 @@ def fit_case(case):
 def fitted(fit_case) -> trustgp.UncertaintyModel:
     """A model of the case, with four experts."""
     return fit_case()
+
+
+@pytest.fixture(scope="session")
+def fitted_zoo() -> FittedZoo:
+    """Twelve fitted models, by name: see fitted_zoo.py."""
+    return FittedZoo()
 
 
 @pytest.fixture(scope="session")
