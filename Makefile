@@ -55,7 +55,7 @@ serve-docs: $(READY)
 # Installed once, and again only when what is installed has changed.
 $(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --editable ".[dev]" --editable "./experiments[peers,sim,tables]"
+	$(INSTALL) --editable ".[dev]" --editable "./experiments[peers,sim]"
 	$(INSTALL) --no-deps $(ALONE)
 	touch $(READY)
 

@@ -59,6 +59,25 @@ def test_with_all_rows_as_points_it_is_the_full_linearised_posterior():
     torch.testing.assert_close(found[:, 0], expected, rtol=1e-3, atol=1e-8)  # the jitter
 
 
+@pytest.mark.parametrize("points", [12, 80])
+def test_the_shared_kernel_is_the_mean_over_outputs_and_its_points_are_distinct(points):
+    network, train, validation = problem()
+    peer = Sfr.fit(network, train, validation, points=points, shared=True)
+    (kernel,) = peer.kernels
+    places = [int((train[0] - a[:-1]).abs().sum(1).argmin()) for a in kernel.points.activations[0]]
+    assert len(set(places)) == points
+    every, asked = (jacobians(network, rows).flatten(1) / 2**0.5 for rows in (train[0], validation[0]))
+    z, expected = every[places], []
+    jitter = 1e-8 * (z * z).sum(dim=1).mean() * torch.eye(points).double()
+    inner, dual, cross = z @ z.T + jitter, z @ every.T @ every @ z.T, asked @ z.T
+    for noise in peer.sigma2:
+        tau = noise * peer.delta
+        middle = torch.linalg.inv(inner) - tau * torch.linalg.inv(tau * inner + dual)
+        expected.append(((asked * asked).sum(dim=1) - (cross @ middle * cross).sum(dim=1)) / peer.delta)
+    _, found = peer.moments(validation[0])
+    torch.testing.assert_close(found, torch.stack(expected, dim=1), rtol=1e-3, atol=1e-8)
+
+
 def test_convolutions_are_served_by_gradients():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(60, 1, 6, 6, generator=generator)

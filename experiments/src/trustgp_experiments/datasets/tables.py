@@ -125,11 +125,6 @@ def _wine() -> TableRows:
     return _rows(rows[:, 1:], rows[:, 0])
 
 
-def _visits() -> TableRows:
-    rows = _statsmodels("randhie", "mdvis")
-    return TableRows(rows.inputs, rows.targets.log1p())
-
-
 def _schools() -> TableRows:
     records = _read_csv(package_file("statsmodels", "datasets/star98/star98.csv"))
     for record in records:
@@ -158,15 +153,6 @@ def _weather() -> TableRows:
     known = encode([[record[name] for record in records] for name in ("precipitation", "temp_min", "wind")])
     season = np.array([_season(day)[1:] for day in days])
     return _rows(np.concatenate([known, season], axis=1), encode([[r["temp_max"] for r in records]]))
-
-
-def _temperatures() -> TableRows:
-    records = _read_csv(package_file("vega_datasets", "_data/sf-temps.csv"))
-    hours = [datetime.strptime(record["date"], "%Y/%m/%d %H:%M:%S") for record in records]
-    angle = [2 * math.pi * hour.hour / 24 for hour in hours]
-    daily = np.stack([np.sin(angle), np.cos(angle)], axis=1)
-    season = np.array([_season(hour)[1:] for hour in hours])
-    return _rows(np.concatenate([daily, season], axis=1), encode([[r["temp"] for r in records]]))
 
 
 def _season(day: datetime) -> list[float]:
@@ -237,11 +223,8 @@ TABLES = {
         partial(_statsmodels, "anes96", "age", delimiter="\t"), "statsmodels", "age from opinions (anes96)"
     ),
     "co2": TableSource(_co2, "statsmodels", "carbon dioxide from the date"),
-    "fair": TableSource(partial(_statsmodels, "fair", "affairs"), "statsmodels", "affairs, mostly none"),
-    "visits": TableSource(_visits, "statsmodels", "log of visits to a doctor (randhie)"),
     "cars": TableSource(_cars, "vega_datasets", "miles per gallon"),
     "weather": TableSource(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
-    "temperatures": TableSource(_temperatures, "vega_datasets", "hourly temperature from the clock"),
     "friedman1": TableSource(partial(_friedman, 1, 1000, 1.0), "generated", "Friedman's first function"),
     "friedman2": TableSource(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
     "growing noise": TableSource(growing_noise, "generated", "noise that grows with an input"),

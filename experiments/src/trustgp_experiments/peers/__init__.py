@@ -15,13 +15,14 @@ from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
 from .members import ConstantNoise, Ensemble, MCDropout, PropagatedDropout
 from .registry import CLASS_METHODS, INTERVAL_METHODS, METHODS, Bundle, Fitted, Method, fit_methods
 from .sampled import Swag, SwagClassifier
-from .trusted import LandmarkGP, SubsetGP, TrustGP
+from .sfr import Sfr
+from .trusted import SubsetGP, TrustGP
 from .tuning import ClassAnswer
 from .vbll import Vbll
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     # error bars from the network alone
-    "ConstantNoise", "KronPosterior", "LaplaceGLM", "LaplaceSampled", "SubsetGP", "LandmarkGP", "TrustGP",
+    "ConstantNoise", "KronPosterior", "LaplaceGLM", "LaplaceSampled", "SubsetGP", "Sfr", "TrustGP",
     # error bars that need networks of their own
     "Ensemble", "MCDropout", "PropagatedDropout", "Heteroscedastic", "Swag", "Vbll",
     # intervals without a likelihood

@@ -18,7 +18,7 @@ from .laplace_predictive import LaplaceClassifier, LaplaceGLM, LaplaceSampled
 from .sampled import Swag, SwagClassifier
 from .sfr import Sfr
 from .size import shipped_bytes
-from .trusted import InputGP, LandmarkGP, SubsetGP, TrustGP
+from .trusted import InputGP, SubsetGP, TrustGP
 from .vbll import Vbll
 
 
@@ -115,7 +115,7 @@ METHODS = (
     ),
     _trained("VBLL", Vbll.fit),
     Method("NTK GP, subset", lambda b: SubsetGP.fit(*b.rows, **b.place)),
-    Method("sparse NTK GP", lambda b: LandmarkGP.fit(*b.rows, **b.place)),
+    Method("sparse NTK GP", lambda b: Sfr.fit(*b.rows, shared=True, seed=b.seed)),
     Method("FMGP", lambda b: FixedMeanGP.fit(*b.rows, seed=b.seed)),
     Method("SFR", lambda b: Sfr.fit(*b.rows, seed=b.seed)),
     _trained("GP on inputs, no network", lambda b: InputGP.fit(b.train, b.validation, **b.place)),

@@ -1,23 +1,23 @@
-r"""The linearised network as a sparse Gaussian process in its dual form: SFR (Scannell et al. 2024).
+r"""The linearised network as a sparse Gaussian process: SFR (Scannell et al. 2024), and a shared kernel.
 
-With the tangent kernel :math:`k = J J^\top / \delta` of an output, inducing points z and the dual parameters
+With the tangent kernel :math:`k = J J^\top / \delta`, inducing points z and the dual parameters
 :math:`B = \sum_i k_z(x_i) \, \sigma^{-2} \, k_z(x_i)^\top` of all training rows, the variance is
 
 .. math:: v(x) = k(x, x) - k_z(x)^\top \big( K_{zz}^{-1} - (K_{zz} + B)^{-1} \big) k_z(x) .
 
-Each output has a kernel of its own, as in their code; points are random training rows; the prior precision
-delta is the one that makes the validation rows most likely, with the scale and the noise. The mean is the
-network's own output, which theirs approaches as points become many. With
-:math:`\psi = L^{-1} J_z J^\top`, :math:`L L^\top = J_z J_z^\top` and
+In SFR each output has its own kernel, as in the authors' code, and points are random training rows; the
+"sparse NTK GP" has one kernel for all outputs, and its points are the most uncertain of random candidates.
+Validation rows choose the prior precision delta, the scale and the noise. The mean is the network's own
+output. With :math:`\psi = L^{-1} J_z J^\top`, :math:`L L^\top = J_z J_z^\top` and
 :math:`\sum_i \psi \psi^\top = V \Lambda V^\top` over all rows, at :math:`\tau = \sigma^2 \delta`
 
 .. math:: \delta \, v = |J|^2 - |\psi|^2 + \sum_j \tfrac{\tau}{\lambda_j + \tau} (V^\top \psi)_j^2 ,
 
-so that one pass serves every delta. Tests compare it with the first form in float64; the paper itself was not
-at hand, only its authors' early code. Nothing was checked against their published figures.
+so one pass serves every delta. Tests compare it with the first form in float64. The published figures of SFR
+were not reproduced.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -29,21 +29,22 @@ from trustgp.data.rows import Rows, read_rows
 from trustgp.data.trees import Inputs, as_inputs, count, take, to_device
 from trustgp.experts.features import NO_COLUMNS, chunk_rows, features_at
 from trustgp.math.evidence import factorise
+from trustgp.math.low_rank import pivoted_cholesky_rows, selection_noise
 from trustgp.tangents import JacobianRows, LayerFactors
 from trustgp.tangents.base import Features, TangentMap, output_mixes
 from trustgp.tangents.network import prepare
 
 from ..training.train import errors, run_network
-from .trusted import JITTER, whitened
 from .tuning import NoisyPeer, held_out_nll, likeliest_scale
 
-POINTS = 512
+POINTS, CANDIDATES = 512, 2048
 DECADES = range(-6, 7)  # delta, as powers of ten of the kernel's mean diagonal over the noise
+JITTER = 1e-8  # on the kernel of the points, relative to its mean diagonal
 
 
 @dataclass(frozen=True)
-class DualOutput:
-    """One output's kernel, and what all training rows leave behind."""
+class DualKernel:
+    """One kernel, and the sums over all training rows."""
 
     tangents: TangentMap
     points: Features  # of the M inducing points
@@ -52,9 +53,8 @@ class DualOutput:
     level: Tensor  # mean of |J|^2                      []
 
     @classmethod
-    def of(cls, tangents: TangentMap, rows: Rows, chosen: Tensor) -> Self:
+    def of(cls, tangents: TangentMap, rows: Rows, points: Features) -> Self:
         """One pass over all rows, chunk by chunk."""
-        points = features_at(tangents, rows, chosen, NO_COLUMNS, None)
         gram = points.gram(points)
         if not float(gram.diagonal().mean()) > 0:
             raise ValueError("an output of the network does not depend on its weights at these rows.")
@@ -62,8 +62,8 @@ class DualOutput:
         square, level = torch.zeros_like(gram), gram.new_zeros(())
         for index in chunks(len(rows), chunk_rows(tangents)):
             features = tangents(rows.take(index))
-            psi = whitened(features, points, factor)
-            square.addmm_(psi.T, psi)
+            psi = torch.linalg.solve_triangular(factor, features.gram(points).T, upper=False)  # [M, b]
+            square.addmm_(psi, psi.T)
             level += features.diag().sum() / len(rows)
         values, basis = torch.linalg.eigh(square)
         rotation = torch.linalg.solve_triangular(factor.T, basis, upper=True)
@@ -79,11 +79,11 @@ class DualOutput:
             outside.append((features.diag() - inside[-1].sum(dim=1)).clamp_min(0.0))
         return torch.cat(inside), torch.cat(outside)
 
-    def variance(self, projected: tuple[Tensor, Tensor], delta: float, noise: float) -> Tensor:
-        """v at a prior precision, shape [n]."""
+    def variance(self, projected: tuple[Tensor, Tensor], delta: float, noise: Tensor) -> Tensor:
+        """v of outputs with noise [k], shape [n, k]."""
         inside, outside = projected
-        tau = noise * delta
-        return (outside + inside @ (tau / (self.values + tau))) / delta
+        tau = noise.to(inside) * delta
+        return (outside[:, None] + inside @ (tau / (self.values[:, None] + tau))) / delta
 
     def shipped(self) -> Any:
         """What a prediction needs beside the network."""
@@ -92,73 +92,92 @@ class DualOutput:
 
 @dataclass(frozen=True)
 class Sfr(NoisyPeer):
-    """A network, and the dual form of each of its outputs. Made by `fit`."""
+    """A network, and the dual form of each of its kernels. Made by `fit`."""
 
     network: nn.Module
-    outputs: tuple[DualOutput, ...]
+    kernels: tuple[DualKernel, ...]  # one for each output, or one for all
     sigma2: Tensor  # of each output, its mean squared error on the validation rows  [C]
     delta: float  # the prior precision
 
     @classmethod
     @torch.no_grad()
     def fit(
-        cls, network: nn.Module, train: Any, validation: Any, *, points: int = POINTS, seed: int = 0
+        cls,
+        network: nn.Module,
+        train: Any,
+        validation: Any,
+        *,
+        points: int = POINTS,
+        shared: bool = False,
+        seed: int = 0,
     ) -> Self:
-        """Random training rows as points, or all; delta, scale, noise and tails by the validation rows."""
-        rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
-        error = errors(run_network(network, held.inputs), held)
+        """Random training rows as points, or all; with `shared` one kernel and the most uncertain rows."""
+        if points < 1:
+            raise ValueError(f"points={points}; at least 1 is needed.")
+        rows, held_out = read_rows(train, name="train"), read_rows(validation, name="validation")
+        error = errors(run_network(network, held_out.inputs), held_out)
         sigma2 = error.square().mean(dim=0)
         if not bool((sigma2 > 0).all()):
             raise ValueError("an output has no error on the validation rows; pass rows it was not fitted to.")
-        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:points]
-        maps = tangents_of(network, rows)
-        found = tuple(DualOutput.of(each, rows, chosen) for each in maps)
-        plain = cls(network, found, sigma2, 1.0)
-        return plain._likeliest(error, held).tailed(held, rows)
+        wanted = max(points, CANDIDATES) if shared else points
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:wanted]
+        kernels = []
+        for tangents in tangents_of(network, rows, "shared" if shared else "separate"):
+            features = features_at(tangents, rows, chosen, NO_COLUMNS, None)
+            if shared:
+                gram = features.gram(features)
+                features = features.take(pivoted_cholesky_rows(gram, points, selection_noise(gram)))
+            kernels.append(DualKernel.of(tangents, rows, features))
+        return cls(network, tuple(kernels), sigma2, 1.0)._likeliest(error, held_out).tailed(held_out, rows)
 
-    def _likeliest(self, error: Tensor, held: Rows) -> Self:
+    def _likeliest(self, error: Tensor, held_out: Rows) -> Self:
         """With delta, scale and noise."""
-        inputs = to_device(held.inputs, error.device)
-        projected, tried = [each.project(inputs) for each in self.outputs], []
-        level = torch.stack([each.level for each in self.outputs]).to(self.sigma2)
+        inputs = to_device(held_out.inputs, error.device)
+        projected, trials = [kernel.project(inputs) for kernel in self.kernels], []
+        level = torch.stack([kernel.level for kernel in self.kernels]).to(self.sigma2)
         for decade in DECADES:
-            one = replace(self, delta=float((level / self.sigma2).mean()) * 10.0**decade)
-            spread = one._spread(iter(projected))
+            trial = replace(self, delta=float((level / self.sigma2).mean()) * 10.0**decade)
+            spread = trial._spread(projected)
             scale, noise = likeliest_scale(error, spread)
             loss = held_out_nll(error, scale * spread + noise)
-            tried.append((loss, replace(one, scale=scale, noise=noise)))
-        return min(tried, key=lambda entry: entry[0])[1]
+            trials.append((loss, replace(trial, scale=scale, noise=noise)))
+        return min(trials, key=lambda trial: trial[0])[1]
 
-    def _spread(self, projected: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
-        """Variances [n, C], float64, from one output after another: each takes M numbers a row."""
-        each = zip(self.outputs, projected, self.sigma2.tolist(), strict=True)
-        return torch.stack([one.variance(seen, self.delta, noise) for one, seen, noise in each], dim=1)
+    def _spread(self, projected: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        """Variances [n, C], float64, kernel by kernel: each takes M numbers a row."""
+        noises = self.sigma2.split(len(self.sigma2) // len(self.kernels))
+        parts = zip(self.kernels, projected, noises, strict=True)
+        return torch.cat([kernel.variance(rows, self.delta, noise) for kernel, rows, noise in parts], dim=1)
 
     def shipped(self) -> Any:
         """What a prediction needs."""
-        return self.network, [each.shipped() for each in self.outputs], self.sigma2, self.noise, self.tails
+        kernels = [kernel.shipped() for kernel in self.kernels]
+        return self.network, kernels, self.sigma2, self.noise, self.tails
 
     @torch.no_grad()
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The network's own output, and the variance of the sparse process."""
         mean = run_network(self.network, inputs)
-        rows = torch.nan_to_num(to_device(as_inputs(inputs), mean.device))  # broken rows get no answer anyway
-        spread = self._spread(each.project(rows) for each in self.outputs)
+        rows = torch.nan_to_num(
+            to_device(as_inputs(inputs), mean.device)
+        )  # invalid rows get none anyway
+        spread = self._spread(kernel.project(rows) for kernel in self.kernels)
         return mean, spread.to(mean).reshape(mean.shape)
 
 
-def tangents_of(network: nn.Module, rows: Rows) -> list[TangentMap]:
-    """The exact tangent kernel of each output, by layer factors, or by gradients where there are none."""
+def tangents_of(network: nn.Module, rows: Rows, outputs: str) -> list[TangentMap]:
+    """The exact tangent kernels, by layer factors, or by gradients where a layer has no factors."""
     if not isinstance(rows.inputs, Tensor):
         raise ValueError("SFR takes one tensor of inputs here; these are a tuple or a dict.")
-    mixes = output_mixes("separate", rows.targets.shape[1], torch.Generator())
+    mixes = output_mixes(outputs, rows.targets.shape[1], torch.Generator())
     sample, targets = rows.inputs[:2], rows.targets[:2]
     device = next(network.parameters()).device
-    for kind in (LayerFactors(), JacobianRows()):
-        try:
-            own = prepare(network, kind.choose(network), device)
-            return [kind.bind(own, mix, sample.to(device), targets) for mix, _ in mixes]
-        except ValueError:
-            if isinstance(kind, JacobianRows):
-                raise
-    raise AssertionError("one of two serves")
+
+    def bound(kind: LayerFactors | JacobianRows) -> list[TangentMap]:
+        own = prepare(network, kind.choose(network), device)
+        return [kind.bind(own, mix, sample.to(device), targets) for mix, _ in mixes]
+
+    try:
+        return bound(LayerFactors())
+    except ValueError:
+        return bound(JacobianRows())

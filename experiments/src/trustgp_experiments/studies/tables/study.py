@@ -38,7 +38,7 @@ CORRECTED, PAPER = "trustgp corrected", "trustgp paper form"
 # not here: those whose sampled or propagated form is in `transfer`, and what is judged there on its own
 LEFT_OUT = ("rMC-dropout", "Laplace sampled", "trustgp, no witness")
 # minutes a split on a CPU
-DEAR = ("fair", "visits", "temperatures", "simulated arm")
+DEAR = ("simulated arm",)
 STUDIED = tuple(name for name in TABLES if name not in DEAR)
 QUICK_TABLES = ("growing noise",)
 QUICK_ROWS = {"train": 120, "validation": 40, "test": 40}
