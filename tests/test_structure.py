@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import trustgp
+import trustgp_experiments
 
-SOURCE = Path(trustgp.__file__).parents[1]
-PACKAGES = ("trustgp", "trustgp_experiments")
+PACKAGES = [Path(package.__file__).parent for package in (trustgp, trustgp_experiments)]
 # From the ground up: a room imports from rooms to its left only.
 ROOMS = [
     "data", "math", "executors", "tangents", "experts", "likelihoods", "state", "metrics", "plots", "fitting",
@@ -25,10 +25,10 @@ LONGEST_FILE, LONGEST_FUNCTION = 400, 60
 
 
 def modules() -> dict[str, Path]:
-    files = (file for package in PACKAGES for file in sorted((SOURCE / package).rglob("*.py")))
+    files = [(package.parent, file) for package in PACKAGES for file in sorted(package.rglob("*.py"))]
     return {
-        ".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): file
-        for file in files
+        ".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): file
+        for source, file in files
     }
 
 
@@ -162,7 +162,7 @@ PUBLIC = [
 
 
 def test_the_stub_names_what_can_be_asked_for():
-    tree = ast.parse((SOURCE / "trustgp" / "__init__.pyi").read_text())
+    tree = ast.parse((PACKAGES[0] / "__init__.pyi").read_text())
     named = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert named == {*trustgp.__all__, *trustgp._ROOMS}
     assert set(trustgp.__all__) < set(dir(trustgp))

@@ -32,6 +32,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 FOLDER, CACHE = ROOT / "docs" / "gallery", ROOT / ".cache" / "gallery"
+SOURCES = (ROOT / "src", ROOT / "experiments" / "src")
 RUNNER = Path(__file__).with_name("run_example.py")
 LONGEST = 1200  # seconds for one example on a busy machine; most take ten, the C++ compiler a minute
 log = logging.getLogger("mkdocs.hooks.gallery")
@@ -84,7 +85,12 @@ def cell(lines: list[str], start: int, stop: int) -> dict:
 def key(path: Path) -> str:
     """A hash of all that the result depends on: the example, the library, what runs it, torch."""
     examples = [file for end in ("py", "cpp", "txt") for file in (ROOT / "examples").rglob(f"*.{end}")]
-    sources = [path, RUNNER, *sorted((ROOT / "src").rglob("*.py")), *sorted(examples)]
+    sources = [
+        path,
+        RUNNER,
+        *sorted(file for root in SOURCES for file in root.rglob("*.py")),
+        *sorted(examples),
+    ]
     found = hashlib.sha256(importlib.metadata.version("torch").encode())
     for source in sources:
         found.update(f"\0{source.name}\0".encode() + source.read_bytes())
@@ -115,7 +121,7 @@ def run(path: Path, *, cache: Path | None = None, longest: float = LONGEST) -> E
 def run_in(made: Path, path: Path, cells: list[dict], longest: float) -> str | None:
     """Runs the cells in a process, and leaves result.json and pictures in the folder. The error, or None."""
     environment = os.environ | {"MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join([*map(str, SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(ROOT / "examples", Path(place) / "examples")  # as if run from the repository's root
         try:

@@ -22,7 +22,7 @@ import scipy.optimize
 import scipy.stats
 import torch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 # Which tests are about a module: those first, then, of what they let pass, those that should notice, too. The
 # names are of files below tests/, without "test_" and ".py".
 TESTS: dict[str, tuple[str, str]] = {

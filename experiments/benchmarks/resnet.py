@@ -30,7 +30,7 @@ PREDICTED = 64  # images
 
 def example() -> ModuleType:
     """examples/resnet18_like.py, which holds the network."""
-    path = Path(__file__).parent.parent / "examples" / "resnet18_like.py"
+    path = Path(__file__).parents[2] / "examples" / "resnet18_like.py"
     spec = importlib.util.spec_from_file_location("resnet18_like", path)
     assert spec is not None
     assert spec.loader is not None

@@ -18,8 +18,7 @@ from trustgp_experiments.report.quotes.scaling import held_bytes, model_bytes
 from trustgp_experiments.report.quotes.stored import Stored, bullets, grid, number, short
 
 ROOT = Path(__file__).resolve().parents[2]
-if not (ROOT / "results").is_dir():
-    pytest.skip("results are in the repository, not in the sdist", allow_module_level=True)
+EXPERIMENTS = ROOT / "experiments"
 ALLOWED = tomllib.loads((Path(__file__).parent / "allowed_figures.toml").read_text(encoding="utf-8"))
 PAGES = {str(page.relative_to(ROOT)): page for page in pages(ROOT)}
 EVERYWHERE = ALLOWED.pop("*")
@@ -28,7 +27,7 @@ KINDS = ("setting", "formula", "size", "version", "published", "example", "name"
 
 @pytest.fixture(scope="module")
 def stored():
-    return Stored(ROOT)
+    return Stored(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -62,9 +61,9 @@ def test_every_block_is_on_a_page_or_is_the_findings_of_a_study():
 
 def test_a_block_is_replaced_and_the_rest_stays():
     page = "before\n<!-- from: a -->\nold\n<!-- /from -->\nafter 1.5\n"
-    made = rewritten(page, {"a": lambda _: "new\n"}, Stored(ROOT))
+    made = rewritten(page, {"a": lambda _: "new\n"}, Stored(EXPERIMENTS))
     assert made == "before\n<!-- from: a -->\nnew\n<!-- /from -->\nafter 1.5\n"
-    assert rewritten(made, {"a": lambda _: "new\n"}, Stored(ROOT)) == made
+    assert rewritten(made, {"a": lambda _: "new\n"}, Stored(EXPERIMENTS)) == made
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_a_block_is_replaced_and_the_rest_stays():
 )
 def test_unknown_and_broken_blocks_are_refused(page, error):
     with pytest.raises(error):
-        rewritten(page, {"a": lambda _: ""}, Stored(ROOT))
+        rewritten(page, {"a": lambda _: ""}, Stored(EXPERIMENTS))
 
 
 def test_a_study_that_was_not_run_is_said_to_be_missing(tmp_path):
@@ -191,7 +190,7 @@ def test_numbers_as_text():
 
 def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
     """A stored study with another method and five seeds, as a later run brings."""
-    result = json.loads((ROOT / "results" / "transfer" / "result.json").read_text())
+    result = json.loads((EXPERIMENTS / "results" / "transfer" / "result.json").read_text())
     for run in result["numbers"]["runs"]:
         run["seeds"] = (run["seeds"] * 2)[:5]
         for seed in run["seeds"]:
@@ -230,7 +229,7 @@ def test_bytes_grow_with_the_rows_and_a_workers_with_the_rows_of_an_expert():
 
 
 def test_a_power_law_has_its_power_as_slope(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(EXPERIMENTS / "benchmarks"))
     slope = importlib.import_module("slopes").slope
     values = [1, 2, 4, 8]
     assert slope(values, [3 * value**1.5 for value in values]) == pytest.approx(1.5, rel=1e-12)

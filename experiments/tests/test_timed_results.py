@@ -11,7 +11,7 @@ from trustgp_experiments.studies.distributed import study as distributed
 from trustgp_experiments.studies.runtime import study as runtime
 from trustgp_experiments.studies.scale.study import scale_findings, scale_grid, scale_tables
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def of_scale(numbers, device):

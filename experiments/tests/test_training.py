@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
-SCRIPT = Path(__file__).parents[2] / "src" / "trustgp_experiments" / "training" / "detector.py"
+SCRIPT = Path(__file__).parents[1] / "src" / "trustgp_experiments" / "training" / "detector.py"
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import trustgp
+import trustgp_experiments
 from trustgp.state.summary import summarise
 
-SOURCE = Path(trustgp.__file__).parents[1]
-PACKAGES = ("trustgp", "trustgp_experiments")
+PACKAGES = [Path(package.__file__).parent for package in (trustgp, trustgp_experiments)]
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 CALLS = {"eval", "exec", "compile", "__import__"}
 ATTRIBUTES = {
@@ -70,9 +70,7 @@ def forbidden(source: str) -> list[str]:
 
 
 def test_no_source_file_can_execute_what_it_reads():
-    files = {
-        f.relative_to(SOURCE).as_posix(): f for p in PACKAGES for f in sorted((SOURCE / p).rglob("*.py"))
-    }
+    files = {f.relative_to(p.parent).as_posix(): f for p in PACKAGES for f in sorted(p.rglob("*.py"))}
     found = {name: set(forbidden(file.read_text())) for name, file in files.items()}
     assert {name: what for name, what in found.items() if what} == BETWEEN_PROCESSES
 

@@ -1,6 +1,6 @@
 """Line 18: very many single calls in one thread; memory stays, and so does the answer.
 
-How long they take is published by benchmarks/calls.py, and not asserted here: a test machine has other work.
+How long they take is published by experiments/benchmarks/calls.py, not asserted: a test machine is busy.
 """
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from reliability.helpers import TESTS, python
 
-BENCHMARKS = TESTS.parent / "benchmarks"
+BENCHMARKS = TESTS.parent / "experiments" / "benchmarks"
 # Both ways in one process: 1,000 calls and 300 here, 20,000 each in the benchmark.
 CALLED = """
 import json, sys, tempfile
@@ -54,7 +54,7 @@ print(json.dumps(found))
 
 @pytest.fixture
 def endurance(monkeypatch):
-    """benchmarks/endurance.py as a module."""
+    """experiments/benchmarks/endurance.py as a module."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import endurance
 

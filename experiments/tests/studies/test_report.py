@@ -298,7 +298,7 @@ def test_a_figure_that_cannot_be_shown_is_named(tmp_path, file, content, words):
 
 
 def test_the_parts_of_the_page_are_installed_with_the_package():
-    folder = Path(trustgp.__file__).parents[1] / "trustgp_experiments" / "report" / "assets"
+    folder = Path(studies.__file__).parents[1] / "report" / "assets"
     assert {file.suffix for file in folder.iterdir()} == {".html", ".css", ".js"}
 
 

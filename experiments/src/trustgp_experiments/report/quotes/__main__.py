@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="rewrite the pages; else say which differ")
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="of the checkout")
     asked = parser.parse_args()
-    stored, changed = Stored(asked.root), []
+    stored, changed = Stored(asked.root / "experiments"), []
     for page in pages(asked.root):
         text = page.read_text(encoding="utf-8")
         made = rewritten(text, BLOCKS, stored)

@@ -19,7 +19,7 @@ class NotRun(LookupError):
 
 @dataclass(frozen=True)
 class Stored:
-    """The results below the root of a checkout: `results/STUDY/result.json`, `benchmarks/results/*.json`."""
+    """The results below a folder: `results/STUDY/result.json`, `benchmarks/results/*.json`."""
 
     root: Path
 

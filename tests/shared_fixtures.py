@@ -1,0 +1,135 @@
+"""Fixtures that the tests of the library and of the experiments share: small trained networks and their data.
+
+Session fixtures are shared: tests must not change them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor, nn
+
+import trustgp
+from trustgp.executors import Processes
+
+# A first call into torch may take longer than hypothesis' deadline, and examples must not vary in CI.
+settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
+settings.load_profile("trustgp")
+
+
+class Case(NamedTuple):
+    """A trained network and the rows it was trained on."""
+
+    network: nn.Module
+    inputs: Tensor
+    targets: Tensor
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of the recordings; tests that need it are skipped where it is not there."""
+    root = os.environ.get("TRUSTGP_DATA")
+    if not root:
+        pytest.skip("TRUSTGP_DATA is not set: it names the folder that holds the robot recordings.")
+    if not Path(root).is_dir():
+        pytest.skip(f"TRUSTGP_DATA={root} is not a folder.")
+    return Path(root)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def make_mlp():
+    """A function that makes a small MLP with seeded weights, in eval mode."""
+
+    def make(inputs=3, width=8, outputs=2, *, activation=nn.Tanh, bias=True, dtype=torch.float64, seed=0):
+        layers = [
+            nn.Linear(inputs, width, bias=bias),
+            activation(),
+            nn.Linear(width, width, bias=bias),
+            activation(),
+            nn.Linear(width, outputs, bias=bias),
+        ]
+        network = nn.Sequential(*layers)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                fan_in = parameter.shape[-1]
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan_in**0.5)
+        return network.to(dtype).eval()
+
+    return make
+
+
+def trained(network: nn.Module, inputs: Tensor, targets: Tensor, steps: int) -> nn.Module:
+    """A few full-batch steps of Adam."""
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss = (network(inputs).reshape(len(inputs), -1) - targets.reshape(len(inputs), -1)).square().mean()
+        loss.backward()
+        optimiser.step()
+    for parameter in network.parameters():
+        parameter.grad = None
+    return network.eval()
+
+
+def toy_rows(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Smooth functions of three inputs with noise of 0.1, rows in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.rand(n, 3, generator=generator, dtype=torch.float64) * 4 - 2
+    clean = torch.stack([inputs[:, 0].sin() + inputs[:, 1], inputs[:, 1] * inputs[:, 2].cos()], dim=1)
+    return inputs, clean + 0.1 * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.fixture(scope="session")
+def toy():
+    """A function that gives n toy rows."""
+    return toy_rows
+
+
+@pytest.fixture(scope="session")
+def case(make_mlp) -> Case:
+    """A trained float64 network with two outputs and its 160 rows."""
+    inputs, targets = toy_rows(160, seed=1)
+    return Case(trained(make_mlp(), inputs, targets, steps=150), inputs, targets)
+
+
+@pytest.fixture(scope="session")
+def single_case(make_mlp) -> Case:
+    """The same with one output."""
+    inputs, targets = toy_rows(90, seed=2)
+    return Case(trained(make_mlp(outputs=1), inputs, targets[:, :1], steps=150), inputs, targets[:, :1])
+
+
+@pytest.fixture(scope="session")
+def fit_case(case):
+    """`trustgp.fit` on the case, quietly, with four experts unless told otherwise."""
+
+    def fit(**options) -> trustgp.UncertaintyModel:
+        options = {"num_experts": 4, "progress": False, **options}
+        network = options.pop("network", case.network)
+        train = options.pop("train", (case.inputs, case.targets))
+        return trustgp.fit(network, train, **options)
+
+    return fit
+
+
+@pytest.fixture(scope="session")
+def fitted(fit_case) -> trustgp.UncertaintyModel:
+    """A model of the case, with four experts."""
+    return fit_case()
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """Two worker processes: starting them takes seconds, so all tests share them."""
+    return Processes(2)
