@@ -152,7 +152,7 @@ def test_an_init_holds_imports_and_public_names_only():
 
 PUBLIC = [
     "fit", "load", "paper", "UncertaintyModel", "Prediction", "ClassPrediction", "DetectionModel",
-    "Detections", "ConformalIntervals", "ConformalSets", "compress", "tune", "Tuning", "BudgetError",
+    "Detections", "ConformalIntervals", "ConformalSets", "compress", "BudgetError",
     "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation",
     "DetectionEvaluation", "metrics",
     "plots", "Regression", "Classification", "Detection", "LayerFactors", "JacobianRows", "Sketch",

@@ -20,8 +20,6 @@ _PLACES = {
     "ConformalSets": ".state.conformal",
     # make it small
     "compress": ".fitting.compress",
-    "tune": ".export.tune",
-    "Tuning": ".export.tune",
     "BudgetError": ".fitting.budget",
     # take it elsewhere
     "export_onnx": ".export",
@@ -53,6 +51,9 @@ _PLACES = {
     "ExportError": ".export",
     "FactorisationError": ".math.evidence",
 }
+_REMOVED = {  # for one release
+    "tune": 'use trustgp.compress(model, rank=64), or trustgp.fit(..., budget="16 MiB")',
+}
 _ROOMS = (  # reachable without an import of their own
     *("api", "data", "detection", "executors", "experts", "export", "fitting", "likelihoods", "logs", "math"),
     *("metrics", "model", "monitor", "plots", "sklearn", "state", "tangents"),
@@ -64,10 +65,19 @@ __all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str):
     if name in _ROOMS:
         return _import_module(f".{name}", __name__)
+    if name in _REMOVED:
+        return _removed(name)
     if name not in _PLACES:
         raise AttributeError(f"module 'trustgp' has no attribute {name!r}")
     globals()[name] = value = getattr(_import_module(_PLACES[name], __name__), name)
     return value
+
+
+def _removed(name: str):
+    def call(*given, **options):
+        raise NotImplementedError(f"trustgp.{name} was removed: {_REMOVED[name]}.")
+
+    return call
 
 
 def __dir__() -> list[str]:

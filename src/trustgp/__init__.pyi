@@ -32,8 +32,6 @@ from .experts.witness import Witness as Witness
 from .export import ExportError as ExportError
 from .export import compile as compile
 from .export import export_onnx as export_onnx
-from .export.tune import Tuning as Tuning
-from .export.tune import tune as tune
 from .fitting.budget import BudgetError as BudgetError
 from .fitting.compress import compress as compress
 from .likelihoods.classification import Classification as Classification
@@ -82,7 +80,6 @@ __all__ = [
     "Sketch",
     "Things",
     "Threads",
-    "Tuning",
     "UncertaintyModel",
     "Verdict",
     "Witness",
@@ -94,5 +91,4 @@ __all__ = [
     "load",
     "metrics",
     "plots",
-    "tune",
 ]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from .data.quantities import BudgetText, parse_budget
+from .data.quantities import BudgetText
 from .data.rows import Unpack
 from .data.tensor_file import read_file
 from .data.torch_modes import plain_modes
@@ -23,7 +22,6 @@ from .executors import Executor
 from .experts.gate import Division
 from .experts.neighbours import Patchwork
 from .experts.witness import Witness
-from .export.serving import check_runtime, times
 from .fitting.budget import BudgetError
 from .fitting.options import LIKELIHOODS, FitOptions, as_object
 from .fitting.pipeline import fit_model
@@ -67,7 +65,7 @@ def fit(
     division: Division | None = None,
     witness: Witness | bool | None = Witness(),  # noqa: B008 - frozen
     budget: BudgetText = None,
-    runtime: str = "eager",
+    runtime: Any = None,
     memory: int | str | None = None,
     executor: Executor | None = None,
     device: str | torch.device | None = None,
@@ -102,12 +100,10 @@ def fit(
         patchwork: How many neighbours lend how many rows; None: `Patchwork()`.
         division: How the rows are divided; None: `Division()`.
         witness: A second opinion from the inputs themselves, where they are vectors; None, False: without.
-        budget: The most the fitted model may hold: bytes, or a text like "64 MiB". Or the most time that one
-            thread of this machine may take for a row, "2 ms", or both, "64 MiB, 2 ms". For a size, sketches,
-            experts and their directions are chosen before the fit (`LayerFactors()` has none: refused); for a
-            time, directions are left out after it. "none": exact experts, however large.
-        runtime: What a time is measured in: "eager" (`model.predict`), "onnx" (onnxruntime) or "compiled"
-            (`trustgp.compile`, which takes minutes).
+        budget: The largest size of the fitted model: bytes, or a text like "64 MiB". Sketches, experts and
+            their directions are chosen before the fit (`LayerFactors()` has none: refused). "none": exact
+            experts, however large.
+        runtime: Removed: budgets are sizes.
         memory: The most the fit itself may need; None: what is free.
         executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
             None: threads, one per core (two on a GPU), or a single one where the memory is short.
@@ -128,8 +124,11 @@ def fit(
     """
     given = dict(locals())  # all that was passed, by name
     network, train, runtime = (given.pop(name) for name in ("network", "train", "runtime"))
-    timed = parse_budget(budget, name="budget").seconds is not None
-    check_runtime(runtime, timed=timed)
+    if runtime is not None:
+        raise ValueError(
+            f'runtime={runtime!r}: times are no longer supported; pass a size (budget="16 MiB"), or make the '
+            "fitted model faster with trustgp.compress(model, rank=64, witness=False)."
+        )
     if likelihood is not None:
         tasks = {kind.__name__.lower(): kind for kind in FITTERS}
         likelihood = as_object("likelihood", likelihood, {**LIKELIHOODS, **tasks}, (Likelihood, *FITTERS))
@@ -140,7 +139,7 @@ def fit(
                     given.pop("likelihood")
                     return fitter(network, train, likelihood, **given)
             options = FitOptions.parse(**{**given, "likelihood": likelihood})
-            return UncertaintyModel(fit_model(network, train, options, partial(times, runtime=runtime)))
+            return UncertaintyModel(fit_model(network, train, options))
     except BudgetError as error:
         error.model = None if error.model is None else UncertaintyModel(error.model)
         raise

@@ -30,50 +30,22 @@ def test_what_is_no_size_is_refused(text):
         parse_bytes(text, name="budget")
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, Budget()),
-        ("none", Budget(exact=True)),
-        ("2 ms", Budget(seconds=2e-3)),
-        ("3 us", Budget(seconds=3e-6)),
-        ("3 µs", Budget(seconds=3e-6)),
-        ("1.5 s", Budget(seconds=1.5)),
-        ("64 MiB, 2 ms", Budget(2**26, 2e-3)),
-        ("2 ms, 64 MiB", Budget(2**26, 2e-3)),
-        (["2 ms", 1000], Budget(1000, 2e-3)),
-        (Budget(5), Budget(5)),
-    ],
-)
-def test_a_budget(given, expected):
-    assert parse_budget(given, name="budget") == expected
+def test_a_budget():
+    given = {None: Budget(), "none": Budget(exact=True), "64 MiB": Budget(2**26), 7: Budget(7)}
+    for text, expected in {**given, Budget(5): Budget(5)}.items():
+        assert parse_budget(text, name="budget") == expected
 
 
-@pytest.mark.parametrize(
-    "given",
-    ["1 MB, 2 MB", "1 s, 2 s", [], "", "1 MB, 2 ms, 3 ms", True, ["1 MB", True], "0 ms", [2.5], "-1 s"],
-)
+@pytest.mark.parametrize("given", ["1 MB, 2 MB", [], "", True, ["1 MB"], 2.5, "-1 B"])
 def test_what_is_no_budget_is_refused(given):
     with pytest.raises(ValueError, match="budget="):
         parse_budget(given, name="budget")
 
 
-@pytest.mark.parametrize(
-    ("budget", "size", "seconds", "allowed"),
-    [
-        (Budget(), 10**12, 100.0, True),
-        (Budget(10), 10, None, True),
-        (Budget(10), 11, None, False),
-        (Budget(10, 1.0), 10, 1.0, True),
-        (Budget(10, 1.0), 10, 1.1, False),
-        (Budget(10, 1.0), 11, 0.5, False),
-        (Budget(10, 1.0), 10, None, True),
-        (Budget(None, 1.0), 10**12, 1.0, True),
-        (Budget(None, 1.0), 1, 2.0, False),
-    ],
-)
-def test_what_a_budget_allows(budget, size, seconds, allowed):
-    assert budget.allows(size, seconds) is allowed
+@pytest.mark.parametrize("given", ["2 ms", "3 µs", "1.5 s", "64 MiB, 2 ms", "0 ms"])
+def test_a_time_is_refused_with_what_to_do(given):
+    with pytest.raises(ValueError, match=r"times are no longer.*pass a size.*trustgp\.compress"):
+        parse_budget(given, name="budget")
 
 
 @pytest.mark.parametrize(
@@ -96,4 +68,3 @@ def test_a_size_for_people(size, text):
 def test_a_budget_for_people():
     assert str(Budget()) == "no limit"
     assert str(Budget(2**20)) == "1.0 MiB"
-    assert str(Budget(2**20, 2e-3)) == "1.0 MiB and 2 ms"

@@ -279,10 +279,6 @@ def test_a_package_gives_the_detections_of_predict(model, tmp_path):
             r"trustgp\.compress is not for a DetectionModel",
         ),
         (
-            lambda model: trustgp.tune(model, noise(1)),
-            r"trustgp\.tune is not for a DetectionModel",
-        ),
-        (
             lambda model: trustgp.export.Graph(model, noise(1)),
             r"trustgp\.export\.Graph is not for a",
         ),
@@ -300,7 +296,6 @@ def test_functions_of_a_model_refuse_a_bare_network(tmp_path):
     network = nn.Linear(2, 2)
     for call in (
         lambda: trustgp.compress(network, rank=8),  # pyright: ignore
-        lambda: trustgp.tune(network, None),  # pyright: ignore
         lambda: trustgp.export_onnx(network, tmp_path / "no.onnx", torch.zeros(1, 2)),
         lambda: trustgp.compile(network, tmp_path / "no.pt2", torch.zeros(1, 2)),
     ):

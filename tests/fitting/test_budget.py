@@ -3,18 +3,19 @@
 import logging
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 import trustgp
-from trustgp import api
-from trustgp.data.quantities import Budget
 from trustgp.fitting import budget, pipeline
-from trustgp.fitting.divide import OVERHEAD, Sizing
+from trustgp.fitting.compress import ModelForm, reduced
+from trustgp.fitting.divide import FEWEST, OVERHEAD, Sizing
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.plan import LIGHT_ROWS, MOST_EXPERTS, RANK
+from trustgp.state.model_state import nbytes
 
 ROWS, FEWER = 700, 200
 
@@ -128,80 +129,26 @@ def test_the_size_is_kept_after_an_update(fit):
     assert model.nbytes <= 400 * 1024
 
 
-def test_layer_factors_have_nothing_to_leave_out_for_a_size(fit, clocked):
-    said = r"budget=700.0 KiB: a size is kept by leaving out directions.*LayerFactors has none.*Sketch\(512\)"
-    for size in ("700 KiB", "700 KiB, 2 ms"):
-        with pytest.raises(trustgp.BudgetError, match=said) as caught:
-            fit(tangents=trustgp.LayerFactors(), budget=size, num_experts=2)
-        assert caught.value.model is None
-    assert fit(tangents=trustgp.LayerFactors(), budget="2 ms", num_experts=2).origin.compressed == ""
+def test_layer_factors_have_nothing_to_leave_out_for_a_size(fit):
+    pattern = (
+        r"budget=700.0 KiB: a size is kept by leaving out directions.*LayerFactors has none.*Sketch\(512\)"
+    )
+    with pytest.raises(trustgp.BudgetError, match=pattern) as caught:
+        fit(tangents=trustgp.LayerFactors(), budget="700 KiB", num_experts=2)
+    assert caught.value.model is None
 
 
-# Times: as a clock says that ends at what the model keeps.
-
-
-@pytest.fixture
-def clocked(monkeypatch):
-    """A microsecond for each direction, and a thousand for the witness."""
-    asked = []
-
-    def times(states, rows, *, runtime):
-        asked.append((states[0].directions, states[0].witness is not None, runtime))
-        return [1e-6 * (state.directions + 1000 * (state.witness is not None)) for state in states]
-
-    monkeypatch.setattr(api, "times", times)
-    return asked
-
-
-def test_a_time_takes_the_most_directions_that_are_fast_enough(fit, clocked):
-    model = fit(FEWER, budget="100 us", runtime="onnx")
-    assert model.origin.compressed == "rank=96"
-    assert model.state.directions == 96
-    assert {runtime for _, _, runtime in clocked} == {"onnx"}
-    assert len(clocked) <= 3
-    assert len(model.held_scores) == 60
-
-
-def test_then_the_witness_goes(fit, clocked):
-    setting = {"n": FEWER, "witness": trustgp.Witness()}
-    assert fit(budget="2 ms", **setting).witness is not None
-    assert fit(budget="1.07 ms", **setting).origin.compressed == "rank=64"
-    alone = fit(budget="0.5 ms", **setting)
-    assert alone.witness is None
-    assert alone.origin.compressed == "no witness"
-
-
-def test_a_time_needs_no_validation_rows(fit, clocked):
-    assert fit(FEWER, budget="40 us", validation=None).origin.compressed == "rank=32"
-
-
-def test_a_size_and_a_time_are_both_kept(fit, clocked, plain):
-    model = fit(budget=f"{plain.nbytes // 2} B, 100 us")
-    assert model.nbytes <= plain.nbytes // 2
-    assert model.state.directions <= 100
-
-
-def test_where_nothing_is_fast_enough_the_error_carries_the_fitted_model(fit, clocked, plain):
-    with pytest.raises(trustgp.BudgetError, match=r"within 0.005 ms.*rank=16.* 0.02 ms a row") as caught:
-        fit(budget="5 us")
-    assert caught.value.model.nbytes == plain.nbytes
-    inputs = rows(50)[0]
-    assert torch.equal(caught.value.model.predict(inputs).variance, plain.predict(inputs).variance)
-
-
-def test_where_a_model_cannot_be_timed_it_is_not_lost_either(fit, monkeypatch, plain):
-    def times(states, rows, *, runtime):
-        raise trustgp.ExportError("no.")
-
-    monkeypatch.setattr(api, "times", times)
-    with pytest.raises(trustgp.BudgetError, match=r"cannot be timed: no\. It is") as caught:
-        fit(budget="1 ms", runtime="onnx")
-    assert caught.value.model.nbytes == plain.nbytes
+def test_the_witness_goes_where_the_experts_alone_fit(fit):
+    whole = fit(FEWER, witness=trustgp.Witness())
+    small = budget.shrink_to_budget(whole.state, nbytes(replace(whole.state, witness=None)) + OVERHEAD)
+    assert small.witness is not None  # fewer directions come first
+    least = nbytes(reduced(whole.state, ModelForm(FEWEST, False))) + OVERHEAD
+    assert budget.shrink_to_budget(whole.state, least).witness is None
 
 
 def test_where_nothing_is_small_enough_after_the_fit_it_carries_the_model_too(plain):
-    with pytest.raises(trustgp.BudgetError, match=r"nothing fits within 1.0 KiB: .*rank=8.* holds") as caught:
-        budget.keep_within(plain.state, Budget(1024))
+    with pytest.raises(trustgp.BudgetError, match=r"nothing fits within 1.0 KiB: .*rank=8.* needs") as caught:
+        budget.shrink_to_budget(plain.state, 1024)
     assert caught.value.model is plain.state
 
 
@@ -212,8 +159,10 @@ def test_a_size_too_small_for_anything_is_refused_before_the_fit(fit, monkeypatc
     ) as caught:
         fit(budget="60 KiB")
     assert caught.value.model is None
-    with pytest.raises(ValueError, match='runtime="tvm"'):
-        fit(budget="1 ms", runtime="tvm")
+    with pytest.raises(
+        ValueError, match=r"runtime='onnx': times are no longer.*pass a size.*trustgp\.compress"
+    ):
+        fit(runtime="onnx")
 
 
 # What a fit says beforehand.

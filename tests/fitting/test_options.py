@@ -91,13 +91,12 @@ def test_a_longer_last_layer_gets_a_sketch_of_it():
         ("num_experts", 0, "num_experts=0; at least one is needed"),
         ("seed", 0.5, "seed=0.5; a whole number is needed"),
         ("budget", 1e6, 'budget=1000000.0; write bytes, a text like "64 MiB"'),
-        ("budget", "64 megs", "budget='64 megs'; write bytes, a text like \"64 MiB\""),
+        ("budget", "64 megs", 'budget="64 megs"; write bytes, or a text like "64 MiB"'),
         ("memory", "lots", 'memory="lots"; write bytes, or a text like'),
         ("device", "gpu", 'device=\'gpu\'; allowed are such as "cpu", "cuda"'),
         ("checkpoint", 3, "checkpoint=3; the path of a folder is needed"),
         ("unpack", "x", "unpack is a str; a function is needed"),
         ("output", "logits", "output is a str; a function"),
-        ("runtime", "onx", 'runtime="onx"; allowed are eager, onnx, compiled'),
     ],
 )
 def test_a_wrong_option_lists_what_is_allowed(case, option, value, message):

@@ -3,7 +3,6 @@
 import importlib
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -266,23 +265,3 @@ def test_every_expert_is_drawn_with_its_rows_in_its_colour(axes, fitted, toy):
 def test_a_single_expert_has_no_map(fit_case, toy):
     with pytest.raises(ValueError, match="a single expert"):
         plots.map_experts(fit_case(num_experts=1), toy(5, seed=6)[0])
-
-
-# the frontier
-
-
-def test_the_frontier_runs_along_the_trials_that_none_beats_and_marks_the_chosen_one():
-    def trial(name, nll, nbytes, fits=True):
-        values = {"corrected": nll - 1, "auroc": 0.9 - nll / 100, "milliseconds": nbytes / 2**20}
-        return SimpleNamespace(name=name, nll=nll, nbytes=nbytes, fits=fits, **values)
-
-    sizes = [(1.0, 4), (3.0, 1), (2.0, 2), (2.5, 3), (1.0, 8)]  # the last two are beaten
-    trials = [trial(str(k), nll, size * 2**20, fits=k != 0) for k, (nll, size) in enumerate(sizes)]
-    drawn = plots.draw_frontier(trials, chosen="2")
-    first = drawn.axes[0]
-    assert lines(first)["network's output"].tolist() == [[1, 3], [2, 2], [4, 1]]
-    assert lines(first)["corrected mean"].tolist() == [[1, 2], [2, 1], [4, 0]]
-    hollow = [len(dot.get_facecolors()) == 0 for dot in first.collections[:5]]
-    assert hollow == [True, False, False, False, False]
-    assert [line.get_xdata()[0] for line in first.lines if line.get_linestyle() == "--"] == [2]
-    assert drawn.axes[2].lines[0].get_xydata()[:, 0].tolist() == [1, 2, 4]  # of AUROC the higher is better

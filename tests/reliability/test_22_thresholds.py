@@ -151,17 +151,6 @@ def test_a_smaller_model_has_it_anew_with_enough_validation_rows_or_says_that_it
     assert model.alarm is not None
 
 
-def test_tuning_fits_it_to_all_validation_rows_or_says_that_it_is_gone(models):
-    """Half of 30 rows are too few for 5 % of false alarms, all of them are enough."""
-    model = copy.deepcopy(models["validation"])
-    model.threshold(false_alarm=ALARM)
-    best = trustgp.tune(model, rows(30, seed=5), calls=1, progress=False).best
-    assert values(best) == (float(NoveltyThreshold.fit(best.held_scores, ALARM).threshold), ALARM)
-    model.threshold(false_alarm=0.02)
-    with pytest.warns(UserWarning, match=f"{GONE}.*at least 49 rows"):
-        assert trustgp.tune(model, rows(30, seed=5), calls=1, progress=False).best.alarm is None
-
-
 @each("kind", ["validation", "left out", "classes", "paper"])
 def test_a_file_and_a_copy_hold_it(models, kind, tmp_path):
     model = copy.deepcopy(models[kind])

@@ -39,7 +39,6 @@ class DetectionModel(FittedModel):
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         "compress": f"{SIZE}, and nothing of that can be left out",
-        "tune": f"{SIZE}, and there are no smaller forms to choose from",
         "export.Graph": "trustgp.export_onnx, trustgp.compile and trustgp.export.traced take it",
     }
     state: DetectorState  # all that is known; `threshold` replaces it

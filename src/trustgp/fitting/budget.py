@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import tee
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..data.quantities import Budget, size_text
+from ..data.quantities import size_text
 from ..data.rows import Rows
 from ..state.model_state import ModelState, nbytes
 from ..tangents import Sketch
-from .compress import RANKS, ModelForm, reduced
+from .compress import ModelForm, reduced
 from .divide import FEWEST, OVERHEAD, Sizing
 from .options import FitOptions
 from .plan import RANK, WITNESS_SHARE, usual_experts, witness_needs
@@ -25,9 +25,6 @@ from .prepare import FitRows, Prepared, prepare_network
 WIDE = (RANK, 192, 128)
 SHORTER = {256: (192, 128), 192: (96,), 128: (64, 32)}
 ANY_WIDTH = (*WIDE, 64, 32)  # where the user has chosen the tangents
-
-Times = Callable[[Sequence[ModelState], Rows], list[float]]
-"""Seconds that each of some models takes for one row."""
 
 
 class BudgetError(ValueError):
@@ -102,64 +99,33 @@ def _steps(
             yield from ((short, rank) for rank in ranks)
 
 
-def keep_within(state: ModelState, limits: Budget, times: Times | None = None) -> ModelState:
-    """The largest form of a fitted model that stays within a budget: with fewer directions, then without the
-    witness. It has the calibration of before. `times` are those of models in the runtime that will serve.
+def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
+    """The largest form of a fitted model of at most so many bytes: with fewer directions, then without the
+    witness. It keeps its calibration.
 
     Raises:
         BudgetError: When nothing fits; it carries the model.
     """
-    if limits.size is None and limits.seconds is None:
+    if size is None:
         return state
-    found = None
-    try:
-        for witness in (True, False) if state.witness is not None else (True,):
-            found = _largest(state, witness, limits, times)
-            if found is not None:
-                break
-    except Exception as error:  # of an export or a compiler: they have no class in common
-        said = f"the model cannot be timed: {error} It is this error's `model`."
-        raise BudgetError(said, state) from error
-    if found is None:
-        raise _nothing(state, limits, times)
-    small = state if found == ModelForm() else reduced(state, found)
-    if limits.size is None:
-        return small
-    # as much as there is room for, also after an update
-    origin = replace(small.provenance, rank=small.directions or None, size=limits.size)
-    return replace(small, provenance=origin)
-
-
-def _largest(state: ModelState, witness: bool, limits: Budget, times: Times | None) -> ModelForm | None:
-    """The form with most directions that stays within a budget, with the witness or without; None: none."""
     most = state.directions
-    forms = [ModelForm(rank, witness) for rank in (*range(min(FEWEST, most), most), None)]
-    if limits.size is not None:
-        room = limits.size - OVERHEAD
-        forms = forms[: bisect_right(forms, room, key=lambda form: nbytes(reduced(state, form)))]
-    if limits.seconds is not None:
-        forms = [form for form in forms if form.rank in RANKS or form == forms[-1]]
-        quick = bisect_right(forms, limits.seconds, key=lambda form: _seconds(state, form, times))
-        forms = forms[:quick]
-    return forms[-1] if forms else None
+    for witness in (True, False) if state.witness is not None else (True,):
+        forms = [ModelForm(rank, witness) for rank in (*range(min(FEWEST, most), most), None)]
+        fitting = bisect_right(forms, size - OVERHEAD, key=lambda form: nbytes(reduced(state, form)))
+        if fitting:
+            small = state if forms[fitting - 1] == ModelForm() else reduced(state, forms[fitting - 1])
+            # an update keeps to them, too
+            provenance = replace(small.provenance, rank=small.directions or None, size=size)
+            return replace(small, provenance=provenance)
+    raise _budget_error(state, size)
 
 
-def _seconds(state: ModelState, form: ModelForm, times: Times | None) -> float:
-    assert state.training is not None, "a model that was just fitted knows its rows"
-    assert times is not None, "a time needs a clock"
-    return times([reduced(state, form)], state.training.rows)[0]
-
-
-def _nothing(state: ModelState, limits: Budget, times: Times | None) -> BudgetError:
-    """Says what the smallest form takes."""
-    least = FEWEST if limits.seconds is None else RANKS[-1]
-    form = ModelForm(min(least, state.directions) or None, state.witness is None)
-    said = f"holds {size_text(nbytes(reduced(state, form)))}"
-    if limits.seconds is not None:
-        said += f" and takes {1e3 * _seconds(state, form, times):.2f} ms a row"
+def _budget_error(state: ModelState, size: int) -> BudgetError:
+    """States the size of the smallest form."""
+    form = ModelForm(min(FEWEST, state.directions) or None, state.witness is None)
     return BudgetError(
-        f"nothing fits within {limits}: the smallest and fastest form ({form}) {said}. Raise the budget, or "
-        "fit with fewer experts, a shorter sketch (tangents=trustgp.Sketch(128)) or outputs='pseudo'. The "
-        "fitted model is this error's `model`.",
+        f"nothing fits within {size_text(size)}: the smallest form ({form}) needs "
+        f"{size_text(nbytes(reduced(state, form)))}. Raise the budget, or fit with fewer experts, a shorter "
+        "sketch (tangents=trustgp.Sketch(128)) or outputs='pseudo'. This error has the fitted `model`.",
         state,
     )

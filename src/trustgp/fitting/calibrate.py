@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +31,7 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
     assert training is not None, "a model that is fitted knows its rows"
     held_out, measures, scores, targets = None, None, state.held_scores, training.rows.targets
     if training.validation is not None:
-        ((held_out, measures),) = _answered([state], training.validation, report)
+        held_out, measures = _answered(state, training.validation, report)
     if likelihood.leaves_out:
         left_out, familiar, places = _left_out(state, training)
         calibrations = likelihood.calibrate(left_out, shape, targets, far=training.far)
@@ -55,19 +54,13 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
 def recalibrate(state: ModelState, rows: Rows, report: Reporter) -> ModelState:
     """The scale, and the threshold if there is one, fitted to other rows that neither the network nor the
     experts have seen. What only training rows can tell (see `Rare`) stays as it is."""
-    return recalibrate_forms([state], rows, report)[0]
-
-
-def recalibrate_forms(states: Sequence[ModelState], rows: Rows, report: Reporter) -> list[ModelState]:
-    """The same of forms of one model: features of the rows are made once for all."""
-    likelihood, shape, found = states[0].likelihood, states[0].shape, []
+    likelihood, shape = state.likelihood, state.shape
     likelihood.check(shape.outputs, rows.targets, name="validation")
-    for state, (held_out, measures) in zip(states, _answered(states, rows, report), strict=True):
-        calibrations = likelihood.recalibrate(held_out, shape, state.calibrations)
-        scores = likelihood.score(measures, calibrations)
-        threshold = threshold_again(state.threshold, scores)
-        found.append(replace(state, calibrations=calibrations, held_scores=scores, threshold=threshold))
-    return found
+    held_out, measures = _answered(state, rows, report)
+    calibrations = likelihood.recalibrate(held_out, shape, state.calibrations)
+    scores = likelihood.score(measures, calibrations)
+    threshold = threshold_again(state.threshold, scores)
+    return replace(state, calibrations=calibrations, held_scores=scores, threshold=threshold)
 
 
 def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> NoveltyThreshold | None:
@@ -78,11 +71,9 @@ def threshold_again(threshold: NoveltyThreshold | None, scores: Tensor) -> Novel
 
 
 @torch.no_grad()
-def _answered(states: Sequence[ModelState], rows: Rows, report: Reporter) -> list[tuple[Any, Tensor]]:
-    """Validation rows, chunk by chunk, by each form of a model: as the likelihood wants them, and their
-    novelty measures [n, K]."""
-    state, found = states[0], [([], []) for _ in states]
-    likelihood = state.likelihood
+def _answered(state: ModelState, rows: Rows, report: Reporter) -> tuple[Any, Tensor]:
+    """Validation rows, chunk by chunk: as the likelihood wants them, and their novelty measures [n, K]."""
+    likelihood, held_out, measures = state.likelihood, [], []
     size = row_bytes(rows.first) + 80 * state.shape.outputs
     # many rows at a time, so that an expert is asked few times; as many as one pass takes where it gives all
     tangents = state.mixtures[0].tangents
@@ -91,11 +82,10 @@ def _answered(states: Sequence[ModelState], rows: Rows, report: Reporter) -> lis
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         inputs, targets = rows.batch(index)
         outputs, features = outputs_and_features(state, inputs)
-        for form, (held, measures) in zip(states, found, strict=True):
-            raw = predict_latent(form, inputs, outputs, features)
-            held.append(likelihood.calibration_rows(outputs, raw, targets))
-            measures.append(likelihood.measures(raw).cpu())
-    return [(type(held[0]).cat(held), torch.cat(measures)) for held, measures in found]
+        raw = predict_latent(state, inputs, outputs, features)
+        held_out.append(likelihood.calibration_rows(outputs, raw, targets))
+        measures.append(likelihood.measures(raw).cpu())
+    return type(held_out[0]).cat(held_out), torch.cat(measures)
 
 
 @torch.no_grad()

@@ -15,8 +15,6 @@ from ..state.model_state import FittedModel, ModelState, Training, read_like
 from ..state.support import require_support
 from .calibrate import recalibrate
 
-# Directions of an expert in the smaller forms that are tried.
-RANKS = (192, 128, 96, 64, 32, 16)
 Model = TypeVar("Model", bound=FittedModel)
 
 

@@ -22,7 +22,7 @@ from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training
 from ..tangents.modules import check_kind, has_output_selector
 from ..tangents.probes import Probes
-from .budget import Times, choose_within, keep_within
+from .budget import choose_within, shrink_to_budget
 from .calibrate import calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import precompute_features, precompute_linear
@@ -41,11 +41,8 @@ from .prepare import (
 from .solve import FittedMixture, fit_mixture
 
 
-def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times | None = None) -> ModelState:
-    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`.
-
-    `times` tells how long models take, where the budget names a time.
-    """
+def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState:
+    """Give a trained network an honest error bar: one after another, the stages of `trustgp.fit`."""
     began = time.perf_counter()
     with (
         locked(options.checkpoint),  # first: a folder that is in use is refused before the work
@@ -84,7 +81,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions, times: Times 
             report.begin("calibrating")
             state = _assembled(ready, data, options, prints.result(), fitted, plan.rank)
             state = calibrate(replace(state, witness=witness, probes=probes), report)
-            small = keep_within(state, options.budget, times)
+            small = shrink_to_budget(state, options.budget.size)
             state = calibrate(small, report) if small.provenance.compressed else small
         for tangents, _ in ready.maps:
             tangents.rest()

@@ -6,7 +6,7 @@ legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixe
 
 from .basic import ExpertMap, draw_band, draw_bands, draw_bars, draw_experts, draw_histograms, map_experts
 from .boxes import colour_map, colour_of, detections
-from .quality import draw_calibration, draw_frontier, draw_parity, draw_sparsification, overview
+from .quality import draw_calibration, draw_parity, draw_sparsification, overview
 from .sheet import contact_sheet
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
 
@@ -16,6 +16,6 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "overview",  # one picture of an evaluation
     "detections", "contact_sheet", "colour_map", "colour_of",  # pictures with what was found in them
     "draw_band", "draw_bands", "draw_bars", "draw_calibration", "draw_experts",  # panels
-    "draw_frontier", "draw_histograms", "draw_parity", "draw_sparsification",
+    "draw_histograms", "draw_parity", "draw_sparsification",
     "ExpertMap", "map_experts",  # what a panel is drawn from
 ]  # fmt: skip

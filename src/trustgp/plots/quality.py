@@ -1,11 +1,10 @@
-"""Is the error bar right, and what does it take? Calibration, sparsification, parity, the frontier.
+"""Is the error bar right? Calibration, sparsification, parity.
 
 An `evaluation` is what `trustgp.evaluate` gave, `output` the name of one of its outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,50 +139,3 @@ def _draw_sizes(axes: Any, evaluation: Evaluation, output: str | None) -> None:
     draw_histograms(axes, samples, colours=(BLUE, ORANGE), bins=40)
     axes.axvline(scores.rmse, color=INK, label="RMSE of these rows", **DASHED)
     axes.set(title=title, xlabel="std", ylabel="share of rows")
-
-
-def draw_frontier(
-    trials: Sequence[Any], path: str | Path | None = None, *, chosen: str = "", dpi: int = 120
-) -> Any:
-    """A figure: NLL and AUROC against memory and against the time of one row.
-
-    Trials have `name`, `nll`, `corrected`, `auroc`, `nbytes`, `milliseconds` (None: not timed) and `fits`, as
-    those of `trustgp.tune`; the one called `chosen` is marked.
-    """
-    timed = [t for t in trials if t.milliseconds is not None]
-    costs = {
-        "memory, MiB": (trials, [t.nbytes / 2**20 for t in trials]),
-        "ms, batch 1": (timed, [t.milliseconds for t in timed]),
-    }
-    with figure(path, width=8.4, height=6.0, dpi=dpi) as drawn:
-        grid = drawn.subplots(2, 2, sharex="col")
-        for column, (name, (shown, cost)) in enumerate(costs.items()):
-            _draw_trials(grid[0][column], shown, cost, {"nll": BLUE, "corrected": ORANGE}, chosen)
-            _draw_trials(grid[1][column], shown, cost, {"auroc": BLUE}, chosen)
-            grid[1][column].set_xlabel(name)
-        grid[0][0].set(ylabel="NLL, lower is better", title="Likelihood")
-        grid[1][0].set(ylabel="AUROC, higher is better", title="Novelty")
-        grid[0][0].legend(fontsize=8)
-    return drawn
-
-
-def _draw_trials(
-    axes: Any, trials: Sequence[Any], cost: Sequence[float], scores: dict[str, str], chosen: str
-) -> None:
-    """Each trial as a dot, hollow where it does not fit, and a line along those that none beats."""
-    for score, colour in scores.items():
-        worth = [getattr(t, score) * (-1 if score == "auroc" else 1) for t in trials]
-        for t, x in zip(trials, cost, strict=True):
-            face = colour if t.fits else "none"
-            axes.scatter([x], [getattr(t, score)], s=26, facecolors=face, edgecolors=colour, zorder=3)
-        points = np.array([cost, worth]).T  # a trial is beaten by one that is dearer and worse in nothing
-        beaten = (points[:, None] <= points).all(2) & (points[:, None] < points).any(2)  # [by, which]
-        best = sorted(np.flatnonzero(~beaten.any(0)).tolist(), key=lambda k: cost[k])
-        label = {"nll": "network's output", "corrected": "corrected mean"}.get(score)
-        line = [(cost[k], getattr(trials[k], score)) for k in best]
-        axes.plot(*zip(*line, strict=True), color=colour, lw=1, label=label)
-    for t, x in zip(trials, cost, strict=True):
-        if t.name == chosen:
-            axes.axvline(x, color=RED, lw=0.8, ls="--")
-    axes.set_xscale("log")
-    axes.tick_params(colors=GREY)
