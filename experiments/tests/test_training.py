@@ -10,6 +10,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
+from trustgp_experiments.training.detector_network import average_precision
+
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
 SCRIPT = Path(__file__).parents[1] / "src" / "trustgp_experiments" / "training" / "detector.py"
 
@@ -90,3 +92,24 @@ def test_a_step_on_the_cpu_lowers_the_loss_of_a_few_pictures(script):
         training.step(step + 100, 0.0)
         losses.append(float(training.loss))
     assert min(losses[3:]) < losses[0]
+
+
+BOX, OTHER = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.tensor([5.0, 5.0, 6.0, 6.0])
+SEVERAL = torch.stack([BOX, BOX + 10, BOX + 20, BOX + 30])
+
+
+@pytest.mark.parametrize(
+    ("boxes", "scores", "true", "expected"),
+    [
+        (torch.stack([BOX, OTHER]), [0.9, 0.1], BOX[None], 1.0),
+        (torch.stack([BOX, OTHER]), [0.1, 0.9], BOX[None], 0.5),
+        (torch.stack([BOX, BOX]), [0.9, 0.8], torch.stack([BOX, OTHER]), 0.5),  # a true box counts once
+        # right, wrong, right, right of four: 1, 1/2, 2/3, 3/4, made to fall: 1, 3/4, 3/4
+        (torch.stack([BOX, OTHER, BOX + 10, BOX + 20]), [0.9, 0.8, 0.7, 0.6], SEVERAL, 2.5 / 4),
+        (torch.zeros(0, 4), [], BOX[None], 0.0),
+        (BOX[None], [1.0], torch.zeros(0, 4), float("nan")),
+    ],
+)
+def test_average_precision_by_hand(boxes, scores, true, expected):
+    found = average_precision([boxes], [torch.tensor(scores)], [true])
+    assert found == pytest.approx(expected, nan_ok=True)

@@ -9,9 +9,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp.detection import Things
-from trustgp.detection.adapter import DetectorOutputs
-from trustgp.detection.candidates import Candidates, candidates
-from trustgp.metrics import average_precision
 
 
 @pytest.fixture(scope="module")
@@ -31,73 +28,8 @@ def labelled(images, things):
 def test_it_is_a_report_of_the_detectors_scores(fitted, scored):
     assert isinstance(scored, trustgp.DetectionEvaluation)
     assert (len(scored), scored.counts.ood_rows) == (8, 6)
-    images, things = pictures(8)
-    found = [every for _, every in fitted[1].predict_with_candidates(images)]
-    assert scored.ap == pytest.approx(float(average_precision(found, things)))
-    assert scored.counts.detections == sum(len(one) for one in fitted[1].predict(images))
+    assert scored.counts.detections == sum(len(one) for one in fitted[1].predict(pictures(8)[0]))
     assert 0.0 <= scored.pdq <= 1.0
-
-
-def processed(network, outputs) -> list[dict]:
-    """What the post-processor of transformers makes of it for COCO."""
-    import transformers
-
-    kind = type(network).__name__.removesuffix("ForObjectDetection")
-    judge = getattr(transformers, f"{kind}ImageProcessor")()
-    return judge.post_process_object_detection(outputs, threshold=-1.0, target_sizes=[(48, 48)] * 3)
-
-
-def test_candidates_are_those_of_the_post_processor(fitted):
-    network, model = fitted
-    images, _ = pictures(3)
-    with torch.no_grad():
-        said = network(images)
-    for (_, mine), theirs in zip(
-        model.predict_with_candidates(images), processed(network, said), strict=True
-    ):
-        order = theirs["scores"].argsort(descending=True, stable=True)
-        torch.testing.assert_close(mine.confidence, theirs["scores"][order])
-        torch.testing.assert_close(mine.boxes, theirs["boxes"][order], atol=1e-4, rtol=1e-5)
-        assert torch.equal(mine.labels, theirs["labels"][order])
-
-
-def test_detections_with_candidates_are_those_of_predict(fitted):
-    model, (images, _) = fitted[1], pictures(3)
-    broken = images.clone()
-    broken[1] = torch.nan
-    pairs, alone = model.predict_with_candidates(broken), model.predict(broken)
-    for (found, every), plain in zip(pairs, alone, strict=True):
-        assert torch.equal(found.boxes, plain.boxes)
-        assert torch.equal(found.novelty, plain.novelty)
-        torch.testing.assert_close(every.confidence[:1], plain.confidence[:1])  # the surest
-    assert [len(every.labels) > 0 for _, every in pairs] == [True, False, True]
-
-
-def test_a_query_may_give_several_classes_where_each_is_a_yes_or_no():
-    odds = torch.tensor([[[0.9, 0.8, 0.1], [0.2, 0.3, 0.7]]]).logit()
-    boxes = torch.tensor([[[0.5, 0.5, 1.0, 0.5], [0.25, 0.5, 0.5, 1.0]]])
-    said = DetectorOutputs(odds, boxes, torch.zeros(1, 2, 4))
-    (yes,) = candidates(said, 3, (10, 20))
-    assert yes.confidence.tolist() == pytest.approx([0.9, 0.8, 0.7, 0.3, 0.2, 0.1])
-    assert yes.labels.tolist() == [0, 1, 2, 1, 0, 2]
-    assert yes.boxes[:3].tolist() == [[0.0, 2.5, 20.0, 7.5], [0.0, 2.5, 20.0, 7.5], [0.0, 0.0, 10.0, 10.0]]
-    (one_each,) = candidates(said, 2, (10, 20))  # the third is "no object"
-    assert one_each.labels.tolist() == [0, 1]
-    assert one_each.confidence.tolist() == pytest.approx(
-        [odds[0, 0].softmax(0)[0].item(), odds[0, 1].softmax(0)[1].item()]
-    )
-    # things of classes 0 and 1 in one place: the query is right twice, by the surest class alone once
-    there = [Things(torch.tensor([[0.0, 2.5, 20.0, 7.5]] * 2), torch.tensor([0, 1]))]
-    assert float(average_precision([yes], there)) == 1.0
-    assert float(average_precision([Candidates(*(x[[0, 2]] for x in vars(yes).values()))], there)) == 0.5
-
-
-def test_the_100_surest_pairs_of_a_picture_count():
-    odds = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0))
-    said = DetectorOutputs(odds, torch.full((2, 60, 4), 0.5), torch.zeros(2, 60, 4))
-    for one, own in zip(candidates(said, 3, (8, 8)), odds, strict=True):
-        expected = own.sigmoid().flatten().sort(descending=True).values[:100]
-        assert torch.equal(one.confidence, expected)
 
 
 def test_each_picture_goes_through_the_detector_once(fitted):

@@ -1,14 +1,11 @@
-"""Overlaps and average precision against plain loops."""
+"""Overlaps of boxes against plain loops."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 
 from trustgp.metrics.boxes import corners, generous_overlaps, nearest, overlaps
-from trustgp_experiments.training.detector_network import average_precision
 
 
 def some_boxes(n: int, seed: int) -> torch.Tensor:
@@ -47,39 +44,6 @@ def test_an_empty_box_overlaps_nothing():
 
 def test_corners_of_a_box_given_by_its_centre():
     assert corners(torch.tensor([0.5, 0.4, 0.2, 0.6])).tolist() == pytest.approx([0.4, 0.1, 0.6, 0.7])
-
-
-BOX, OTHER = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.tensor([5.0, 5.0, 6.0, 6.0])
-
-
-def test_finding_everything_first_is_perfect():
-    found = average_precision([torch.stack([BOX, OTHER])], [torch.tensor([0.9, 0.1])], [BOX[None]])
-    assert found == 1.0
-
-
-def test_a_wrong_box_that_is_surer_costs_half():
-    found = average_precision([torch.stack([BOX, OTHER])], [torch.tensor([0.1, 0.9])], [BOX[None]])
-    assert found == 0.5
-
-
-def test_a_true_box_counts_once():
-    twice = average_precision(
-        [torch.stack([BOX, BOX])], [torch.tensor([0.9, 0.8])], [torch.stack([BOX, OTHER])]
-    )
-    assert twice == 0.5  # the second of them is a false alarm, and the other box is never found
-
-
-def test_precision_is_made_to_fall():
-    # right, wrong, right, right over four things: 1, 1/2, 2/3, 3/4 -> 1, 3/4, 3/4
-    true = torch.stack([BOX, BOX + 10, BOX + 20, BOX + 30])
-    boxes = torch.stack([BOX, OTHER, BOX + 10, BOX + 20])
-    found = average_precision([boxes], [torch.tensor([0.9, 0.8, 0.7, 0.6])], [true])
-    assert found == pytest.approx((1 + 0.75 + 0.75) / 4)
-
-
-def test_without_true_boxes_there_is_no_answer_and_without_detections_it_is_0():
-    assert math.isnan(average_precision([BOX[None]], [torch.ones(1)], [torch.zeros(0, 4)]))
-    assert average_precision([torch.zeros(0, 4)], [torch.zeros(0)], [BOX[None]]) == 0.0
 
 
 def test_the_nearest_true_box_is_the_one_that_is_overlapped_most():

@@ -42,7 +42,7 @@ def found(boxes, labels, confidence, novelty, *, std=1.0, threshold: float | Non
 
 
 def scenes(said: list[Detections], things: list[There] | None) -> ScoredScenes:
-    return ScoredScenes(said, said, things, [SIZE] * len(said))
+    return ScoredScenes(said, things, [SIZE] * len(said))
 
 
 @pytest.fixture
@@ -59,8 +59,7 @@ def unknown(threshold: float | None = 0.5) -> ScoredScenes:
 def test_scores_are_those_of_the_metrics(familiar):
     e = DetectionEvaluation.of(familiar, names=NAMES)
     confidence, right = torch.tensor([0.9, 0.8, 0.6]).double(), torch.tensor([1.0, 1, 0]).double()
-    assert e.ap == pytest.approx(float(metrics.average_precision(familiar.found, familiar.things)))
-    quality = metrics.detection_quality(familiar.found, familiar.things, familiar.sizes)
+    quality = metrics.detection_quality(familiar.found, familiar.targets, familiar.sizes)
     assert e.pdq == pytest.approx(quality.pdq)
     dece = metrics.detection_calibration_error
     assert e.dece == pytest.approx(float(dece(0.9 * confidence, right)), abs=1e-6)
@@ -87,19 +86,8 @@ def test_edges_are_scored_where_things_were_found(familiar):
 
 def test_a_class_has_scores_of_its_own(familiar):
     e = DetectionEvaluation.of(familiar, names=NAMES)
-    assert e.outputs["cat"].ap50 == 1.0  # found, and the false alarm comes later
-    assert e.outputs["dog"].ap50 == pytest.approx(51 / 101)  # one of two
-    assert e.ap50 == pytest.approx((1 + 51 / 101) / 2)
     assert e.outputs["cat"].pdq is None
     assert list(e.scores) == ["all", *NAMES]
-
-
-def test_average_precision_is_of_every_query_of_the_detector(familiar):
-    more = found([C], [1], [0.01], [0.0])
-    everything = ScoredScenes(familiar.found, [familiar.found[0], more], familiar.things, familiar.sizes)
-    e = DetectionEvaluation.of(everything, names=NAMES)
-    assert e.outputs["dog"].ap50 == 1.0
-    assert e.counts.detections == 3
 
 
 def test_foreign_pictures_without_things(familiar):
@@ -108,7 +96,7 @@ def test_foreign_pictures_without_things(familiar):
     assert e.auroc_novelty == 0.5
     assert e.fpr95_novelty == 0.5
     assert e.auroc_picture == 1.0  # 0.2, 0.3 against 0.9
-    assert (e.u_recall, e.a_ose, e.detector_a_ose, e.ood_ap50) == (None,) * 4
+    assert (e.u_recall, e.a_ose, e.detector_a_ose, e.ood_edge_nll) == (None,) * 4
     assert (e.counts.ood_detections, e.counts.ood_unknown) == (2, 0)
 
 
@@ -117,8 +105,7 @@ def test_unknown_things_are_counted(familiar):
     assert e.auroc_novelty == 0.5  # both detections lie on unknown things
     assert e.u_recall == 0.5  # the first is marked, the second is not
     assert (e.a_ose, e.detector_a_ose) == (1, 2)
-    assert e.ood_ap50 == 0.0  # the familiar thing is not found
-    assert e.ood_edge_nll is None
+    assert e.ood_edge_nll is None  # the familiar target is not found
     assert e.counts.ood_unknown == 2
 
 
@@ -127,7 +114,7 @@ def test_only_detections_on_unknown_things_are_foreign_where_these_are_labelled(
     foreign = scenes(said, [there([A, B], [7, 1]), there([B], [1])])
     e = DetectionEvaluation.of(familiar, foreign, names=NAMES)
     assert (e.auroc_novelty, e.fpr95_novelty, e.auroc_picture) == (1.0, 0.0, 1.0)
-    assert (e.ood_ap50, e.ood_edge_coverage) == (1.0, 1.0)
+    assert e.ood_edge_coverage == 1.0
 
 
 def test_without_a_threshold_it_says_so(familiar):
@@ -145,7 +132,7 @@ def test_without_a_threshold_it_says_so(familiar):
 def test_scenes_in_which_nothing_is_found_have_scores():
     nothing = scenes([found([], [], [], [])], [there([A], [0])])
     e = DetectionEvaluation.of(nothing, scenes([found([], [], [], [])], None), names=NAMES)
-    assert (e.ap, e.pdq, e.auroc_picture) == (0.0, 0.0, 0.5)
+    assert (e.pdq, e.auroc_picture) == (0.0, 0.5)
     assert (e.dece, e.laece, e.edge_nll, e.auroc_novelty, e.fpr95_novelty) == (None,) * 5
     json.dumps(e.to_dict())
 
@@ -153,13 +140,12 @@ def test_scenes_in_which_nothing_is_found_have_scores():
 def test_table_dict_and_file_say_the_same(familiar, tmp_path):
     e = DetectionEvaluation.of(familiar, unknown(), names=NAMES)
     assert "2 pictures, 2 classes, against 1 foreign pictures" in str(e)
-    assert "AP 0." in repr(e)
+    assert "PDQ 0." in repr(e)
     assert "U-Recall" in e._repr_html_()
     plain = json.loads(json.dumps(e.to_dict()))
     assert plain["scores"]["all"]["pdq"] == e.pdq
-    assert plain["scores"]["dog"]["ap50"] == e.outputs["dog"].ap50
-    assert (plain["rows"], plain["things"], plain["detections"], plain["found"]) == (2, 3, 3, 2)
-    assert len(plain["precision_recall"]["precision"]) == 101
+    assert plain["scores"]["dog"]["dece"] == e.outputs["dog"].dece
+    assert (plain["rows"], plain["targets"], plain["detections"], plain["found"]) == (2, 3, 3, 2)
     assert sum(plain["reliability"]["rows"]) == 3
     with open(e.to_csv(tmp_path / "scores.csv")) as file:
         lines = {(row["metric"], row["output"]): row["value"] for row in csv.DictReader(file)}
@@ -171,9 +157,7 @@ def test_table_dict_and_file_say_the_same(familiar, tmp_path):
 def test_a_picture_without_an_answer_is_counted(familiar):
     lost = Detections(*(torch.zeros(0, *s) for s in ((4,), (4,))), torch.zeros(0).long(), torch.zeros(0),
                       torch.zeros(0, 3), torch.zeros(0), False, 0.5)  # fmt: skip
-    more = ScoredScenes(
-        [*familiar.found, lost], [*familiar.found, lost], [*familiar.things, there([A], [0])], [SIZE] * 3
-    )
+    more = ScoredScenes([*familiar.found, lost], [*familiar.targets, there([A], [0])], [SIZE] * 3)
     e = DetectionEvaluation.of(more, names=NAMES)
     assert e.invalid == 1
     assert "No finite prediction for 1 of 3 pictures: nothing is found in them." in str(e)

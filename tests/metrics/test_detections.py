@@ -1,4 +1,4 @@
-"""Matching, average precision and calibration of detections, against plain loops and numbers by hand."""
+"""Matching and calibration of detections, against plain loops and numbers by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trustgp import metrics
-from trustgp.metrics.detections import FEWEST, STEPS
+from trustgp.metrics.detections import MIN_BIN_COUNT
 
 
 @dataclass
@@ -70,91 +70,49 @@ def plain_overlap(a: list[float], b: list[float]) -> float:
     return wide * high / (sum(sizes) - wide * high)
 
 
-def plain_ap(every: list, there: list, kind: int, least: float) -> float:
-    """COCO's definition, one detection after another."""
-    entries, number = [], 0
-    for mine, things in zip(every, there, strict=True):
-        goals = [b for b, c in zip(things.boxes.tolist(), things.labels.tolist(), strict=True) if c == kind]
-        number += len(goals)
-        rows = zip(mine.boxes.tolist(), mine.labels.tolist(), mine.confidence.tolist(), strict=True)
-        own = sorted([(s, b) for b, c, s in rows if c == kind], key=lambda one: -one[0])[:100]
-        taken: set[int] = set()
-        for s, box in own:
-            best, at = least, -1
-            for j, goal in enumerate(goals):
-                if j not in taken and plain_overlap(box, goal) >= best:
-                    best, at = plain_overlap(box, goal), j
-            taken |= {at} - {-1}
-            entries.append((s, at >= 0))
-    entries.sort(key=lambda one: -one[0])
-    points, hits = [], 0
-    for n, (_, right) in enumerate(entries, start=1):
-        hits += right
-        points.append((hits / number, hits / n))
-    best_from = [max((p for r, p in points if r >= recall), default=0.0) for recall in np.linspace(0, 1, 101)]
-    return sum(best_from) / 101
+def plain_matches(mine: Found, there: True_, least: float) -> list[int]:
+    """COCO's matching, one detection after another."""
+    boxes, goals = mine.boxes.tolist(), there.boxes.tolist()
+    which = [-1] * len(boxes)
+    for i in sorted(range(len(boxes)), key=lambda i: -float(mine.confidence[i])):
+        best = least
+        for j, goal in enumerate(goals):
+            free = j not in which and mine.labels[i] == there.labels[j]
+            if free and plain_overlap(boxes[i], goal) >= best:
+                best, which[i] = plain_overlap(boxes[i], goal), j
+    return which
 
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_average_precision_is_that_of_a_plain_loop(seed, ties):
-    every, there = random_scenes(seed, ties=ties)
-    curves = metrics.precision_curves(every, there)
-    assert sorted(curves) == [0, 1, 2]
-    for kind, curve in curves.items():
-        expected = [plain_ap(every, there, kind, least) for least in STEPS.tolist()]
-        assert curve.mean(dim=1).tolist() == pytest.approx(expected, abs=1e-12)
-        assert min(expected) + max(expected) > 0.05  # the case says something
-    mean = torch.stack(list(curves.values())).mean()
-    assert float(metrics.average_precision(every, there)) == pytest.approx(float(mean), abs=1e-12)
+def test_matches_are_those_of_a_plain_loop(seed, ties):
+    for mine, there in zip(*random_scenes(seed, ties=ties), strict=True):
+        for least in (0.5, 0.75):
+            which, shared = metrics.match_targets(mine, there, min_overlap=least)
+            assert which.tolist() == plain_matches(mine, there, least)
+            for row, target in enumerate(which.tolist()):
+                boxes = mine.boxes[row].tolist(), there.boxes[target].tolist() if target >= 0 else FAR
+                expected = plain_overlap(*boxes) if target >= 0 else 0.0
+                assert float(shared[row]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_average_precision_by_hand():
-    # right, a second time the same thing, right: precision 1, 1/2, 2/3 at recall 1/2, 1/2, 1
-    mine = found([A, A, B], [0, 0, 0], [0.9, 0.8, 0.7])
-    expected = (51 * 1.0 + 50 * 2 / 3) / 101
-    half = STEPS[:1]
-    assert float(metrics.average_precision([mine], [true([A, B], [0, 0])], least=half)) == pytest.approx(
-        expected, abs=1e-12
-    )
-    # a box that overlaps by 0.78 is right at 0.5, 0.55, ..., 0.75: six of ten overlaps
-    near = found([NEAR_A], [0], [0.9])
-    assert float(metrics.average_precision([near], [true([A], [0])])) == pytest.approx(0.6, abs=1e-12)
-    # half of what there is: recalls up to 0.5
-    assert float(
-        metrics.average_precision([found([A], [0], [0.3])], [true([A, B], [0, 0])])
-    ) == pytest.approx(51 / 101)
-
-
-def test_classes_count_alike_and_those_without_things_do_not_count():
-    mine = found([A, B, FAR], [0, 1, 2], [0.9, 0.9, 0.9])
-    there = true([A, FAR], [0, 1])  # class 0 is found, class 1 is not, class 2 is not there
-    assert float(metrics.average_precision([mine], [there])) == 0.5
-    assert set(metrics.precision_curves([mine], [there])) == {0, 1}
-
-
-def test_only_the_100_surest_of_a_class_count_in_a_picture():
-    many = found([FAR] * 100 + [A], [0] * 101, [0.9] * 100 + [0.1])
-    assert float(metrics.average_precision([many], [true([A], [0])])) == 0.0
-    fewer = found([FAR] * 99 + [A], [0] * 100, [0.9] * 99 + [0.1])
-    assert float(metrics.average_precision([fewer], [true([A], [0])])) == pytest.approx(0.01)
-
-
-def test_the_surest_detection_takes_the_thing():
+def test_the_most_confident_detection_takes_the_target():
     mine = found([NEAR_A, A, B], [0, 0, 1], [0.9, 0.8, 0.7])
-    which, shared = metrics.match_things(mine, true([A, B], [0, 0]))
+    which, shared = metrics.match_targets(mine, true([A, B], [0, 0]))
     assert which.tolist() == [0, -1, -1]  # the second comes late, the third is of another class
     assert shared.tolist() == pytest.approx([0.78, 0.0, 0.0])
-    which, _ = metrics.match_things(mine, true([A, B], [0, 0]), least=torch.tensor([0.5, 0.9]))
-    assert which.tolist() == [[0, -1, -1], [-1, 0, -1]]
+    assert metrics.match_targets(mine, true([A, A], [0, 0]))[0].tolist() == [
+        1,
+        0,
+        -1,
+    ]  # of equal ones the last
 
 
-def test_what_is_missing_is_said():
-    with pytest.raises(ValueError, match="no thing"):
-        metrics.average_precision([found([A], [0], [0.5])], [true([], [])])
-    with pytest.raises(ValueError, match="1 pictures but true of 0"):
-        metrics.precision_curves([found([A], [0], [0.5])], [])
-    assert float(metrics.average_precision([found([], [], [])], [true([A], [0])])) == 0.0
+def test_former_names_say_what_to_use():
+    with pytest.warns(DeprecationWarning, match="now called match_targets"):
+        assert metrics.match_things is metrics.match_targets
+    with pytest.raises(AttributeError, match=r"average_precision was removed: .*pycocotools"):
+        _ = metrics.average_precision
 
 
 def test_detection_calibration_error_by_hand():
@@ -170,10 +128,10 @@ def test_detection_calibration_error_by_hand():
 
 
 def test_detection_calibration_error_by_place_sees_what_confidence_alone_does_not():
-    confidence = torch.full((2 * FEWEST + 3,), 0.75, dtype=torch.float64)
-    side = tensor([0.1] * FEWEST + [0.9] * FEWEST + [0.5] * 3)[:, None]
+    confidence = torch.full((2 * MIN_BIN_COUNT + 3,), 0.75, dtype=torch.float64)
+    side = tensor([0.1] * MIN_BIN_COUNT + [0.9] * MIN_BIN_COUNT + [0.5] * 3)[:, None]
     right = (side[:, 0] < 0.3).double()  # all right on the left, all wrong on the right
-    two = slice(0, 2 * FEWEST)
+    two = slice(0, 2 * MIN_BIN_COUNT)
     assert float(metrics.detection_calibration_error(confidence[two], right[two])) == pytest.approx(0.25)
     # 1/4 off on the left, 3/4 on the right; three detections in the middle are too few
     by_place = metrics.detection_calibration_error(confidence, right, places=side)
@@ -190,7 +148,7 @@ def test_bins_by_place_are_those_of_a_plain_loop():
     for i in range(n):
         values = [float(confidence[i]), *places[i].tolist()]
         cells.setdefault(tuple(min(4, max(0, int(np.ceil(5 * v)) - 1)) for v in values), []).append(i)
-    full = [rows for rows in cells.values() if len(rows) >= FEWEST]
+    full = [rows for rows in cells.values() if len(rows) >= MIN_BIN_COUNT]
     counted = sum(len(rows) for rows in full)
     expected = sum(
         len(rows) / counted * abs(float(right[rows].mean()) - float(confidence[rows].mean())) for rows in full

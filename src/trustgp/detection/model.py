@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
 from ..state.model_state import FittedModel, of_state
 from .adapter import Detector, DetectorOutputs
-from .candidates import Candidates, candidates
 from .export import DetectorSource
 from .foreign_scenes import foreign_scenes
 from .picture_pass import HeldOut, PicturePass, lots
@@ -27,7 +26,6 @@ from .scenes import SceneStream, as_scenes
 from .state import DetectorState, novelty_of, save_detector
 from .things import Things
 
-T = TypeVar("T")
 SIZE = "its error bar is one matrix for each class"
 
 
@@ -64,37 +62,12 @@ class DetectionModel(FittedModel):
                 may differ where they did in `fit`, or what a Hugging Face processor gives. Of one that holds
                 NaN or infinity `valid` is False; the others come out as if it were not there.
         """
-        return self._of_each(images, self._predict, self._nothing)
-
-    @torch.no_grad()
-    def predict_with_candidates(self, images: Any) -> list[tuple[Detections, Candidates]]:
-        """Detections of each picture, and all else that the detector says of it, in one pass.
-
-        Candidates are sure or not, and without error bars: average precision is of them.
-
-        Args:
-            images: As for `predict`.
-        """
-
-        def both(detector: Detector, part: Tensor, said: DetectorOutputs) -> Any:
-            size = (int(part.shape[2]), int(part.shape[3]))
-            every = candidates(said, detector.labels, size)
-            return zip(self._predict(detector, part, said), every, strict=True)
-
-        nothing = self._nothing
-        empty = Candidates(nothing.boxes, nothing.labels, nothing.confidence)
-        return self._of_each(images, both, (nothing, empty))
-
-    def _of_each(
-        self, images: Any, told: Callable[[Detector, Tensor, DetectorOutputs], Iterable[T]], nothing: T
-    ) -> list[T]:
-        """What is told of a pass, picture by picture; `nothing` where one is not finite."""
         detector = self.state.detector
         pictures = as_pictures(images, channels=detector.channels, size=self.state.only_size)
-        good = finite_pictures(pictures)
-        fine = pictures if bool(good.all()) else [pictures[i] for i in good.nonzero().flatten().tolist()]
-        found = iter(for_each(fine, lambda some: list(told(detector, some, detector(some)))))
-        return [next(found) if fine else nothing for fine in good.tolist()]
+        valid = finite_pictures(pictures)
+        finite = pictures if bool(valid.all()) else [pictures[i] for i in valid.nonzero().flatten().tolist()]
+        found = iter(for_each(finite, lambda batch: self._predict(detector, batch, detector(batch))))
+        return [next(found) if fine else self._nothing for fine in valid.tolist()]
 
     @property
     def _nothing(self) -> Detections:

@@ -3,14 +3,13 @@
 Every row is scored. A row without a finite prediction costs infinitely much; none is dropped.
 """
 
+from ..data.user_warnings import former_names
 from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .detection_quality import DetectionQuality, detection_quality, spatial_quality
 from .detections import (
-    average_precision,
     detection_calibration_error,
     localisation_calibration_error,
-    match_things,
-    precision_curves,
+    match_targets,
 )
 from .gaussian import (
     NUM_LEVELS,
@@ -34,7 +33,14 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
     "selective_risk", "auroc", "fpr95",  # of one number a row; of what a detector finds:
-    "match_things", "precision_curves", "average_precision", "detection_calibration_error",
+    "match_targets", "detection_calibration_error",
     "localisation_calibration_error", "DetectionQuality", "detection_quality", "spatial_quality",
     "on_unknown", "unknown_recall", "open_set_errors",
 ]  # fmt: skip
+
+__getattr__ = former_names(
+    __name__,
+    match_things=match_targets,
+    average_precision="an error bar does not change it; use pycocotools.",
+    precision_curves="an error bar does not change them; use pycocotools.",
+)

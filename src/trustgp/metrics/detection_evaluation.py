@@ -15,13 +15,10 @@ from .classes import binned
 from .detection_quality import detection_quality
 from .detections import (
     DECE_BINS,
-    RECALLS,
     LabelledBoxes,
-    ScoredBoxes,
     detection_calibration_error,
     localisation_calibration_error,
-    match_things,
-    precision_curves,
+    match_targets,
 )
 from .open_set import none_marked, on_unknown, open_set_errors, unknown_recall
 from .score_report import RowCounts, ScoreReport, score_field, told_apart
@@ -35,10 +32,7 @@ OVERLAP = 0.5  # from which a detection has found a thing
 class DetectionScores:
     """Of one class, or of all; None where a score is of all only, or nothing was found that it is of."""
 
-    # Of the detector's own boxes and confidences, sure or not; as COCO defines it. The error bar has no part.
-    ap: float | None = score_field("AP, overlaps 0.5 to 0.95", "1")
-    ap50: float | None = score_field("AP50", "1")
-    # The others are of what is kept as a detection. Quality of boxes, error bars and classes in one number.
+    # Quality of boxes, error bars and classes in one number.
     pdq: float | None = score_field("PDQ", "1")
     # Confidence against the share that is right; against that share and how well boxes fit, by class.
     dece: float | None = score_field("D-ECE (20 bins)", "0", share=True)
@@ -59,8 +53,7 @@ class DetectionScores:
     u_recall: float | None = score_field("U-Recall: unknown things marked", "1", share=True, foreign=True)
     a_ose: float | None = score_field("A-OSE: taken for what is known", "0", foreign=True)
     detector_a_ose: float | None = score_field("... with none marked novel", foreign=True)
-    # Of the familiar things in foreign pictures, where there are any.
-    ood_ap50: float | None = score_field("foreign pictures: AP50", "1", foreign=True)
+    # Of the familiar targets in foreign pictures, where there are any.
     ood_edge_nll: float | None = score_field("foreign pictures: NLL of an edge", "low", foreign=True)
     ood_edge_coverage: float | None = score_field(
         "foreign pictures: edges inside 95 %", "95 %", share=True, foreign=True
@@ -74,20 +67,19 @@ class SceneCounts(RowCounts):
     noun: ClassVar[str] = "pictures"
     cost: ClassVar[str] = "nothing is found in them"
 
-    things: int = 0
+    targets: int = 0
     detections: int = 0
-    found: int = 0  # things that a detection has found
-    ood_unknown: int = 0  # things of a class that the detector does not know
+    found: int = 0  # targets that a detection matches
+    ood_unknown: int = 0  # targets of a class that the detector does not have
     ood_detections: int = 0
 
 
 @dataclass(frozen=True)
 class ScoredScenes:
-    """What is said of n pictures, and what is there; all on the CPU."""
+    """Detections in n pictures, and the true boxes; all on the CPU."""
 
     found: Sequence[Detections]  # with error bars
-    candidates: Sequence[ScoredBoxes]  # all that the detector says, sure or not
-    things: Sequence[LabelledBoxes] | None  # None: it is not known
+    targets: Sequence[LabelledBoxes] | None  # None: they are not known
     sizes: Sizes  # height and width of each, in pixels
 
 
@@ -95,12 +87,12 @@ class ScoredScenes:
 class DetectionEvaluation(ScoreReport, DetectionScores):
     """The scores of a detector with error bars on n pictures, each class's own, and the curves behind them.
 
-    A detection is right when it overlaps a thing of its class by 0.5, each thing once, the surest first.
-    `ap` and `ap50` are of the detector alone, whatever its confidence; all other scores are of what the model
-    keeps as detections (`Detection(threshold=...)`). `dece` and `laece` are of the probability that the error
-    bar gives the detector's class. PDQ, D-ECE and LaECE, and what was simplified in them, are told in
-    `trustgp.metrics`: `detection_quality`, `detection_calibration_error`, `localisation_calibration_error`.
-    Averages over classes are plain means (`ap`, `ap50`, `laece`), the other scores are of all detections.
+    A detection is right when it overlaps a target of its class by 0.5, each target once, the most confident
+    detection first. Scores are of the detections that the model keeps (`Detection(threshold=...)`). `dece`
+    and `laece` are of the probability that the error bar gives the detector's class. `trustgp.metrics`
+    defines PDQ, D-ECE and LaECE: `detection_quality`, `detection_calibration_error`,
+    `localisation_calibration_error`. `laece` is the mean over classes; the other scores are of all
+    detections. Average precision, which no error bar changes, is left to pycocotools.
     """
 
     kind: ClassVar[type] = DetectionScores
@@ -108,7 +100,6 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     bin_rows: Tensor  # of each of 20 bins of the probability: detections,
     confidence: Tensor  # their mean probability,
     right: Tensor  # and the share of right ones
-    precision: Tensor  # at recalls 0, 0.01, ..., 1 and overlap 0.5, mean over classes [101]
     scenes: ScoredScenes
     ood_scenes: ScoredScenes | None
     marked: bool  # whether the model has a threshold, by which detections are marked novel
@@ -122,8 +113,8 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
         `trustgp.evaluate` is the door that checks what comes in.
         """
         pairs = _Pairs(scenes, len(names))
-        foreign = None if ood is None or ood.things is None else _Pairs(ood, len(names))
-        counts = {"things": pairs.number, "detections": len(pairs.labels), "found": int(pairs.hit.sum())}
+        foreign = None if ood is None or ood.targets is None else _Pairs(ood, len(names))
+        counts = {"targets": pairs.number, "detections": len(pairs.labels), "found": int(pairs.hit.sum())}
         valid = [torch.tensor([one.valid for one in part.found]) for part in (scenes, ood) if part]
         if ood is not None:
             counts["ood_unknown"] = 0 if foreign is None else foreign.unknown
@@ -140,7 +131,6 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
             bin_rows=number,
             confidence=mean,
             right=share,
-            precision=torch.stack([curve[0] for curve in pairs.curves.values()]).mean(dim=0),
             scenes=scenes,
             ood_scenes=ood,
             marked=has_threshold(scenes),
@@ -153,9 +143,9 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
 
     @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
-        """Reliability, and precision against recall."""
+        """Reliability."""
         bins = {"rows": self.bin_rows, "confidence": self.confidence, "right": self.right}
-        return {"reliability": bins, "precision_recall": {"recall": RECALLS, "precision": self.precision}}
+        return {"reliability": bins}
 
     @property
     def warning(self) -> str:
@@ -165,7 +155,7 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
         return " ".join([self.counts.warning, said if needed else ""]).strip()
 
     def __repr__(self) -> str:
-        values = {"AP": self.ap, "PDQ": self.pdq, "D-ECE": self.dece, "NLL of an edge": self.edge_nll}
+        values = {"PDQ": self.pdq, "D-ECE": self.dece, "NLL of an edge": self.edge_nll}
         said = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
         return f"<DetectionEvaluation of {len(self)} pictures: {said}>"
 
@@ -174,12 +164,13 @@ class _Pairs:
     """Detections of all pictures in a row, and the things they have found. Only familiar things count."""
 
     def __init__(self, scenes: ScoredScenes, known: int) -> None:
-        assert scenes.things is not None
+        assert scenes.targets is not None
         self.scenes, self.known = scenes, known
-        self.things = [_Familiar.of(one, known) for one in scenes.things]
-        self.number = sum(len(one.labels) for one in self.things)
-        self.unknown = sum(int((one.labels >= known).sum()) for one in scenes.things)
-        matches = [match_things(f, t, least=OVERLAP) for f, t in zip(scenes.found, self.things, strict=True)]
+        self.targets = [_Familiar.of(one, known) for one in scenes.targets]
+        self.number = sum(len(one.labels) for one in self.targets)
+        self.unknown = sum(int((one.labels >= known).sum()) for one in scenes.targets)
+        pictures = zip(scenes.found, self.targets, strict=True)
+        matches = [match_targets(*pair, min_overlap=OVERLAP) for pair in pictures]
         which, shared = ([pair[i] for pair in matches] for i in (0, 1))
         self.hit, self.shared = torch.cat(which) >= 0, torch.cat(shared)
         boxes, labels, confidence, chances = (
@@ -190,7 +181,7 @@ class _Pairs:
         self.probability = chances.double().gather(1, labels[:, None])[:, 0].clamp(0, 1)
         judged = [
             _edges_of(f[w >= 0], t.boxes[w[w >= 0]])
-            for f, t, w in zip(scenes.found, self.things, which, strict=True)
+            for f, t, w in zip(scenes.found, self.targets, which, strict=True)
         ]
         self.edge_nll, self.inside = (torch.cat([one[i] for one in judged]) for i in (0, 1))  # [k, 4] each
         sides = [
@@ -199,11 +190,6 @@ class _Pairs:
         side = torch.cat([one.reshape(-1, 2) for one in sides]).double()
         centre, extent = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
         self.places = torch.cat([centre / side, extent / side], dim=1).clamp(0, 1)  # [n, 4]
-
-    @cached_property
-    def curves(self) -> dict[int, Tensor]:
-        """Precision by class, [10, 101] each."""
-        return precision_curves(self.scenes.candidates, self.things)
 
     @cached_property
     def local_errors(self) -> dict[str, dict[int, Tensor]]:
@@ -236,22 +222,18 @@ class _Pairs:
 
     def of_class(self, c: int) -> Values:
         """The scores that a class has of its own."""
-        mine, curve = self.labels == c, self.curves.get(c)
-        local = {name: float(found[c]) for name, found in self.local_errors.items() if c in found}
-        found = {} if curve is None else {"ap": float(curve.mean()), "ap50": float(curve[0].mean())}
-        return {**found, **self.calibration(mine), **local, **self.edges(mine[self.hit])}
+        own = self.labels == c
+        local = {name: float(errors[c]) for name, errors in self.local_errors.items() if c in errors}
+        return {**self.calibration(own), **local, **self.edges(own[self.hit])}
 
 
 def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
     """Scores of all classes, and of the familiar things in foreign pictures."""
     every, scenes = torch.ones_like(pairs.hit), pairs.scenes
-    curves = torch.stack(list(pairs.curves.values()))
     place = detection_calibration_error(pairs.probability, pairs.hit.double(), places=pairs.places)
     local = {n: torch.stack(list(f.values())).mean() for n, f in pairs.local_errors.items() if f}
     values: Values = {
-        "ap": float(curves.mean()),
-        "ap50": float(curves[:, 0].mean()),
-        "pdq": detection_quality(scenes.found, pairs.things, scenes.sizes).pdq,
+        "pdq": detection_quality(scenes.found, pairs.targets, scenes.sizes).pdq,
         "place_dece": None if place is None else float(place),
         **{name: float(value) for name, value in local.items()},
         **pairs.calibration(every),
@@ -260,7 +242,6 @@ def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
     if foreign is not None and foreign.number:
         edges = foreign.edges(torch.ones(len(foreign.inside), dtype=torch.bool))
         values |= {f"ood_{name}": edges[name] for name in ("edge_nll", "edge_coverage")}
-        values["ood_ap50"] = float(torch.stack([one[0] for one in foreign.curves.values()]).mean())
     return values
 
 
@@ -269,8 +250,8 @@ def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | N
     found, shown = ood.found, torch.ones(len(ood.found), dtype=torch.bool)
     novelty, values = [one.novelty for one in found], {}
     if foreign is not None and foreign.unknown:
-        assert ood.things is not None
-        known, things, boxes = foreign.known, ood.things, [one.boxes for one in found]
+        assert ood.targets is not None
+        known, things, boxes = foreign.known, ood.targets, [one.boxes for one in found]
         on_new = [on_unknown(mine, there, known=known) for mine, there in zip(boxes, things, strict=True)]
         novelty = [one[mask] for one, mask in zip(novelty, on_new, strict=True)]
         shown = torch.tensor([bool((there.labels >= known).any()) for there in things])

@@ -1,27 +1,21 @@
-"""How good are a detector's boxes and confidences? Lists with an entry for each picture in, numbers out.
+"""Matching of detections with targets, and calibration of their confidence.
 
-What was found has boxes (left, top, right, bottom in pixels, [k, 4]), labels, int64, [k], and confidences,
-[k], such as `trustgp.Detections`; what is there has boxes [m, 4] and labels [m], such as `trustgp.Things`.
+Detections have boxes (left, top, right, bottom in pixels, [k, 4]), labels, int64, [k], and confidences, [k],
+such as `trustgp.Detections`; targets have boxes [m, 4] and labels [m], such as `trustgp.BoxTargets`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .boxes import overlaps
 from .ranking import same_shape
 
-# Overlaps over which COCO averages, and recalls at which it reads off the precision: numpy's, as there, since
-# a recall of 7 in 100 may lie just above torch's.
-STEPS, RECALLS = torch.from_numpy(np.linspace(0.5, 0.95, 10)), torch.from_numpy(np.linspace(0.0, 1.0, 101))
-MOST = 100  # detections of a class that count in a picture, as COCO has it
 DECE_BINS, PLACE_BINS, LAECE_BINS = 20, 5, 25  # as in the papers; by confidence and place: of each of them
-FEWEST = 8  # detections in a bin by place; with fewer the share of right ones says nothing
+MIN_BIN_COUNT = 8  # detections in a bin by place: with fewer the precision is too noisy
 
 
 class LabelledBoxes(Protocol):
@@ -47,104 +41,34 @@ class ScoredBoxes(LabelledBoxes, Protocol):
         ...
 
 
-def match_things(
-    found: ScoredBoxes, true: LabelledBoxes, *, least: Tensor | float = 0.5
+def match_targets(
+    found: ScoredBoxes, true: LabelledBoxes, *, min_overlap: float = 0.5
 ) -> tuple[Tensor, Tensor]:
-    """Which thing each detection has found, -1: none, and their overlap, 0 without, as COCO has it.
+    """The target that each detection matches, -1: none, and their overlap, 0 without one, as COCO defines it.
 
-    The surest comes first, and takes the free thing of its class that it overlaps most, if by `least`.
+    Detections are matched in the order of their confidence, each with the free target of its class that it
+    overlaps most, if by `min_overlap` at least.
 
     Args:
         found: k detections in a picture.
-        true: m things in it.
-        least: Overlaps, intersection over union, in (0, 1]: one of them, or [T].
+        true: m targets in it.
+        min_overlap: Intersection over union, in (0, 1].
 
     Returns:
-        int64 and float64, shape [k] each; or [T, k].
+        int64 and float64, shape [k] each.
     """
-    steps = torch.as_tensor(least, dtype=torch.float64).reshape(-1, 1)
     k, m = len(found.labels), len(true.labels)
-    which = torch.full((len(steps), k), -1)
-    shared = torch.zeros(len(steps), k, dtype=torch.float64)
+    matched, shared = torch.full((k,), -1), torch.zeros(k, dtype=torch.float64)
     if k and m:
         every = overlaps(found.boxes.double(), true.boxes.double())
         every = torch.where(found.labels[:, None] == true.labels, every, -1.0)
-        free = torch.ones(len(steps), m, dtype=torch.bool)
         order = found.confidence.argsort(descending=True, stable=True)
-        for row in order[every[order].amax(dim=1) >= steps.min()].tolist():
-            reach = torch.where(free & (every[row] >= steps), every[row], 0.0)
-            best = m - 1 - reach.flip(1).argmax(dim=1)  # of equal ones COCO takes the last
-            shared[:, row] = reach.gather(1, best[:, None])[:, 0]
-            hit = (shared[:, row] > 0).nonzero().flatten()
-            which[hit, row], free[hit, best[hit]] = best[hit], False
-    alone = not isinstance(least, Tensor) or least.ndim == 0
-    return (which[0], shared[0]) if alone else (which, shared)
-
-
-def precision_curves(
-    found: Sequence[ScoredBoxes], true: Sequence[LabelledBoxes], *, least: Tensor = STEPS
-) -> dict[int, Tensor]:
-    r"""Precision at 101 recalls, by class and overlap, as COCO defines it; the mean is the average precision.
-
-    .. math:: \mathrm{AP}_c = \tfrac{1}{101 T} \sum_t \sum_{r \in \{0, 0.01, \dots, 1\}}
-        \max_{r' \ge r} \mathrm{precision}_{ct}(r')
-
-    with 0 where the recall is not reached. AP is the mean over classes that have things, and over the
-    overlaps 0.5, 0.55, ..., 0.95; AP50 that at 0.5. In a picture the 100 surest of a class count. There are
-    no crowds, and no sizes that are left out.
-
-    Args:
-        found: What was found in each of n pictures.
-        true: What is there, in the same order.
-        least: From which overlap a detection is right, shape [T].
-
-    Returns:
-        By class that has things: float64, shape [T, 101].
-    """
-    _check_lengths(found, true)
-    things = torch.cat([one.labels.reshape(-1) for one in true]) if len(true) else torch.zeros(0)
-    parts = []
-    for mine, there in zip(found, true, strict=True):
-        which, _ = match_things(mine, there, least=least)
-        counts = _rank_in_class(mine) < MOST
-        parts.append((mine.confidence[counts], mine.labels[counts], (which >= 0)[:, counts]))
-    if not parts:
-        return {}
-    confidence, labels, right = (torch.cat(lot, dim=-1) for lot in zip(*parts, strict=True))
-    kinds, numbers = things.unique(return_counts=True)
-    return {
-        int(c): _curve(confidence[labels == c], right[:, labels == c], int(number))
-        for c, number in zip(kinds, numbers, strict=True)
-    }
-
-
-def average_precision(
-    found: Sequence[ScoredBoxes], true: Sequence[LabelledBoxes], *, least: Tensor = STEPS
-) -> Tensor:
-    """Mean of the `precision_curves` over classes, overlaps and recalls: COCO's AP, a float64 scalar."""
-    curves = precision_curves(found, true, least=least)
-    if not curves:
-        raise ValueError("there is no thing in any picture; average precision needs one.")
-    return torch.stack(list(curves.values())).mean()
-
-
-def _curve(confidence: Tensor, right: Tensor, number: int) -> Tensor:
-    """Precision at the recalls, [T, 101], of detections of one class: [k] and [T, k], with so many things."""
-    order = confidence.argsort(descending=True, stable=True)
-    hits = right[:, order].double().cumsum(dim=1)
-    precision = hits / torch.arange(1, len(order) + 1, dtype=torch.float64)
-    falling = precision.flip(1).cummax(dim=1).values.flip(1) if len(order) else precision
-    reached = torch.searchsorted(hits / number, RECALLS.expand(len(right), -1).contiguous())
-    return torch.nn.functional.pad(falling, (0, 1)).gather(1, reached)  # the last: that recall is not reached
-
-
-def _rank_in_class(found: ScoredBoxes) -> Tensor:
-    """How many of the same class are surer, int64, [k]."""
-    order = found.confidence.argsort(descending=True, stable=True)
-    labels = found.labels[order]
-    rank = torch.empty_like(order)
-    rank[order] = (labels[:, None] == labels).tril(-1).sum(dim=1)
-    return rank
+        for row in order[every[order].amax(dim=1) >= min_overlap].tolist():
+            best = m - 1 - int(every[row].flip(0).argmax())  # of equal ones COCO takes the last
+            if every[row, best] >= min_overlap:
+                matched[row], shared[row] = best, every[row, best]
+                every[:, best] = -1.0  # taken
+    return matched, shared
 
 
 def detection_calibration_error(
@@ -185,7 +109,7 @@ def detection_calibration_error(
     cells, counts = torch.bucketize(columns, edges).unique(dim=0, return_inverse=True, return_counts=True)[1:]
     gaps = torch.zeros(len(counts), dtype=torch.float64, device=columns.device)
     gaps = gaps.scatter_add(0, cells, right.double() - confidence.double()).abs()
-    full = counts >= (1 if places is None else FEWEST)
+    full = counts >= (1 if places is None else MIN_BIN_COUNT)
     return gaps[full].sum() / counts[full].sum() if bool(full.any()) else None
 
 
@@ -212,8 +136,3 @@ def localisation_calibration_error(
         assert error is not None  # there is a detection
         found[c] = error
     return found
-
-
-def _check_lengths(found: Sequence[object], true: Sequence[object]) -> None:
-    if len(found) != len(true):
-        raise ValueError(f"found is of {len(found)} pictures but true of {len(true)}; they must agree.")

@@ -131,23 +131,21 @@ def _evaluate_detector(
         raise ValueError("data: there is no thing in any picture, so nothing can be scored.")
     foreign = None if ood is None else model.read_scenes(ood, name="ood", foreign=True)
     with reporting(enabled=progress) as report:
-        scenes = _seen(model, images, things, "data", report)
+        scenes = _predicted_scenes(model, images, things, "data", report)
         labels = _names(names, scenes.found[0].probabilities.shape[1] - 1, "class")
-        strange = None if foreign is None else _seen(model, foreign[0], foreign[1], "ood", report)
+        strange = None if foreign is None else _predicted_scenes(model, foreign[0], foreign[1], "ood", report)
     return DetectionEvaluation.of(scenes, strange, names=labels)
 
 
-def _seen(model: Any, images: Any, things: Any, name: str, report: Reporter) -> ScoredScenes:
-    """What a detector's model says of pictures, lot by lot."""
-    starts, said = range(0, len(images), PICTURES), []
+def _predicted_scenes(model: Any, images: Any, targets: Any, name: str, report: Reporter) -> ScoredScenes:
+    """Detections in all pictures, some at a time."""
+    starts, found = range(0, len(images), PICTURES), []
     for start in report.track(starts, stage=f"predicting {name}", total=len(starts)):
-        pairs = model.predict_with_candidates(images[start : start + PICTURES])
-        said += [(one.cpu(), every.cpu()) for one, every in pairs]
-    found, every = ([pair[i] for pair in said] for i in (0, 1))
-    if things is not None:
-        things = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in things]
+        found += [one.cpu() for one in model.predict(images[start : start + PICTURES])]
+    if targets is not None:
+        targets = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in targets]
     sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
-    return ScoredScenes(found, every, things, sizes)
+    return ScoredScenes(found, targets, sizes)
 
 
 def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:
