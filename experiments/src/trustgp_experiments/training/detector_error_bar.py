@@ -21,7 +21,7 @@ from trustgp_experiments.training.detector_network import WEIGHTS, pixels, train
 
 FILE = WEIGHTS / "scenes.trustgp"
 COMMAND = "python -m trustgp_experiments.training.detector_error_bar"
-PICTURES, HELD = 5_000, 500  # to fit on, and to calibrate on
+PICTURES, HELD_OUT = 5_000, 500  # to fit on, and to calibrate on
 SEED = {"train": 0, "validation": 10}  # of the pictures; the detector was trained on the first ones
 FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a film can show
 CHUNK = 10  # pictures rendered between two steps of a bar
@@ -36,7 +36,7 @@ def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor,
     return torch.cat([part.images for part in parts]), things
 
 
-def fit_error_bar(pictures: int = PICTURES, held: int = HELD, *, progress: bool = True) -> DetectionModel:
+def fit_error_bar(pictures: int = PICTURES, held: int = HELD_OUT, *, progress: bool = True) -> DetectionModel:
     """The error bar of the detector "scenes", with a threshold."""
     with reporting(enabled=progress) as reporter:
         train, validation = (
@@ -52,11 +52,11 @@ def fit_error_bar(pictures: int = PICTURES, held: int = HELD, *, progress: bool 
 def load_error_bar(path: Path = FILE) -> DetectionModel:
     """The one that was fitted before; an error says how to fit it again."""
     if not path.exists():
-        raise FileNotFoundError(f"there is no error bar {path}; make it with `{COMMAND}`, ten minutes.")
+        raise FileNotFoundError(f"{path} does not exist; fit it with `{COMMAND}` (ten minutes).")
     try:
         model = load(path, trained("scenes"))
     except ArtifactError as error:
-        raise ArtifactError(f"{error} To make it again here, ten minutes: `{COMMAND}`.") from error
+        raise ArtifactError(f"{error} To fit it again (ten minutes): `{COMMAND}`.") from error
     assert isinstance(model, DetectionModel)  # no other kind is loaded for a detector
     return model
 
@@ -65,10 +65,10 @@ def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pictures", type=int, default=PICTURES, help="to fit on; fewer for a quick try")
-    parser.add_argument("--held", type=int, default=HELD, help="to calibrate on")
+    parser.add_argument("--held-out", type=int, default=HELD_OUT, help="to calibrate on")
     parser.add_argument("--out", type=Path, default=FILE)
     options = parser.parse_args()
-    model = fit_error_bar(options.pictures, options.held)
+    model = fit_error_bar(options.pictures, options.held_out)
     model.save(options.out)
     print(model)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
