@@ -5,7 +5,7 @@ import pytest
 from many import each
 
 from trustgp import logs
-from trustgp.monitor.logs.acceleration import FEWEST
+from trustgp.monitor.logs.acceleration import MIN_SAMPLES
 
 RATE, START = 100, 10**18
 
@@ -38,8 +38,8 @@ def test_a_parabola_on_uneven_stamps_is_differentiated_exactly():
     states = list(states_of(times, velocity))
     np.testing.assert_allclose(logs.accelerations(states)[:, 1], slope[:, 1], rtol=0, atol=1e-9)
     found = online(states)
-    assert np.isnan(found[: FEWEST - 1]).all()
-    np.testing.assert_allclose(found[FEWEST - 1 :, 1], slope[FEWEST - 1 :, 1], rtol=0, atol=1e-9)
+    assert np.isnan(found[: MIN_SAMPLES - 1]).all()
+    np.testing.assert_allclose(found[MIN_SAMPLES - 1 :, 1], slope[MIN_SAMPLES - 1 :, 1], rtol=0, atol=1e-9)
 
 
 def test_a_sine_is_followed_and_the_centred_window_is_the_better_one():
@@ -90,7 +90,7 @@ def test_a_bad_message_or_stamp_is_nan_and_harms_no_other(how):
         assert not known[30]
         np.testing.assert_allclose(found[known, 1], slope[known, 1], rtol=0, atol=1e-6)
         assert known[4:30].all()
-        assert known[31 + FEWEST :].all()
+        assert known[31 + MIN_SAMPLES :].all()
 
 
 def test_stamps_of_the_header_are_preferred_to_the_time_of_recording():
@@ -103,7 +103,7 @@ def test_stamps_of_the_header_are_preferred_to_the_time_of_recording():
 
 
 def test_few_messages_have_no_acceleration_and_wrong_arguments_are_named():
-    times = uneven(FEWEST - 1, np.random.default_rng(6))
+    times = uneven(MIN_SAMPLES - 1, np.random.default_rng(6))
     assert np.isnan(logs.accelerations(states_of(times, signal(times)[0]))).all()
     assert logs.accelerations([]).shape == (0, 0)
     with pytest.raises(ValueError, match="window=3"):

@@ -85,12 +85,12 @@ ODD_MESSAGES = [
     (stamp([1], 0), "header has no stamp"),
     (message(header=5), "header has no stamp"),
     (message(header={}), "header has no stamp"),
-    (b'{"name": ["a", "b"], "name": ["b", "a"]}', "a field stands twice"),
+    (b'{"name": ["a", "b"], "name": ["b", "a"]}', "a duplicate field"),
     (b"{", "damaged"),
     (b"\xff\xfe\x00", "damaged"),
     (b"[" * 100_000, "damaged"),
     (b"7", "no table"),
-    (b" " * (2**20 + 1), "bytes; joint states"),
+    (b" " * (2**20 + 1), "bytes; at most"),
 ]
 
 
@@ -295,7 +295,7 @@ def test_a_channel_nobody_has_announced_and_two_of_one_number_are_damage(tmp_pat
         for t in (b"/joint_states", b"/x")
     ]
     path.write_bytes(chunked(b"", channel[0] + stray, len(channel[0] + stray)))
-    with pytest.raises(logs.LogError, match="channel 9, which is unknown"):
+    with pytest.raises(logs.LogError, match="channel 9, which is missing"):
         list(logs.joint_states(path))
     path.write_bytes(chunked(b"", b"".join(channel), len(b"".join(channel))))
     with pytest.raises(logs.LogError, match="two channels have the number 1"):

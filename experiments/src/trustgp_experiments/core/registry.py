@@ -37,7 +37,7 @@ MODULES = {
     "plots": ("matplotlib",),
     "detection": ("transformers", "PIL"),
     "hf": ("transformers",),
-    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "export": ("onnx", "onnxruntime"),
     "ray": ("ray",),
     "peers": ("laplace",),
 }

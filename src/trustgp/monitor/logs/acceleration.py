@@ -1,4 +1,4 @@
-"""How fast do velocities change? A joint state does not tell: accelerations are slopes of local parabolas."""
+"""Accelerations from recorded velocities: slopes of local parabolas."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 
 from .joint_state import SECOND, JointState
 
-DEGREE = 2  # of the polynomials: a slope that changes evenly is found exactly
-FEWEST = DEGREE + 2  # samples for one of them, one more than it has coefficients
-LOT = 4096  # windows at once
+DEGREE = 2  # of the polynomials: exact for a slope that changes evenly
+MIN_SAMPLES = DEGREE + 2  # samples for one of them, one more than it has coefficients
+BATCH = 4096  # windows at once
 
 
 class Differentiator:
-    """Accelerations as they can be known on-line: from the last `window` messages, this one included.
+    """Accelerations on-line: from the last `window` messages, this one included.
 
-    Call it with one message after another; it gives the acceleration [joints], NaN where it is not known: of
-    an invalid message, of one that is not later than the one before, and for `FEWEST` - 1 messages from the
-    beginning or from a gap. The slope at the end of a window is noisier than in its middle: on a
-    recording `accelerations` is better.
+    Call it with one message after another; it returns the acceleration [joints], NaN where it is unknown: of
+    an invalid message, of one that is not later than the one before, and of the first `MIN_SAMPLES` - 1 after
+    the beginning or a gap. The slope at the end of a window is noisier than in its middle: for a recording
+    use `accelerations`.
 
     Args:
         window: Messages; more of them damp the noise, and lag behind in a fast motion.
-        gap: Seconds without a message after which it begins anew.
+        gap: Seconds without a message after which it restarts.
     """
 
     def __init__(self, window: int = 11, *, gap: float = 0.1) -> None:
@@ -37,21 +37,21 @@ class Differentiator:
         """The acceleration [joints] at this message."""
         unknown, time = np.full(len(state.names), np.nan), _time(state)
         step = time - self._times[-1] if self._times else 1
-        if not _sound(state) or step == 0:
+        if not _valid(state) or step == 0:
             return unknown
         if not 0 < step <= self._gap * SECOND:
             self._times.clear()
             self._values.clear()
         self._times.append(time)
         self._values.append(state.velocity)
-        times = np.array([one - time for one in self._times]) / SECOND
+        times = np.array([t - time for t in self._times]) / SECOND
         return _slopes(times[None], np.stack(self._values)[None])[0]
 
 
 def accelerations(states: Iterable[JointState], window: int = 11, *, gap: float = 0.1) -> np.ndarray:
     """Accelerations of a recording, float64 [messages, joints]: each from the messages on both sides of it.
 
-    Stamps need not be even. NaN where it is not known: see `Differentiator`, which is for on-line use. At the
+    Stamps need not be even. NaN where it is unknown: see `Differentiator`, which is for on-line use. At the
     ends, and beside a gap, the window lies on one side.
 
     Args:
@@ -60,20 +60,18 @@ def accelerations(states: Iterable[JointState], window: int = 11, *, gap: float 
         gap: Seconds without a message that a window does not reach across.
     """
     _check(window, gap)
-    each = list(states)
-    found = np.full((len(each), len(each[0].names) if each else 0), np.nan)
+    states = list(states)
+    slopes = np.full((len(states), len(states[0].names) if states else 0), np.nan)
     run: list[int] = []
-    for place, state in enumerate(each):
-        if not _sound(state):
-            continue
-        step = _time(state) - _time(each[run[-1]]) if run else 1
-        if step == 0:
+    for number, state in enumerate(states):
+        step = _time(state) - _time(states[run[-1]]) if run else 1
+        if not _valid(state) or step == 0:
             continue
         if not 0 < step <= gap * SECOND:
-            found[run], run = _centred([each[k] for k in run], window), []
-        run.append(place)
-    found[run] = _centred([each[k] for k in run], window)
-    return found
+            slopes[run], run = _centred([states[k] for k in run], window), []
+        run.append(number)
+    slopes[run] = _centred([states[k] for k in run], window)
+    return slopes
 
 
 def _centred(states: list[JointState], window: int) -> np.ndarray:
@@ -85,18 +83,18 @@ def _centred(states: list[JointState], window: int) -> np.ndarray:
     values, count = np.stack([state.velocity for state in states]), len(states)
     window = min(window, count)
     first = np.clip(np.arange(count) - window // 2, 0, count - window)
-    found = []
-    for lot in np.array_split(np.arange(count), -(-count // LOT)):
-        near = first[lot, None] + np.arange(window)
-        found.append(_slopes(times[near] - times[lot, None], values[near]))
-    return np.concatenate(found)
+    slopes = []
+    for batch in np.array_split(np.arange(count), -(-count // BATCH)):
+        members = first[batch, None] + np.arange(window)
+        slopes.append(_slopes(times[members] - times[batch, None], values[members]))
+    return np.concatenate(slopes)
 
 
 def _slopes(times: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Slopes at time 0 of the parabolas nearest to values [m, w, joints] at times [m, w]: [m, joints]."""
-    if times.shape[1] < FEWEST:
+    if times.shape[1] < MIN_SAMPLES:
         return np.full((len(values), values.shape[2]), np.nan)
-    scale = np.abs(times).max(axis=1)  # so that the powers are alike
+    scale = np.abs(times).max(axis=1)  # so that the powers have similar sizes
     powers = (times / scale[:, None])[:, :, None] ** np.arange(DEGREE + 1)
     return np.einsum("mw,mwj->mj", np.linalg.pinv(powers)[:, 1], values) / scale[:, None]
 
@@ -106,8 +104,8 @@ def _time(state: JointState) -> int:
     return state.time if state.stamp is None else state.stamp
 
 
-def _sound(state: JointState) -> bool:
-    """Whether a message counts."""
+def _valid(state: JointState) -> bool:
+    """Whether a message is used."""
     if len(state.velocity) != len(state.names):
         raise ValueError(
             f"the joint state at {state.time} ns has {len(state.velocity)} velocities for {len(state.names)} "
@@ -117,5 +115,7 @@ def _sound(state: JointState) -> bool:
 
 
 def _check(window: int, gap: float) -> None:
-    if window < FEWEST or not gap > 0:
-        raise ValueError(f"window={window}, gap={gap}; at least {FEWEST} messages, and more than 0 seconds.")
+    if window < MIN_SAMPLES or not gap > 0:
+        raise ValueError(
+            f"window={window}, gap={gap}; at least {MIN_SAMPLES} messages, and more than 0 seconds."
+        )

@@ -1,4 +1,4 @@
-"""A message of a robot's joints: what one must look like, and what is refused."""
+"""A message of a robot's joints: its fields, and their validation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy as np
 
 FIELDS = ("position", "velocity", "effort")
 SECOND, DAY = 10**9, 86_400 * 10**9  # in nanoseconds
-LATEST = 2**63 - 1  # a time that every format can hold
-LARGEST = 2**20  # bytes of a joint state; what it takes to parse one is a multiple of that
-SHOWN = 12  # names in an error
+MAX_TIME = 2**63 - 1  # that every format can hold
+MAX_STATE_BYTES = 2**20  # of a joint state; parsing takes a multiple of that
+MAX_LISTED_NAMES = 12  # in an error
 
 
 class LogError(ValueError):
-    """A log that is damaged, or does not hold what was asked for."""
+    """A log that is damaged, or lacks the requested data."""
 
 
 @dataclass(frozen=True)
 class JointState:
     """Joints at one time; position, velocity and effort are float64, [joints]; empty: not recorded.
 
-    Of a message that could not be read `reason` says why, and all numbers are NaN: a monitor calls it an
+    Of a message that could not be read `reason` is the error, and all numbers are NaN: a monitor calls it an
     "invalid input".
     """
 
@@ -35,62 +35,53 @@ class JointState:
     position: np.ndarray
     velocity: np.ndarray
     effort: np.ndarray
-    stamp: int | None = field(default=None, kw_only=True)  # when it was measured, if its header tells
-    reason: str = field(default="", kw_only=True)  # what is wrong with the message; empty: nothing
+    stamp: int | None = field(default=None, kw_only=True)  # when it was measured, if its header has it
+    reason: str = field(default="", kw_only=True)  # why the message is invalid; empty: it is valid
 
     @classmethod
-    def read(cls, time: int, said: Mapping[str, Any], *, where: str) -> JointState:
+    def read(cls, time: int, fields: Mapping[str, Any], *, where: str) -> JointState:
         """From the fields of a message; null counts as NaN, which is for a monitor to judge."""
-        names = said.get("name")
+        names, message = fields.get("name"), f"{where}: the message at {time} ns"
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise LogError(f"{where}: the message at {time} ns has no list of joint names; not a JointState.")
-        twice = (
-            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        )
-        if twice:
-            raise LogError(f"{where}: the message at {time} ns names a joint twice: {listed(twice)}.")
-        numbers = {name: _numbers(said.get(name), f"{where}: {name} at {time} ns") for name in FIELDS}
+            raise LogError(f"{message} has no list of joint names; it is no JointState.")
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise LogError(f"{message} names a joint twice: {listed(twice)}.")
+        numbers = {name: _numbers(fields.get(name), f"{message}: {name}") for name in FIELDS}
         for name, values in numbers.items():
             if len(values) not in (0, len(names)):
-                raise LogError(
-                    f"{where}: {len(values)} numbers of {name} for {len(names)} joints at {time} ns."
-                )
-        stamp = _stamp(said.get("header"), f"{where}, at {time} ns")
-        return cls(time, tuple(names), *(numbers[name] for name in FIELDS), stamp=stamp)
+                raise LogError(f"{message} has {len(values)} numbers of {name} for {len(names)} joints.")
+        stamp = _stamp(fields.get("header"), message)
+        return cls(time, tuple(names), *numbers.values(), stamp=stamp)
 
     @classmethod
     def read_json(cls, time: int, data: bytes, *, where: str) -> JointState:
         """From a message in JSON."""
         try:
-            said = json.loads(data, object_pairs_hook=_table)
+            fields = json.loads(data, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:  # neither text nor JSON; a thousand brackets
             raise LogError(f"{where}: the message at {time} ns is damaged: {error}") from error
-        if not isinstance(said, dict):
+        if not isinstance(fields, dict):
             raise LogError(f"{where}: the message at {time} ns is no table of fields.")
-        return cls.read(time, said, where=where)
+        return cls.read(time, fields, where=where)
 
     def pick(self, joints: Sequence[str], needs: Sequence[str], *, where: str) -> JointState | None:
         """These joints in this order, with the fields that are needed; None: the message has none of them."""
-        place = {name: at for at, name in enumerate(self.names)}
-        missing = [name for name in joints if name not in place]
+        column = {name: number for number, name in enumerate(self.names)}
+        missing, message = [name for name in joints if name not in column], f"the message at {self.time} ns"
         if len(missing) == len(joints):
             return None
         if missing:
-            raise LogError(
-                f"{where}: the message at {self.time} ns lacks the joints {listed(missing)}; "
-                f"it has {listed(self.names)}."
-            )
-        for name in needs:
-            if not len(getattr(self, name)):
-                raise LogError(
-                    f"{where}: {name} is empty at {self.time} ns; record it, or leave it out of needs=."
-                )
-        order = [place[name] for name in joints]
+            has = listed(self.names)
+            raise LogError(f"{where}: {message} lacks the joints {listed(missing)}; it has {has}.")
+        if empty := [name for name in needs if not len(getattr(self, name))]:
+            raise LogError(f"{where}: {message}: {empty[0]} is empty; record it, or leave it out of needs=.")
+        order = [column[name] for name in joints]
         numbers = {f: values[order] if len(values := getattr(self, f)) else values for f in FIELDS}
         return replace(self, names=tuple(joints), **numbers)
 
     def unread(self, time: int, reason: str) -> JointState:
-        """A message that was recorded like this one, but could not be read."""
+        """A message with the fields of this one that could not be read."""
         numbers = {name: np.full_like(getattr(self, name), np.nan) for name in FIELDS}
         return replace(self, time=time, stamp=None, reason=reason, **numbers)
 
@@ -103,34 +94,34 @@ class JointState:
 
 
 class Clock:
-    """Whether the times of messages make sense, one after another.
+    """Finds jumps in the times of consecutive messages.
 
-    A time before that of the last message, or a day after it, is wrong, unless the next one goes on from
-    there: then somebody has set the clock, and only the message at which that shows is refused.
+    A time before that of the last message, or a day after it, is wrong, unless the next one continues from
+    there: then the clock was set, and only the first message after that is refused.
     """
 
     def __init__(self) -> None:
         self._good: int | None = None
         self._last: int | None = None
 
-    def doubt(self, time: int) -> str:
-        """Why a time cannot be right; empty: it can."""
+    def jump(self, time: int) -> str:
+        """Why a time is wrong; empty: it is plausible."""
         before, self._last = self._last, time
-        if not 0 <= time <= LATEST:
-            return f"the time {time} ns lies outside of 0 to {LATEST}"
-        known = [one for one in (self._good, before) if one is not None and self._good is not None]
-        if known and not any(0 <= time - one <= DAY for one in known):
+        if not 0 <= time <= MAX_TIME:
+            return f"the time {time} ns is outside of 0 to {MAX_TIME}"
+        earlier = [t for t in (self._good, before) if t is not None and self._good is not None]
+        if earlier and not any(0 <= time - t <= DAY for t in earlier):
             return (
-                f"the time {time} ns lies {(time - known[0]) / SECOND:+.9g} s from that of the message before"
+                f"the time {time} ns is {(time - earlier[0]) / SECOND:+.9g} s from that of the last message"
             )
         self._good = time
         return ""
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for an error, not too many of them."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    """Names for an error, a limited number of them."""
+    more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
+    return ", ".join(names[:MAX_LISTED_NAMES]) + more
 
 
 def ros_time(time: int) -> tuple[int, int]:
@@ -156,7 +147,7 @@ def _numbers(values: Any, where: str) -> np.ndarray:
 
 
 def _stamp(header: Any, where: str) -> int | None:
-    """Nanoseconds of a message's header; None where there is no header, or nobody has set it."""
+    """Nanoseconds of a message's header; None where there is no header, or it is zero."""
     if header is None:
         return None
     stamp = header.get("stamp") if isinstance(header, dict) else None
@@ -166,9 +157,9 @@ def _stamp(header: Any, where: str) -> int | None:
     return sec * SECOND + nanosec or None
 
 
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; a key that stands twice could be read in two ways."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a field stands twice")
-    return found
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; a duplicate key is ambiguous."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a duplicate field")
+    return table

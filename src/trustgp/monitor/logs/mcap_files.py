@@ -1,14 +1,13 @@
-"""MCAP files: read record by record, every length bounded and every checksum compared; written by mcap.
+"""MCAP files, read and written by mcap; the size of each record and of each unpacked chunk is bounded.
 
-Joint states are in JSON, or as ROS 2 writes them. Nothing is taken from the summary at the end of a file:
-what its index says need not be what the file holds.
+Joint states are in JSON, or in CDR as ROS 2 writes them. The summary at the end of a file is not used: its
+index may differ from the data.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,171 +16,113 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from .joint_state import LARGEST, JointState, LogError
-from .ros_types import (
-    DIAGNOSTICS_TYPE,
-    ROS_TYPE,
-    TEXT_TYPE,
-    definition,
-    diagnostics_message,
-    needed,
-    read_cdr,
-)
+from .joint_state import MAX_STATE_BYTES, JointState, LogError
+from .ros_types import DIAGNOSTICS_TYPE, ROS_TYPE, TEXT_TYPE, definition, needed, read_cdr
 
-MAGIC = b"\x89MCAP0\r\n"
-MOST = 64 * 2**20  # bytes of a record, and of what a chunk unpacks to
-PIECE = 2**20  # bytes at once of what is passed over
-HEADER, FOOTER, CHUNK, DATA_END = 0x01, 0x02, 0x06, 0x0F
-KINDS = {0x03: "Schema", 0x04: "Channel", 0x05: "Message", 0x09: "Attachment", 0x0C: "Metadata"}
+MAX_RECORD_BYTES = 64 * 2**20  # of a record, and of an unpacked chunk
 JSON = "json"
-TITLES = {TEXT_TYPE: "trustgp.Verdict", ROS_TYPE: "sensor_msgs.JointState"}  # of JSON in place of ROS's types
+TITLES = {TEXT_TYPE: "trustgp.Verdict", ROS_TYPE: "sensor_msgs.JointState"}  # JSON in place of ROS types
 SCHEMAS = {TEXT_TYPE: {"status": {"type": "string"}}, ROS_TYPE: {"name": {"type": "array"}}}
 
 
-class _Stream:
-    """A file that is read once from its beginning, with the checksum of what was read."""
+class _Source:
+    """A binary file that returns exactly as many bytes as requested, and refuses before it allocates."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.left, self.crc = file, os.fstat(file.fileno()).st_size, 0
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self.left = file, size
 
-    def take(self, length: int) -> bytes:
-        """So many bytes."""
-        if length > self.left:
-            raise LogError(f"cut short: {length} bytes are announced, and {self.left} are left")
-        if length > MOST:
-            raise LogError(f"a record of {length} bytes; at most {MOST} are read")
-        data = self._file.read(length)
-        self.left -= len(data)
-        self.crc = zlib.crc32(data, self.crc)
-        if len(data) < length:
-            raise LogError("cut short while it was read")
-        return data
-
-    def skip(self, length: int) -> None:
-        """Past so many bytes."""
-        if length > self.left:
-            raise LogError(f"cut short: {length} bytes are announced, and {self.left} are left")
-        while length > 0:
-            length -= len(self.take(min(length, PIECE)))
-
-
-class _Exact(BytesIO):
-    """A record's bytes; asking for more than there are is an error."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = super().read(size)
-        if size is None or size < 0 or len(data) < size:
-            raise LogError("a record that is shorter than it says")
-        return data
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= min(self.left, MAX_RECORD_BYTES):
+            raise LogError(f"a record needs {size} bytes; {self.left} are left, at most {MAX_RECORD_BYTES}")
+        self.left -= size
+        return self._file.read(size)
 
 
 def mcap_records(path: Path, *kinds: str) -> Iterator[Any]:
-    """The records of some kinds, as mcap has them, such as "Message"; a LogError names the file."""
+    """The records of these kinds in mcap's classes, such as "Message"; a LogError names the file."""
     try:
         with open(path, "rb") as file:
-            yield from _records(_Stream(file), kinds)
+            yield from _records(_Source(file, os.fstat(file.fileno()).st_size), kinds)
     except ImportError:
         raise
     except Exception as error:
-        what = str(error) or type(error).__name__
-        raise LogError(f"{path}: no MCAP file, or cut short, or damaged: {what}") from error
+        reason = str(error) or type(error).__name__
+        raise LogError(f"{path}: not an MCAP file, or truncated, or damaged: {reason}") from error
 
 
-def _records(stream: _Stream, kinds: tuple[str, ...]) -> Iterator[Any]:
-    if stream.take(len(MAGIC)) != MAGIC:
-        raise LogError("it does not begin as one")
-    ended = False
-    while True:
-        crc = stream.crc
-        code, length = struct.unpack("<BQ", stream.take(9))
-        if code == FOOTER:
-            stream.skip(length)
-            break
-        if code == CHUNK and not ended:
-            yield from _split(_unpacked(stream.take(length)), kinds)
-        elif code == DATA_END and not ended:
-            ended, (found,) = True, struct.unpack_from("<I", stream.take(length))
-            if found not in (0, crc):
-                raise LogError(f"the checksum of its data is {crc:08x}, not {found:08x}")
-        elif KINDS.get(code) in kinds and not ended:
-            yield _parsed(KINDS[code], stream.take(length))
-        else:
-            stream.skip(length)
-    if not ended or stream.take(len(MAGIC)) != MAGIC or stream.left:
-        raise LogError("it does not end as one")
+def _records(source: _Source, kinds: tuple[str, ...], *, chunk: bool = False) -> Iterator[Any]:
+    """The records of a file, or of a chunk of one."""
+    reader = needed("mcap.stream_reader").StreamReader(
+        source,
+        skip_magic=chunk,
+        emit_chunks=True,  # it would unpack them without a bound
+        validate_crcs=True,
+        record_size_limit=MAX_RECORD_BYTES,
+    )
+    records, ended = reader.records, False
+    while not (chunk and source.left == 0) and (record := next(records, None)) is not None:
+        kind = type(record).__name__
+        ended |= kind == "DataEnd"
+        if chunk and kind not in ("Schema", "Channel", "Message"):
+            raise LogError(f"a chunk holds a {kind} record")
+        if kind == "Chunk" and not ended:
+            yield from _records(_unpacked(record), kinds, chunk=True)
+        elif kind in kinds and not ended:
+            yield record
+    if source.left or not (ended or chunk):
+        raise LogError("its end is missing, or data follow it")
 
 
-def _unpacked(chunk: bytes) -> memoryview:
-    """The records in a chunk; what it says of its size is checked first, and held to while it is unpacked."""
-    _, _, size, crc, name = struct.unpack_from("<QQQII", chunk)
-    compression = chunk[32 : 32 + name].decode()
-    (length,) = struct.unpack_from("<Q", chunk, 32 + name)
-    packed = memoryview(chunk)[40 + name : 40 + name + length]
-    if len(packed) < length:
-        raise LogError("a chunk that is shorter than it says")
-    if size > MOST:
-        raise LogError(f"a chunk that would unpack to {size} bytes; at most {MOST} are read")
-    data = unpack(packed, compression, size)
+def _unpacked(chunk: Any) -> _Source:
+    """The bytes of a chunk, whose size and checksum must be the announced ones."""
+    size = chunk.uncompressed_size
+    if size > MAX_RECORD_BYTES:
+        raise LogError(f"a chunk would unpack to {size} bytes; at most {MAX_RECORD_BYTES} are read")
+    data = unpack(chunk.data, chunk.compression, size)
     if len(data) != size:
-        raise LogError(f"a chunk that does not unpack to the {size} bytes it says")
-    if crc and zlib.crc32(data) != crc:
+        raise LogError(f"a chunk does not unpack to the announced {size} bytes")
+    if chunk.uncompressed_crc and zlib.crc32(data) != chunk.uncompressed_crc:
         raise LogError("the checksum of a chunk is wrong")
+    return _Source(BytesIO(data), size)
+
+
+def unpack(packed: bytes, compression: str, limit: int) -> bytes:
+    """The uncompressed bytes, refused where there are more than `limit`."""
+    if compression == "zstd":
+        decompressor = needed("zstandard").ZstdDecompressor(max_window_size=MAX_RECORD_BYTES)
+        data = decompressor.stream_reader(packed).read(limit + 1)
+    elif compression == "lz4":
+        data = needed("lz4.frame").LZ4FrameDecompressor().decompress(packed, max_length=limit + 1)
+    elif compression:
+        raise LogError(f"the compression {compression[:20]!r} is not supported; zstd and lz4 are")
+    else:
+        data = packed
+    if len(data) > limit:
+        raise LogError(f"compressed data unpack to more than {limit} bytes")
     return data
 
 
-def unpack(packed: memoryview | bytes, compression: str, most: int) -> memoryview:
-    """The bytes that were compressed, or one more than `most` of them."""
-    if not compression:
-        return memoryview(packed)
-    if compression == "zstd":
-        reader = needed("zstandard").ZstdDecompressor(max_window_size=MOST).stream_reader(packed)
-        return memoryview(reader.read(most + 1))
-    if compression == "lz4":
-        return memoryview(needed("lz4.frame").LZ4FrameDecompressor().decompress(packed, max_length=most + 1))
-    raise LogError(f"chunks are compressed as {compression[:20]!r}; zstd and lz4 can be read")
-
-
-def _split(chunk: memoryview, kinds: tuple[str, ...]) -> Iterator[Any]:
-    """The records of some kinds that a chunk holds."""
-    place = 0
-    while place < len(chunk):
-        code, length = struct.unpack_from("<BQ", chunk, place)
-        content, place = chunk[place + 9 : place + 9 + length], place + 9 + length
-        if len(content) < length:
-            raise LogError("a record that is longer than its chunk")
-        if KINDS.get(code) in kinds:
-            yield _parsed(KINDS[code], content)
-
-
-def _parsed(kind: str, content: bytes | memoryview) -> Any:
-    """A record, by mcap."""
-    stream = needed("mcap.data_stream").ReadDataStream(_Exact(content))
-    parse = getattr(needed("mcap.records"), kind).read
-    return parse(stream, len(content)) if kind == "Message" else parse(stream)
-
-
 def mcap_channels(path: Path) -> dict[int, Any]:
-    """By number: the channel's record, its schema's or None, and as `msgtype` what it holds."""
-    schemas, found = {}, {}
-    for record in mcap_records(path, "Schema", "Channel"):  # of the whole file: one may be announced late
-        known = schemas if type(record).__name__ == "Schema" else found
-        if known.setdefault(record.id, record) != record:
-            raise LogError(
-                f"{path}: damaged, two {type(record).__name__.lower()}s have the number {record.id}."
-            )
-    for number, record in found.items():
+    """By number: the channel's record, with its `schema` (or None) and `msgtype`, its messages' type."""
+    schemas, channels = {}, {}
+    for record in mcap_records(path, "Schema", "Channel"):  # of the whole file: one may come late
+        table = schemas if type(record).__name__ == "Schema" else channels
+        if table.setdefault(record.id, record) != record:
+            kind = type(record).__name__.lower()
+            raise LogError(f"{path}: damaged, two {kind}s have the number {record.id}.")
+    for number, record in channels.items():
         schema = schemas.get(record.schema_id)
         kind = "" if schema is None else schema.name
-        kind = ROS_TYPE if record.message_encoding == JSON else kind  # JSON may call its type as it likes
-        found[number] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
-    return found
+        kind = ROS_TYPE if record.message_encoding == JSON else kind  # in JSON any name is allowed
+        channels[number] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
+    return channels
 
 
 def mcap_messages(path: Path, channels: dict[int, Any]) -> Iterator[tuple[Any, int, Any]]:
-    """(channel, time in nanoseconds, the file's record), in the order of the file."""
+    """(channel, time in nanoseconds, record), in the order of the file."""
     for record in mcap_records(path, "Message"):
         if record.channel_id not in channels:
-            raise LogError(f"{path}: damaged, a message is of channel {record.channel_id}, which is unknown.")
+            raise LogError(f"{path}: damaged, a message names channel {record.channel_id}, which is missing.")
         yield channels[record.channel_id], record.log_time, record
 
 
@@ -195,33 +136,31 @@ class McapReader:
         self.channels = list(self._channels.values())
 
     def close(self) -> None:
-        """Nothing is left open between two looks at the file."""
+        """Does nothing: the file is open only while it is read."""
 
     def messages(self) -> Iterator[tuple[Any, int, Any]]:
-        """(channel, time in nanoseconds, the file's record)."""
+        """(channel, time in nanoseconds, record)."""
         return mcap_messages(self.path, self._channels)
 
     def state(self, channel: Any, time: int, data: Any) -> JointState:
         """The joint state in a message, in JSON or CDR."""
-        read = JointState.read_json if channel.message_encoding == JSON else _read_cdr
+        read = JointState.read_json if channel.message_encoding == JSON else read_cdr
         return read(time, checked(data.data, time, self.path), where=str(self.path))
-
-
-def _read_cdr(time: int, data: bytes, *, where: str) -> JointState:
-    return read_cdr(data, time, where=where)
 
 
 def checked(data: Any, time: int, path: Path) -> bytes:
     """The bytes of a message, unless they cannot be those of a joint state."""
     if not isinstance(data, bytes):
         raise LogError(f"{path}: the message at {time} ns is damaged: {type(data).__name__}, not bytes.")
-    if len(data) > LARGEST:
-        raise LogError(f"{path}: the message at {time} ns has {len(data)} bytes; joint states: {LARGEST}.")
+    if len(data) > MAX_STATE_BYTES:
+        raise LogError(
+            f"{path}: the message at {time} ns has {len(data)} bytes; at most {MAX_STATE_BYTES} are read."
+        )
     return data
 
 
 class McapWriter:
-    """A new file, of mcap's writer; see `McapReader` for what is copied."""
+    """A new file, by mcap's writer."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -229,7 +168,7 @@ class McapWriter:
     @classmethod
     @contextmanager
     def opened(cls, path: Path) -> Iterator[McapWriter]:
-        """What is there is written over."""
+        """An existing file is overwritten."""
         module = needed("mcap.writer")
         with open(path, "wb") as file:
             writer = module.Writer(file, compression=module.CompressionType.NONE)
@@ -237,18 +176,17 @@ class McapWriter:
             yield cls(writer)
             writer.finish()
 
-    def copy(self, channel: Any) -> int:
+    def copy_channel(self, channel: Any) -> int:
         schema, number, encoding = channel.schema, 0, channel.message_encoding
         if schema is not None:
             number = self._writer.register_schema(schema.name, schema.encoding, schema.data)
         return self._writer.register_channel(channel.topic, encoding, number, channel.metadata)
 
-    def write(self, channel: int, time: int, data: Any) -> None:
-        """A message as it was."""
-        self._writer.add_message(channel, time, data.data, data.publish_time, data.sequence)
+    def copy_message(self, channel: int, time: int, record: Any) -> None:
+        self._writer.add_message(channel, time, record.data, record.publish_time, record.sequence)
 
-    def keep(self, reader: McapReader) -> None:
-        """What else is in the log: attachments and metadata."""
+    def copy_rest(self, reader: McapReader) -> None:
+        """Attachments and metadata."""
         for item in mcap_records(reader.path, "Attachment", "Metadata"):
             if type(item).__name__ == "Metadata":
                 self._writer.add_metadata(item.name, item.metadata)
@@ -257,7 +195,7 @@ class McapWriter:
                 self._writer.add_attachment(*times, item.name, item.media_type, item.data)
 
     def add_topic(self, topic: str, kind: str) -> int:
-        """A topic of messages in JSON; diagnostics are as ROS 2 writes them, for the tools that show them."""
+        """A topic of messages in JSON; diagnostics are in CDR, for the tools that display them."""
         if kind == DIAGNOSTICS_TYPE:
             number = self._writer.register_schema(kind, "ros2msg", definition(kind).encode())
             return self._writer.register_channel(topic, "cdr", number)
@@ -265,11 +203,13 @@ class McapWriter:
         number = self._writer.register_schema(TITLES[kind], "jsonschema", json.dumps(schema).encode())
         return self._writer.register_channel(topic, JSON, number)
 
-    def write_text(self, channel: int, time: int, text: str) -> None:
-        self._writer.add_message(channel, time, text.encode(), time)
+    def write(self, channel: int, time: int, data: bytes) -> None:
+        self._writer.add_message(channel, time, data, time)
 
-    def write_diagnostics(self, channel: int, time: int, verdict: dict[str, Any], name: str) -> None:
-        self._writer.add_message(channel, time, diagnostics_message(verdict, time, name), time)
+    @staticmethod
+    def encode_text(text: str) -> bytes:
+        return text.encode()
 
-    def write_state(self, channel: int, state: JointState) -> None:
-        self.write_text(channel, state.time, json.dumps(state.plain()))
+    @staticmethod
+    def encode_state(state: JointState) -> bytes:
+        return json.dumps(state.plain()).encode()

@@ -1,4 +1,4 @@
-"""Messages as ROS 2 writes them (CDR), by rosbags: joint states, texts and diagnostics."""
+"""Messages in CDR, the format of ROS 2, by rosbags: joint states, texts and diagnostics."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ def typestore() -> Any:
 
 
 def definition(kind: str) -> str:
-    """What a message type holds, as ROS 2 describes it."""
+    """The fields of a message type, in the language of ROS 2."""
     return typestore().generate_msgdef(kind, ros_version=2)[0]
 
 
-def read_cdr(data: bytes, time: int, *, where: str) -> JointState:
+def read_cdr(time: int, data: bytes, *, where: str) -> JointState:
     """The sensor_msgs/msg/JointState in a message as ROS 2 writes it."""
     try:
         message = typestore().deserialize_cdr(data, ROS_TYPE)
         stamp = {"sec": message.header.stamp.sec, "nanosec": message.header.stamp.nanosec}
     except Exception as error:
         raise LogError(f"{where}: the message at {time} ns is damaged: {error}") from error
-    said = {name: getattr(message, name) for name in ("name", *FIELDS)}
-    return JointState.read(time, {**said, "header": {"stamp": stamp}}, where=where)
+    fields = {name: getattr(message, name) for name in ("name", *FIELDS)}
+    return JointState.read(time, {**fields, "header": {"stamp": stamp}}, where=where)
 
 
 def state_message(state: JointState) -> bytes:
     """A joint state."""
     numbers = (np.asarray(v, dtype=np.float64) for v in (state.position, state.velocity, state.effort))
     header = _header(state.time if state.stamp is None else state.stamp)
-    return _written(ROS_TYPE, header, list(state.names), *numbers)
+    return _serialize(ROS_TYPE, header, list(state.names), *numbers)
 
 
 def text_message(text: str) -> bytes:
     """A std_msgs/msg/String."""
-    return _written(TEXT_TYPE, text)
+    return _serialize(TEXT_TYPE, text)
 
 
 def diagnostics_message(verdict: Mapping[str, Any], time: int, name: str) -> bytes:
     """A verdict as a diagnostic_msgs/msg/DiagnosticArray of one status.
 
     The level is OK, WARN for "uncertain", ERROR for "novel" and "invalid input", STALE for any other status;
-    what else the verdict says are its values, as JSON.
+    the other fields of the verdict are its values, as JSON.
     """
     kinds = typestore().types
     status, pair = kinds["diagnostic_msgs/msg/DiagnosticStatus"], kinds["diagnostic_msgs/msg/KeyValue"]
-    said, reason = str(verdict.get("status", "")), str(verdict.get("reason") or "")
-    level = getattr(status, LEVELS.get(said, "STALE"))
+    label, reason = str(verdict.get("status", "")), str(verdict.get("reason") or "")
+    level = getattr(status, LEVELS.get(label, "STALE"))
     rest = {key: value for key, value in verdict.items() if key not in ("status", "reason")}
     values = [pair(str(key), json.dumps(value, allow_nan=False)) for key, value in rest.items()]
-    message = f"{said}: {reason}" if reason else said
-    return _written(DIAGNOSTICS_TYPE, _header(time), [status(level, name, message, "", values)])
+    message = f"{label}: {reason}" if reason else label
+    return _serialize(DIAGNOSTICS_TYPE, _header(time), [status(level, name, message, "", values)])
 
 
 def _header(time: int) -> Any:
@@ -79,6 +79,6 @@ def _header(time: int) -> Any:
     return kinds["std_msgs/msg/Header"](kinds["builtin_interfaces/msg/Time"](*ros_time(time)), frame_id="")
 
 
-def _written(kind: str, *values: Any) -> bytes:
+def _serialize(kind: str, *values: Any) -> bytes:
     store = typestore()
     return bytes(store.serialize_cdr(store.types[kind](*values), kind))
