@@ -8,7 +8,6 @@ import torch
 from trustgp_experiments.datasets import load, recordings
 from trustgp_experiments.datasets.files import verify
 from trustgp_experiments.datasets.recordings import merge_in_time
-from trustgp_experiments.datasets.splits import standardise
 
 needs_data = pytest.mark.skipif(
     "TRUSTGP_DATA" not in os.environ, reason="TRUSTGP_DATA is not set: no real recordings here"
@@ -128,19 +127,6 @@ def test_absurd_accelerations_of_the_kinova_are_dropped_and_the_runs_numbered(tm
     torch.testing.assert_close(recording.targets[:2, 0], torch.tensor([0.0, 0.4], dtype=torch.float64))
 
 
-def test_a_row_of_an_earlier_run_is_left_out_of_the_later_one(tmp_path):
-    folder = tmp_path / "kuka_lwr4_flobaroid"
-    folder.mkdir()
-    keys = ("positions", "velocities", "accelerations", "torques")
-    for run, rows in {1: (0, 1, 2), 2: (5, 1, 6), 3: (7, 8, 9)}.items():
-        arrays = {key: np.array(rows, dtype=float)[:, None] + np.zeros((3, 7)) for key in keys}
-        np.savez(folder / f"HW_{run}.npz", **arrays)
-    recording = load("kuka", root=tmp_path)
-    assert recording.inputs[:, 0].tolist() == [0, 1, 2, 5, 6, 7, 8, 9]
-    assert recording.groups.tolist() == [1, 1, 1, 2, 2, 3, 3, 3]
-    assert recording.places[:5].tolist() == [0, 1, 2, 0, 2]
-
-
 def test_the_environment_variable_names_the_folder(tmp_path, monkeypatch):
     write_parts(tmp_path, "sarcos_sl_sim", *sarcos_sim_parts(made_up(60)))
     monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
@@ -200,13 +186,6 @@ def test_every_recording_has_its_rows_as_float64(name, rows):
 
 
 @needs_data
-def test_sarcos_has_no_row_twice():
-    recording = load("sarcos")
-    both = torch.cat([recording.inputs, recording.targets], dim=1)
-    assert len(both.unique(dim=0)) == len(both) == 16_706
-
-
-@needs_data
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
@@ -225,11 +204,6 @@ def test_merged_recordings_are_in_the_order_of_time(name, steps):
 
 
 @needs_data
-def test_barretts_own_test_rows_are_every_fifth():
-    assert load("barrett").recorded_test.nonzero()[:, 0].tolist() == list(range(0, 15_000, 5))
-
-
-@needs_data
 def test_many_sarcos_rows_lie_exactly_between_their_neighbours():
     """Why a random split of sarcos is too easy: its makers interpolated linearly."""
 
@@ -243,35 +217,6 @@ def test_many_sarcos_rows_lie_exactly_between_their_neighbours():
 
     assert share("sarcos") == pytest.approx(0.306, abs=0.005)
     assert share("barrett") == 0
-
-
-@needs_data
-def test_kuka_groups_are_the_runs():
-    assert load("kuka").groups.bincount().tolist() == [0, 5027, 5027, 5027]
-    assert load("kuka_sim").groups.max() == 16
-
-
-def distance(one, other):
-    """Median distance of the rows of `one` to the nearest row of `other`, in units of all rows."""
-    return torch.cdist(one, other).amin(1).median().item()
-
-
-def by_run(name, every=10):
-    recording = load(name)
-    rows = recording.inputs / recording.inputs.std(0)
-    return {run: rows[recording.groups == run][::every] for run in recording.groups.unique().tolist()}
-
-
-@needs_data
-def test_runs_1_and_2_of_the_kuka_repeat_one_trajectory_and_3_is_another():
-    recording = load("kuka")
-    one, two, three = (recording.inputs[recording.groups == run] for run in (1, 2, 3))
-    scale = recording.inputs.std(0)
-    assert ((one - two) / scale).norm(dim=1).median() < 0.05  # row by row, not only somewhere
-    assert ((one - three) / scale).norm(dim=1).median() > 3
-    runs = by_run("kuka")
-    assert distance(runs[3], runs[1]) > 2
-    assert recording.motions.tolist() == [1] * 10_054 + [3] * 5027
 
 
 @needs_data
@@ -298,24 +243,6 @@ def test_rows_of_equal_places_are_one_state_of_the_kuka():
 
 
 @needs_data
-def test_runs_of_the_simulated_kuka_are_near_each_other_only_within_a_motion():
-    runs, motions = by_run("kuka_sim", every=20), {}
-    recording = load("kuka_sim")
-    for run in runs:
-        (motions[run],) = recording.motions[recording.groups == run].unique().tolist()
-    near = {(a, b) for a in runs for b in runs if a != b and distance(runs[a], runs[b]) < 2.5}
-    assert near == {(a, b) for a in runs for b in runs if a != b and motions[a] == motions[b]}
-
-
-@needs_data
-def test_the_first_simulated_run_is_the_motion_of_the_third_real_one():
-    real, simulated = load("kuka"), load("kuka_sim")
-    scale = real.inputs.std(0)
-    three = real.inputs[real.groups == 3] / scale
-    assert distance(three[::20], simulated.inputs[simulated.groups == 1] / scale) < 0.1
-
-
-@needs_data
 def test_kinova_has_its_rows_but_for_the_absurd_ones_and_the_repeated_ones():
     recording = load("kinova")
     assert recording.inputs.shape == (53_180, 21)
@@ -325,34 +252,12 @@ def test_kinova_has_its_rows_but_for_the_absurd_ones_and_the_repeated_ones():
 
 
 @needs_data
-def test_the_kinovas_own_torque_column_carries_no_noise_and_the_currents_do(data_root):
-    with np.load(data_root / "kinova_gen3" / "validation_data__opti_traj_testing2.npz") as data:
-        rough = {key: np.abs(np.diff(data[key], 2, axis=0)).mean(0) for key in ("tau", "tau_current")}
-        spread = {key: data[key].std(0) for key in rough}
-    assert (rough["tau"] < 1e-2 * np.maximum(spread["tau"], 0.1)).all()
-    assert (rough["tau_current"] > 0.05 * spread["tau_current"]).all()
-
-
-@needs_data
 def test_the_official_test_file_is_in_the_order_of_time():
     recording = load("sarcos_official")
     assert recording.inputs.shape == (4449, 21)
     steps = time_steps(recording)
     assert (steps > 0).double().mean() > 0.95
     assert steps.median().item() == pytest.approx(0.11, abs=0.01)
-
-
-@needs_data
-def test_snelson_is_one_input_and_one_output():
-    recording = load("snelson")
-    assert recording.inputs.shape == recording.targets.shape == (200, 1)
-
-
-@needs_data
-def test_the_other_arm_is_far_away_in_units_of_the_training_arm():
-    sarcos, barrett = load("sarcos"), load("barrett")
-    scaler = standardise(sarcos.inputs, sarcos.targets)
-    assert scaler.inputs(barrett.inputs).square().mean() > 3
 
 
 def test_the_names_are_those_that_load_knows():
