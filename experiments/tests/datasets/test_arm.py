@@ -14,7 +14,7 @@ try:
 except ImportError:
     pin = None
 
-needs_pinocchio = pytest.mark.skipif(pin is None, reason="the independent dynamics need trustgp[sim]")
+needs_pinocchio = pytest.mark.skipif(pin is None, reason="the independent dynamics need ./experiments[sim]")
 GRAVITY = 9.81
 LIMITS = torch.tensor([link.limit for link in arm.LINKS], dtype=torch.float64)
 

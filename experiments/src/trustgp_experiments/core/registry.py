@@ -32,7 +32,10 @@ STUDIES = {
 # Extras without which a study cannot begin: asked for before its module is imported. All draw.
 NEEDED = {"transfer": ("peers",), "classification": ("peers",), "detection": ("detection",)}
 NEEDED |= {"tables": ("peers",)}
-PEERS = "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch"
+PEERS = (
+    'pip install "./experiments[peers]"',
+    "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch",
+)
 MODULES = {
     "plots": ("matplotlib",),
     "detection": ("transformers", "PIL"),
@@ -61,5 +64,7 @@ def require_extras(what: str, extras: Iterable[str]) -> None:
     missing = [extra for extra, names in gone.items() if names]
     if missing:
         modules = ", ".join(dict.fromkeys(name for names in gone.values() for name in names))
-        commands = [f'pip install "trustgp[{",".join(missing)}]"', *([PEERS] if "peers" in missing else [])]
+        library = ",".join(extra for extra in missing if extra != "peers")
+        commands = [f'pip install "trustgp[{library}]"'] if library else []
+        commands += PEERS if "peers" in missing else ()
         raise ImportError(f"{what} needs {modules}, which is not installed: {'; then '.join(commands)}")

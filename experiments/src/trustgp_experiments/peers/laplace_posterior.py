@@ -28,7 +28,7 @@ ALIKE = {torch.float64: 1e-8}  # of our variance and laplace-torch's, relative
 ROUGHLY = 0.1  # in other precisions: convolutions on a GPU round to three digits, what is wrong is so by far
 MISSING = (
     "the Laplace peers need laplace-torch, which cannot be imported ({error}): pip install "
-    "'trustgp[peers]', then pip install --no-deps laplace-torch backpack-for-pytorch "
+    "'./experiments[peers]', then pip install --no-deps laplace-torch backpack-for-pytorch "
     "curvlinops-for-pytorch (--no-deps, for they name torchvision, which nothing here needs and which may "
     "bring another torch)."
 )

@@ -158,9 +158,7 @@ class Sfr(NoisyPeer):
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The network's own output, and the variance of the sparse process."""
         mean = run_network(self.network, inputs)
-        rows = torch.nan_to_num(
-            to_device(as_inputs(inputs), mean.device)
-        )  # invalid rows get none anyway
+        rows = torch.nan_to_num(to_device(as_inputs(inputs), mean.device))  # invalid rows get none anyway
         spread = self._spread(kernel.project(rows) for kernel in self.kernels)
         return mean, spread.to(mean).reshape(mean.shape)
 
