@@ -169,16 +169,6 @@ def test_joint_limits_are_kept_and_rows_are_consistent_in_time(style):
     torch.testing.assert_close(slope[same], dq[1:-1][same], rtol=0.01, atol=5e-3)
 
 
-def test_fast_motion_is_faster_and_elsewhere():
-    slow, shifted, fast = (
-        arm.simulate(rows=20_000, style=style).inputs.abs().mean(0) for style in ("slow", "shifted", "fast")
-    )
-    assert (fast[7:14] > 2 * slow[7:14]).all()
-    assert (fast[14:] > 4 * slow[14:]).all()
-    assert (shifted[7:14] < 1.2 * slow[7:14]).all()
-    assert (fast[:7] > 1.5 * slow[:7]).all()
-
-
 def test_friction_is_odd_and_viscous_plus_coulomb():
     fast = torch.full((1, 7), 2.0, dtype=torch.float64)
     expected = 2.0 * fast.new_tensor(arm.VISCOUS) + fast.new_tensor(arm.COULOMB)
@@ -224,14 +214,6 @@ def test_the_same_seed_gives_the_same_recording_and_leaves_the_global_generator_
     assert not torch.equal(first.inputs, other.inputs)
 
 
-def test_rows_beyond_one_chunk_continue_with_new_trajectories():
-    rows = (arm._TRAJECTORIES_PER_CHUNK + 1) * arm.ROWS_PER_TRAJECTORY + 1
-    recording = arm.simulate(rows=rows)
-    assert recording.groups.max() == arm._TRAJECTORIES_PER_CHUNK + 1
-    starts = recording.inputs[:: arm.ROWS_PER_TRAJECTORY]
-    assert len(starts.unique(dim=0)) == len(starts)
-
-
 def test_the_first_rows_of_blocks_are_the_same_however_many_are_asked_for():
     block = arm._BLOCK
     sizes = (1234, block, block + 700)
@@ -241,26 +223,6 @@ def test_the_first_rows_of_blocks_are_the_same_however_many_are_asked_for():
         assert torch.equal(getattr(more, part)[:block], getattr(one, part))
         assert torch.equal(getattr(more, part)[:1234], getattr(few, part))
     assert not torch.equal(more.inputs[block : block + 500], more.inputs[:500])
-
-
-def test_blocks_of_other_seeds_share_no_trajectory():
-    block = arm._BLOCK
-    starts = [
-        arm.simulate(rows=2 * block, seed=seed, blocks=True).inputs[:: arm.ROWS_PER_TRAJECTORY]
-        for seed in (0, 1)
-    ]
-    together = torch.cat(starts)
-    assert len(together.unique(dim=0)) == len(together)
-
-
-@needs_pinocchio
-@pytest.mark.parametrize("blocks", [False, True])
-def test_every_recording_has_pinocchios_torques(blocks):
-    recording = arm.simulate(rows=300, noise=0.0, style="fast", blocks=blocks)
-    q, dq, ddq = recording.inputs.double().split(7, dim=1)
-    expected = rnea(arm_model(), q, dq, ddq) + arm.friction_torque(dq)
-    # The stored states are rounded to float32.
-    torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_wrong_options_are_refused_with_the_allowed_ones():

@@ -32,12 +32,6 @@ def test_a_file_that_the_manifest_lists_is_checked(root):
         PLACE.path("part/rows.txt", root)
 
 
-def test_a_file_that_no_manifest_lists_is_read_as_it_is(root):
-    assert PLACE.path("part/rows.txt", root).is_file()
-    sums(root, **{"rows.txt": "0" * 64})  # another folder's
-    assert PLACE.path("part/rows.txt", root).is_file()
-
-
 def test_what_is_missing_is_named_with_its_address_and_how_it_is_checked(root, monkeypatch):
     monkeypatch.delenv("TRUSTGP_DATA", raising=False)
     for where in (root, None):

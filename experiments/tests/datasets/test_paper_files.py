@@ -57,14 +57,6 @@ def test_a_test_row_that_is_not_in_the_training_file_gets_its_place_in_time(tmp_
     assert recording.recorded_test[49]
 
 
-def test_the_official_test_file_is_a_data_set_of_its_own(tmp_path):
-    rows = made_up(20)
-    write_sarcos(tmp_path, made_up(5, seed=1), np.concatenate([rows, rows[:3]]))
-    recording = load("sarcos_official", root=tmp_path)
-    assert torch.equal(together(recording), torch.from_numpy(rows))
-    assert recording.recorded_test is None
-
-
 def test_the_official_test_file_may_be_a_numpy_archive(tmp_path):
     rows = made_up(20)
     (tmp_path / "sarcos_official").mkdir()
@@ -100,25 +92,3 @@ def test_torques_that_were_never_divided_are_refused(tmp_path):
     write_kuka(tmp_path, {f"{folder}_online.txt": rows[:20], f"{folder}_offline.txt": rows[20:]})
     with pytest.raises(ValueError, match="in N m already"):
         load("kuka1", root=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "address"),
-    [
-        ("sarcos_inv", r"sarcos_inv\.mat.*gaussianprocess\.org/gpml/data.*SHA256SUMS"),
-        ("sarcos_official", r"sarcos_inv_test\.mat.*gaussianprocess\.org/gpml/data.*SHA256SUMS"),
-        ("kuka1", r"kuka1_online\.txt.*github\.com/fmeier/kuka-data.*SHA256SUMS"),
-        ("kuka_sim_meier", r"kuka_sim_train_part1\.txt.*github\.com/fmeier/kuka-data.*SHA256SUMS"),
-    ],
-)
-def test_what_is_not_there_is_named_with_its_public_address_and_the_checksums(tmp_path, name, address):
-    with pytest.raises(FileNotFoundError, match=address):
-        load(name, root=tmp_path)
-
-
-def test_a_damaged_file_is_refused_where_its_sum_is_known(tmp_path):
-    write_sarcos(tmp_path, made_up(30), made_up(5))
-    sums = tmp_path / "sarcos_official" / "SHA256SUMS"
-    sums.write_text(f"{'0' * 64}  sarcos_inv.mat\n")
-    with pytest.raises(ValueError, match=r"sarcos_inv\.mat has SHA-256"):
-        load("sarcos_inv", root=tmp_path)

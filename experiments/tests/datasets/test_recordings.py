@@ -127,12 +127,6 @@ def test_absurd_accelerations_of_the_kinova_are_dropped_and_the_runs_numbered(tm
     torch.testing.assert_close(recording.targets[:2, 0], torch.tensor([0.0, 0.4], dtype=torch.float64))
 
 
-def test_the_environment_variable_names_the_folder(tmp_path, monkeypatch):
-    write_parts(tmp_path, "sarcos_sl_sim", *sarcos_sim_parts(made_up(60)))
-    monkeypatch.setenv("TRUSTGP_DATA", str(tmp_path))
-    assert load("sarcos_sim").inputs.shape == (56, 21)
-
-
 def test_a_missing_file_is_named_with_the_variable_and_the_source(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"barrett_real\.npz.*TRUSTGP_DATA.*hanyas/mimo"):
         load("barrett", root=tmp_path)
@@ -204,22 +198,6 @@ def test_merged_recordings_are_in_the_order_of_time(name, steps):
 
 
 @needs_data
-def test_many_sarcos_rows_lie_exactly_between_their_neighbours():
-    """Why a random split of sarcos is too easy: its makers interpolated linearly."""
-
-    def share(name):
-        recording = load(name)
-        rows = torch.cat([recording.inputs, recording.targets], dim=1)
-        rows = rows / rows.std(0)
-        span, step = rows[2:] - rows[:-2], rows[1:-1] - rows[:-2]
-        along = (step * span).sum(1, keepdim=True) / span.square().sum(1, keepdim=True)
-        return ((step - along * span).norm(dim=1) < 1e-8).double().mean().item()
-
-    assert share("sarcos") == pytest.approx(0.306, abs=0.005)
-    assert share("barrett") == 0
-
-
-@needs_data
 def test_every_kuka_run_repeats_its_motion_after_a_period():
     recording = load("kuka")
     rows = recording.inputs / recording.inputs.std(0)
@@ -249,19 +227,3 @@ def test_kinova_has_its_rows_but_for_the_absurd_ones_and_the_repeated_ones():
     assert recording.inputs[:, 14:].abs().max() < 10  # any limit from here to 1e6 drops the same rows
     assert recording.groups.unique().tolist() == list(range(1, 12))
     assert recording.targets.isfinite().all()
-
-
-@needs_data
-def test_the_official_test_file_is_in_the_order_of_time():
-    recording = load("sarcos_official")
-    assert recording.inputs.shape == (4449, 21)
-    steps = time_steps(recording)
-    assert (steps > 0).double().mean() > 0.95
-    assert steps.median().item() == pytest.approx(0.11, abs=0.01)
-
-
-def test_the_names_are_those_that_load_knows():
-    assert set(recordings.NAMES) == {
-        *("sarcos", "sarcos_sim", "barrett", "barrett_sim", "kuka", "kuka_sim", "snelson", "kinova"),
-        *("sarcos_inv", "sarcos_official", "kuka1", "kuka2", "kuka_sim_meier"),
-    }

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trustgp_experiments.datasets import Recording, load, seams, window_ends, windows_at
+from trustgp_experiments.datasets import Recording, load, seams, window_ends
 
 
 def arm(runs: list[int], *, step: float = 0.01) -> Recording:
@@ -23,12 +23,6 @@ def test_a_jump_between_runs_is_found_and_motion_is_none():
     assert found.nonzero().flatten().tolist() == [299, 549]
 
 
-def test_rows_that_are_missing_here_and_there_are_no_seam():
-    whole = arm([600])
-    kept = torch.arange(600) % 6 != 3  # as in sarcos, whose time step is not constant
-    assert not seams(Recording(whole.inputs[kept], whole.targets[kept], name="thinned")).any()
-
-
 def test_the_end_of_a_run_is_a_border_even_where_nothing_jumps():
     whole = arm([100])
     runs = Recording(whole.inputs, whole.targets, name="two", groups=(torch.arange(100) >= 40).long())
@@ -46,12 +40,6 @@ def test_windows_are_all_those_whose_rows_share_a_label_and_cross_no_border(gene
             and not borders[end - length + 1 : end].any()
         ]
         assert window_ends(labels, borders, length).tolist() == expected
-
-
-def test_a_window_holds_its_rows_the_oldest_first():
-    rows = torch.arange(20.0).reshape(10, 2)
-    found = windows_at(rows, torch.tensor([2, 9]), 3)
-    assert torch.equal(found, torch.stack([rows[0:3], rows[7:10]]))
 
 
 def test_what_cannot_be_is_refused():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trustgp_experiments.core.recipes import mlp_recipe
-from trustgp_experiments.peers import Bundle, Ensemble, fit_methods, mlp, train
+from trustgp_experiments.peers import Bundle, fit_methods, train
 from trustgp_experiments.peers.bundle import fresh_like
 from trustgp_experiments.peers.size import shipped_bytes
 
@@ -56,16 +56,6 @@ def test_seconds_of_networks_are_known_and_shown_by_method(bundle):
     assert dropping.training_seconds == bundle.seconds["dropout"]
 
 
-def test_seconds_that_nobody_took_are_not_made_up():
-    inputs, targets = rows()
-    networks = [mlp([3, 8, 2], seed=seed).eval() for seed in range(3)]
-    bundle = Bundle(networks[0], networks[1:], None, (inputs, targets), (inputs, targets))
-    (five,) = fit_methods(bundle, ["ensemble of 5"])
-    assert five.training_seconds is None
-    with pytest.raises(ValueError, match="training="):
-        bundle.trained_like(seeds=[0])
-
-
 def test_weights_that_cannot_be_drawn_anew_are_named():
     class Odd(nn.Module):
         def __init__(self):
@@ -88,12 +78,6 @@ def test_bytes_are_those_of_the_tensors_each_storage_once():
     assert shipped_bytes(Peer(network, network, {})) == own
     # of a storage that is looked at in parts, the parts
     assert shipped_bytes(Peer(network, network, {"a": [whole[:5]], "b": (whole[5:9],)})) == own + 36
-
-
-def test_five_networks_are_five_times_as_large(bundle):
-    alone, five = fit_methods(bundle, ["network + noise", "ensemble of 5"])
-    assert five.mebibytes / alone.mebibytes == pytest.approx(5.0, rel=0.3)
-    assert shipped_bytes(Ensemble(tuple(bundle.ensemble))) == 5 * 4 * (3 * 8 + 8 + 8 * 2 + 2) + 4
 
 
 def test_trustgp_counts_its_network(bundle):

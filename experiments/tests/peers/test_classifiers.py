@@ -2,7 +2,6 @@
 
 import copy
 import math
-from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trustgp.metrics import class_nll, entropy
+from trustgp.metrics import entropy
 from trustgp_experiments.peers import (
     DropoutClassifier,
     EnsembleClassifier,
@@ -46,17 +45,6 @@ class Fixed(nn.Module):
         return self.logits.expand(len(x), -1)
 
 
-class Wild(nn.Module):
-    """Logits that are three times too sure, whatever the input: the input times three."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
-
-    def forward(self, x):
-        return self.factor * x
-
-
 def images(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
     """Small ones whose class is the brightest quarter."""
     pixels = numbers(n, 1, 8, 8, seed=4)
@@ -79,13 +67,6 @@ def peers(rows) -> dict:
 
 
 # --- temperature ---------------------------------------------------------------------------------
-
-
-def test_logits_three_times_too_sure_get_the_temperature_three():
-    logits = numbers(20_000, 4)
-    labels = drawn(logits.softmax(dim=1))
-    found = SoftmaxClassifier.fit(Wild(), (logits, labels))
-    assert found.temperature == pytest.approx(3.0, rel=0.05)  # 20,000 draws know it to about 1.5 %
 
 
 def test_the_temperature_is_where_the_likelihood_has_no_slope():
@@ -129,23 +110,6 @@ def test_the_temperature_of_members_is_the_likeliest_before_they_are_averaged():
     assert losses_of_members(logits.numpy(), labels.numpy(), np.array([found]))[0] <= min(losses) + 1e-9
 
 
-def test_members_that_agree_have_the_temperature_of_one():
-    logits, labels = numbers(200, 4), torch.arange(200) % 4
-    logits[torch.arange(200), labels] += 1.0
-    together = likeliest_joint_temperature(logits.expand(3, -1, -1), labels)
-    assert together == pytest.approx(likeliest_temperature(logits, labels), rel=1e-4)
-
-
-def test_every_peer_of_classes_gains_by_its_temperature_on_the_rows_that_chose_it():
-    pixels, labels = images()
-    found = peers((pixels, labels))
-    for name in ("ensemble", "dropout"):
-        cold = replace(found[name], temperature=1.0)
-        told = [class_nll(one.predict(pixels).probabilities, labels).mean() for one in (found[name], cold)]
-        assert found[name].temperature != 1.0
-        assert told[0] < told[1]
-
-
 # --- several networks ----------------------------------------------------------------------------
 
 
@@ -158,14 +122,6 @@ def test_two_members_that_are_sure_of_different_classes_are_undecided_together()
         found.mutual_information, torch.full((3,), math.log(2), dtype=torch.float64), rtol=1e-9, atol=0
     )
     torch.testing.assert_close(found.score, torch.full((3,), 225.0).double(), rtol=1e-12, atol=0)
-
-
-def test_members_that_agree_know_nothing_of_each_other():
-    row = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64)
-    found = EnsembleClassifier.fit([Fixed(row), Fixed(row)]).predict(torch.zeros(2, 1).double())
-    assert found.mutual_information.abs().max() < 1e-12
-    assert found.score.abs().max() == 0.0
-    torch.testing.assert_close(found.probabilities[0], row.softmax(dim=0), rtol=1e-12, atol=0)
 
 
 def test_information_is_entropy_of_the_mean_less_mean_of_the_entropies():
@@ -282,20 +238,6 @@ def test_laplace_of_one_linear_layer_is_bayesian_softmax_regression():
 
 
 @laplace
-@pytest.mark.parametrize("last_layer", [False, True])
-def test_the_prior_is_the_likeliest_of_those_looked_at(last_layer):
-    pixels, labels = images(120)
-    network = trained_cnn((pixels[:60], labels[:60]))
-    train_rows, held = (pixels[:60], labels[:60]), (pixels[60:], labels[60:])
-    plain = LaplaceClassifier.fit(network, train_rows, last_layer=last_layer)
-    tuned = LaplaceClassifier.fit(network, train_rows, held, last_layer=last_layer)
-    losses = [
-        float(class_nll(peer.predict(held[0]).probabilities, held[1]).mean()) for peer in (tuned, plain)
-    ]
-    assert losses[0] <= losses[1]
-
-
-@laplace
 def test_the_temperature_of_laplace_comes_after_the_probit_and_is_the_likeliest():
     pixels, labels = images(120)
     train_rows, held = (pixels[:60], labels[:60]), (pixels[60:], labels[60:])
@@ -354,26 +296,6 @@ def test_a_layer_called_twice_has_one_gradient_and_with_two_sizes_is_refused():
 
 
 # --- the network ---------------------------------------------------------------------------------------
-
-
-def test_the_network_learns_and_dropout_leaves_its_first_weights_as_they_are():
-    pixels, labels = images(400)
-    start = cnn(size=8, channels=(8, 8), hidden=16, classes=4).double()
-    done = train(start, pixels, labels, epochs=25, batch_size=20, learning_rate=0.02, loss=cross_entropy)
-    with torch.no_grad():
-        assert float((done(pixels).argmax(dim=1) == labels).double().mean()) > 0.95
-    for one, other in zip(small_cnn().parameters(), small_cnn(dropout=0.2).parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_the_network_of_the_studies_has_its_size():
-    network = cnn()
-    assert network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    assert 100_000 < sum(parameter.numel() for parameter in network.parameters()) < 500_000
-    with pytest.raises(ValueError, match=r"dropout=1\.0"):
-        cnn(dropout=1.0)
-    with pytest.raises(ValueError, match="at least one convolution"):
-        cnn(channels=())
 
 
 # --- on a GPU ------------------------------------------------------------------------------------------

@@ -35,11 +35,6 @@ def test_ensemble_mean_and_population_variance_are_those_of_the_members():
     torch.testing.assert_close(found.epistemic, outputs.var(0, unbiased=False))
 
 
-def test_an_ensemble_of_one_is_refused():
-    with pytest.raises(ValueError, match="at least 2"):
-        Ensemble.fit([mlp([3, 8, 2])], rows())
-
-
 def test_an_error_of_zero_is_refused():
     network, (inputs, _) = mlp([3, 8, 2]).eval(), rows()
     with torch.no_grad():

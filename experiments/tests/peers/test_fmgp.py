@@ -1,12 +1,11 @@
 """The fixed-mean Gaussian process against dense matrices in float64."""
 
-import pytest
 import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from trustgp_experiments.peers import mlp, train
-from trustgp_experiments.peers.fmgp import FixedMeanGP, FixedMeanProcess, centres, objective
+from trustgp_experiments.peers.fmgp import FixedMeanGP, FixedMeanProcess, objective
 
 
 def process(count: int = 6, outputs: int = 2) -> FixedMeanProcess:
@@ -83,11 +82,3 @@ def test_training_makes_the_variance_grow_away_from_the_rows():
     assert bool((far.std.amin(dim=0) > 1.5 * near.std.mean(dim=0)).all())
     again = FixedMeanGP.fit(network, *rows, points=20, steps=200).predict(inputs[200:])
     assert torch.equal(again.variance, near.variance)
-
-
-@pytest.mark.parametrize("count", [5, 100])
-def test_centres_are_at_most_as_many_as_rows(count):
-    rows = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
-    found = centres(rows, count, seed=0)
-    assert found.shape == (min(count, 30), 2)
-    assert bool(torch.isfinite(found).all())

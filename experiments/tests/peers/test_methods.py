@@ -53,19 +53,6 @@ def bundle() -> Bundle:
     )
 
 
-def test_the_names_are_those_of_the_studies():
-    assert [method.name for method in METHODS] == NAMES
-
-
-def test_all_but_those_that_do_without_the_network_or_need_others_are_training_free():
-    others = [method.name for method in METHODS if not method.training_free]
-    assert others == [
-        *("ensemble of 5", "ensemble of 5, as trained"),
-        *("heteroscedastic", "heteroscedastic ensemble of 5", "MC-dropout 20", "rMC-dropout", "SWAG"),
-        *("VBLL", "GP on inputs, no network"),
-    ]
-
-
 @laplace
 def test_every_method_answers_and_the_training_free_ones_keep_the_networks_output(bundle):
     new = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
@@ -107,12 +94,6 @@ def test_shared_work_is_done_once(bundle, monkeypatch):
     assert made == [{}]
 
 
-def test_the_two_readings_of_trustgp_share_a_model_and_each_pays_for_it(bundle):
-    own, corrected = fit_methods(bundle, ["trustgp", "trustgp corrected"])
-    assert own.predict.__self__.model is corrected.predict.__self__.model
-    assert corrected.seconds >= bundle._made["trustgp"][1] > 0
-
-
 def test_each_that_borrows_work_pays_for_it_once(bundle, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(peer_bundle, "now", lambda device: clock[0])
@@ -147,9 +128,3 @@ def test_seconds_of_training_are_kept_apart_also_of_shared_work(bundle, monkeypa
     assert bundle.timed(lambda: bundle.once("inner", work)) == (9.0, 2.0, 7.0)
     assert bundle.timed(lambda: bundle.once("outer", outer)) == (10.0, 3.0, 7.0)
     assert bundle.timed(lambda: bundle.once("outer", outer)) == (10.0, 3.0, 7.0)
-
-
-def test_methods_may_be_chosen_and_unknown_ones_are_refused(bundle):
-    assert [fitted.name for fitted in fit_methods(bundle, ["ensemble of 5"])] == ["ensemble of 5"]
-    with pytest.raises(ValueError, match="unknown"):
-        list(fit_methods(bundle, ["crystal ball"]))

@@ -173,19 +173,6 @@ def test_neighbours_are_counted_by_angle_or_by_distance():
     alike(said("kNN, Euclidean"), np.sort(lengths, axis=1)[:, NEIGHBOURS - 1])
 
 
-def test_with_fewer_rows_than_neighbours_the_farthest_counts():
-    few = TRAIN[0][:7], TRAIN[1][:7]
-    found = NoveltyPeer.fit("kNN, Euclidean", network(), few, HELD).score(NEW).numpy()
-    lengths = np.linalg.norm(features(NEW)[:, None] - features(few[0])[None], axis=2)
-    alike(found, lengths.max(axis=1))
-
-
-def test_chunks_of_rows_change_nothing(monkeypatch):
-    whole = said("kNN, cosine")
-    monkeypatch.setattr("trustgp_experiments.peers.novelty.TOGETHER", 4 * 90)
-    alike(said("kNN, cosine"), whole)
-
-
 # --- ViM ---------------------------------------------------------------------------------------------
 
 
@@ -253,16 +240,6 @@ def test_a_broken_row_is_infinitely_novel_and_breaks_no_other_and_the_network_st
     torch.testing.assert_close(found[others], whole[others])
     assert all(torch.equal(value, before[key]) for key, value in own.state_dict().items())
     assert not last_layer(own)._forward_pre_hooks
-
-
-@pytest.mark.parametrize("name", ["Mahalanobis", "kNN, Euclidean", "DDU density"])
-def test_rows_far_from_all_others_are_more_novel(name):
-    """Features of this one are the inputs themselves."""
-    with torch.random.fork_rng(devices=[]):
-        plain = nn.Sequential(nn.Identity(), nn.Linear(4, CLASSES)).double().eval()
-    far = torch.tensor([[9.0, -9.0, 9.0, -9.0]]).double()
-    peer = NoveltyPeer.fit(name, plain, TRAIN, HELD)
-    assert peer.score(far)[0] > peer.score(HELD[0]).quantile(0.99)
 
 
 def test_what_cannot_be_asked_is_refused():

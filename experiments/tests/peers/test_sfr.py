@@ -49,16 +49,6 @@ def test_variance_is_that_of_the_papers_equation(points):
     torch.testing.assert_close(found, torch.stack(expected, dim=1), rtol=1e-4, atol=1e-9)
 
 
-def test_with_all_rows_as_points_it_is_the_full_linearised_posterior():
-    network, train, validation = problem(outputs=1)
-    peer = Sfr.fit(network, train, validation, points=80)
-    every, asked = jacobians(network, train[0])[:, 0], jacobians(network, validation[0])[:, 0]
-    precision = every.T @ every / peer.sigma2[0] + peer.delta * torch.eye(every.shape[1]).double()
-    expected = (asked @ torch.linalg.inv(precision) * asked).sum(dim=1)
-    _, found = peer.moments(validation[0])
-    torch.testing.assert_close(found[:, 0], expected, rtol=1e-3, atol=1e-8)  # the jitter
-
-
 @pytest.mark.parametrize("points", [12, 80])
 def test_the_shared_kernel_is_the_mean_over_outputs_and_its_points_are_distinct(points):
     network, train, validation = problem()

@@ -64,17 +64,6 @@ def test_the_network_goes_on_from_where_it_is_and_stays_as_it_was():
     assert given._meter.training > 0
 
 
-def test_regression_has_a_spread_scale_noise_and_tails():
-    given = bundle()
-    peer = Swag.fit(given)
-    said = peer.predict(given.validation[0])
-    assert said.mean.shape == (50, 2)
-    assert bool((said.epistemic > 0).all())
-    assert peer.tails is not None
-    again = Swag.fit(bundle()).predict(given.validation[0])
-    assert torch.equal(again.variance, said.variance)
-
-
 def test_batch_normalisation_and_an_unknown_training_are_refused():
     given = bundle()
     with pytest.raises(ValueError, match="must say how"):

@@ -1,8 +1,5 @@
 """trustgp among its peers."""
 
-import warnings
-
-import pytest
 import torch
 
 import trustgp
@@ -33,19 +30,3 @@ def test_the_papers_form_has_separate_outputs_and_the_plain_variance(case, toy):
     assert torch.equal(fitted.predict(new).variance, expected.plain.variance)
     assert not fitted.predict(new).excess.any()
     assert len(fitted.model.mixtures) == 2
-
-
-def test_the_papers_form_says_nothing_about_time_series(make_mlp):
-    steps = torch.linspace(0, 6, 120, dtype=torch.float64)[:, None]
-    inputs = torch.cat([steps.sin(), steps.cos(), (2 * steps).sin()], dim=1)
-    rows = inputs, inputs[:, :2]
-    with pytest.warns(UserWarning, match="time series"):  # they are one
-        trustgp.fit(make_mlp(), rows, num_experts=2, progress=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert TrustGP.fit_paper(make_mlp(), rows, num_experts=2).reading == "own"
-
-
-def test_an_unknown_reading_is_refused(fitted):
-    with pytest.raises(ValueError, match="reading='best'"):
-        TrustGP(fitted, "best")

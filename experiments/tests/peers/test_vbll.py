@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from trustgp_experiments.peers import Bundle, mlp, train
+from trustgp_experiments.peers import mlp
 from trustgp_experiments.peers.vbll import WISHART, VariationalNetwork, Vbll, negative_bound
 
 HOW = {"epochs": 80, "batch_size": 32, "learning_rate": 0.01}
@@ -67,17 +67,3 @@ def test_variance_is_that_of_the_weights():
     expected = torch.einsum("nh,chk,cjk,nj->nc", phi, factor, factor, phi)
     torch.testing.assert_close(variance, expected, rtol=1e-10, atol=0)
     torch.testing.assert_close(mean, phi @ network.layer.mean.detach().T, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_it_learns_and_knows_its_noise(outputs):
-    inputs, targets = rows(outputs=outputs)
-    network = train(mlp([3, 16, outputs], activation=nn.Tanh), inputs[:150], targets[:150], **HOW)
-    bundle = Bundle(
-        network, [], None, (inputs[:150], targets[:150]), (inputs[150:], targets[150:]), training=HOW
-    )
-    said = Vbll.fit(bundle).predict(inputs[150:])
-    assert said.mean.shape == (50, outputs)
-    assert bool((said.epistemic > 0).all())
-    assert float((said.mean - targets[150:]).square().mean()) < 0.3 * float(targets.var())
-    assert bundle._meter.training > 0
