@@ -1,4 +1,4 @@
-"""How does one frame of sensor values become a row that a model takes?"""
+"""One frame of sensor values as a row of a model's inputs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..data.trees import Inputs, leaves, map_tensors, rebuilt, structure
 
 
 class FrameError(ValueError):
-    """A frame from which no row can be made, as it stands."""
+    """A frame that cannot be converted to a row."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a model's frames look like, without the dimension of the rows; leaves in the order of `leaves`."""
+    """Structure, shapes and types of a model's frames, without the batch dimension."""
 
     structure: str
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
 
     def row(self, frame: Inputs) -> Inputs:
-        """The frame as inputs of one row, all finite; leaves may have the dimension of the rows, or not."""
+        """The frame as inputs of one row, all finite; leaves may have the batch dimension or not."""
         if structure(frame) != self.structure:
             raise FrameError(f"the structure is {structure(frame)}, not {self.structure}")
         fitted = []
@@ -41,8 +41,7 @@ class Form:
 
 
 def read_frame(frame: Any, wanted: str | None) -> Inputs:
-    """A frame of the sensors with every leaf a tensor; the structure that is wanted may not be known. Arrays,
-    lists and numbers are taken too."""
+    """A frame of arrays, lists or numbers with every leaf a tensor; the wanted structure may be unknown."""
     if isinstance(frame, dict):
         return {key: read_frame(value, None) for key, value in frame.items()}
     nested = isinstance(frame, (tuple, list)) and wanted != "tensor"
@@ -58,20 +57,19 @@ def read_frame(frame: Any, wanted: str | None) -> Inputs:
         raise FrameError(f"values are no array: {error}") from error
     if array.dtype.kind not in "fiub":
         raise FrameError(f"values are {array.dtype}, not real numbers")
-    wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
-    return torch.tensor(array.astype(np.float64 if wide else array.dtype.newbyteorder("=")))
+    extended = array.dtype.kind == "f" and array.dtype.itemsize > 8
+    return torch.tensor(array.astype(np.float64 if extended else array.dtype.newbyteorder("=")))
 
 
 def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype | None) -> tuple[Form, Any]:
-    """The form of a model's frames, found by asking it about what `read_frame` gave, and what it answered.
-    NaN and infinities count as zeros. The model must raise, or not answer with one row, unless it can work
-    with what it gets."""
+    """The form of a model's frames, and its prediction for the first: the first reading of the frame that the
+    model accepts and answers with one row. NaN and infinities count as zeros."""
     first: Exception | None = None
-    for row in _ways(map_tensors(torch.nan_to_num, frame), dtype):
+    for row in _candidate_rows(map_tensors(torch.nan_to_num, frame), dtype):
         try:
             answer = ask(row)
             if len(answer.mean) != 1:
-                raise ValueError(f"the model answers with {len(answer.mean)} rows instead of one.")
+                raise ValueError(f"the model returns {len(answer.mean)} rows instead of one.")
         except Exception as error:
             first = first or error
             continue
@@ -80,17 +78,17 @@ def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype |
         return Form(structure(row), shapes, tuple(leaf.dtype for leaf in tensors)), answer
     shapes = [tuple(leaf.shape) for leaf in leaves(frame)]
     raise ValueError(
-        f"the model takes no frame with the structure {structure(frame)} and the shapes {shapes}: {first} "
-        "Pass one row as the network takes it, with or without the dimension of the rows."
+        f"the model accepts no frame with the structure {structure(frame)} and the shapes {shapes}: {first} "
+        "Pass one row as the network takes it, with or without the batch dimension."
     ) from first
 
 
-def _ways(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:
-    """Ways to read a frame as one row, the likeliest first: with the dimension of the rows, or without."""
+def _candidate_rows(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:
+    """Readings of a frame as one row, the likeliest first: with the batch dimension, or without."""
     tensors = leaves(frame)
-    whole = all(leaf.ndim > 0 and leaf.shape[0] == 1 for leaf in tensors)
-    flat = all(leaf.ndim < 2 for leaf in tensors)  # [1] is a row of one number rather than a row number
-    orders = ([False, True] if flat else [True, False]) if whole else [False]
+    batched = all(leaf.ndim > 0 and leaf.shape[0] == 1 for leaf in tensors)
+    flat = all(leaf.ndim < 2 for leaf in tensors)  # [1] is a row of one number
+    orders = ([False, True] if flat else [True, False]) if batched else [False]
     for keeps in orders:
         row = frame if keeps else map_tensors(lambda leaf: leaf[None], frame)
         yield map_tensors(lambda x: x.to(dtype or x.dtype) if x.is_floating_point() else x, row)

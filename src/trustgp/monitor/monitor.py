@@ -1,4 +1,4 @@
-"""Frame by frame on the robot: may this prediction be used?"""
+"""Verdicts on a model's predictions, frame by frame."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ OK, UNCERTAIN, NOVEL, INVALID = STATUSES
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a monitor says of one frame; of an invalid frame only `status`, `frame`, `reason`, `rolling`."""
+    """The verdict on one frame; of an invalid frame only `status`, `frame`, `reason` and `rolling`."""
 
     status: str  # "ok", "uncertain", "novel" or "invalid input"
     frame: int  # its number since the last reset, from 0
     mean: Tensor | None = None  # the network's own output, shape [C]
     std: Tensor | None = None  # its standard deviation, shape [C]
     novelty: float | None = None  # in [0, 1]
-    score: float | None = None  # what the threshold is compared with; in regression the novelty
-    expert: tuple[int, ...] | None = None  # which one answered, one number for each kernel
-    reason: str = ""  # what made the frame invalid; empty otherwise
-    quiet: int | None = None  # quiet frames in a row, of `patience` that end the alarm; None: none is on
+    score: float | None = None  # is compared with the threshold; in regression the novelty
+    expert: tuple[int, ...] | None = None  # that predicted, one number for each kernel
+    reason: str = ""  # why the frame is invalid; empty: it is valid
+    quiet: int | None = None  # quiet frames in a row, of `patience` that end the alarm; None: no alarm
     rolling: Rolling = field(kw_only=True)  # statistics of the last frames, this one included
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them; infinite numbers are None."""
+        """Plain values for JSON; infinite numbers are None."""
         return plain(self, infinite=lambda _: None)
 
 
 class Latch:
-    """An alarm that comes on at once, and goes off after `patience` quiet frames in a row."""
+    """An alarm that starts at once, and ends after `patience` quiet frames in a row."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
-        self._left = 0  # quiet frames until it goes off
+        self._left = 0  # quiet frames until it ends
 
     def __call__(self, *, above: bool, quiet: bool) -> bool:
-        """Whether it is on, after a frame above the enter level, or quiet: below the leave level."""
+        """Whether it is on, after a frame above the enter level, or below the leave level (quiet)."""
         if above or (self._left and not quiet):
             self._left = self._patience
         elif self._left:
@@ -56,7 +56,7 @@ class Latch:
 
     @property
     def quiet(self) -> int | None:
-        """Quiet frames since the last that was not, of `patience` that end the alarm; None: it is off."""
+        """Quiet frames in a row, of `patience` that end the alarm; None: it is off."""
         return self._patience - self._left if self._left else None
 
 
@@ -64,31 +64,31 @@ class Monitor:
     """Judges a model's predictions frame by frame: ok, uncertain, novel or invalid input.
 
     Call it with one frame: a tensor or array [d] or [1, d], or a tuple or dict of such, as the network takes
-    them. It never raises for what a sensor may do (NaN, infinities, wrong types, and, once a frame was
-    read, a missing key or a wrong shape): it says "invalid input". A first frame with a wrong shape or a
-    missing key is a mistake in the program, and raises a ValueError. Time and memory of a call do not
-    depend on how many there were. Not to be called from several threads at once.
+    them. It never raises for a sensor's fault (NaN, infinities, wrong types, and, after the first valid
+    frame, a missing key or a wrong shape): the status is "invalid input". A first frame with a wrong shape or
+    a missing key is a mistake in the program, and raises a ValueError. Time and memory of a call do not
+    depend on the number of calls. Not thread-safe.
 
-    A frame is *novel* when its score lies above the threshold, else *uncertain* when a standard deviation
-    lies above its limit. Either holds until `patience` valid frames in a row lie below `leave` times that.
+    A frame is *novel* when its score is above the threshold, else *uncertain* when a standard deviation is
+    above its limit. Either lasts until `patience` valid frames in a row are below `leave` times that.
 
     Args:
-        model: An `UncertaintyModel`, a `DetectionModel`, a file of either that was opened, or any other
+        model: An `UncertaintyModel`, a `DetectionModel`, an opened file of either, or any other
             `PredictionSource`.
-        threshold: Of the novelty score. None: the model's own (`model.threshold`), or that of the rows
-            held out in the fit, for `false_alarm`.
-        window: Frames that the rolling statistics are about.
-        std: The largest standard deviation to work with, in the units of the outputs: a number, or one
-            for each output. None: what only the share `false_alarm` of the held-out rows exceeds, where the
-            model still has them (after a fit, not after loading) or `rows` are given, else no limit.
+        threshold: Of the novelty score. None: the model's own (`model.threshold`), or that of the held-out
+            rows of the fit, for `false_alarm`.
+        window: Frames of the rolling statistics.
+        std: The largest acceptable standard deviation, in the units of the outputs: a number, or one for
+            each output. None: exceeded by the share `false_alarm` of the held-out rows, if the model still
+            has them (after a fit, not after loading) or `rows` are given, else no limit.
         confidence: For classes, instead of `std`: the least probability of the likeliest one.
-        rows: Familiar rows, as the model takes them, for what is not given.
-        false_alarm: The share of familiar frames that may raise either alarm.
+        rows: Familiar rows, as the model takes them, from which the other limits are computed.
+        false_alarm: The share of familiar frames that may cause either alarm.
         leave: Leave level over enter level, in (0, 1].
         patience: Quiet frames in a row before an alarm ends.
 
-    `threshold` is the novelty score above which a frame is novel, `limit` the largest std [C] (of classes:
-    1 - probability [1]) of a frame that is not uncertain; None: none is.
+    `threshold` is the novelty score above which a frame is novel, `limit` the std [C] (of classes:
+    1 - probability [1]) above which it is uncertain; None: no limit.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Monitor:
         self.threshold, self.limit = find_limits(
             model, threshold=threshold, std=std, confidence=confidence, rows=rows, false_alarm=false_alarm
         )
-        known = isinstance(model, UncertaintyModel)
-        self._structure = model.origin.structure if known else None
-        self._dtype = next(model.network.parameters()).dtype if known else None
+        fitted = isinstance(model, UncertaintyModel)
+        self._structure = model.origin.structure if fitted else None
+        self._dtype = next(model.network.parameters()).dtype if fitted else None
         self._form: Form | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Forget all frames: no alarm, no statistics. What frames look like stays known."""
+        """Forget all frames: no alarm, no statistics. The form of the frames is kept."""
         self._novel, self._uncertain = Latch(self.patience), Latch(self.patience)
         self._history = FrameHistory(self.window, STATUSES)
 
@@ -132,9 +132,9 @@ class Monitor:
         except FrameError as error:
             return self._invalid(str(error))
         if not bool(reading.valid[0]):
-            return self._invalid("the network's output, or its error bar, is not finite for this input")
+            return self._invalid("the network's output or its error bar is not finite for this input")
         score, std = float(reading.score[0]), reading.std[0]
-        status = self._judged(score, reading.doubt[0])
+        status = self._status(score, reading.uncertainty[0])
         return self._verdict(
             status,
             np.array([score, *std.tolist()]),
@@ -147,7 +147,7 @@ class Monitor:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What happened since the last reset: plain values."""
+        """Statistics since the last reset: plain values."""
         past = self._history
         return {
             "frames": past.frames,
@@ -168,35 +168,37 @@ class Monitor:
         )
 
     def _read(self, frame: Any) -> Reading:
-        """What the model says of a frame; raises FrameError where no row can be made of it."""
+        """The prediction for a frame; a FrameError if it cannot be converted to a row."""
         values = read_frame(frame, self._structure)
         if self._form is not None:
             return read_prediction(self.model, self._form.row(values))
         form, reading = first_form(values, partial(read_prediction, self.model), self._dtype)
-        if self.limit is not None and len(self.limit) not in (1, reading.doubt.shape[1]):
+        outputs = reading.uncertainty.shape[1]
+        if self.limit is not None and len(self.limit) not in (1, outputs):
             raise ValueError(
-                f"std= has {len(self.limit)} limits, but the model {reading.doubt.shape[1]} outputs; pass "
-                "one number, or one for each output."
+                f"std= has {len(self.limit)} limits, but the model has {outputs} outputs; pass one number or "
+                "one for each output."
             )
         self._form = form
-        form.row(values)  # refuses NaN, in place of which the model was asked about zeros
+        form.row(values)  # refuses NaN, which `first_form` replaced by zeros
         return reading
 
-    def _judged(self, score: float, doubt: Tensor) -> str:
-        """The status of a valid frame; what is no number counts as above every level."""
+    def _status(self, score: float, uncertainty: Tensor) -> str:
+        """The status of a valid frame; NaN counts as above every level."""
         novel = self._novel(above=not score <= self.threshold, quiet=score <= self.leave * self.threshold)
         uncertain = False
         if self.limit is not None:
-            above = not bool((doubt <= self.limit).all())
-            uncertain = self._uncertain(above=above, quiet=bool((doubt <= self.leave * self.limit).all()))
+            above = not bool((uncertainty <= self.limit).all())
+            quiet = bool((uncertainty <= self.leave * self.limit).all())
+            uncertain = self._uncertain(above=above, quiet=quiet)
         return NOVEL if novel else UNCERTAIN if uncertain else OK
 
     def _invalid(self, reason: str) -> Verdict:
-        """An invalid frame says nothing, so it is not a quiet one either: alarms that are on begin anew."""
+        """An invalid frame is not a quiet one: active alarms restart."""
         self._novel(above=False, quiet=False)
         self._uncertain(above=False, quiet=False)
         return self._verdict(INVALID, None, reason=reason)
 
-    def _verdict(self, status: str, numbers: np.ndarray | None, **said: Any) -> Verdict:
+    def _verdict(self, status: str, numbers: np.ndarray | None, **fields: Any) -> Verdict:
         self._history.add(status, numbers)
-        return Verdict(status, self._history.frames - 1, **said, rolling=self._history.statistics())
+        return Verdict(status, self._history.frames - 1, **fields, rolling=self._history.statistics())

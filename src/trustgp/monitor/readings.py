@@ -1,7 +1,4 @@
-"""What does a model say of some rows, and above which limits is one novel, or too uncertain?
-
-The fields that a monitor needs, from whatever predicts; limits are those of the user, or of familiar rows.
-"""
+"""The fields of a prediction that a monitor uses, and its limits: the user's, or those of familiar rows."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ from ..math.calibration import check_share, held_out_quantile, needed_rows
 from ..model import UncertaintyModel
 
 NEEDED = ("mean", "variance", "novelty")
-MOST_ROWS = 1000  # held-out rows that are asked
+MAX_HELD_OUT_ROWS = 1000  # from which the limits are computed
 
 
 class PredictionSource(Protocol):
-    """Anything that answers as an `UncertaintyModel` does, for example a session of onnxruntime.
+    """Anything that predicts as an `UncertaintyModel` does, for example a session of onnxruntime.
 
-    It takes inputs with the rows as first dimension, and gives an object or a mapping with `mean` and
-    `variance` [n] or [n, C], `novelty` [n], and, where it has them, `score` [n] (else the novelty is the
-    score), `expert` [n] or [n, kernels], `valid` [n] and `probabilities` [n, K], as tensors or arrays. Where
-    it has a mapping `metadata`, "threshold" in it is the default of the monitor's threshold.
+    It takes a batch of inputs, and returns an object or a mapping with `mean` and `variance` [n] or [n, C],
+    `novelty` [n], and optionally `score` [n] (default: the novelty), `expert` [n] or [n, kernels],
+    `valid` [n] and `probabilities` [n, K], as tensors or arrays. If it has a mapping `metadata`, "threshold"
+    in it is the default of the monitor's threshold.
     """
 
     def __call__(self, inputs: Any, /) -> Any:
-        """The answer to some rows."""
+        """The prediction for some rows."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +42,30 @@ class Reading:
     novelty: Tensor  # [n]
     score: Tensor  # [n]
     valid: Tensor  # bool, [n]
-    expert: Tensor | None  # [n, kernels]; None: not told
+    expert: Tensor | None  # [n, kernels]; None: not given
     probabilities: Tensor | None  # of classes, [n, K]; None: numbers are predicted
 
     @property
-    def doubt(self) -> Tensor:
-        """How uncertain rows are, float64: std [n, C]; of classes 1 - their largest probability [n, 1]."""
+    def uncertainty(self) -> Tensor:
+        """Of each row, float64: std [n, C]; of classes 1 - their largest probability [n, 1]."""
         if self.probabilities is None:
             return self.std.double()
         return 1.0 - self.probabilities.double().amax(dim=1, keepdim=True)
 
 
 def read_prediction(model: Any, inputs: Any) -> Reading:
-    """What a model, or a `PredictionSource`, says of some rows; missing fields are refused by name."""
-    said = getattr(model, "predict", model)(inputs)
+    """The prediction of a model, or of a `PredictionSource`; an error names missing fields."""
+    prediction = getattr(model, "predict", model)(inputs)
 
     def field(name: str) -> Tensor | None:
-        value = said.get(name) if isinstance(said, Mapping) else getattr(said, name, None)
+        mapping = isinstance(prediction, Mapping)
+        value = prediction.get(name) if mapping else getattr(prediction, name, None)
         return None if value is None else torch.as_tensor(value).detach().cpu()
 
     mean, variance, novelty = (field(name) for name in NEEDED)
     if mean is None or variance is None or novelty is None:
-        raise TypeError(f"the model gives a {type(said).__name__} without all of {', '.join(NEEDED)}.")
+        kind = type(prediction).__name__
+        raise TypeError(f"the model returns a {kind} that lacks one of {', '.join(NEEDED)}.")
     n = len(novelty)
     score, valid, expert = (field(name) for name in ("score", "valid", "expert"))
     finite = torch.isfinite(mean.reshape(n, -1)).all(dim=1)
@@ -81,18 +80,18 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
     )
 
 
-def joint_limit(doubts: Tensor, false_alarm: float) -> Tensor | None:
+def joint_limit(uncertainties: Tensor, false_alarm: float) -> Tensor | None:
     r"""Limits [C] that a new row exceeds in any of its C numbers with probability `false_alarm` at most.
 
-    .. math:: l_c = \mathrm{median}_c \cdot Q_{1 - \alpha}( \max_c d_c / \mathrm{median}_c )
+    .. math:: l_c = \mathrm{median}_c \cdot Q_{1 - \alpha}( \max_c u_c / \mathrm{median}_c )
 
-    One quantile for all numbers, as that of held-out scores (`held_out_quantile`), so that many outputs
-    give no more false alarms than one. None where the held-out rows [n, C], all finite, are too few.
+    One quantile for all numbers (`held_out_quantile`), so that many outputs cause no more false alarms than
+    one. None where the held-out rows [n, C], all finite, are too few.
     """
-    if len(doubts) < needed_rows(1.0 - false_alarm):
+    if len(uncertainties) < needed_rows(1.0 - false_alarm):
         return None
-    usual = doubts.median(dim=0).values.clamp_min(torch.finfo(torch.float64).tiny)
-    return usual * held_out_quantile((doubts / usual).amax(dim=1), 1.0 - false_alarm)
+    median = uncertainties.median(dim=0).values.clamp_min(torch.finfo(torch.float64).tiny)
+    return median * held_out_quantile((uncertainties / median).amax(dim=1), 1.0 - false_alarm)
 
 
 def find_limits(
@@ -100,26 +99,27 @@ def find_limits(
 ) -> tuple[float, Tensor | None]:
     """Threshold and limit, float64, [C] or [1], of a monitor; see `trustgp.Monitor` for the options."""
     check_share("false_alarm", false_alarm, 0.01)
-    given, asked = _given_doubt(std, confidence), None
+    limit, reading = _given_limit(std, confidence), None
     if rows is not None:
-        asked = read_prediction(model, rows)
-    elif given is None and isinstance(model, UncertaintyModel):
-        held: Rows | None = getattr(model.memory, "validation", None)
-        asked = None if held is None else read_prediction(model, held.take(evenly(len(held), MOST_ROWS)))
+        reading = read_prediction(model, rows)
+    elif limit is None and isinstance(model, UncertaintyModel):
+        validation: Rows | None = getattr(model.memory, "validation", None)
+        if validation is not None:
+            reading = read_prediction(model, validation.take(evenly(len(validation), MAX_HELD_OUT_ROWS)))
     if threshold is not None:
         score = float(threshold)
-    elif rows is not None and asked is not None:
-        score = float(NoveltyThreshold.fit(asked.score, false_alarm).threshold)
+    elif rows is not None and reading is not None:
+        score = float(NoveltyThreshold.fit(reading.score, false_alarm).threshold)
     else:
-        score = _known_score(model, false_alarm)
+        score = _own_threshold(model, false_alarm)
     if not score >= 0.0 or math.isinf(score):
         raise ValueError(f"threshold={score}; it must be a finite number of at least 0.")
-    if given is None and asked is not None:
-        given = joint_limit(asked.doubt[asked.valid], false_alarm)
-    return score, given
+    if limit is None and reading is not None:
+        limit = joint_limit(reading.uncertainty[reading.valid], false_alarm)
+    return score, limit
 
 
-def _given_doubt(std: Any, confidence: float | None) -> Tensor | None:
+def _given_limit(std: Any, confidence: float | None) -> Tensor | None:
     if confidence is not None:
         if std is not None:
             raise ValueError("pass std= for numbers or confidence= for classes, not both.")
@@ -133,15 +133,15 @@ def _given_doubt(std: Any, confidence: float | None) -> Tensor | None:
     return limit
 
 
-def _known_score(model: Any, false_alarm: float) -> float:
-    """The threshold that a model brings with it."""
+def _own_threshold(model: Any, false_alarm: float) -> float:
+    """The threshold of a model, or of a file's metadata."""
     if isinstance(model, UncertaintyModel):
         alarm = model.alarm or NoveltyThreshold.fit(model.held_scores, false_alarm)
         return float(alarm.threshold)
-    told = getattr(model, "metadata", {}).get("threshold", "none")
-    if told == "none":
+    stored = getattr(model, "metadata", {}).get("threshold", "none")
+    if stored == "none":
         raise ValueError(
             "there is no threshold: pass threshold=, the novelty score above which a frame is novel, or "
             "familiar rows as rows=."
         )
-    return float(told)
+    return float(stored)
