@@ -14,7 +14,7 @@ from trustgp.fitting import budget, pipeline
 from trustgp.fitting.compress import ModelForm, reduced
 from trustgp.fitting.divide import FEWEST, OVERHEAD, Sizing
 from trustgp.fitting.options import FitOptions
-from trustgp.fitting.plan import LIGHT_ROWS, MOST_EXPERTS, RANK
+from trustgp.fitting.plan import LIGHT_ROWS, MAX_EXPERTS, RANK
 from trustgp.state.model_state import nbytes
 
 ROWS, FEWER = 700, 200
@@ -58,8 +58,8 @@ def chosen(monkeypatch, network, n=ROWS, **options):
     class Stop(Exception):
         pass
 
-    def stop(ready, data, options):
-        found.update(tangents=ready.tangents, experts=options.num_experts, rank=options.rank)
+    def stop(ready, data, options, num_experts, rank):
+        found.update(tangents=ready.tangents, experts=num_experts, rank=rank)
         raise Stop
 
     monkeypatch.setattr(pipeline, "choose_plan", stop)
@@ -97,7 +97,7 @@ def test_a_size_larger_than_needed_changes_nothing_where_experts_are_as_small_as
 
 def test_a_generous_size_of_many_rows_makes_no_more_experts(monkeypatch, network):
     """More of them cost time, and likelihood: see docs/small.md."""
-    assert chosen(monkeypatch, network, 40_000, budget="8 GiB")["experts"] == MOST_EXPERTS
+    assert chosen(monkeypatch, network, 40_000, budget="8 GiB")["experts"] == MAX_EXPERTS
 
 
 def test_what_the_user_has_chosen_stays(monkeypatch, network):

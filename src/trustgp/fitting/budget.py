@@ -18,13 +18,12 @@ from ..tangents import Sketch
 from .compress import ModelForm, reduced
 from .divide import FEWEST, OVERHEAD, Sizing
 from .options import FitOptions
-from .plan import RANK, WITNESS_SHARE, usual_experts, witness_needs
+from .plan import RANK, WITNESS_SHARE, default_sizes, witness_needs
 from .prepare import FitRows, Prepared, prepare_network
 
 # Ranks that are tried, the best first: of the tangents as they are, and of shorter sketches.
-WIDE = (RANK, 192, 128)
-SHORTER = {256: (192, 128), 192: (96,), 128: (64, 32)}
-ANY_WIDTH = (*WIDE, 64, 32)  # where the user has chosen the tangents
+LONG_RANKS = (RANK, 192, 128)
+SHORT_RANKS = {256: (192, 128), 192: (96,), 128: (64, 32)}
 
 
 class BudgetError(ValueError):
@@ -36,35 +35,34 @@ class BudgetError(ValueError):
         self.model = model
 
 
-def choose_within(
+def plan_for_budget(
     network: nn.Module, rows: Rows, ready: Prepared, data: FitRows, options: FitOptions
-) -> tuple[Prepared, FitOptions]:
-    """Tangents, number of experts and rank with which a light model stays within its size, as far as the user
-    has not chosen them."""
-    size, n, asked = options.budget.size, len(data.rows), options.num_experts
+) -> tuple[Prepared, int, int | None]:
+    """Tangents, number of experts and rank (None: all directions) with which a light model stays within its
+    size, as far as the user has not chosen them; without a size, the usual ones."""
+    size, n = options.budget.size, len(data.rows)
+    experts, rank = default_sizes(ready, n, options)
     if size is None:
-        return ready, options
+        return ready, experts, rank
     if ready.maps[0][0].num_columns(expert=True) is None:
         raise BudgetError(
             f"budget={size_text(size)}: a size is kept by leaving out directions of explicit features, and "
             f"{type(ready.tangents).__name__} has none. Leave `tangents` out, or take trustgp.Sketch(512); "
             "num_experts= and patchwork= make exact experts smaller."
         )
-    if not options.light:  # what is too much is left out after the fit
-        return ready, options
-    experts, sizing = usual_experts(n, light=True) if asked is None else asked, _sizing(ready, n, options)
+    sizing = _sizing(ready, n, options)
     sample, double = rows.take(torch.arange(min(2, len(rows)))), rows.targets.dtype == torch.float64
-    second = witness_needs(options.witness, sample, n, ready.num_outputs, 1, double)[0]
-    # with the witness, then without: what it knows is worth more than long sketches
-    heard = (second, 0) if 0 < second <= WITNESS_SHARE * size else (0,)
-    steps = tee(_steps(network, rows, ready, options), len(heard))
-    for beside, lot in zip(heard, steps, strict=True):
-        for ready, rank in lot:
+    witness, _ = witness_needs(options.witness, sample, n, ready.num_outputs, 1, double)
+    # with the witness, then without: it is worth more than long sketches
+    sizes = (witness, 0) if 0 < witness <= WITNESS_SHARE * size else (0,)
+    steps = tee(_steps(network, rows, ready, options), len(sizes))
+    for beside, step in zip(sizes, steps, strict=True):
+        for ready, rank in step:
             sizing = _sizing(ready, n, options)
             needed = sizing.expected(experts, rank) + beside + OVERHEAD
             if max(needed, sizing.least(experts)) <= size:
-                return ready, replace(options, num_experts=experts, rank=rank)
-    while asked is None and experts > 1 and sizing.least(experts) > size:
+                return ready, experts, rank
+    while options.num_experts is None and experts > 1 and sizing.least(experts) > size:
         experts //= 2
     if (needed := sizing.least(experts)) > size:
         raise BudgetError(
@@ -72,7 +70,7 @@ def choose_within(
             f"{needed} bytes ({size_text(needed)}). Fewer experts, outputs='pseudo' or parameters='last' "
             "need less."
         )
-    return ready, replace(options, num_experts=experts, rank=FEWEST)
+    return ready, experts, FEWEST
 
 
 def _sizing(ready: Prepared, n: int, options: FitOptions) -> Sizing:
@@ -84,17 +82,13 @@ def _sizing(ready: Prepared, n: int, options: FitOptions) -> Sizing:
 def _steps(
     network: nn.Module, rows: Rows, ready: Prepared, options: FitOptions
 ) -> Iterator[tuple[Prepared, int]]:
-    """What may be tried, the best first; shorter sketches are bound when they are asked for."""
-    if options.tangents is not None:
-        yield from ((ready, rank) for rank in ANY_WIDTH)
-        return
-    yield from ((ready, rank) for rank in WIDE)
+    """Tangents and ranks to try, the best first; shorter sketches are bound when they are asked for."""
+    shortest = () if options.tangents is None else (64, 32)
+    yield from ((ready, rank) for rank in (*LONG_RANKS, *shortest))
     width = ready.maps[0][0].num_columns(expert=True) or 0
-    for dim, ranks in SHORTER.items():
+    for dim, ranks in SHORT_RANKS.items() if options.tangents is None else ():
         if dim < width:
-            short = prepare_network(
-                network, rows, replace(options, tangents=Sketch(dim, parameters=options.parameters))
-            )
+            short = prepare_network(network, rows, options, Sketch(dim, parameters=options.parameters))
             short = replace(short, reason="so that the model stays within its budget")
             yield from ((short, rank) for rank in ranks)
 

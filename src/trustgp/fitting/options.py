@@ -64,7 +64,6 @@ class FitOptions:
     division: Division = field(default_factory=Division)
     witness: Witness | None = None
     budget: Budget = field(default_factory=Budget)
-    rank: int | None = None  # directions that an expert of a light model keeps, as its budget has it
     memory: int | None = None
     executor: Executor | None = None
     device: torch.device | None = None
@@ -128,6 +127,7 @@ class FitOptions:
             "outputs": self.outputs,
             "likelihood": [type(self.likelihood).__name__, self.likelihood.settings()],
             "components": self.division.components,
+            "subset": self.division.subset,
             "patchwork": [self.patchwork.neighbours, self.patchwork.fraction],
             "budget": [self.budget.size, self.budget.exact],
             "witness": None if self.witness is None else self.witness.settings(),

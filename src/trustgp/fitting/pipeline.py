@@ -22,12 +22,12 @@ from ..state.model_file import check_savable
 from ..state.model_state import ModelState, Provenance, Training
 from ..tangents.modules import check_kind, has_output_selector
 from ..tangents.probes import Probes
-from .budget import choose_within, shrink_to_budget
+from .budget import plan_for_budget, shrink_to_budget
 from .calibrate import calibrate
 from .checkpoint import Checkpoint, explain_interrupts, locked
 from .divide import precompute_features, precompute_linear
 from .options import FitOptions
-from .plan import Plan, choose_plan, say_plan
+from .plan import Plan, choose_plan, log_plan
 from .prepare import (
     FitRows,
     Prepared,
@@ -59,11 +59,10 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         ready = prepare_network(network, near, options)
         context = FitContext(device, options.seed, executor, report)
         data = split_rows(ready, near, options, context)
-        ready, options = choose_within(network, near, ready, data, options)
+        ready, num_experts, rank = plan_for_budget(network, near, ready, data, options)
         check_savable([tangents for tangents, _ in ready.maps], near.take(torch.arange(1)))
-        executor, plan = choose_plan(ready, data, options)
-        plan = replace(plan, seconds=plan.seconds + time.perf_counter() - began)  # of all
-        say_plan(report, plan, len(data.rows), ready, options.outputs)
+        executor, plan = choose_plan(ready, data, options, num_experts, rank)
+        log_plan(report, plan, len(data.rows), ready, options.outputs)
         home = data.rebind(rows)  # as they were handed over
         prints = aside.submit(_fingerprints, ready, home)  # of gigabytes they take seconds
         probes = Probes.of(ready.network, home.rows)
@@ -85,9 +84,8 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
             state = calibrate(small, report) if small.provenance.compressed else small
         for tangents, _ in ready.maps:
             tangents.rest()
-        seconds, expected = time.perf_counter() - began, rate_text(plan.seconds)
-        speed = rate_text(len(data.rows) / seconds)
-        report.say(f"fitted in {rate_text(seconds)} s, {speed} rows/s; {expected} s were expected.")
+        seconds = time.perf_counter() - began
+        report.say(f"fitted in {rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s.")
         assert state.training is not None
         return replace(state, training=replace(state.training, rows=home.rows, validation=home.validation))
 
@@ -113,7 +111,6 @@ def _open_checkpoint(
         "tangents": [type(ready.tangents).__name__, ready.tangents.settings()],
         "names": list(ready.network.names),
         "experts": plan.num_experts,
-        "subset": plan.subset,
         **options.settings(),
     }
     if has_output_selector(ready.network.module):  # a function has no fingerprint; what it picked has

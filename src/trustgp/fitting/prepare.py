@@ -58,9 +58,12 @@ class Prepared:
         return self.maps[0][0].mix.shape[1]
 
 
-def prepare_network(network: nn.Module, rows: Rows, options: FitOptions) -> Prepared:
-    """Probe the network, copy it, and bind its tangents."""
-    network, likelihood, tangents = with_output(network, options.output), options.likelihood, options.tangents
+def prepare_network(
+    network: nn.Module, rows: Rows, options: FitOptions, tangents: Tangents | None = None
+) -> Prepared:
+    """Probe the network, copy it, and bind its tangents: these, the user's, or such as suit the network."""
+    network, likelihood = with_output(network, options.output), options.likelihood
+    tangents = tangents or options.tangents
     generator = torch.Generator().manual_seed(options.seed)
     chosen = torch.randperm(len(rows), generator=generator)[:SAMPLE_ROWS]
     sample, targets = rows.batch(chosen)

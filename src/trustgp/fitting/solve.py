@@ -65,7 +65,8 @@ def fit_mixture(
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
     tasks = judged_tasks(problem, make_tasks(partition, lend), partition, options.likelihood)
     if index == 0:  # other kernels are like this one
-        size = witness + kernels * held_bytes(problem, tasks, (plan.subset, options.division.components))
+        subset = options.division.subset_size(len(problem.rows), plan.num_experts)
+        size = witness + kernels * held_bytes(problem, tasks, (subset, options.division.components))
         size = min(size, options.budget.size or size)
         context.report.say(f"{len(tasks)} experts: the model will hold about {size_text(size)}.")
     if options.likelihood.common_prior:
