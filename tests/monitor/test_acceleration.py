@@ -28,8 +28,8 @@ def signal(times):
 
 
 def online(states, **options):
-    known = logs.Differentiator(**options)
-    return np.stack([known(state) for state in states])
+    differentiate = logs.Differentiator(**options)
+    return np.stack([differentiate(state) for state in states])
 
 
 def test_a_parabola_on_uneven_stamps_is_differentiated_exactly():

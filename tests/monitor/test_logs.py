@@ -1,6 +1,7 @@
-"""Joint states in ROS 2 bags and MCAP files: read, written, annotated, and refused when something is off."""
+"""Joint states in ROS 2 bags and MCAP files: read, written, annotated, and refused when wrong."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from trustgp import logs
 rosbags = pytest.importorskip("rosbags.rosbag2", reason='needs rosbags: pip install "trustgp[logs]"')
 mcap_reader = pytest.importorskip("mcap.reader", reason='needs mcap: pip install "trustgp[logs]"')
 mcap_writer = pytest.importorskip("mcap.writer")
+typesys = pytest.importorskip("rosbags.typesys")
 
-STORAGES = ["sqlite3", "mcap", "json"]
 NAMES = ("elbow", "base", "wrist")
+START = 10**18
 
 
 def states(count=20, *, names=NAMES, effort=True, nan_at=None):
@@ -22,14 +24,14 @@ def states(count=20, *, names=NAMES, effort=True, nan_at=None):
         position, velocity, torque = draw.random((3, len(names)))
         if number == nan_at:
             position[1] = np.nan
-        yield logs.JointState(10**18 + number, names, position, velocity, torque if effort else torque[:0])
+        yield logs.JointState(START + number, names, position, velocity, torque if effort else torque[:0])
 
 
 def path_of(folder, storage, name="log"):
     return folder / (f"{name}.mcap" if storage == "json" else name)
 
 
-@pytest.fixture(params=STORAGES)
+@pytest.fixture(params=["sqlite3", "mcap", "json"])
 def storage(request):
     return request.param
 
@@ -41,110 +43,77 @@ def log(tmp_path, storage):
     return path
 
 
-def same(found, wanted):
-    assert (found.time, found.names) == (wanted.time, wanted.names)
-    for field in ("position", "velocity", "effort"):
-        np.testing.assert_array_equal(getattr(found, field), getattr(wanted, field))
+def assert_recorded(path, expected):
+    for state, wanted in zip(logs.joint_states(path), expected, strict=True):
+        assert (state.time, state.names) == (wanted.time, wanted.names)
+        for field in ("position", "velocity", "effort"):
+            np.testing.assert_array_equal(getattr(state, field), getattr(wanted, field))
 
 
-def test_what_is_recorded_is_read_back_to_the_bit(log):
-    for found, wanted in zip(logs.joint_states(log), states(nan_at=5), strict=True):
-        same(found, wanted)
-
-
-def test_joints_come_in_the_order_asked_for_whatever_that_of_the_log(log):
-    found = list(logs.joint_states(log, joints=["base", "wrist", "elbow"]))
-    for state, wanted in zip(found, states(nan_at=5), strict=True):
-        assert state.names == ("base", "wrist", "elbow")
+def test_recorded_states_are_read_to_the_bit_and_joints_in_the_requested_order(log):
+    assert_recorded(log, states(nan_at=5))
+    order = ("base", "wrist", "elbow")
+    for state, wanted in zip(logs.joint_states(log, joints=order), states(), strict=True):
+        assert state.names == order
         np.testing.assert_array_equal(state.effort, wanted.effort[[1, 2, 0]])
     assert len(list(logs.joint_states(log, joints=["wrist"]))) == 20
 
 
-def verdicts_of(path, topic="/trustgp/verdict"):
-    """(time, verdict) of an annotated log, read by nothing of ours."""
+def messages_of(path, topic, kind):
+    """(time, bytes) of a topic of this type, read by none of our code."""
     if path.is_dir():
-        from rosbags.typesys import Stores, get_typestore
-
-        types = get_typestore(Stores.ROS2_HUMBLE)
         with rosbags.Reader(path) as reader:
             wanted = [c for c in reader.connections if c.topic == topic]
-            return [
-                (time, json.loads(types.deserialize_cdr(data, c.msgtype).data))
-                for c, time, data in reader.messages(wanted)
-            ]
-    with open(path, "rb") as file:
-        found = mcap_reader.make_reader(file, validate_crcs=True).iter_messages(topics=[topic])
-        return [(message.log_time, json.loads(message.data)) for _, _, message in found]
-
-
-def test_the_copy_has_every_message_and_one_verdict_for_each(log, tmp_path, storage):
-    out = path_of(tmp_path, storage, "annotated")
-    seen = []
-
-    def judge(state):
-        seen.append(state)
-        return {"status": "ok", "frame": len(seen) - 1}
-
-    assert logs.annotate(log, out, judge) == 20
-    assert verdicts_of(out) == [(10**18 + k, {"status": "ok", "frame": k}) for k in range(20)]
-    for found, wanted in zip(logs.joint_states(out), states(nan_at=5), strict=True):
-        same(found, wanted)
-    with pytest.raises(logs.LogError, match="already"):
-        logs.annotate(out, path_of(tmp_path, storage, "again"), judge)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([log.name, out.name])
-
-
-def diagnostics_of(path):
-    """(time, DiagnosticArray) of an annotated log, read by rosbags' own types."""
-    from rosbags.typesys import Stores, get_typestore
-
-    types, kind = get_typestore(Stores.ROS2_HUMBLE), "diagnostic_msgs/msg/DiagnosticArray"
-    if path.is_dir():
-        with rosbags.Reader(path) as reader:
-            wanted = [c for c in reader.connections if c.topic == "/diagnostics"]
             assert [c.msgtype for c in wanted] == [kind]
-            return [(time, types.deserialize_cdr(data, kind)) for _, time, data in reader.messages(wanted)]
+            return [(time, data) for _, time, data in reader.messages(wanted)]
     with open(path, "rb") as file:
-        found = list(mcap_reader.make_reader(file).iter_messages(topics=["/diagnostics"]))
-    assert {(schema.name, schema.encoding, channel.message_encoding) for schema, channel, _ in found} == {
-        (kind, "ros2msg", "cdr")
-    }
-    return [(message.log_time, types.deserialize_cdr(message.data, kind)) for *_, message in found]
+        messages = list(mcap_reader.make_reader(file, validate_crcs=True).iter_messages(topics=[topic]))
+    if kind.startswith("diagnostic"):
+        assert {(s.name, s.encoding, c.message_encoding) for s, c, _ in messages} == {
+            (kind, "ros2msg", "cdr")
+        }
+    return [(message.log_time, message.data) for *_, message in messages]
 
 
-def test_verdicts_can_be_diagnostics_too(log, tmp_path, storage):
-    out = path_of(tmp_path, storage, "annotated")
-    kinds = ["ok", "uncertain", "novel", "invalid input", "what"]
+def test_the_copy_has_every_message_a_verdict_for_each_and_diagnostics(log, tmp_path, storage):
+    out, kinds = (
+        path_of(tmp_path, storage, "annotated"),
+        ["ok", "uncertain", "novel", "invalid input", "what"],
+    )
 
     def judge(state):
-        number = state.time - 10**18
-        return {
-            "status": kinds[number % 5],
-            "frame": number,
-            "std": [0.5, None],
-            "reason": "NaN" * (number == 3),
-        }
+        number = state.time - START
+        reason = "NaN" * (number == 3)
+        return {"status": kinds[number % 5], "frame": number, "std": [0.5, None], "reason": reason}
 
     assert logs.annotate(log, out, judge, diagnostics="/diagnostics") == 20
-    found = diagnostics_of(out)
-    assert len(found) == len(verdicts_of(out)) == 20
-    for number, (time, array) in enumerate(found):
-        (status,) = array.status
-        assert time == 10**18 + number == array.header.stamp.sec * 10**9 + array.header.stamp.nanosec
+    assert_recorded(out, states(nan_at=5))
+    types, array = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE), "diagnostic_msgs/msg/DiagnosticArray"
+    verdicts = messages_of(out, "/trustgp/verdict", "std_msgs/msg/String")
+    diagnostics = messages_of(out, "/diagnostics", array)
+    assert len(verdicts) == len(diagnostics) == 20
+    for number, state in enumerate(states()):
+        time, data = verdicts[number]
+        text = types.deserialize_cdr(data, "std_msgs/msg/String").data if out.is_dir() else data
+        assert (time, json.loads(text)) == (state.time, judge(state))
+        time, data = diagnostics[number]
+        message = types.deserialize_cdr(data, array)
+        (status,) = message.status
+        assert time == state.time == message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
         assert status.level == (status.OK, status.WARN, status.ERROR, status.ERROR, status.STALE)[number % 5]
         assert status.message == ("invalid input: NaN" if number == 3 else kinds[number % 5])
         assert status.name == "trustgp/verdict"
-        assert {pair.key: json.loads(pair.value) for pair in status.values} == {
-            "frame": number,
-            "std": [0.5, None],
-        }
-    with pytest.raises(logs.LogError, match="/diagnostics already"):
-        logs.annotate(out, tmp_path / "again", judge, verdicts="/other", diagnostics="/diagnostics")
+        values = {pair.key: json.loads(pair.value) for pair in status.values}
+        assert values == {"frame": number, "std": [0.5, None]}
+    for topics in ({}, {"verdicts": "/other", "diagnostics": "/diagnostics"}):
+        with pytest.raises(logs.LogError, match="already; choose another name"):
+            logs.annotate(out, tmp_path / "again", judge, **topics)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([log.name, out.name])
 
 
-def test_an_error_on_the_way_leaves_nothing_behind(log, tmp_path, storage):
+def test_an_error_in_the_judge_leaves_no_file(log, tmp_path, storage):
     def judge(state):
-        if state.time == 10**18 + 7:
+        if state.time == START + 7:
             raise RuntimeError("stop")
         return {}
 
@@ -153,72 +122,51 @@ def test_an_error_on_the_way_leaves_nothing_behind(log, tmp_path, storage):
     assert [p.name for p in tmp_path.iterdir()] == [log.name]
 
 
-def test_a_log_is_never_written_over(log, storage):
-    with pytest.raises(FileExistsError, match="exists already"):
-        logs.record(log, states(), storage=storage)
-    with pytest.raises(FileExistsError, match="exists already"):
-        logs.annotate(log, log, lambda state: {})
+def read(path, **options):
+    return list(logs.joint_states(path, **options))
 
 
-def test_a_missing_topic_is_named_with_those_that_are_there(log):
-    with pytest.raises(logs.LogError, match=r"no topic /arm; there are: /joint_states"):
-        list(logs.joint_states(log, topic="/arm"))
+def test_wrong_requests_are_refused(log, tmp_path, storage):
+    without = path_of(tmp_path, storage, "without")
+    logs.record(without, states(effort=False), storage=storage)
+    for call, error, match in [
+        (lambda: logs.record(log, states(), storage=storage), FileExistsError, "exists already"),
+        (lambda: logs.annotate(log, log, lambda state: {}), FileExistsError, "exists already"),
+        (lambda: read(log, topic="/arm"), logs.LogError, "no topic /arm; there are: /joint_states"),
+        (
+            lambda: read(log, joints=["base", "knee"]),
+            logs.LogError,
+            "lacks the joints knee; it has elbow, ba",
+        ),
+        (lambda: read(log, joints=["knee"]), logs.LogError, "with the joints knee; its joints are base"),
+        (lambda: read(without), logs.LogError, "effort is empty"),
+        (lambda: read(log, needs=["torque"]), ValueError, "torque"),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
+    found = read(without, needs=["position", "velocity"], joints=["base"])
+    assert [len(state.effort) for state in found] == [0] * 20
 
 
-def test_missing_joints_are_named(log):
-    with pytest.raises(logs.LogError, match=r"lacks the joints knee; it has elbow, base, wrist"):
-        list(logs.joint_states(log, joints=["base", "knee"]))
-    with pytest.raises(logs.LogError, match=r"no message with the joints knee; its joints are base"):
-        list(logs.joint_states(log, joints=["knee"]))
-
-
-def test_messages_of_other_joints_on_the_topic_are_passed_over(tmp_path, storage):
+def test_messages_of_other_joints_on_the_topic_are_skipped(tmp_path, storage):
     path = path_of(tmp_path, storage)
     mixed = [state for pair in zip(states(), states(names=("finger",)), strict=True) for state in pair]
     logs.record(path, mixed, storage=storage)
-    assert len(list(logs.joint_states(path, joints=NAMES))) == 20
-
-
-def test_empty_efforts_are_refused_unless_they_are_not_needed(tmp_path, storage):
-    path = path_of(tmp_path, storage)
-    logs.record(path, states(effort=False), storage=storage)
-    with pytest.raises(logs.LogError, match="effort is empty"):
-        list(logs.joint_states(path))
-    found = list(logs.joint_states(path, needs=["position", "velocity"], joints=["base"]))
-    assert [len(state.effort) for state in found] == [0] * 20
-    with pytest.raises(ValueError, match="torque"):
-        list(logs.joint_states(path, needs=["torque"]))
-
-
-def data_file(log):
-    return next(p for p in log.iterdir() if p.suffix in (".mcap", ".db3")) if log.is_dir() else log
+    assert len(read(path, joints=NAMES)) == 20
 
 
 @each("share", [0.0, 0.3, 0.6, 0.9, 0.999])
-def test_a_log_cut_short_is_refused_and_no_copy_is_left(tmp_path, storage, share):
+def test_a_truncated_log_is_refused_and_no_copy_is_left(tmp_path, storage, share):
     folder = tmp_path / str(share)
     folder.mkdir()
     path = path_of(folder, storage)
     logs.record(path, states(400), storage=storage)
-    file = data_file(path)
-    whole = file.read_bytes()
-    file.write_bytes(whole[: int(share * len(whole))])
+    file = next(p for p in path.iterdir() if p.suffix in (".mcap", ".db3")) if path.is_dir() else path
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
     with pytest.raises(logs.LogError, match="log"):
         logs.annotate(path, path_of(folder, storage, "annotated"), lambda state: {})
     assert [p.name for p in folder.iterdir()] == [path.name]
-
-
-def test_what_is_no_log_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such log"):
-        list(logs.joint_states(tmp_path / "nothing"))
-    (tmp_path / "text.mcap").write_text("hello")
-    with pytest.raises(logs.LogError, match="not an MCAP file"):
-        list(logs.joint_states(tmp_path / "text.mcap"))
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(logs.LogError, match="ROS 2 bag"):
-        list(logs.joint_states(tmp_path / "folder"))
-    with pytest.raises(ValueError, match="storage='csv'"):
-        logs.record(tmp_path / "x", states(), storage="csv")
 
 
 def write_mcap(path, encoding, schema, payload):
@@ -231,6 +179,25 @@ def write_mcap(path, encoding, schema, payload):
         writer.add_attachment(1, 2, "photo", "text/plain", b"abc")
         writer.add_metadata("robot", {"name": "arm"})
         writer.finish()
+
+
+def test_files_of_another_kind_are_refused(tmp_path, monkeypatch):
+    (tmp_path / "text.mcap").write_text("hello")
+    (tmp_path / "folder").mkdir()
+    write_mcap(tmp_path / "imu.mcap", "cdr", "sensor_msgs/msg/Imu", b"")
+    for name, error, match in [
+        ("nothing", FileNotFoundError, "no such log"),
+        ("text.mcap", logs.LogError, "not an MCAP file"),
+        ("folder", logs.LogError, "ROS 2 bag"),
+        ("imu.mcap", logs.LogError, "holds sensor_msgs/msg/Imu, not sensor_msgs/msg/JointState"),
+    ]:
+        with pytest.raises(error, match=match):
+            read(tmp_path / name)
+    with pytest.raises(ValueError, match="storage='csv'"):
+        logs.record(tmp_path / "x", states(), storage="csv")
+    monkeypatch.setitem(sys.modules, "rosbags.rosbag2", None)
+    with pytest.raises(ImportError, match=r"trustgp\[logs\]"):
+        logs.record(tmp_path / "x", states())
 
 
 def test_everything_in_an_mcap_file_is_copied(tmp_path):
@@ -248,38 +215,6 @@ def test_everything_in_an_mcap_file_is_copied(tmp_path):
     assert np.isnan(state.velocity[0])
 
 
-def test_an_mcap_file_that_ros_wrote_is_read_too(tmp_path):
+def test_the_mcap_file_of_a_bag_is_read_too(tmp_path):
     logs.record(tmp_path / "bag", states(), storage="mcap")
-    found = list(logs.joint_states(tmp_path / "bag" / "bag.mcap"))
-    for state, wanted in zip(found, states(), strict=True):
-        same(state, wanted)
-
-
-@each(
-    ("payload", "match"),
-    [
-        (b"{", "damaged"),
-        (b"[1]", "no table"),
-        (b'{"position": [1.0]}', "no list of joint names"),
-        (b'{"name": ["a"], "position": ["x"]}', "no numbers"),
-        (b'{"name": ["a"], "position": [1.0, 2.0]}', "2 numbers of position for 1 joints"),
-    ],
-)
-def test_messages_that_are_no_joint_states_are_refused(tmp_path, payload, match):
-    write_mcap(tmp_path / "log.mcap", "json", "Joints", payload)
-    with pytest.raises(logs.LogError, match=match):
-        list(logs.joint_states(tmp_path / "log.mcap"))
-
-
-def test_a_topic_of_another_type_is_refused(tmp_path):
-    write_mcap(tmp_path / "log.mcap", "cdr", "sensor_msgs/msg/Imu", b"")
-    with pytest.raises(logs.LogError, match="holds sensor_msgs/msg/Imu, not sensor_msgs/msg/JointState"):
-        list(logs.joint_states(tmp_path / "log.mcap"))
-
-
-def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "rosbags.rosbag2", None)
-    with pytest.raises(ImportError, match=r"trustgp\[logs\]"):
-        logs.record(tmp_path / "x", states())
+    assert_recorded(tmp_path / "bag" / "bag.mcap", states())
