@@ -52,7 +52,7 @@ def test_borrowed_rows_carry_the_label_of_a_neighbour(fit_case, case):
     assert borrowed > 0
 
 
-# Selection never repeats a row.
+# DualSystem never repeats a row.
 
 
 def test_no_expert_holds_a_row_twice(fit_case):

@@ -145,10 +145,12 @@ def test_the_file_says_how_detections_are_made(model, opened):
     assert facts.picture == (3, 64, 64)
     assert (facts.confidence_threshold, facts.most, facts.suppression) == (0.01, 60, 0.8)
     assert facts.df == float(model.state.edges.df)
-    assert facts.novelty_threshold == float(model.alarm.threshold) == float(told["threshold"])
+    assert facts.novelty_threshold == float(model.novelty_threshold.threshold) == float(told["threshold"])
     assert told["false_alarm"] == "0.2"
     assert (told["likelihood"], told["detector"]) == ("Detection", "GridDetector")
-    assert float(opened.alarm.threshold) == pytest.approx(float(model.alarm.threshold))
+    assert float(opened.novelty_threshold.threshold) == pytest.approx(
+        float(model.novelty_threshold.threshold)
+    )
     assert "3 x 64 x 64 to Detections" in repr(opened)
 
 

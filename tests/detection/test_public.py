@@ -77,8 +77,8 @@ def test_a_file_gives_back_the_same_bits(alarmed, tmp_path):
     assert all(map(same, model.predict(images), read.predict(images)))
     assert torch.equal(read.held_scores, model.held_scores)
     assert (read.size, read.state.names, read.settings) == (model.size, model.state.names, model.settings)
-    assert read.alarm is not None
-    assert read.alarm.threshold == model.alarm.threshold
+    assert read.novelty_threshold is not None
+    assert read.novelty_threshold.threshold == model.novelty_threshold.threshold
     read.save(tmp_path / "again.trustgp")
     assert path.read_bytes() == (tmp_path / "again.trustgp").read_bytes()
 
@@ -162,7 +162,7 @@ def test_a_threshold_needs_held_out_detections(fitted):
     _, model = fitted
     with pytest.raises(ValueError, match="held-out rows, and there are"):
         model.threshold(false_alarm=0.001)
-    assert model.alarm is None
+    assert model.novelty_threshold is None
     with pytest.raises(ValueError, match=r"scenes: pictures are \(32, 32\)"):
         model.threshold((torch.zeros(1, 3, 32, 32), [pictures(1)[1][0]]))
 
@@ -179,7 +179,7 @@ def test_a_monitor_judges_pictures(alarmed):
         verdict = frames(given)
         (found,) = model.predict(images[1])
         over = found.over_threshold
-        assert over >= float(found.novelty.max()) / float(model.alarm.threshold) - 1e-6
+        assert over >= float(found.novelty.max()) / float(model.novelty_threshold.threshold) - 1e-6
         assert verdict.novelty == pytest.approx(over / (1 + over), rel=1e-3)
         assert float(verdict.mean) == len(found)
         assert float(verdict.std) == pytest.approx(found.summary["std"], rel=1e-3)

@@ -35,7 +35,7 @@ def test_rows_that_are_added_say_what_all_rows_together_say(old, new):
 def test_directions_that_were_dropped_stay_unknown_and_the_variance_falls_with_new_rows():
     generator = torch.Generator().manual_seed(1)
     phi, tau = torch.randn(20, 12, generator=generator).double(), torch.tensor(0.1).double()
-    few = posterior_of(phi, phi[:, :1], tau).leading(4)
+    few = posterior_of(phi, phi[:, :1], tau).truncate(4)
     rows = RowFeatures(torch.randn(30, 12, generator=generator).double())
     added = torch.randn(3, 12, generator=generator).double()
     more = few.extended(added, added[:, :1], tau)

@@ -12,7 +12,7 @@ from reference import (
 
 from trustgp.data import chunking
 from trustgp.experts.features import NO_COLUMNS
-from trustgp.experts.system import Columns, Selection, select_rows
+from trustgp.experts.system import DualSystem, PrimalSystem, select_rows
 from trustgp.math.evidence import Prior
 from trustgp.math.low_rank import AT_ONCE
 from trustgp.tangents.rows import RowFeatures
@@ -35,12 +35,12 @@ def values_of(phi: torch.Tensor, seed: int = 1) -> torch.Tensor:
     return phi.double() @ weights + 0.7 * noise
 
 
-def both(phi: torch.Tensor) -> tuple[Columns, Selection]:
+def both(phi: torch.Tensor) -> tuple[PrimalSystem, DualSystem]:
     """The two ways of one lot of rows."""
     features, every = RowFeatures(phi), torch.arange(len(phi))
     found = select_rows(every, features, CPU)
-    assert isinstance(found, Columns)
-    return found, Selection(every, features, features.gram(features))
+    assert isinstance(found, PrimalSystem)
+    return found, DualSystem(every, features, features.gram(features))
 
 
 @pytest.fixture(params=["one block", "many blocks", "as on a GPU"])
@@ -127,13 +127,15 @@ def test_borrowed_rows_are_evenly_spread_and_added_to_the_sums(most):
     expected = [N, N + 4, N + 8, N + 13, N + 17, N + 21, N + 26, N + 30, N + 34] if most == 9 else candidates
     selection = select_rows(own, RowFeatures(phi[own]), CPU)
     found = selection.borrow(candidates, RowFeatures(phi[candidates]), most)
-    assert isinstance(found, Columns)
+    assert isinstance(found, PrimalSystem)
     assert found.seen[N:].tolist() == list(expected)
     torch.testing.assert_close(found.gram, phi[found.seen].T @ phi[found.seen], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found.features.rows, phi[found.seen], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("n", "way"), [(D, Selection), (D + 1, Columns), (N, Columns), (5, Selection)])
+@pytest.mark.parametrize(
+    ("n", "way"), [(D, DualSystem), (D + 1, PrimalSystem), (N, PrimalSystem), (5, DualSystem)]
+)
 def test_columns_are_taken_where_they_are_fewer_than_rows(n, way):
     rows = torch.arange(100, 100 + n)
     found = select_rows(rows, RowFeatures(rows_of(n)), CPU)

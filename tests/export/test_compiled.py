@@ -120,7 +120,7 @@ def test_a_package_says_what_it_is(package, model):
     assert facts["calibration_date"] == "2026-01-31"
     assert json.loads(facts["input_names"]) == ["angle", "speed", "load"]
     assert json.loads(facts["output_units"]) == ["N m", "K"]
-    assert float(facts["threshold"]) == float(model.alarm.threshold)
+    assert float(facts["threshold"]) == float(model.novelty_threshold.threshold)
     assert "(3,)" in repr(package)
 
 

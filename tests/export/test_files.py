@@ -52,7 +52,7 @@ def test_the_file_tells_where_it_comes_from(model, file):
     assert told["network"] == model.origin.network
     assert told["outputs"] == "pseudo"
     assert told["num_experts"] == str(model.num_experts)
-    assert float(told["threshold"]) == float(model.alarm.threshold)
+    assert float(told["threshold"]) == float(model.novelty_threshold.threshold)
     assert told["calibration_date"] == "2026-02-03"
     assert json.loads(told["input_names"]) == ["a", "b", "c"]
     assert json.loads(told["output_units"]) == ["Nm", "Nm"]

@@ -159,10 +159,10 @@ def test_the_threshold_is_fitted_anew_with_validation_rows_and_gone_without(fit_
     model = fit_case(validation=held)
     model.threshold(false_alarm=0.05)
     again = compress(model, rank=5, validation=held)
-    assert float(again.alarm.threshold) > float(model.alarm.threshold)
-    assert float(again.alarm.false_alarm) == 0.05
+    assert float(again.novelty_threshold.threshold) > float(model.novelty_threshold.threshold)
+    assert float(again.novelty_threshold.false_alarm) == 0.05
     with pytest.warns(UserWarning, match="threshold of the novelty score is gone"):
-        assert compress(model, rank=5).alarm is None
+        assert compress(model, rank=5).novelty_threshold is None
 
 
 @pytest.mark.parametrize("outputs", ["separate", "shared"])

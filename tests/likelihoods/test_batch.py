@@ -12,12 +12,12 @@ import torch
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from trustgp.data.tables import html_table
-from trustgp.likelihoods.base import FamiliarScores
+from trustgp.likelihoods.base import ReferenceScores
 from trustgp.likelihoods.detections import Detections
 from trustgp.likelihoods.prediction import ClassPrediction, Prediction
 
 N, C = 7, 2
-FAMILIAR = FamiliarScores(torch.linspace(0, 1, 11, dtype=torch.float64), 0.45)
+FAMILIAR = ReferenceScores(torch.linspace(0, 1, 11, dtype=torch.float64), 0.45)
 
 
 def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.float32) -> Prediction:
@@ -37,7 +37,7 @@ def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.floa
         share=0.05,
         _score=torch.linspace(0, 1, n, dtype=torch.float64),
         _threshold=0.45,
-        _familiar=FAMILIAR,
+        _reference=FAMILIAR,
     )
     return replace(
         plain, _corrected=lambda: replace(plain, mean=base + 100), _plain=replace(plain, share=0.0)
@@ -59,7 +59,7 @@ def classes(n: int = N, logits: int | None = 3) -> ClassPrediction:
         temperature=torch.linspace(1, 3, n, dtype=torch.float64),
         _score=torch.linspace(0, 9, n, dtype=torch.float64),
         _threshold=4.0,
-        _familiar=FAMILIAR,
+        _reference=FAMILIAR,
     )
 
 

@@ -248,7 +248,7 @@ def test_an_update_adds_rows_and_keeps_the_prior(case):
     assert model.update(new, progress=False)
     assert model.origin.rows == 360
     torch.testing.assert_close(model.mixtures[0].experts[0].scale, before)
-    assert float(model.alarm.threshold) != threshold  # fitted again to the scores as they are now
+    assert float(model.novelty_threshold.threshold) != threshold  # fitted again to the scores as they are now
     assert float(model.predict(new[0]).score.mean()) < float(fit(case).predict(new[0]).score.mean())
 
 
@@ -263,7 +263,7 @@ def test_a_loaded_model_is_updated_with_all_rows_that_were_given(case, tmp_path)
         again.update(new, train=case.train, progress=False)  # the rows it was fitted on are not at hand
     model.update(new, progress=False)
     torch.testing.assert_close(again.predict(new[0]).variance, model.predict(new[0]).variance)
-    assert again.alarm is not None
+    assert again.novelty_threshold is not None
     again.save(tmp_path / "n.trustgp")
     third = trustgp.load(tmp_path / "n.trustgp", case.network)
     joined = tuple(torch.cat(pair) for pair in zip(case.train, new, strict=True))

@@ -60,7 +60,7 @@ def test_rank_and_default_threshold_are_in_the_file(case, tmp_path):
     )
     assert torch.equal(one.novelty_rank, other.novelty_rank)
     assert torch.equal(one.is_novel, other.is_novel)
-    assert model.alarm is None  # nothing was asked for
+    assert model.novelty_threshold is None  # nothing was asked for
 
 
 def test_held_out_rows_lie_above_the_threshold_as_often_as_allowed(case, model):
@@ -177,8 +177,8 @@ def test_an_update_fits_the_threshold_again_to_the_left_out_rows():
     model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
     assert len(model.held_scores) == 305
     expected = NoveltyThreshold.fit(model.held_scores, 0.05)
-    assert float(model.alarm.threshold) == float(expected.threshold)
-    assert float(model.alarm.false_alarm) == 0.05
+    assert float(model.novelty_threshold.threshold) == float(expected.threshold)
+    assert float(model.novelty_threshold.false_alarm) == 0.05
 
 
 def test_a_threshold_that_the_left_out_rows_are_too_few_for_stays_as_it_was():
@@ -187,4 +187,4 @@ def test_a_threshold_that_the_left_out_rows_are_too_few_for_stays_as_it_was():
     before = model.threshold(rows, false_alarm=0.001)
     with pytest.warns(UserWarning, match="stays as it was before the update"):
         model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
-    assert float(model.alarm.threshold) == before
+    assert float(model.novelty_threshold.threshold) == before

@@ -21,10 +21,10 @@ from trustgp.math.calibration import (
     STEADY,
     Calibration,
     CalibrationRows,
-    Rare,
+    OutlierPrior,
     pooled,
-    reached,
     steady_log_kappa,
+    support_quantile,
 )
 from trustgp.math.calibration_fit import (
     AMONG,
@@ -94,7 +94,7 @@ TAILED = calibration(
 )
 
 
-def grown(beyond: float, growth, novelty: float) -> float:
+def far_field(beyond: float, growth, novelty: float) -> float:
     """A: broken lines over the share of the way from nu_1 to 1, in log nu."""
     if novelty <= beyond:
         return 0.0
@@ -107,7 +107,7 @@ def scale_of(c: Calibration, output: int, novelty: float, kappa: float, variance
     bounds = (nu_0, float(c.extent[output]) / variance)
     varying = calibrated_scale(a, b, float(c.level[output]), novelty, kappa, *bounds)
     constant = calibrated_scale(0.0, b, float(c.constant[output]) / variance, novelty, 1.0, *bounds)
-    return varying**gamma * constant ** (1 - gamma) * math.exp(grown(float(c.beyond), c.growth, novelty))
+    return varying**gamma * constant ** (1 - gamma) * math.exp(far_field(float(c.beyond), c.growth, novelty))
 
 
 def log_densities(c: Calibration, rows: CalibrationRows) -> np.ndarray:
@@ -238,7 +238,7 @@ def test_growth_is_zero_up_to_nu_1_meets_the_knots_and_is_linear_between_in_log_
     c = calibration(beyond=0.1, growth=(0.5, 2.0))
     novelty = number([0.0, 1e-9, 0.05, 0.1, 0.1**0.75, 0.1**0.5, 0.1**0.25, 1.0])
     expected = number([0.0, 0.0, 0.0, 0.0, 0.25, 0.5, 1.25, 2.0])
-    torch.testing.assert_close(c.grown(novelty), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(c.far_field_log_scale(novelty), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_defaults_are_one_without_growth_and_gaussian():
@@ -383,7 +383,7 @@ def test_held_out_rows_speak_up_to_the_novelty_of_most_of_them():
     rows = generated(calibration(), 1000)
     familiar = replace(rows, novelty=0.1 * rows.novelty)
     assert float(fitted(familiar).reach) == pytest.approx(float(familiar.novelty.quantile(0.95)), rel=1e-2)
-    assert float(reached(torch.zeros(9, dtype=torch.float64))) == LEAST_REACH
+    assert float(support_quantile(torch.zeros(9, dtype=torch.float64))) == LEAST_REACH
 
 
 def test_what_was_fitted_near_the_data_fades_far_away():
@@ -547,7 +547,7 @@ def test_growth_that_was_planted_is_found_beyond_nu_1_and_none_below():
     # Statistical, and pulled towards 0 as by 40 rows that know it to be 0.
     torch.testing.assert_close(found.growth, truth.growth, rtol=0.25, atol=0)
     near = torch.linspace(0, 0.2, 9, dtype=torch.float64)
-    assert found.grown(near).tolist() == [0.0] * 9
+    assert found.far_field_log_scale(near).tolist() == [0.0] * 9
 
 
 def test_rows_at_most_as_novel_as_nu_1_say_nothing_about_growth():
@@ -594,16 +594,16 @@ def test_growth_begins_where_single_rows_end_but_neither_among_others_nor_at_one
 
 def test_what_n_rows_cannot_rule_out_is_half_a_row_in_n_off_by_a_full_spread():
     targets = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 1e4])
-    share, spread = Rare.of(targets)
+    share, spread = OutlierPrior.of(targets)
     assert (float(share), spread.dtype) == (0.01, torch.float64)
     expected = [statistics.variance(column) for column in targets.double().T.tolist()]
     assert spread.tolist() == pytest.approx(expected, rel=1e-10)
-    assert Rare.of(targets[:1]) is None
-    assert Rare.of(torch.ones(9, 1)).spread.tolist() == [0.0]
+    assert OutlierPrior.of(targets[:1]) is None
+    assert OutlierPrior.of(torch.ones(9, 1)).spread.tolist() == [0.0]
 
 
 def test_what_cannot_be_ruled_out_is_kept_by_every_fit():
-    rare = Rare(number(0.01), number([30.0, 0.0]))
+    rare = OutlierPrior(number(0.01), number([30.0, 0.0]))
     rows = generated(calibration(), 200)
     start = initial_calibration(rows, 2, corrected=False, rare=rare)
     for found in (start, fit_calibration(rows, start), fit_pulled(rows, start), fit_growth(rows, start)):
@@ -617,7 +617,7 @@ def test_what_cannot_be_ruled_out_is_kept_by_every_fit():
 def test_a_few_rows_that_are_far_off_do_not_widen_the_others():
     rows = generated(calibration(shift=1.0), 1000)
     residual = torch.where(torch.arange(1000) % 200 < 2, 1e3, rows.residual)
-    rare = Rare(number(0.005), number([1e6, 1e6]))
+    rare = OutlierPrior(number(0.005), number([1e6, 1e6]))
     starts = [Calibration.default(2, shift=1.0, rare=one) for one in (rare, None)]
     aware, unaware = (fit_calibration(replace(rows, residual=residual), start) for start in starts)
     torch.testing.assert_close(aware.level, number([1.0, 1.0]), rtol=0.3, atol=0)

@@ -279,7 +279,7 @@ def test_the_model_runs_once_a_frame_and_not_at_all_for_an_invalid_one():
 
 
 def test_the_same_frames_give_the_same_verdicts_also_after_a_reset(model, case):
-    monitor, frame, threshold = trustgp.Monitor(model, window=5), case.inputs[0].clone(), model.alarm
+    monitor, frame, threshold = trustgp.Monitor(model, window=5), case.inputs[0].clone(), model.novelty_threshold
     frames = [*case.inputs[:6], torch.full((3,), torch.nan), 40 * case.inputs[0], *case.inputs[6:9]]
     first = [monitor(frame).as_dict() for frame in frames]
     monitor.reset()
@@ -288,14 +288,14 @@ def test_the_same_frames_give_the_same_verdicts_also_after_a_reset(model, case):
     assert {verdict["status"] for verdict in first} >= {"ok", "novel", "invalid input"}
     json.dumps(first, allow_nan=False)
     assert torch.equal(frame, case.inputs[0])
-    assert model.alarm is threshold
+    assert model.novelty_threshold is threshold
 
 
 def test_the_threshold_is_the_models_own_else_that_of_its_held_out_rows(fit_case, toy):
     model = fit_case(validation=toy(200, seed=9))
     assert trustgp.Monitor(model, false_alarm=0.05).threshold == model.threshold(false_alarm=0.05)
     model.threshold(false_alarm=0.2)
-    assert trustgp.Monitor(model, false_alarm=0.05).threshold == float(model.alarm.threshold)
+    assert trustgp.Monitor(model, false_alarm=0.05).threshold == float(model.novelty_threshold.threshold)
     assert trustgp.Monitor(model, 0.123).threshold == 0.123
 
 

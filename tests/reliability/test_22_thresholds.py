@@ -61,7 +61,7 @@ def through_a_file(model, folder, network=None):
 
 
 def values(model):
-    return float(model.alarm.threshold), float(model.alarm.false_alarm)
+    return float(model.novelty_threshold.threshold), float(model.novelty_threshold.false_alarm)
 
 
 def new_rows(kind):
@@ -133,11 +133,11 @@ def test_without_a_threshold_nothing_is_said_of_one(models, tmp_path):
     for kind in ("validation", "few"):
         model = copy.deepcopy(models[kind])
         model.update(NEW, progress=False)
-        assert model.alarm is None
-        assert small(model).alarm is None
+        assert model.novelty_threshold is None
+        assert small(model).novelty_threshold is None
         loaded = through_a_file(model, tmp_path)
         loaded.update(NEW, progress=False)
-        assert loaded.alarm is None
+        assert loaded.novelty_threshold is None
 
 
 def test_a_smaller_model_has_it_anew_with_enough_validation_rows_or_says_that_it_is_gone(models):
@@ -147,8 +147,8 @@ def test_a_smaller_model_has_it_anew_with_enough_validation_rows_or_says_that_it
     assert values(again) == (float(NoveltyThreshold.fit(again.held_scores, ALARM).threshold), ALARM)
     for options in ({}, {"validation": rows(10, seed=5)}):
         with pytest.warns(UserWarning, match=f"{GONE}.*at least 19 rows for false_alarm=0.05"):
-            assert small(model, **options).alarm is None
-    assert model.alarm is not None
+            assert small(model, **options).novelty_threshold is None
+    assert model.novelty_threshold is not None
 
 
 @each("kind", ["validation", "left out", "classes", "paper"])

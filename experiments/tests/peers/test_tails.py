@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from trustgp.math.calibration import Rare
+from trustgp.math.calibration import OutlierPrior
 from trustgp_experiments.peers import ConstantNoise, Ensemble, mlp
 from trustgp_experiments.peers.tails import Tailed, Tails
 
@@ -69,7 +69,7 @@ def test_rows_that_are_far_off_are_as_rare_as_for_trustgp():
     inputs, targets = torch.randn(120, 3, generator=generator), torch.randn(120, 2, generator=generator)
     networks = [mlp([3, 8, 2], seed=seed).eval() for seed in range(3)]
     train, validation = (inputs[:80], targets[:80]), (inputs[80:], targets[80:])
-    rare = Rare.of(train[1])
+    rare = OutlierPrior.of(train[1])
     for peer in (
         Ensemble.fit(networks, validation, train),
         Tailed.fit(ConstantNoise.fit(networks[0], validation), validation, train),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.quantities import size_text
-from ..likelihoods.base import FamiliarScores, NoveltyThreshold
+from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.detection_runner import DetectionRunner
 from ..likelihoods.detections import Detections
 from ..metrics.boxes import corners
@@ -81,9 +81,9 @@ class DetectionModel(FittedModel):
     @property
     def _shared(self) -> dict[str, Any]:
         """What all pictures have in common."""
-        state, alarm = self.state, self.alarm
+        state, alarm = self.state, self.novelty_threshold
         limits = [
-            FamiliarScores.of(scores, None).threshold for scores in (state.held_scores, state.held_pictures)
+            ReferenceScores.of(scores, None).threshold for scores in (state.held_scores, state.held_pictures)
         ]
         if alarm is not None:
             limits = [float(alarm.threshold), _limit(state.held_pictures, float(alarm.false_alarm))]
@@ -194,4 +194,4 @@ def _limit(scores: Tensor, false_alarm: float) -> float | None:
     try:
         return float(NoveltyThreshold.fit(scores, false_alarm).threshold)
     except ValueError:
-        return FamiliarScores.of(scores, None).threshold
+        return ReferenceScores.of(scores, None).threshold

@@ -18,7 +18,7 @@ from ..math.leave_out import leave_out
 from ..tangents.base import Features, TangentMap
 from .features import NO_COLUMNS, amplitudes, features_at
 from .posteriors import Posterior, PriorPosterior, SpanPosterior
-from .system import by_columns, select_rows
+from .system import prefer_primal, select_rows
 
 PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found
 PRIOR_ROWS = 128  # of each of them, evenly spread
@@ -46,9 +46,9 @@ class Expert:
         """Whether it could not be solved and answers with the prior."""
         return self.posterior.failed
 
-    def leading(self, most: int | None) -> Expert:
-        """With at most so many directions, where it keeps directions; None: all."""
-        return replace(self, posterior=self.posterior.leading(most))
+    def truncate(self, rank: int | None) -> Expert:
+        """With at most `rank` directions, where it keeps directions; None: all."""
+        return replace(self, posterior=self.posterior.truncate(rank))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     # else no inputs need be taken for it
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
-    few, known = by_columns(tangents.num_columns(expert=True), len(task.own)), problem.known
+    few, known = prefer_primal(tangents.num_columns(expert=True), len(task.own)), problem.known
     candidates = task.candidates if task.borrowed else task.candidates[:0]
     if few and known is not None and len(task.own) == len(known) and bool((task.own.diff() == 1).all()):
         # where they are: all of them may not fit elsewhere
@@ -146,7 +146,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     expert = Expert(
         rows=rows.seen,
         own=torch.tensor(len(task.own)),
-        posterior=solution.posterior.leading(problem.rank),
+        posterior=solution.posterior.truncate(problem.rank),
         scale=scale,
         noise=noise,
         kappa=ratios[: len(task.own)].mean(dim=0).clamp_min(LEAST_KAPPA),
@@ -209,7 +209,7 @@ def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, r
     tau = (expert.noise / expert.scale).mean()  # of several outputs about: each has its own amplitude
     phi = features.explicit()
     assert phi is not None, "a light expert has explicit features"
-    more = posterior.extended(phi, residual, tau).leading(rank)
+    more = posterior.extended(phi, residual, tau).truncate(rank)
     held, mine = expert.rows, int(expert.own)
     return replace(
         expert,

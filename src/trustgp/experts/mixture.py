@@ -96,9 +96,9 @@ class Mixture:
         """The most that an expert keeps; 0: experts keep rows."""
         return max(expert.posterior.directions for expert in self.experts)
 
-    def leading(self, most: int | None) -> Mixture:
-        """With at most so many directions in each expert; None: all."""
-        return replace(self, experts=tuple(expert.leading(most) for expert in self.experts))
+    def truncate(self, rank: int | None) -> Mixture:
+        """With at most `rank` directions in each expert; None: all."""
+        return replace(self, experts=tuple(expert.truncate(rank) for expert in self.experts))
 
     @torch.no_grad()
     def raw(self, inputs: Inputs, features: Features | None = None) -> LatentPrediction:

@@ -41,8 +41,8 @@ class Posterior:
         """About some rows, `Features` of the kind it was made from."""
         raise NotImplementedError
 
-    def leading(self, most: int | None) -> Posterior:
-        """With at most so many directions, where it keeps directions: those of which most is known."""
+    def truncate(self, rank: int | None) -> Posterior:
+        """With at most `rank` directions, where it keeps directions: the best determined; None: all."""
         return self
 
     def tensors(self) -> dict[str, Tensor]:
@@ -115,10 +115,10 @@ class SpanPosterior(Posterior):
         weights = told - basis @ ((1.0 - shrinkage)[:, None] * (basis.T @ told))
         return replace(self, basis=basis.to(self.basis.dtype), shrinkage=shrinkage, weights=weights)
 
-    def leading(self, most: int | None) -> Self:
-        if most is None or most >= self.directions:
+    def truncate(self, rank: int | None) -> Self:
+        if rank is None or rank >= self.directions:
             return self
-        kept = self.shrinkage.argsort(stable=True)[:most].sort().values
+        kept = self.shrinkage.argsort(stable=True)[:rank].sort().values
         return replace(self, basis=self.basis[:, kept].clone(), shrinkage=self.shrinkage[kept])
 
     def tensors(self) -> dict[str, Tensor]:

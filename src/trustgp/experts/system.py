@@ -38,7 +38,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Selection:
+class DualSystem:
     """m rows that an expert sees, its own first."""
 
     seen: Tensor  # [m]
@@ -82,7 +82,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Columns(Selection):
+class PrimalSystem(DualSystem):
     """The same by sums over the rows, for explicit features of fewer columns; `gram` is Phi^T Phi [d, d]."""
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
@@ -107,15 +107,15 @@ class Columns(Selection):
         return (moved(part, lambda kept: kept.to(device)) for part in parts)
 
 
-def by_columns(width: int | None, rows: int) -> bool:
+def prefer_primal(width: int | None, rows: int) -> bool:
     """Whether feature columns (None: they are not explicit) are fewer than an expert's rows, and stand for
     them."""
     return width is not None and width < rows
 
 
-def select_rows(rows: Tensor, features: Features, device: torch.device) -> Selection:
+def select_rows(rows: Tensor, features: Features, device: torch.device) -> DualSystem:
     """An expert's own rows, in the way that is cheaper."""
     phi = features.explicit()
-    if phi is not None and by_columns(phi.shape[1], len(rows)):
-        return Columns(rows, features, low_rank.column_sums(phi, device))
-    return Selection(rows, features, features.gram(features))
+    if phi is not None and prefer_primal(phi.shape[1], len(rows)):
+        return PrimalSystem(rows, features, low_rank.column_sums(phi, device))
+    return DualSystem(rows, features, features.gram(features))

@@ -87,7 +87,7 @@ class WitnessPrediction:
         return known[:, None] / self.variance
 
 
-class Hidden(NamedTuple):
+class ExcludedGroups(NamedTuple):
     """Which rows points may not be told of: those of their own group."""
 
     labels: Tensor  # the cell that each point is asked of [n]
@@ -104,7 +104,6 @@ class WitnessState:
     centroids: Tensor  # of the cells, in scaled inputs [M, d]
     length: Tensor  # l, a scalar
     ratio: Tensor  # tau, a scalar
-    size: Tensor  # a cell has at most twice as many rows of its own, a scalar
     neighbours: Tensor  # p, a scalar
     reach: Tensor  # nu_0, the novelty that left-out training rows reach, a scalar
     floor: Tensor  # the least variance of each output that it claims [C]
@@ -164,27 +163,33 @@ class WitnessState:
             raise ValueError(
                 f"inputs hold {vectors.shape[1]} numbers a row; the witness was fitted on {len(self.offset)}."
             )
-        return self.about(self.scaled(vectors))
+        return self.predict_scaled(self.scaled(vectors))
 
-    def about(self, points: Tensor, hidden: Hidden | None = None) -> WitnessPrediction:
-        """What the nearest cells, or those named in `hidden`, say of scaled points [n, d], float64."""
+    def predict_scaled(self, points: Tensor, excluded: ExcludedGroups | None = None) -> WitnessPrediction:
+        """What the nearest cells, or those named in `excluded`, say of scaled points [n, d], float64."""
         p, width = min(self.most_neighbours, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
         size = max(1, at_once(AT_ONCE, points.device) // row)
         if len(points) <= size:
-            return WitnessPrediction(*self._told(points, hidden), self.reach)
+            return WitnessPrediction(*self._predict_chunk(points, excluded), self.reach)
         told = []
         for start in range(0, len(points), size):
             lot = slice(start, start + size)
-            apart = None if hidden is None else Hidden(hidden.labels[lot], hidden.groups[lot], hidden.held)
-            told.append(self._told(points[lot], apart))
+            apart = (
+                None
+                if excluded is None
+                else ExcludedGroups(excluded.labels[lot], excluded.groups[lot], excluded.held)
+            )
+            told.append(self._predict_chunk(points[lot], apart))
         mean, variance, novelty = map(torch.cat, zip(*told, strict=True))
         return WitnessPrediction(mean, variance, novelty, self.reach)
 
-    def _told(self, points: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict_chunk(
+        self, points: Tensor, excluded: ExcludedGroups | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance [n, C], and novelty [n]."""
-        labels = distances(points, self.centroids).argmin(dim=1) if hidden is None else hidden.labels
-        mean, novelty = self._solved(points, *self._nearest(points, labels, hidden))
+        labels = distances(points, self.centroids).argmin(dim=1) if excluded is None else excluded.labels
+        mean, novelty = self._solved(points, *self._nearest(points, labels, excluded))
         if len(labels) == 1:
             _, level, centre = self.cells[labels.tolist()[0]]
         else:
@@ -193,16 +198,18 @@ class WitnessState:
         variance = torch.maximum(level * (novelty + self.ratio), self.floor)
         return centre + mean, variance, novelty.squeeze(1)
 
-    def _nearest(self, points: Tensor, labels: Tensor, hidden: Hidden | None) -> tuple[Tensor, Tensor | None]:
+    def _nearest(
+        self, points: Tensor, labels: Tensor, excluded: ExcludedGroups | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Places of the rows that are asked [n, p], and which of them are missing [n, p]; None: none is."""
         numbers, p = set(labels.tolist()), min(self.most_neighbours, self.largest)
-        if len(numbers) == 1 and hidden is None:
+        if len(numbers) == 1 and excluded is None:
             return self._in_cell(points, numbers.pop())[0], None
         near = labels.new_zeros(len(labels), p)
         missing = torch.ones_like(near, dtype=torch.bool)
         for number in numbers:
             mine = (labels == number).nonzero().flatten()
-            unseen = None if hidden is None else (hidden.groups[mine], hidden.held)
+            unseen = None if excluded is None else (excluded.groups[mine], excluded.held)
             found, apart = self._in_cell(points[mine], number, unseen)
             near[mine, : found.shape[1]], missing[mine, : found.shape[1]] = found, apart.isinf()
         return near, missing

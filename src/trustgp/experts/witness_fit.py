@@ -14,10 +14,10 @@ from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..data.trees import Inputs, leaves
 from ..executors import FitContext
-from ..math.calibration import reached, steady_log_kappa
+from ..math.calibration import steady_log_kappa, support_quantile
 from ..math.evidence import choose_length, distances, relative_lengths
 from .gate import find_centroids, nearest_two
-from .witness import Hidden, Witness, WitnessPrediction, WitnessState, vectors_of
+from .witness import ExcludedGroups, Witness, WitnessPrediction, WitnessState, vectors_of
 
 FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
 FEW, SEVERAL = 1000, 4  # up to so many rows, so many times as many neighbours are asked
@@ -88,7 +88,7 @@ def update_witness(
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
     distinct = _distinct(vectors, targets.double())
-    points, targets, most = state.scaled(vectors[distinct]), targets[distinct], 2 * int(state.size)
+    points, targets, most = state.scaled(vectors[distinct]), targets[distinct], 2 * setting.rows
     members = _members(state, points, most, setting.borrowed, context)
     found = _held(state, points, targets, members)
     if room is None or found.nbytes <= room:
@@ -116,7 +116,7 @@ def extend_witness(
     points = torch.cat([state.points[places].double(), new])
     before = state.targets[places].double() + state.centre[cell]
     targets = torch.cat([before, added.targets.to(before)]).to(state.targets.dtype)
-    members = _members(state, points, 2 * int(state.size), setting.borrowed, context)
+    members = _members(state, points, 2 * setting.rows, setting.borrowed, context)
     found = _held(state, points, targets, members)
     return replace(found, rows=torch.cat([state.rows[places], numbers])[found.rows])
 
@@ -143,7 +143,11 @@ def _left_out(
         mine = torch.isin(state.rows[places], wanted.to(state.rows))
         places, cell = places[mine], cell[mine]
     held = groups[state.rows]
-    return places, cell, state.about(state.points[places].double(), Hidden(cell, held[places], held))
+    return (
+        places,
+        cell,
+        state.predict_scaled(state.points[places].double(), ExcludedGroups(cell, held[places], held)),
+    )
 
 
 def _own_places(state: WitnessState) -> tuple[Tensor, Tensor]:
@@ -166,10 +170,9 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
     floor = torch.where(varied, finest.clamp_min(LEAST), SILENT)
     # few rows lie far apart, and more of them speak of a new one
     several = setting.neighbours * (SEVERAL if len(vectors) <= FEW else 1)
-    size, neighbours = torch.tensor(setting.rows), torch.tensor(several)
     one, rows, none = vectors.new_ones(()), (vectors[:0], targets[:0]), torch.empty(0, dtype=torch.int64)
     cells = (none, none, targets[:0], targets[:0])
-    scales = (offset, spread, vectors[:0], one, one, size, neighbours, one, floor)
+    scales = (offset, spread, vectors[:0], one, one, torch.tensor(several), one, floor)
     return WitnessState(*scales, *rows, none, *cells)
 
 
@@ -244,7 +247,7 @@ def _smoothness(
     size, generator = setting.rows, torch.Generator().manual_seed(context.seed)
     order = torch.randperm(len(vectors), generator=generator).to(vectors.device)
     found, views, apart = [empty], [empty.scaled(vectors)], order[: PRIOR_SUBSET * APART].split(APART)
-    lots = _speaking(views[0], targets, apart)
+    lots = _varying_targets(views[0], targets, apart)
     if lots[0] and vectors.shape[1] > 1:
         found.append(replace(empty, spread=empty.spread * relative_lengths(*lots, _typical(views[0]))))
         views.append(found[1].scaled(vectors))
@@ -257,7 +260,7 @@ def _smoothness(
     members = [_left_out_members(lots, some) for lots in zip(*near, strict=True)]
     losses = []
     for k, (points, places) in enumerate(zip(views, near, strict=True)):
-        lots = _speaking(points, targets, [*places[:, :size], *apart])
+        lots = _varying_targets(points, targets, [*places[:, :size], *apart])
         length, ratio = choose_length(*lots, _typical(points), each=context.map)
         found[k] = replace(found[k], length=length, ratio=ratio)
         losses.append(_left_out_loss(found[k], points, targets, members))
@@ -297,7 +300,9 @@ def _typical(points: Tensor) -> Tensor:
     return apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
 
 
-def _speaking(points: Tensor, targets: Tensor, lots: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _varying_targets(
+    points: Tensor, targets: Tensor, lots: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
     """Points and standardised targets of the first lots of rows where any output varies, and of those."""
     inputs, values = [], []
     for rows in lots:
@@ -342,4 +347,4 @@ def _held(state: WitnessState, points: Tensor, targets: Tensor, members: Members
     # one below the floor would say no more than that
     level = torch.stack([part.mean(dim=0) for part in ratios.split(own.tolist())]).clamp_min(state.floor)
     steady = steady_log_kappa(level.log(), own).exp()
-    return replace(state, level=steady, reach=reached(said.novelty))
+    return replace(state, level=steady, reach=support_quantile(said.novelty))

@@ -79,7 +79,7 @@ class ExportedDetector:
             raise ArtifactError(f"{where}: has no answer {min(missing)!r}; export the model again.")
 
     @property
-    def alarm(self) -> NoveltyThreshold | None:
+    def novelty_threshold(self) -> NoveltyThreshold | None:
         """The threshold of the novelty, with its false alarms; None: none was fitted."""
         if self.metadata["threshold"] == ABSENT:
             return None

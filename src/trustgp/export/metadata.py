@@ -41,7 +41,7 @@ def describe(
     origin = model.origin
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
-        **common(origin.network, model.alarm, date),
+        **common(origin.network, model.novelty_threshold, date),
         "outputs": origin.outputs,
         "likelihood": type(origin.likelihood).__name__,
         "tangents": type(origin.tangents).__name__,

@@ -84,7 +84,7 @@ def _excess(
     model: UncertaintyModel, inputs: Inputs, expected: Prediction, found: Mapping[str, Tensor]
 ) -> dict[str, float]:
     """Differences over what is allowed, the largest of each answer."""
-    wanted = answers_of(expected, model.alarm is not None)
+    wanted = answers_of(expected, model.novelty_threshold is not None)
     if wanted.keys() != found.keys():
         return dict.fromkeys(wanted.keys() ^ found.keys(), torch.inf)
     allowed = tolerances(expected, wanted)

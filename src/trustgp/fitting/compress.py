@@ -90,7 +90,7 @@ def warn_without_threshold(before: ModelState, after: ModelState) -> None:
 
 def reduced(state: ModelState, form: ModelForm) -> ModelState:
     """The smaller model, with the calibration of before, but without a threshold."""
-    mixtures, training = tuple(mixture.leading(form.rank) for mixture in state.mixtures), state.training
+    mixtures, training = tuple(mixture.truncate(form.rank) for mixture in state.mixtures), state.training
     if training is not None:
         training = replace(training, solved=_with_experts(training, mixtures))
     rank = state.provenance.rank if form.rank is None else form.rank

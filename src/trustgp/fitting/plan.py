@@ -22,7 +22,7 @@ from ..executors.progress import Reporter
 from ..experts.features import chunk_rows
 from ..experts.gate import DISTANCES, OVERSIZE
 from ..experts.neighbours import CANDIDATES, lend_rows
-from ..experts.system import by_columns
+from ..experts.system import prefer_primal
 from ..experts.witness import AT_ONCE, Witness, vectors_of
 from ..experts.witness_fit import MOST_JUDGED, NEARBY, witness_applies, witness_bytes
 from ..math.evidence import LENGTHS, RATIOS
@@ -270,7 +270,7 @@ def _expert_peak(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:
     """What solving the largest expert needs beside the making of features, while it borrows or is solved."""
     own, offered, width = shape.largest, shape.offered, tangents.num_columns(expert=True)
     rows = own + min(offered, shape.borrowed)
-    if width is not None and by_columns(width, own):
+    if width is not None and prefer_primal(width, own):
         stay = kept and shape.experts == 1 and width == tangents.num_columns(expert=False)
         table = 0 if stay else 2 * rows * width * tangents.network.dtype.itemsize
         return table + 8 * (12 * width**2 + 4 * width * (offered + CHUNK_ROWS) + 12 * rows * shape.outputs)

@@ -19,7 +19,7 @@ from ..experts.expert import AROUND, Problem, Solved, Task, agree_on_prior, prio
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
-from ..experts.system import by_columns
+from ..experts.system import prefer_primal
 from ..likelihoods import Likelihood
 from ..math.calibration import CalibrationRows
 from ..math.evidence import FactorisationError
@@ -93,7 +93,7 @@ def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> in
         if problem.known is not None and width is not None and width <= RANK:
             phi = problem.known.take(torch.cat([task.own, task.candidates[:borrowed]])).explicit()
             assert phi is not None
-            squared = by_columns(width, len(task.own))  # see `Columns.solve`
+            squared = prefer_primal(width, len(task.own))  # see `PrimalSystem.solve`
             least = width * torch.finfo(torch.float64).eps  # few gradients may depend on each other
             there = torch.linalg.matrix_rank(phi.double(), rtol=least**0.5 if squared else least)
             rank = min(int(there), rank or width)

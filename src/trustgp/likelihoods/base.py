@@ -118,7 +118,7 @@ class Likelihood(ABC):
         raw: LatentPrediction,
         calibrations: Any,
         valid: Tensor | None = None,
-        familiar: FamiliarScores | None = None,
+        reference: ReferenceScores | None = None,
     ) -> Prediction:
         """The answer to the user: outputs [n] or [n, C] of the network, and what the experts say of them;
         which rows are valid (None: those with finite outputs), and the scores of familiar rows."""
@@ -138,7 +138,7 @@ def common_fields(
     raw: LatentPrediction,
     score: Tensor | None,
     valid: Tensor | None,
-    familiar: FamiliarScores | None,
+    reference: ReferenceScores | None,
 ) -> dict[str, Any]:
     """What every prediction says, by name; the score is the novelty where it is None."""
     if valid is None:
@@ -149,8 +149,8 @@ def common_fields(
         "expert": raw.expert.squeeze(1) if raw.expert.shape[1] == 1 else raw.expert,
         "valid": valid,
         "_score": novelty if score is None else score,
-        "_threshold": None if familiar is None else familiar.threshold,
-        "_familiar": familiar,
+        "_threshold": None if reference is None else reference.threshold,
+        "_reference": reference,
     }
 
 
@@ -185,14 +185,14 @@ class NoveltyThreshold:
 
 
 @dataclass(frozen=True)
-class FamiliarScores:
+class ReferenceScores:
     """Scores of rows that are known to be familiar, and above which a row is novel."""
 
     scores: Tensor  # of held-out rows, ascending, float64 [k]
     threshold: float | None  # None: there is none
 
     @classmethod
-    def of(cls, scores: Tensor, limit: NoveltyThreshold | None) -> FamiliarScores:
+    def of(cls, scores: Tensor, limit: NoveltyThreshold | None) -> ReferenceScores:
         """Held-out scores [k], and the threshold that was asked for; None: the usual one."""
         limit = limit or NoveltyThreshold.usual(scores)
         return cls(scores.double().cpu().sort().values, None if limit is None else float(limit.threshold))

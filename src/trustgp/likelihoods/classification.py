@@ -22,7 +22,7 @@ from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math import cross_entropy
 from ..math.cross_entropy import ClassCalibrationRows, Temperature, UsualNovelty
-from .base import FamiliarScores, Likelihood, Shape, common_fields, wide
+from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
@@ -157,7 +157,7 @@ class Classification(Likelihood):
         raw: LatentPrediction,
         calibrations: Learnt,
         valid: Tensor | None = None,
-        familiar: FamiliarScores | None = None,
+        reference: ReferenceScores | None = None,
     ) -> ClassPrediction:
         """Of logits [n] or [n, C], for all of which together (B = 1) or for each the experts speak."""
         measures = self.measures(raw)
@@ -172,7 +172,7 @@ class Classification(Likelihood):
             epistemic=spread,
             aleatoric=nothing,
             excess=nothing,
-            **common_fields(outputs, raw, score, valid, familiar),
+            **common_fields(outputs, raw, score, valid, reference),
             temperature=temperature(measures[:, 0], raw.expert[:, 0]),
         )
 

@@ -15,7 +15,7 @@ class PredictsPictures(Protocol):
     """A detector with an error bar: a `DetectionModel`, or a file of it that was opened."""
 
     @property
-    def alarm(self) -> Any:
+    def novelty_threshold(self) -> Any:
         """The threshold of the novelty that was fitted; None: none was."""
         ...
 
@@ -42,7 +42,7 @@ class DetectionRunner:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """With the threshold, where one was fitted: it is the monitor's."""
-        return {} if self.model.alarm is None else {"threshold": self.THRESHOLD}
+        return {} if self.model.novelty_threshold is None else {"threshold": self.THRESHOLD}
 
     def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
         """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""

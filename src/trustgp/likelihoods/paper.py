@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import Calibration, CalibrationRows, Rare
+from ..math.calibration import Calibration, CalibrationRows, OutlierPrior
 from ..math.cross_entropy import Temperature, UsualNovelty
 from .base import Shape
 from .classification import Classification, Learnt
@@ -26,7 +26,7 @@ class PaperRegression(Regression):
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Scales:
         """What the evidence says, about the network's output and the posterior mean; rows have no say."""
-        rare = None if targets is None else Rare.of(targets)
+        rare = None if targets is None else OutlierPrior.of(targets)
         own = plain_calibration(Calibration.default(shape.outputs, shift=0.0, rare=rare))
         corrected = replace(own, shift=torch.ones_like(own.shift))
         return own, corrected, own, corrected

@@ -16,7 +16,7 @@ from ..math.predictive import MOST_DF, PredictiveDistribution
 from .batch import Batch
 
 if TYPE_CHECKING:
-    from .base import FamiliarScores
+    from .base import ReferenceScores
 
 
 def _shares(name: str, value: float | Tensor) -> float | Tensor:
@@ -69,7 +69,7 @@ class Prediction(Batch):
     share: float = 0.0  # of rows that are far off: what the training rows cannot rule out
     _score: Tensor | None = field(default=None, repr=False)
     _threshold: float | None = field(default=None, repr=False)
-    _familiar: FamiliarScores | None = field(default=None, repr=False)
+    _reference: ReferenceScores | None = field(default=None, repr=False)
     _corrected: Later = field(default=None, repr=False)
     _plain: Later = field(default=None, repr=False)
 
@@ -141,9 +141,9 @@ class Prediction(Batch):
 
         It means the same for every model and network: 0.5 is usual, 1 is more novel than all of them.
         """
-        if self._familiar is None:
+        if self._reference is None:
             raise ValueError("this prediction does not come from a model with held-out rows.")
-        return torch.where(self.valid, self._familiar.share_below(self.score), 1.0)
+        return torch.where(self.valid, self._reference.share_below(self.score), 1.0)
 
     @property
     def probabilities(self) -> Tensor:

@@ -15,7 +15,7 @@ from ..data.tensor_file import Reader
 from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
-from ..math.calibration import KNOTS, Calibration, CalibrationRows, Rare, pooled
+from ..math.calibration import KNOTS, Calibration, CalibrationRows, OutlierPrior, pooled
 from ..math.calibration_fit import (
     MANY,
     SPREAD,
@@ -25,7 +25,7 @@ from ..math.calibration_fit import (
     held_out_loss,
     initial_calibration,
 )
-from .base import FamiliarScores, Likelihood, Shape, common_fields, wide
+from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import Prediction
 
 NONE = torch.zeros((), dtype=torch.float64)
@@ -102,7 +102,7 @@ class Regression(Likelihood):
         far: CalibrationRows | None = None,
     ) -> Scales:
         """What left-out training rows say, and of rows far away those of left-out clusters."""
-        rare = None if targets is None else Rare.of(targets)
+        rare = None if targets is None else OutlierPrior.of(targets)
         if rows is None or not len(rows):
             own, corrected = (Calibration.default(shape.outputs, shift=z, rare=rare) for z in (0.0, 1.0))
             return own, corrected, own, corrected
@@ -148,10 +148,10 @@ class Regression(Likelihood):
         raw: LatentPrediction,
         calibrations: Scales,
         valid: Tensor | None = None,
-        familiar: FamiliarScores | None = None,
+        reference: ReferenceScores | None = None,
     ) -> Prediction:
         """About the network's output; about the corrected mean, and as the paper has it, when asked for."""
-        common = common_fields(outputs, raw, None, valid, familiar)
+        common = common_fields(outputs, raw, None, valid, reference)
 
         def about(calibration: Calibration) -> Prediction:
             return _about(outputs, raw, calibration, common)

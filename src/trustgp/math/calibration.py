@@ -66,7 +66,7 @@ class Calibration:
     extent: Tensor  # E_0, the variance E up to which held-out rows speak, of each output [C]
 
     @classmethod
-    def default(cls, num_outputs: int, *, shift: float, rare: Rare | None = None) -> Calibration:
+    def default(cls, num_outputs: int, *, shift: float, rare: OutlierPrior | None = None) -> Calibration:
         """a = b = c = w = v = t = gamma = 1, A = 0, Gaussian; no row is far off unless `rare` says so."""
         one = torch.ones((), dtype=torch.float64)
         level, nothing = torch.ones(num_outputs, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
@@ -101,9 +101,9 @@ class Calibration:
             # where nothing is known E is infinite
             noise = log_constant - variance.clamp_max(HUGE).log()
             fitted = self.varying * fitted + (1.0 - self.varying) * noise
-        return torch.exp((near * fitted + self.grown(novelty)).clamp(-LARGEST, LARGEST))
+        return torch.exp((near * fitted + self.far_field_log_scale(novelty)).clamp(-LARGEST, LARGEST))
 
-    def grown(self, novelty: Tensor) -> Tensor | float:
+    def far_field_log_scale(self, novelty: Tensor) -> Tensor | float:
         """A(nu)."""
         if not any(self.growth):
             return 0.0
@@ -173,20 +173,20 @@ def steady_log_kappa(log_kappa: Tensor, rows: Tensor) -> Tensor:
     return (weight * log_kappa + STEADY * average) / (weight + STEADY)
 
 
-def reached(values: Tensor, least: float = LEAST_REACH) -> Tensor:
+def support_quantile(values: Tensor, least: float = LEAST_REACH) -> Tensor:
     """nu_0, or E_0, a scalar: up to which held-out rows, of these novelties [n], or variances, speak."""
     ordered = values.sort().values
     return ordered[min(len(ordered) - 1, int(REACH * len(ordered)))].clamp_min(least)
 
 
-class Rare(NamedTuple):
+class OutlierPrior(NamedTuple):
     """Rows that are far off."""
 
     share: Tensor  # pi, a scalar
     spread: Tensor  # W of each output [C]
 
     @classmethod
-    def of(cls, targets: Tensor) -> Rare | None:
+    def of(cls, targets: Tensor) -> OutlierPrior | None:
         r"""What training rows with targets y [n, C] cannot rule out, with pi = 1 / 2n and W = var(y).
 
         Where none of n rows was off by a full spread of the targets (a glitch of a sensor, a state that

@@ -17,8 +17,8 @@ from .calibration import (
     MOST_REACH,
     Calibration,
     CalibrationRows,
-    Rare,
-    reached,
+    OutlierPrior,
+    support_quantile,
 )
 from .predictive import MOST_DF
 from .search import FARTHEST, least_from_zero
@@ -150,7 +150,7 @@ def _way(novelty: np.ndarray, beyond: np.ndarray) -> np.ndarray:
 
 
 def initial_calibration(
-    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: Rare | None = None
+    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: OutlierPrior | None = None
 ) -> Calibration:
     """Where a fit to held-out rows begins, if nothing else is known."""
     start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
@@ -166,7 +166,7 @@ def fit_calibration(
     Each logarithm is pulled towards where it starts, by as much as if that were known with this standard
     deviation: it counts for little as soon as there are a few hundred rows.
     """
-    start = replace(start, reach=reached(rows.novelty), extent=_extent(rows, start.extent))
+    start = replace(start, reach=support_quantile(rows.novelty), extent=_extent(rows, start.extent))
     rows = rows.at_most(MOST_ENTRIES)
     # an output that is never wrong would have all others' scales run to 0
     rows = rows.some(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
@@ -208,7 +208,7 @@ def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:
     """E_0 of each output [C]; as before where there are no rows."""
     variance, found = rows.epistemic + rows.noise, before.clone()
     for output in rows.output.unique().tolist():
-        found[output] = reached(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
+        found[output] = support_quantile(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
     return found
 
 

@@ -252,9 +252,10 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     found |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
     reader.require(found["ratio"] >= LEAST_RATIO, f"{prefix}ratio", f"is below {LEAST_RATIO}")
     reader.require(found["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
-    for name in ("size", "neighbours"):
-        found[name] = reader.take(f"{prefix}{name}", INT)
-        reader.require(found[name] >= 1, f"{prefix}{name}", "must be positive")
+    found["neighbours"] = reader.take(f"{prefix}neighbours", INT)
+    reader.require(found["neighbours"] >= 1, f"{prefix}neighbours", "must be positive")
+    if "size" in reader.matching(prefix):  # files of version 2 repeat the setting `rows`
+        reader.take(f"{prefix}size", INT)
     sizes, own, held = _read_held(reader, prefix, count, "cells")
     reader.require(own >= 1, f"{prefix}own", "leaves a cell without a row of its own")
     mine = torch.cat([cell[:k] for cell, k in zip(held, own.tolist(), strict=True)])

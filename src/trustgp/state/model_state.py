@@ -36,7 +36,7 @@ from ..experts.gate import Partition
 from ..experts.mixture import LatentPrediction, Mixture
 from ..experts.witness import Witness, WitnessState
 from ..likelihoods import Calibrations, Likelihood, Shape
-from ..likelihoods.base import FamiliarScores, NoveltyThreshold
+from ..likelihoods.base import NoveltyThreshold, ReferenceScores
 from ..likelihoods.prediction import Prediction
 from ..math.calibration import CalibrationRows
 from ..tangents.base import Features, TangentMap, Tangents
@@ -135,9 +135,9 @@ class ModelState:
     forward: SharedForward = field(default_factory=SharedForward, repr=False)
 
     @cached_property
-    def familiar(self) -> FamiliarScores:
+    def reference_scores(self) -> ReferenceScores:
         """The held-out scores, with the threshold, or the usual one where none was fitted."""
-        return FamiliarScores.of(self.held_scores, self.threshold)
+        return ReferenceScores.of(self.held_scores, self.threshold)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -193,7 +193,7 @@ def _predict_lot(state: ModelState, inputs: Inputs) -> Prediction:
     """Of tensors; where they are unlike those of the fit, and that goes wrong, it is the reason given."""
     try:
         with without_autocast(state.device.type):
-            return predict_alike([state], inputs)[0]
+            return predict_variants([state], inputs)[0]
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
@@ -276,7 +276,7 @@ def _calibrated_on(state: ModelState) -> str:
     return f"{held:,} validation rows"
 
 
-def predict_alike(states: Sequence[ModelState], inputs: Inputs) -> list[Prediction]:
+def predict_variants(states: Sequence[ModelState], inputs: Inputs) -> list[Prediction]:
     """What forms of one model say of the same inputs: the network runs once for all."""
     first, inputs = states[0], to_device(inputs, states[0].device)
     outputs, features = first.forward(first.network, first.mixtures[0].tangents, inputs)
@@ -296,7 +296,7 @@ def _told(state: ModelState, inputs: Inputs, outputs: Tensor, features: Features
             outputs = outputs.clone()
             outputs[good] = call(state.network, take(inputs, good.nonzero().flatten()))
         raw, known = _known(state, inputs, outputs, good)
-    return state.likelihood.prediction(outputs, raw, state.calibrations, known, state.familiar)
+    return state.likelihood.prediction(outputs, raw, state.calibrations, known, state.reference_scores)
 
 
 def _all_finite(values: Any) -> bool:
@@ -367,9 +367,10 @@ class FittedModel(nn.Module):
     held_scores: Tensor = of_state(
         "held_scores", "Novelty of held-out rows or detections, float64, [k]; empty where there were none."
     )
-    alarm: NoveltyThreshold | None = of_state(
+    novelty_threshold: NoveltyThreshold | None = of_state(
         "threshold", "Of the novelty score, with its false alarms; None before `threshold` was called."
     )
+    alarm: NoveltyThreshold | None = of_state("threshold", "Deprecated name of `novelty_threshold`.")
 
     def forward(self, inputs: Any) -> Any:
         """The same as `predict`."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.calibration import Rare
+from trustgp.math.calibration import OutlierPrior
 from trustgp.math.calibration_fit import FIRST_DF, FOLDS, LEAST_DF, MANY, SPREAD, SPREADS
 from trustgp.math.predictive import MOST_DF, log_density
 from trustgp.math.search import FARTHEST, least_from_zero, sloped
@@ -32,7 +32,7 @@ class Tails:
     spread: Tensor  # W, the variance of what they are off by             [C]
 
     @classmethod
-    def fit(cls, error: Tensor, variance: Tensor, rare: Rare | None) -> Self:
+    def fit(cls, error: Tensor, variance: Tensor, rare: OutlierPrior | None) -> Self:
         """Factor and df by maximum likelihood from errors and variances [n, C], all outputs at once.
 
         Logarithms are pulled towards where they start, as trustgp pulls those of its calibration: of few
@@ -121,6 +121,6 @@ class Tailed:
         return self.tails.on(self.method.predict(inputs))
 
 
-def rare_of(rows: Any) -> Rare | None:
+def rare_of(rows: Any) -> OutlierPrior | None:
     """What so many rows with such targets cannot rule out."""
-    return Rare.of(read_rows(rows, name="train").targets)
+    return OutlierPrior.of(read_rows(rows, name="train").targets)

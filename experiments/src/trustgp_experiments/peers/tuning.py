@@ -58,7 +58,7 @@ class NoisyPeer:
     def fitted(self, validation: Any, train: Any = None) -> Self:
         """The same with the scale and the noise, then the tails, that make the validation rows most likely.
 
-        Of training rows only the targets count, and how many there are: see `trustgp.math.calibration.Rare`.
+        Of training rows only the number and the targets count: see `trustgp.math.calibration.OutlierPrior`.
         """
         error, spread = self.against(validation)
         if bool((spread > 0).any()):

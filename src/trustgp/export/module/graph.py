@@ -213,7 +213,7 @@ class Graph(nn.Module):
         self.witness = None if model.witness is None else GraphWitness(model.witness)
         self.likelihood, self.calibrations = model.origin.likelihood, model.calibrations
         _ = model.predict(example).corrected  # what is made once is made now, and not while it is traced
-        self.familiar = None if model.alarm is None else model.state.familiar
+        self.reference_scores = None if model.novelty_threshold is None else model.state.reference_scores
 
     @torch.no_grad()
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
@@ -231,8 +231,8 @@ class Graph(nn.Module):
         valid = sum(zeros[1:], zeros[0]) == 0
         known = {k: torch.where(valid[:, None], getattr(raw, k), v) for k, v in UNKNOWN.items()}
         raw = replace(raw, **known)
-        found = self.likelihood.prediction(outputs, raw, self.calibrations, valid, self.familiar)
-        return answers_of(found, self.familiar is not None)
+        found = self.likelihood.prediction(outputs, raw, self.calibrations, valid, self.reference_scores)
+        return answers_of(found, self.reference_scores is not None)
 
 
 def answers_of(found: Prediction, alarm: bool) -> dict[str, Tensor]:

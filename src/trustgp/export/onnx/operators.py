@@ -82,7 +82,7 @@ def _softplus(w: Writer, n: Any) -> str:
     return _scaled(w, n, w.op("Softplus", _scaled(w, n, w.tensor(x), beta)), 1 / beta)
 
 
-def _beside_one(kind: str, w: Writer, n: Any) -> str:
+def _log1p_expm1(kind: str, w: Writer, n: Any) -> str:
     """log(1 + x) or exp(x) - 1, in double precision: digits of a small x are lost beside the 1."""
     x, one = w.tensor(n.args[0], torch.float64), w.constant(1.0, torch.float64)
     found = w.op("Log", w.op("Add", x, one)) if kind == "Log" else w.op("Sub", w.op("Exp", x), one)
@@ -191,8 +191,8 @@ OPERATORS: dict[str, Translation] = {
     "silu": lambda w, n: w.op("Mul", w.tensor(n.args[0]), _plain("Sigmoid")(w, n)),
     "elu": _elu,
     "softplus": _softplus,
-    "log1p": partial(_beside_one, "Log"),
-    "expm1": partial(_beside_one, "Exp"),
+    "log1p": partial(_log1p_expm1, "Log"),
+    "expm1": partial(_log1p_expm1, "Exp"),
     "mm bmm matmul": _plain("MatMul", 0, 1),
     "mv": _product_with_vector,
     "addmm": _addmm,
