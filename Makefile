@@ -7,9 +7,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 # They name torchvision, which nothing here needs and which may bring another torch: so without dependencies.
 ALONE := laplace-torch backpack-for-pytorch curvlinops-for-pytorch pytorch-ood
 
-# What stands around the library: the studies and their peers, the pages and their examples, the benchmarks.
+# Around the library: the studies and their peers, the pages and their examples.
 AROUND := experiments/tests tests/test_docs.py tests/test_examples.py tests/test_site.py
-# Of these what takes seconds: stored results, the figures that pages quote from them, the site.
+# Of these those that take seconds: stored results, the figures that pages quote from them, the site.
 PAGES := $(wildcard experiments/tests/test_*.py) tests/test_site.py
 
 .PHONY: demo test test-nightly test-pages test-around test-all lint format docs serve-docs clean
@@ -17,23 +17,23 @@ PAGES := $(wildcard experiments/tests/test_*.py) tests/test_site.py
 demo: $(READY)
 	$(BIN)/trustgp demo
 
-# A process per core, with a thread each: more would wait for one another. The tests of a file stay together,
-# since what they share, such as a small run of a study, would else be made in each process.
+# A process per core, with one thread each. The tests of a file run in one process, since they share fixtures,
+# such as a small run of a study.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(READY)
 	$(PYTEST) -m "not nightly" $(addprefix --ignore=,$(AROUND))
 
 test-nightly: $(READY)
-	$(PYTEST) -m nightly tests
+	$(PYTEST) -m nightly
 
 test-pages: $(READY)
-	$(PYTEST) $(PAGES)
+	$(PYTEST) -m "not nightly" $(PAGES)
 
 test-around: $(READY)
-	$(PYTEST) $(AROUND)
+	$(PYTEST) -m "not nightly" $(AROUND)
 
-test-all: test test-around
+test-all: test test-around test-nightly
 
 lint: $(READY)
 	$(BIN)/ruff check .

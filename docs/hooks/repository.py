@@ -1,4 +1,4 @@
-"""Files outside docs/ on the site: pages of the repository's root, and pictures that a page shows."""
+"""Files outside docs/ on the site: pages of the root and of the experiments, and pictures."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from pathlib import Path, PurePosixPath
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md", "changelog.md": "CHANGELOG.md"}
-TITLES = {"contributing.md": "Contributing", "security.md": "Security", "changelog.md": "Changes"}
+TITLES = {"CONTRIBUTING.md": "Contributing", "SECURITY.md": "Security", "CHANGELOG.md": "Changes"}
+FILES = [*(ROOT / name for name in TITLES), *sorted((ROOT / "experiments" / "docs").glob("*.md"))]
+PAGES = {file.name.lower(): file.relative_to(ROOT).as_posix() for file in FILES if file.exists()}
+"""By address on the site, the file in the repository."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^):#\s]+)(#[^)]*)?\)")
 
 
 def on_config(config):
-    """Those pages of the root that are there go into the last section of the navigation."""
+    """Pages of the root go into the last section of the navigation."""
     (section,) = config["nav"][-1].values()
-    section += [{TITLES[uri]: uri} for uri, name in PAGES.items() if (ROOT / name).exists()]
+    section += [{TITLES[name]: uri} for uri, name in PAGES.items() if name in TITLES]
     return config
 
 
 def on_files(files, *, config):
-    """Adds the pages of the root, and each picture outside docs/ that a page shows."""
+    """Adds the pages, and each picture outside docs/ that a page shows."""
     for uri, name in PAGES.items():
-        if (ROOT / name).exists():
-            files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
     for file in [file for file in files if file.is_documentation_page()]:
         for _, target in outside(file.src_uri, file.content_string):
             if target.suffix in (".png", ".gif", ".svg") and files.get_file_from_path(str(target)) is None:
@@ -34,17 +35,14 @@ def on_files(files, *, config):
 
 def place(uri: str) -> PurePosixPath:
     """The folder of the repository that links of a page start from."""
-    return PurePosixPath() if uri in PAGES else PurePosixPath("docs") / PurePosixPath(uri).parent
+    return PurePosixPath(PAGES.get(uri, f"docs/{uri}")).parent
 
 
 def target_of(uri: str, link: str) -> PurePosixPath | None:
-    """What a relative link leads to, from the root of the repository; None: nothing that is there."""
+    """The file of a relative link, from the root of the repository; None: there is no such file."""
     path = (ROOT / place(uri) / link).resolve()
-    return (
-        PurePosixPath(path.relative_to(ROOT).as_posix())
-        if path.exists() and path.is_relative_to(ROOT)
-        else None
-    )
+    inside = path.exists() and path.is_relative_to(ROOT)
+    return PurePosixPath(path.relative_to(ROOT).as_posix()) if inside else None
 
 
 def outside(uri: str, markdown: str) -> list[tuple[str, PurePosixPath]]:
@@ -54,7 +52,7 @@ def outside(uri: str, markdown: str) -> list[tuple[str, PurePosixPath]]:
 
 
 def on_page_markdown(markdown, *, page, config, files):
-    """Links to files outside docs/ lead to where these are on the site; others are named."""
+    """Links lead to the address on the site; a file that is not on the site is named instead."""
     uri = page.file.src_uri
     up = "../" * uri.count("/")
     roots = {name: there for there, name in PAGES.items()}
@@ -63,11 +61,9 @@ def on_page_markdown(markdown, *, page, config, files):
         target = target_of(uri, match[3])
         if target is None:
             return match[0]
-        if target.parts[0] == "docs":
-            inner = up + str(target.relative_to("docs")) if uri in PAGES else match[3]
-            return f"{match[1]}[{match[2]}]({inner}{match[4] or ''})"
-        if str(target) in roots:
-            return f"[{match[2]}]({up}{roots[str(target)]}{match[4] or ''})"
+        if target.parts[0] == "docs" or str(target) in roots:
+            address = roots.get(str(target), str(target).removeprefix("docs/"))
+            return f"{match[1]}[{match[2]}]({up}{address}{match[4] or ''})"
         if match[1]:
             return f"![{match[2]}]({up}{target})"
         return (

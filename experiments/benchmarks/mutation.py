@@ -1,6 +1,6 @@
-"""Does a test notice when a line is wrong? Small changes to modules, one at a time; see docs/mutation.md.
+"""Does a test notice when a line is wrong? Small changes to modules, one at a time; see experiments/docs.
 
-python benchmarks/mutation.py math/leave_out data/split     # these modules, or, without names, all
+python experiments/benchmarks/mutation.py math/leave_out data/split    # these modules; without names, all
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ import pytest
 
 from trustgp_experiments.core.cases import costs_grid
 from trustgp_experiments.core.grid import Grid
-from trustgp_experiments.report.quotes.blocks import CLASSES
-from trustgp_experiments.report.quotes.classes import table
+from trustgp_experiments.report.quotes.blocks import CLASSES, table
 from trustgp_experiments.report.quotes.stored import NotRun, Stored
 from trustgp_experiments.studies.classification import tables
 from trustgp_experiments.studies.classification.pairs import EIGHT, LETTERS, NAMES, SETS

@@ -1,6 +1,5 @@
 """Every measured figure on a page comes from a stored result: blocks are what the code makes of it today."""
 
-import importlib
 import json
 import math
 import tomllib
@@ -14,7 +13,6 @@ from trustgp_experiments.report.quotes.comparisons import StoredCase, better_tha
 from trustgp_experiments.report.quotes.elsewhere import calls, classes, sequences
 from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, loose, pages, rewritten
-from trustgp_experiments.report.quotes.scaling import held_bytes, model_bytes
 from trustgp_experiments.report.quotes.stored import Stored, bullets, grid, number, short
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,31 +208,6 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
     assert "| Laplace GLM | infinite | infinite |" in text
     assert "MiB" in text
     assert "heteroscedastic" in BLOCKS["readme.loses"](Stored(tmp_path))
-
-
-def test_the_formula_of_a_models_bytes_is_that_of_a_model_that_was_measured(stored):
-    one = stored.benchmark("scale-cuda-shared")
-    assert sum(model_bytes(one["rows"], one["experts"], 7)) == pytest.approx(1e6 * one["model_mb"], rel=0.02)
-
-
-def test_bytes_grow_with_the_rows_and_a_workers_with_the_rows_of_an_expert():
-    few, many = (list(held_bytes(n, 100, 7).items()) for n in (10**6, 10**7))
-    for (name, (where, small)), (_, (_, large)) in zip(few, many, strict=True):
-        if where == "a worker":
-            assert small < large < 10 * small
-        elif "M (" in name:
-            assert small == large
-        else:
-            assert large == pytest.approx(10 * small)
-
-
-def test_a_power_law_has_its_power_as_slope(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS / "benchmarks"))
-    slope = importlib.import_module("slopes").slope
-    values = [1, 2, 4, 8]
-    assert slope(values, [3 * value**1.5 for value in values]) == pytest.approx(1.5, rel=1e-12)
-    assert slope(values, [5.0] * 4) == pytest.approx(0.0, abs=1e-12)
-    assert slope(values, [0.0, 1.0, 2.0, 3.0]) is None
 
 
 def _stored(folder, study, methods, cases, **about):

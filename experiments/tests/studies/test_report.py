@@ -302,7 +302,7 @@ def test_the_parts_of_the_page_are_installed_with_the_package():
     assert {file.suffix for file in folder.iterdir()} == {".html", ".css", ".js"}
 
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "studies.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "studies.md"
 COMMANDS = re.findall(r"^trustgp .*?(?= *#|$)", DOCUMENT.read_text(), flags=re.MULTILINE)
 
 

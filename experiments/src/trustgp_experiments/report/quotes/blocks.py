@@ -1,11 +1,12 @@
 """Which blocks there are: names on the pages, and the functions of stored results that write them."""
 
 from functools import partial
+from typing import Any
 
 from ...core.registry import STUDIES
-from . import classes, detection, front, paper, quality, scaling, small, speed
+from . import benchmarks, detection, front, paper, speed
 from .pages import Block
-from .stored import Stored, bullets
+from .stored import NotRun, Stored, bullets, grid, number, words
 
 
 def findings(stored: Stored, *, study: str) -> str:
@@ -14,6 +15,24 @@ def findings(stored: Stored, *, study: str) -> str:
     origin = result["provenance"]
     made = f"`{origin['command']}`, {origin['device']}, {origin['date']}, commit `{origin['commit'][:10]}`."
     return f"{bullets(result['findings'])}\n\nFrom {made}"
+
+
+def table(stored: Stored, *, title: str, study: str = "classification") -> str:
+    """A stored table of that title, mean and spread over seeds in a cell, and its note."""
+    tables = {one["title"]: one for one in stored.study(study)["tables"]}
+    if title not in tables:
+        raise NotRun(f"study `{study}` in its present form")
+    columns, rows = tables[title]["columns"], tables[title]["rows"]
+    cells = [[_cell(cell, column) for cell, column in zip(row, columns, strict=True)] for row in rows]
+    names = [", ".join(filter(None, (column["name"], column["unit"]))) for column in columns]
+    return f"{grid(names, cells)}\n\n{words(tables[title]['note'])}".strip()
+
+
+def _cell(cell: Any, column: dict[str, Any]) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    values = cell if isinstance(cell, list) else [cell]
+    return " ± ".join(number(value, column["digits"]) for value in values)
 
 
 NEW_PAIRS = "Novel images told, on pairs with which nothing was chosen"
@@ -30,38 +49,26 @@ BLOCKS: dict[str, Block] = {
     "readme.table": front.table,
     "readme.tally": front.tally,
     "readme.loses": front.loses,
-    "quality.now": partial(quality.forms, name="quality-beyond"),
-    "quality.one": partial(quality.forms, name="quality-one-distribution"),
-    "quality.history": quality.history,
-    "quality.arms": quality.arms,
-    "quality.honesty": quality.honesty,
-    "small.light": small.light,
-    "small.frontier": small.frontier,
-    "small.tests": small.tests,
-    "small.reading": small.reading,
-    "networks.large": small.networks,
-    "networks.resnet": small.resnet,
-    "large.times": small.many_rows,
+    "quality.honesty": benchmarks.honesty,
+    "small.frontier": benchmarks.frontier,
+    "small.tests": benchmarks.tests,
+    "networks.large": benchmarks.networks,
+    "scaling.slopes": benchmarks.slopes,
+    "speed.calls": benchmarks.calls,
     "speed.cpu": partial(speed.over_network, study="runtime"),
     "speed.cuda": partial(speed.over_network, study="runtime-cuda"),
     "speed.ensemble": speed.against_ensemble,
     "speed.worth": speed.worth,
-    "speed.calls": speed.calls,
     "paper.toy": paper.toy,
     "paper.ablation": paper.ablation,
     "paper.transfer": paper.transfer,
     "paper.zero-shot": paper.zero_shot,
-    "paper.million": paper.million,
     "paper.detection": paper.detection,
-    "scaling.slopes": scaling.slopes,
-    "scaling.rows": scaling.rows_slope,
-    "scaling.bytes": scaling.stored_bytes,
-    "scaling.seconds": scaling.stored_seconds,
     "detection.told": detection.told,
     "detection.right": detection.right,
     "detection.loses": detection.loses,
     "detection.times": detection.times,
     "detection.ap": detection.ap,
-    **{f"classification.{name}": partial(classes.table, title=title) for name, title in CLASSES.items()},
+    **{f"classification.{name}": partial(table, title=title) for name, title in CLASSES.items()},
     **{f"findings.{study}": partial(findings, study=study) for study in FOLDERS},
 }

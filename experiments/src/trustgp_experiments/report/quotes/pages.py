@@ -77,4 +77,5 @@ def _blank(text: str, pattern: re.Pattern) -> str:
 
 def pages(root: Path) -> list[Path]:
     """The README, and the pages of the documentation."""
-    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    folders = (root / "docs", root / "experiments" / "docs")
+    return [root / "README.md", *(page for folder in folders for page in sorted(folder.glob("*.md")))]

@@ -68,17 +68,6 @@ def _worst(found: Sequence[StoredCase], method: str) -> float:
     return max(case.mean(method, "nll", test) or -float("inf") for case, test in other_tests(found))
 
 
-def million(stored: Stored) -> str:
-    """Two million rows here."""
-    rows = []
-    for one in stored.benchmarks("scale-cuda").values():
-        rows.append(
-            f"{one['rows']:,} rows, {one['experts']:,} experts, outputs {one['outputs']}, {one['device']}: "
-            f"{short(one['fit_seconds'])} s, {short(one['model_mb'])} MB of model."
-        )
-    return bullets([*rows, *stored.study("scale")["findings"][:2]])
-
-
 def detection(stored: Stored) -> str:
     """What MC-dropout and trustgp cost over the detector, and how well they tell novel things."""
     numbers = stored.numbers("detection")

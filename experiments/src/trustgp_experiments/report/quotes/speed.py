@@ -57,18 +57,3 @@ def against_ensemble(stored: Stored) -> str:
                 parts = ", ".join(f"{m} {number(t / five, 2)}" for m, t in ours.items())
                 sentences.append(f"{network}, {runtime}, over five networks there: {parts}.")
     return bullets(sentences)
-
-
-def calls(stored: Stored) -> str:
-    """An exported model called many times."""
-    found = stored.benchmark("calls-cpu")
-    rows = []
-    for name in ("onnxruntime", "predict"):
-        one = found[name]
-        ms = one["milliseconds"]
-        times = [short(ms[key]) for key in ("first", "p50", "p99", "p99.9", "max")]
-        rows.append([name, f"{one['calls']:,}", *times, short(one["growth_bytes"] / 1e6)])
-    columns = ["", "calls", "first, ms", "median", "99 %", "99.9 %", "longest", "memory grown, MB"]
-    size, load = found["model_bytes"] / 2**20, found["onnxruntime"]["load_ms"]
-    size = f"A model of {short(size)} MiB, one thread; the file loads in {short(load)} ms."
-    return f"{grid(columns, rows)}\n\n{size}"

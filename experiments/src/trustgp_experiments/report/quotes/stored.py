@@ -19,7 +19,7 @@ class NotRun(LookupError):
 
 @dataclass(frozen=True)
 class Stored:
-    """The results below a folder: `results/STUDY/result.json`, `benchmarks/results/*.json`."""
+    """The results below a folder: `results/STUDY/result.json`, `results/benchmarks/*.json`."""
 
     root: Path
 
@@ -32,13 +32,8 @@ class Stored:
         return self.study(name)["numbers"]
 
     def benchmark(self, name: str) -> Any:
-        """What `benchmarks/results/NAME.json` holds."""
-        return self._read(self.root / "benchmarks" / "results" / f"{name}.json", f"benchmark `{name}`")
-
-    def benchmarks(self, start: str) -> dict[str, Any]:
-        """By name, all benchmarks whose name begins so."""
-        files = sorted((self.root / "benchmarks" / "results").glob(f"{start}*.json"))
-        return {file.stem: self.benchmark(file.stem) for file in files}
+        """The figures in `results/benchmarks/NAME.json`."""
+        return self._read(self.root / "results" / "benchmarks" / f"{name}.json", f"benchmark `{name}`")
 
     def _read(self, file: Path, what: str) -> Any:
         if file not in self._files:
