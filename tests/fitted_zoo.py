@@ -22,9 +22,15 @@ import trustgp
 TANGENTS = {"sketch": trustgp.Sketch(24), "rows": trustgp.JacobianRows(), "factors": trustgp.LayerFactors()}
 KINDS = ("regression", "classification")
 PAIRS = every_pair(["shared", "separate", "pseudo"], [*TANGENTS], KINDS, ["witness", ""], ["", "validation"])
-NAMES = ("regression-default", "classification-default", "regression-images") + tuple(
-    "-".join(filter(None, (kind, tangents, outputs, witness if kind == "regression" else "", validation)))
+WORDS = [
+    (kind, tangents, outputs, witness if kind == "regression" else "", validation)
     for outputs, tangents, kind, witness, validation in PAIRS
+]
+NAMES = (
+    "regression-default",
+    "classification-default",
+    "regression-images",
+    *("-".join(filter(None, words)) for words in WORDS),
 )
 
 

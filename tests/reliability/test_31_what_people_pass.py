@@ -103,7 +103,7 @@ def test_predict_says_what_was_given_and_what_is_needed(case, name, loaded, tmp_
     [
         (torch.zeros(40, 2).double(), "The network is torch.float32: pass inputs.to.torch.float32."),
         (torch.zeros(40), r"n numbers are inputs\[:, None\], a single row is inputs\[None\]"),
-        (torch.zeros(40, 3), r"cannot be called on 40 of the training rows \(\(40, 3\) torch.float32"),
+        (torch.zeros(40, 3), r"cannot be called on 40 training rows \(\(40, 3\) torch.float32"),
     ],
 )
 def test_fit_says_what_was_given_and_what_is_needed(case, inputs, message):

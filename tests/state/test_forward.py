@@ -46,7 +46,9 @@ TANGENTS = [trustgp.LayerFactors(), trustgp.Sketch(64), trustgp.JacobianRows()]
 def passes(model: trustgp.UncertaintyModel, inputs: torch.Tensor) -> tuple[trustgp.Prediction, int]:
     """The prediction, and how often the network and its twin ran for it."""
     counters = {
-        id(b): b for m in (model.network, model.mixtures[0].tangents.network.twin) for b in m.buffers()
+        id(b): b
+        for m in (model.network, model.mixtures[0].tangents.network.float32_module)
+        for b in m.buffers()
     }
     before = sum(int(b) for b in counters.values())
     prediction = model.predict(inputs)
@@ -69,7 +71,7 @@ def test_from_the_second_time_on_a_prediction_runs_the_network_once(tangents, fl
 @pytest.mark.parametrize("tangents", TANGENTS, ids=lambda t: type(t).__name__)
 def test_a_network_that_rounds_otherwise_while_it_is_watched_keeps_its_own_outputs(tangents):
     model = fitted(Counting(2), tangents)
-    for part in (model.network, model.mixtures[0].tangents.network.twin):
+    for part in (model.network, model.mixtures[0].tangents.network.float32_module):
         part.rounding = True
     inputs = torch.randn(5, 3, generator=torch.Generator().manual_seed(2))
     for _ in range(3):

@@ -222,9 +222,9 @@ def fitted(network, inputs, outputs=2, **options):
 def test_a_slow_way_is_warned_about_once():
     network, _ = make("lstm, packed")
     inputs = (seeded(20, 4, 3), torch.arange(20) % 4 + 1)
-    with pytest.warns(UserWarning, match="one row after another") as caught:
+    with pytest.warns(UserWarning, match="computed row by row") as caught:
         model = fitted(network, inputs, outputs=2)
-    assert len([w for w in caught if "one row after another" in str(w.message)]) == 1
+    assert len([w for w in caught if "computed row by row" in str(w.message)]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(inputs)
@@ -650,8 +650,8 @@ def test_a_half_precision_networks_error_bar_does_not_underflow(dtype):
 
 def test_the_float32_twin_of_a_half_network_follows_it_to_another_place():
     network = TangentNetwork(nn.Linear(2, 1).half(), ["weight", "bias"])
-    twin = network.twin
+    twin = network.float32_module
     assert twin.weight.dtype == torch.float32
-    assert network.twin is twin
+    assert network.float32_module is twin
     assert network.module.weight.dtype == torch.float16
     assert torch.equal(twin.weight, network.module.weight.float())

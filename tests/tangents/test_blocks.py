@@ -5,19 +5,21 @@ import torch
 from reference import dense_gram, dense_jacobian
 
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
-from trustgp.tangents.base import BLOCK, MOST, gram_blocks, mirrored
+from trustgp.tangents.base import MAX_BLOCKS, MIN_BLOCK_ROWS, gram_blocks, mirrored
 from trustgp.tangents.factors import LARGE_BLOCK
 from trustgp.tangents.network import prepare
 
 
-@pytest.mark.parametrize("rows", [1, 2, BLOCK, BLOCK + 1, 3 * BLOCK, 20 * BLOCK + 7])
+@pytest.mark.parametrize(
+    "rows", [1, 2, MIN_BLOCK_ROWS, MIN_BLOCK_ROWS + 1, 3 * MIN_BLOCK_ROWS, 20 * MIN_BLOCK_ROWS + 7]
+)
 def test_blocks_cover_the_lower_triangle_and_are_few(rows):
     covered = torch.zeros(rows, rows, dtype=torch.bool)
     blocks = gram_blocks(rows, rows, same=True)
     for across, down in blocks:
         covered[across, down] = True
     assert bool(covered.tril().eq(torch.ones(rows, rows, dtype=torch.bool).tril()).all())
-    assert len(blocks) <= MOST
+    assert len(blocks) <= MAX_BLOCKS
 
 
 def test_a_matrix_of_two_lots_of_rows_is_one_block():
@@ -31,14 +33,14 @@ def test_a_mirrored_matrix_takes_nothing_from_above_the_diagonal():
         assert torch.equal(mirrored(torch.arange(9.0).reshape(3, 3), blocks), expected)
 
 
-@pytest.mark.parametrize("large", [None, BLOCK + 40, 4 * BLOCK])  # None: as on a CPU
+@pytest.mark.parametrize("large", [None, MIN_BLOCK_ROWS + 40, 4 * MIN_BLOCK_ROWS])  # None: as on a CPU
 @pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
 def test_a_gram_matrix_by_blocks_is_the_dense_one_and_symmetric_to_the_bit(
     case, toy, tangents, large, monkeypatch
 ):
     if large is not None:
         monkeypatch.setitem(LARGE_BLOCK, "cpu", large)
-    inputs = toy(2 * BLOCK + 11, seed=5)[0]
+    inputs = toy(2 * MIN_BLOCK_ROWS + 11, seed=5)[0]
     mix, _ = output_mixes("shared", 2, torch.Generator())[0]
     features = tangents.bind(prepare(case.network, "all", None), mix, inputs[:4], inputs[:4])(inputs)
     found = features.gram(features)

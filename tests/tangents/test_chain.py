@@ -32,7 +32,7 @@ def test_features_are_those_that_layers_tell_and_outputs_are_the_networks_to_the
     for bias, tangents in itertools.product((True, False), TANGENTS):
         network = network_of(kind, bias=bias)
         found = tangents.bind(prepare(network, "all", None), MIX, inputs, inputs)
-        assert found.by_hand() is not None
+        assert found.chain_features() is not None
         features, outputs = found.with_outputs(inputs)
         expected = found.collector(len(inputs))
         found.gradients(inputs, expected)
@@ -45,7 +45,7 @@ def test_some_of_the_parameters_are_those_columns():
     names, inputs = ["0.weight", "2.0.bias", "4.weight"], rows_of()
     prepared = prepare(network_of(nn.Tanh), names, None)
     found = JacobianRows(parameters=names).bind(prepared, MIX, inputs, inputs)
-    assert found.by_hand() is not None
+    assert found.chain_features() is not None
     expected = found.collector(len(inputs))
     found.gradients(inputs, expected)
     torch.testing.assert_close(found(inputs).rows, expected.rows(), rtol=1e-11, atol=1e-12)
@@ -76,7 +76,7 @@ def hooked() -> nn.Module:
 def test_what_is_no_chain_goes_the_usual_way(make):
     inputs, network = rows_of(), make()
     found = JacobianRows().bind(prepare(network, "all", None), MIX, inputs, inputs)
-    assert found.by_hand() is None
+    assert found.chain_features() is None
     with torch.no_grad():
         assert torch.equal(found.with_outputs(inputs)[1], network(inputs))
 

@@ -80,7 +80,7 @@ def test_gradients_are_those_of_a_plain_loop(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vit"])
-@pytest.mark.filterwarnings("ignore:.*one row after another")
+@pytest.mark.filterwarnings("ignore:.*computed row by row")
 def test_regression_and_classification_keep_the_mean_and_leave_the_model_alone(name, dtype, tmp_path):
     network, inputs = built(name).to(dtype), rows_for(name, 60)
     if name == "vit":

@@ -35,7 +35,7 @@ def test_rows_come_first_whichever_way_they_run():
     assert torch.equal(Layout(inner=True).rows(rows.transpose(0, 1).flatten(0, 1), 3), rows)
     assert torch.equal(Layout(1).rows(rows.transpose(0, 1), 3)[:, 0], rows)
     assert torch.equal(Layout().rows(rows[None].flatten(1, 2), 3, skip=1)[0], rows)
-    with pytest.raises(LayoutError, match="no multiple"):
+    with pytest.raises(LayoutError, match="not a multiple"):
         Layout().rows(rows.flatten(0, 1), 5)
 
 
@@ -110,7 +110,7 @@ def test_the_three_ways_give_the_same_gradients(name):
     assert_close(by_func.rows(), by_loop.rows())
     assert set(by_loop.agreeing(by_layer, prepared.names)) >= plan.layerwise
     for wanted in plan.layerwise:
-        place = by_loop.places[wanted].columns
+        place = by_loop.slots[wanted].columns
         assert_close(by_layer.values[:, :, place], by_loop.values[:, :, place])
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from zoo import make
 
 import trustgp
-from trustgp.tangents.replay import AFTER, Replay, _Watch
+from trustgp.tangents.replay import CALLS_BEFORE, Replay, _Watch
 from trustgp.tangents.sketch import Sketch
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -29,7 +29,7 @@ ASKING = {
 def test_what_asks_for_a_value_is_seen(name):
     with _Watch() as watch:
         ASKING[name](torch.randn(4, 3))
-    assert watch.asked
+    assert watch.operations
 
 
 def test_ordinary_passes_ask_for_nothing_forward_and_backward():
@@ -37,15 +37,15 @@ def test_ordinary_passes_ask_for_nothing_forward_and_backward():
     with _Watch() as watch:
         network(inputs.requires_grad_(True)).square().sum().backward()
         inputs[torch.tensor([1, 0])]
-    assert watch.asked == []
+    assert watch.operations == []
 
 
 def test_a_recording_does_not_travel():
     replay = Replay(len)
-    replay._seen["a"] += 1
+    replay._calls["a"] += 1
     for again in (copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))):
-        assert not again._seen
-        assert not again._known
+        assert not again._calls
+        assert not again._recordings
 
 
 class Asking(nn.Module):
@@ -76,17 +76,17 @@ def test_a_prediction_that_is_played_again_is_the_same(rows):
     inputs = torch.randn(60, 2, 9)
     model = bound(network, inputs)
     replay = model.mixtures[0].tangents._replay
-    assert not replay._known  # what the fit had recorded is let go
+    assert not replay._recordings  # what the fit had recorded is let go
     given = torch.randn(8, rows, 2, 9, device="cuda")
     first = [model.predict(one) for one in given]
-    assert any(key[0] == rows and found for key, found in replay._known.items())
+    assert any(key[0] == rows and found for key, found in replay._recordings.items())
     again = [model.predict(one) for one in given]
     with ThreadPoolExecutor(4) as pool:
         beside = list(pool.map(model.predict, given))
-    replay._known.clear()
-    replay._seen.clear()
+    replay._recordings.clear()
+    replay._calls.clear()
     for one, other, third, x in zip(first, again, beside, given, strict=True):
-        eager = model.predict(x) if not replay._known else None
+        eager = model.predict(x) if not replay._recordings else None
         assert torch.equal(one.mean, network(x))
         for found in (other, third, *([eager] if eager else [])):
             assert torch.equal(found.mean, one.mean)
@@ -98,9 +98,9 @@ def test_a_network_that_asks_for_a_value_is_never_recorded():
     inputs = torch.randn(60, 2, 9)
     model = bound(Asking().eval(), inputs)
     replay = model.mixtures[0].tangents._replay
-    for _ in range(AFTER + 3):
+    for _ in range(CALLS_BEFORE + 3):
         model.predict(inputs[:3])
-    assert not any(replay._known.values())
+    assert not any(replay._recordings.values())
     torch.randn(3, device="cuda")  # random numbers still come
 
 
@@ -109,8 +109,8 @@ def test_few_rows_may_be_among_others_where_they_need_not_be_exact():
     inputs = torch.randn(60, 2, 9)
     model = bound(nn.Sequential(nn.Conv1d(2, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval(), inputs)
     tangents, inputs = model.mixtures[0].tangents, inputs.cuda()
-    for _ in range(AFTER + 2):
+    for _ in range(CALLS_BEFORE + 2):
         whole = tangents(inputs[:16]).rows
-    known = len(tangents._replay._known)
+    known = len(tangents._replay._recordings)
     torch.testing.assert_close(tangents(inputs[:5]).rows, whole[:5])
-    assert len(tangents._replay._known) == known
+    assert len(tangents._replay._recordings) == known

@@ -41,7 +41,7 @@ def precompute_features(
 
     @torch.no_grad()
     def make(index: Tensor) -> tuple[Features, Tensor | None]:
-        found = map_chunks(lambda some: tangents.roughly(rows.take(some)), index, len(index))
+        found = map_chunks(lambda some: tangents.features_and_outputs(rows.take(some)), index, len(index))
         features, outputs = zip(*found, strict=True)
         whole = features[0] if len(features) == 1 else tangents.kind.cat(features)
         if tell is None:

@@ -83,7 +83,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
             small = shrink_to_budget(state, options.budget.size)
             state = calibrate(small, report) if small.provenance.compressed else small
         for tangents, _ in ready.maps:
-            tangents.rest()
+            tangents.release_buffers()
         seconds = time.perf_counter() - began
         report.say(f"fitted in {rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s.")
         assert state.training is not None

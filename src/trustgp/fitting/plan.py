@@ -114,8 +114,8 @@ def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     shared, separate = f"{count} backward passes", f"{count} kernels"
     passes = {"shared": shared, "separate": separate, "pseudo": "one backward pass"}
     report.say(f"tangents: {ready.tangents}, {ready.reason}")
-    if first.apart:
-        report.say(f"parameters {first.apart}")
+    if first.separately_differentiated:
+        report.say(f"parameters {first.separately_differentiated}")
     report.say(
         f"{num_rows} rows, {plan.num_experts} experts: the fit needs at most about "
         f"{size_text(plan.peak_bytes)} beside the data."

@@ -79,7 +79,7 @@ def fit_mixture(
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
     far = clusters_left_out(problem, mixture, tasks)
-    tangents.rest()  # the next kernel needs the room
+    tangents.release_buffers()  # the next kernel needs the room
     return FittedMixture(mixture, partition, tuple(solved), lend, far)
 
 

@@ -24,7 +24,7 @@ from ..likelihoods.base import novelty_tensors, read_novelty
 from ..tangents.base import TangentMap
 from ..tangents.modules import Output, check_mode, has_output_selector, with_output
 from ..tangents.network import TangentNetwork
-from ..tangents.probes import Probes, raised
+from ..tangents.probes import Probes, gradient_dtype
 from .expert_tensors import mixture_tensors, most_tensors, read_mixture, read_witness, witness_tensors
 from .model_state import ModelState, Provenance
 
@@ -97,7 +97,7 @@ def read_model(
     reader = Reader(table, where=where)
     probes = _checked_probes(reader, text, origin, prepared, where, known_again)
     if probes is not None and probes.dtype != (now := precision_of(module)):  # it was moved
-        reader.recast = {raised(now): raised(probes.dtype)}
+        reader.recast = {gradient_dtype(now): gradient_dtype(probes.dtype)}
         prints = {"network": network_fingerprint(network), "weights": weights_fingerprints(network)}
         origin, probes = replace(origin, **prints), probes.after_move(prepared)
     mixtures = tuple(_read_one(reader, k, origin, prepared) for k in range(count))

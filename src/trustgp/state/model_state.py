@@ -231,7 +231,7 @@ def outputs_and_features(state: ModelState, inputs: Inputs) -> tuple[Tensor, Fea
     """The network's outputs [n, C], and features of the first kernel where one pass gives both."""
     tangents, features, outputs = state.mixtures[0].tangents, None, None
     if tangents.num_columns(expert=False) is not None and count(inputs) <= chunk_rows(tangents):
-        features, outputs = tangents.roughly(inputs)  # one pass gives both
+        features, outputs = tangents.features_and_outputs(inputs)  # one pass gives both
     if outputs is None:
         outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
     return outputs, features

@@ -1,6 +1,6 @@
-"""A chain of Linear layers and elementwise functions: forward and back by hand, in few operations.
+"""Features of a chain of Linear layers and elementwise functions, by explicit forward and backward formulas.
 
-For few rows of a small network the time goes into watching layers and into autograd, not into arithmetic.
+For few rows of a small network most of the time is the overhead of hooks and autograd, not arithmetic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .projections import Projections
 
 aten = torch.ops.aten
 Function = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
-# What a module makes of its input z, and of the signal g that comes back to its output a.
+# a = f(z) of a module, and the gradient for z from the gradient g for a.
 FUNCTIONS: dict[type[nn.Module], Function] = {
     nn.ReLU: (lambda m, z: torch.relu(z), lambda m, g, z, a: aten.threshold_backward(g, a, 0)),
     nn.Tanh: (lambda m, z: torch.tanh(z), lambda m, g, z, a: aten.tanh_backward(g, a)),
@@ -41,8 +41,8 @@ FUNCTIONS: dict[type[nn.Module], Function] = {
         lambda m, g, z, a: aten.elu_backward(g, m.alpha, 1, 1, False, z),
     ),
 }
-IDLE = (nn.Identity, nn.Dropout)  # in eval mode
-MOST = 8192  # numbers a row that are gathered: more are written out faster by layers
+IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
+MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
 
 
 @dataclass(frozen=True)
@@ -51,36 +51,36 @@ class LayerChain:
 
     steps: tuple[nn.Module, ...]
     names: tuple[tuple[str, str], ...]  # of each step's weight and bias, where these were chosen
-    turned: dict[nn.Linear, Tensor]  # weights of Linear layers, as what goes in is multiplied by them
+    transposed: dict[nn.Linear, Tensor]  # W^T of the Linear layers
 
     @classmethod
     def of(cls, network: TangentNetwork) -> LayerChain | None:
-        """None: the network is no chain of layers that are known, or not all that was chosen lies in it."""
+        """None where the network is not a chain of supported layers that has all chosen parameters."""
         named = {id(value): name for name, value in network.chosen.items()}
         steps = _steps(network.module)
         if network.half or steps is None or not any(type(one) is nn.Linear for one in steps):
             return None
         weights = [[getattr(one, part, None) for part in ("weight", "bias")] for one in steps]
         names = tuple((named.get(id(w), ""), named.get(id(b), "")) for w, b in weights)
-        found = [name for pair in names for name in pair if name]
-        turned = {one: one.weight.t() for one in steps if isinstance(one, nn.Linear)}
-        return cls(tuple(steps), names, turned) if sorted(found) == sorted(network.names) else None
+        if sorted(name for pair in names for name in pair if name) != sorted(network.names):
+            return None
+        return cls(tuple(steps), names, {one: one.weight.t() for one in steps if isinstance(one, nn.Linear)})
 
     def _linear(self, one: nn.Linear, values: Tensor) -> Tensor:
         """The same operation as `torch.nn.functional.linear`, to the bit."""
-        if not self.turned:
+        if not self.transposed:
             return nn.functional.linear(values, one.weight, one.bias)
         if one.bias is None:
-            return torch.mm(values, self.turned[one])
-        return torch.addmm(one.bias, values, self.turned[one])
+            return torch.mm(values, self.transposed[one])
+        return torch.addmm(one.bias, values, self.transposed[one])
 
     def untied(self) -> LayerChain:
-        """With the operations of the network itself, so that in a graph both are one."""
-        return replace(self, turned={})
+        """The same with the network's own operations, so that a traced graph shares them."""
+        return replace(self, transposed={})
 
     def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
-        """The outputs [n, C], and of each Linear layer, by its place, what goes in [n, i] and the signal that
-        comes back to it [n, o], for one mix of the outputs [1, C]."""
+        """The outputs [n, C]; by position in the chain, each Linear layer's input [n, i] and the gradient for
+        its output [n, o], for one mix of the outputs [1, C]."""
         values = [inputs]
         for one in self.steps:
             if type(one) is nn.Linear:
@@ -88,33 +88,33 @@ class LayerChain:
             else:
                 values.append(FUNCTIONS[type(one)][0](one, values[-1]))
         first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
-        signal, seen, n = mix, {}, inputs.shape[0]
-        alike = n > 1  # whether it is one for all rows, as up to the last function
+        signal, signals, n = mix, {}, inputs.shape[0]
+        constant = n > 1  # whether the signal is the same for all rows, as behind the last function
         for place in reversed(range(first, len(self.steps))):
             one = self.steps[place]
             if type(one) is nn.Linear:
-                seen[place] = values[place], signal.expand(n, -1) if alike else signal
+                signals[place] = values[place], signal.expand(n, -1) if constant else signal
                 signal = torch.mm(signal, one.weight) if place > first else signal
             else:
-                signal, alike = signal.expand(n, -1) if alike else signal, False
+                signal, constant = signal.expand(n, -1) if constant else signal, False
                 signal = FUNCTIONS[type(one)][1](one, signal, values[place], values[place + 1])
-        return values[-1], seen
+        return values[-1], signals
 
 
 def _steps(module: nn.Module) -> list[nn.Module] | None:
-    """The modules that work one after another; None: some are not known, or watched."""
+    """The modules in the order of their calls; None where one is not supported or has hooks."""
     if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
         return None
     if type(module) is nn.Sequential:
         parts = [_steps(one) for one in module]
         return None if any(part is None for part in parts) else [one for part in parts for one in part or ()]
-    if type(module) in IDLE and not module.training:
+    if type(module) in IDENTITIES and not module.training:
         return []
     return [module] if type(module) is nn.Linear or type(module) in FUNCTIONS else None
 
 
 class ChainRows:
-    """Feature rows of a chain: each number is a sum of products, of an input and a signal, with signs."""
+    """Feature rows of a chain: each feature is a signed sum of products of an input and a signal."""
 
     def __init__(
         self,
@@ -125,12 +125,14 @@ class ChainRows:
         entries: Tensor,
         signs: Tensor,
     ) -> None:
-        """The entries [L, D] are places in the projected gradients of all parameters, of the shapes `cores`,
-        one after another; a sign of 0 where there is none."""
+        """The entries [L, D] index the concatenated projected gradients of all parameters, of the shapes
+        `cores`; the sign is 0 where there is no entry."""
         self.chain, self.mix, (self.lines, self.width) = chain, mix, entries.shape
         self.one = torch.ones_like(mix[:, :1])
-        self.sides: list[tuple[int, Tensor | None, Tensor | None]] = []  # layers, and what projects each side
-        right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, which belongs to biases
+        self.sides: list[
+            tuple[int, Tensor | None, Tensor | None]
+        ] = []  # layers, and the projections of both sides
+        right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, for the biases
         for place in reversed(range(len(chain.steps))):
             weight, bias = chain.names[place]
             if not (weight or bias):
@@ -144,23 +146,25 @@ class ChainRows:
                 right[weight], left[weight] = inputs + columns.flatten(), signals + lines.flatten()
             inputs, signals = inputs + wide, signals + (tall if weight else 0)
             if bias:
-                # the signal itself, beside what is projected of it
+                # the signal itself, beside its projection
                 start = signals if by[1] is not None or not weight else signals - tall
                 left[bias] = start + torch.arange(layer.out_features)
                 right[bias] = torch.zeros(layer.out_features, dtype=torch.int64)
                 signals = start + layer.out_features
-        found = [torch.cat([side[name] for name in cores] + [torch.zeros(1, dtype=torch.int64)])
-                 for side in (right, left)]  # fmt: skip
-        self.right, self.left = (one.to(entries.device)[entries.flatten().long()] for one in found)
+        none, indices = torch.zeros(1, dtype=torch.int64), entries.flatten().long()
+        self.right, self.left = (
+            torch.cat([*(side[name] for name in cores), none]).to(entries.device)[indices]
+            for side in (right, left)
+        )
         self.signs = None if bool((signs == 1).all()) else signs.flatten()
 
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Feature rows [n, D] and outputs [n, C]."""
-        outputs, seen = self.chain(inputs, self.mix)
+        outputs, signals = self.chain(inputs, self.mix)
         given, back = [self.one if inputs.shape[0] == 1 else inputs.new_ones(inputs.shape[0], 1)], []
         for place, right, left in self.sides:
-            value, signal = seen[place]
+            value, signal = signals[place]
             weight, bias = self.chain.names[place]
             given.append(value if right is None else torch.mm(value, right))
             if weight:

@@ -1,4 +1,4 @@
-"""Fused operations taken apart, where they cannot be differentiated row by row, forward, or seen into."""
+"""Fused operations as compositions of simple ones, for vmap, forward mode, and recording of inner layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 State = tuple[Tensor, ...]  # h, or h and c: each [n, hidden]; the first is the output
-Weights = Sequence[Any]  # tensors, or None for what a layer has not
+Weights = Sequence[Any]  # tensors, or None for those that a layer lacks
 Step = Callable[[Tensor, State, Weights], State]
 
 
@@ -22,8 +22,8 @@ class Unfused(TorchFunctionMode):
     """Within this block, in this thread, the listed operations run as compositions of simple ones.
 
     The values are the same to rounding. torch's recurrent kernels have no rule for vmap, its attention none
-    for forward mode, and its PReLU a wrong one for vmap (torch 2.13). The table says what replaces which
-    operation, by its name; a replacement that gives None does not know the case, and the operation is called.
+    for forward mode, and its PReLU a wrong one for vmap (torch 2.13). The table maps operation names to
+    replacements; where a replacement returns None, the operation itself is called.
     """
 
     def __init__(self, table: Mapping[str, Callable]) -> None:
@@ -32,12 +32,12 @@ class Unfused(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        instead = self._table.get(getattr(func, "__name__", ""))
-        if instead is not None:
-            with self:  # what stands inside it may be listed, too
-                found = instead(*args, **kwargs)
-            if found is not None:
-                return found
+        replacement = self._table.get(getattr(func, "__name__", ""))
+        if replacement is not None:
+            with self:  # operations inside it may be listed, too
+                result = replacement(*args, **kwargs)
+            if result is not None:
+                return result
         return func(*args, **kwargs)
 
 
@@ -80,15 +80,15 @@ def weight_norm(value: Tensor, gain: Tensor, dim: int = 0) -> Tensor:
 
 
 def packed_projection(q: Tensor, k: Tensor, v: Tensor, w: Tensor, b: Tensor | None = None) -> list[Tensor]:
-    """Queries, keys and values by the whole weight, of which a part is used: no part of a parameter acts."""
+    """Queries, keys and values by the whole weight, then split, so that the layer uses whole parameters."""
     whole = {id(x): F.linear(x, w, b) for x in (q, k, v)}
     return [whole[id(x)].chunk(3, dim=-1)[place].contiguous() for place, x in enumerate((q, k, v))]
 
 
 def _opened(function: Callable, **instead: Callable) -> Callable:
-    """The same Python code, which then hands the operations inside it to the modes that are active."""
-    inside = {**function.__globals__, "has_torch_function": lambda _: False, **instead}
-    again = types.FunctionType(function.__code__, inside, function.__name__, function.__defaults__)
+    """The same Python function, but active modes see the operations inside it."""
+    globals_ = {**function.__globals__, "has_torch_function": lambda _: False, **instead}
+    again = types.FunctionType(function.__code__, globals_, function.__name__, function.__defaults__)
     again.__kwdefaults__ = function.__kwdefaults__
     return again
 
@@ -120,10 +120,8 @@ def plain_step(activation: Callable, inward: Tensor, state: State, weights: Weig
 
 
 def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
-    """torch.lstm, torch.gru, ... as a loop over time; None where this case is not known here.
-
-    A padded sequence [n, t, d] or [t, n, d] is; a packed one is not, nor is dropout while training.
-    """
+    """torch.lstm, torch.gru, ... as a loop over time; None for packed sequences and dropout while
+    training."""
     if len(args) != 9 or not isinstance(args[3], bool) or args[0].ndim != 3 or (args[5] and args[6]):
         return None
     inputs, start, parameters, has_bias, layers, _, _, both_ways, batch_first = args
@@ -138,8 +136,8 @@ def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
             place = layer * ways + way
             weights = _named(parameters[place * each : (place + 1) * each], has_bias)
             begin = tuple(state[place] for state in states)
-            found, end = _through_time(step, rows.flip(1) if way else rows, begin, weights)
-            outputs.append(found.flip(1) if way else found)
+            output, end = _through_time(step, rows.flip(1) if way else rows, begin, weights)
+            outputs.append(output.flip(1) if way else output)
             ends.append(end)
         rows = torch.cat(outputs, dim=2) if both_ways else outputs[0]
     last = tuple(torch.stack(lot) for lot in zip(*ends, strict=True))
@@ -149,15 +147,15 @@ def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
 def single(step: Step, inputs, start, inner, recurrent, bias=None, recurrent_bias=None):
     """torch.lstm_cell, torch.gru_cell, ...: one step."""
     states = tuple(start) if isinstance(start, (tuple, list)) else (start,)
-    found = step(F.linear(inputs, inner, bias), states, (recurrent, recurrent_bias, None))
-    return found[0] if len(found) == 1 else found
+    state = step(F.linear(inputs, inner, bias), states, (recurrent, recurrent_bias, None))
+    return state[0] if len(state) == 1 else state
 
 
 def _named(weights: Weights, has_bias: bool) -> Weights:
-    """W_ih, b_ih, W_hh, b_hh, W_hr of one layer and direction; None for what it has not."""
-    inner, recurrent, *rest = weights
-    biases = (rest.pop(0), rest.pop(0)) if has_bias else (None, None)
-    return inner, biases[0], recurrent, biases[1], rest[0] if rest else None
+    """W_ih, b_ih, W_hh, b_hh, W_hr of one layer and direction; None for those that it lacks."""
+    inner, recurrent, *others = weights
+    biases = (others.pop(0), others.pop(0)) if has_bias else (None, None)
+    return inner, biases[0], recurrent, biases[1], others[0] if others else None
 
 
 def _through_time(step: Step, rows: Tensor, state: State, weights: Weights) -> tuple[Tensor, State]:
@@ -176,15 +174,15 @@ STEPS: Mapping[str, Step] = {
     "rnn_tanh": partial(plain_step, torch.tanh),
     "rnn_relu": partial(plain_step, torch.relu),
 }
-SEEN: Mapping[str, Callable] = {  # so that the layers inside can be seen
+RECORDABLE: Mapping[str, Callable] = {  # so that the layers inside can be recorded
     **{name: partial(unrolled, step) for name, step in STEPS.items()},
     **{f"{name}_cell": partial(single, step) for name, step in STEPS.items()},
     "multi_head_attention_forward": _opened(
         F.multi_head_attention_forward, _in_projection_packed=packed_projection
     ),
 }
-PLAIN: Mapping[str, Callable] = {  # so that vmap and forward mode can go through
-    **SEEN,
+PLAIN: Mapping[str, Callable] = {  # which vmap and forward mode support
+    **RECORDABLE,
     "prelu": prelu,
     "_weight_norm": weight_norm,
     "scaled_dot_product_attention": attention,

@@ -1,4 +1,4 @@
-r"""Exact tangent features without gradients: layer inputs and back-propagated signals.
+r"""Exact tangent features as layer inputs and back-propagated signals.
 
 For a Linear layer the gradient of an output is an outer product :math:`g a^\top`, so its share of the
 kernel is :math:`(a \cdot a' + 1)(g \cdot g')` and a row needs the layer's widths instead of its weights.
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from ..data.tensor_file import inside
 from ..data.trees import Inputs, count, take
-from .base import BLOCK, Features, TangentMap, Tangents, gram_blocks, mirrored
+from .base import MIN_BLOCK_ROWS, Features, TangentMap, Tangents, gram_blocks, mirrored
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.layer_gradients import LayerCall, linear
 from .jacobian.layer_io import record
 from .jacobian.strategies import looped
 from .network import Choice, TangentNetwork
 
-FEW_ROWS = 64  # on a CPU: the backward passes of so few cost more to begin than to do
-LARGE_BLOCK = {"cuda": 2048}  # rows of a block, at least, where launching takes longer than computing
+MAX_VMAP_ROWS = 64  # on a CPU: for more rows a backward pass per mixed output is as fast
+LARGE_BLOCK = {"cuda": 2048}  # fewest rows of a block where kernel launches dominate
 GROUPS = ("activations", "signals", "products")
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
@@ -46,7 +46,7 @@ class LayerFactors(Tangents):
             module = network.get_submodule(owner)
             if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
                 raise ValueError(
-                    f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors knows Linear, "
+                    f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors supports Linear, "
                     f"BatchNorm and LayerNorm. {ALTERNATIVE}"
                 )
         return names
@@ -66,7 +66,7 @@ class LayerFactors(Tangents):
 
 @dataclass(frozen=True)
 class FactorFeatures(Features):
-    """Factors of some rows."""
+    """Layer factors of n rows."""
 
     activations: tuple[Tensor, ...]  # per Linear layer the inputs a, and a 1 where there is a bias, [n, d]
     signals: tuple[Tensor, ...]  # per Linear layer the back-propagated g of every mixed output, [n, K * d']
@@ -83,27 +83,27 @@ class FactorFeatures(Features):
         return type(self)(*(tuple(tensor[rows] for tensor in group) for group in self.groups()))
 
     def gram(self, other: Self) -> Tensor:
-        mine, same = self.groups(), self is other
-        theirs = mine if same else other.groups()
-        n, m, device = len(self), len(other), (mine[0] + mine[2])[0].device
+        same, n, m = self is other, len(self), len(other)
+        device = (self.activations + self.products)[0].device
         total = torch.zeros(n, m, dtype=torch.float64, device=device)
-        blocks = gram_blocks(n, m, same=same, least=LARGE_BLOCK.get(device.type, BLOCK))
-        for a, a2, g, g2 in zip(mine[0], theirs[0], mine[1], theirs[1], strict=True):
+        blocks = gram_blocks(n, m, same=same, min_rows=LARGE_BLOCK.get(device.type, MIN_BLOCK_ROWS))
+        lots = self.activations, other.activations, self.signals, other.signals
+        for a, a2, g, g2 in zip(*lots, strict=True):
             a, g = a.double(), g.double()
             a2, g2 = (a, g) if same else (a2.double(), g2.double())
             for rows, columns in blocks:
                 total[rows, columns].addcmul_(a[rows] @ a2[columns].T, g[rows] @ g2[columns].T)
-        for p, p2 in zip(mine[2], theirs[2], strict=True):
+        for p, p2 in zip(self.products, other.products, strict=True):
             p, p2 = p.double(), p2.double()
             for rows, columns in blocks:
                 total[rows, columns].addmm_(p[rows], p2[columns].T)
-        return mirrored(total, blocks) if same and n > BLOCK else total
+        return mirrored(total, blocks) if same and n > MIN_BLOCK_ROWS else total
 
     def diag(self) -> Tensor:
         return self.diag_per_output(1)[:, 0]
 
     def diag_per_output(self, mixed: int) -> Tensor:
-        """What each of K mixed outputs adds to the diagonal, float64, shape [n, K]."""
+        """The share of each of K mixed outputs in the diagonal, float64, shape [n, K]."""
 
         def lengths(rows: Tensor, parts: int = mixed) -> Tensor:
             return torch.linalg.vector_norm(rows.unflatten(1, (parts, -1)), dim=2, dtype=torch.float64)
@@ -124,7 +124,7 @@ class FactorFeatures(Features):
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        groups = (inside(tensors, f"{name}.") for name in GROUPS)  # what belongs to none is left out
+        groups = (inside(tensors, f"{name}.") for name in GROUPS)  # other tensors are ignored
         return cls(*(tuple(group[i] for i in sorted(group, key=int)) for group in groups))
 
     @classmethod
@@ -134,27 +134,27 @@ class FactorFeatures(Features):
 
 
 class FactorMap(TangentMap):
-    """Makes factors: one forward pass that notes the layers' inputs, one backward pass per mixed output."""
+    """Computes factors: one forward pass that records layer inputs, a backward pass per mixed output."""
 
     kind = FactorFeatures
 
     def __init__(
-        self, network: TangentNetwork, mix: Tensor, row_bytes: int, *, few_rows: int = FEW_ROWS
+        self, network: TangentNetwork, mix: Tensor, row_bytes: int, *, max_vmap_rows: int = MAX_VMAP_ROWS
     ) -> None:
         super().__init__(network, mix)
-        self._row_bytes, self._few_rows = row_bytes, few_rows
+        self._row_bytes, self._max_vmap_rows = row_bytes, max_vmap_rows
 
     @torch.inference_mode(False)  # the user may predict in it
     def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs)
         calls, probes, mix = recorder.calls, recorder.probes, self.mix.to(outputs)
-        few = outputs.is_cuda or outputs.shape[0] <= self._few_rows  # a pass is as long asked for as made
-        found = self.network.mixed_gradients(outputs, probes, mix, at_once=few)
-        signals = [signal.transpose(0, 1) for signal in found]  # [n, K, d'] each
+        at_once = outputs.is_cuda or outputs.shape[0] <= self._max_vmap_rows  # overhead dominates
+        gradients = self.network.mixed_gradients(outputs, probes, mix, at_once=at_once)
+        signals = [signal.transpose(0, 1) for signal in gradients]  # [n, K, d'] each
         if len(mix) == 1 and calls[-1].kind.gradient is linear and recorder.returned(outputs):
-            # what the network returns is that layer's output: its signal is the mix, the same for all rows,
-            # and only its length counts, which does not grow with the outputs
+            # the network returns this layer's output: the signal is the mix, the same for all rows, and only
+            # its length matters
             signals[-1] = mix.norm().expand(outputs.shape[0], 1, 1)
         groups = [], [], []
         for one, signal in zip(calls, signals, strict=True):
@@ -173,7 +173,7 @@ class FactorMap(TangentMap):
         return self._row_bytes
 
     def working_bytes(self) -> int:
-        # forward activations, probes and gradients of one pass, beside the features themselves
+        # activations, probes and gradients of one pass, and the features
         return 4 * self._row_bytes
 
     def state(self) -> dict[str, Tensor]:
@@ -181,7 +181,7 @@ class FactorMap(TangentMap):
 
 
 def _chosen(one: LayerCall, weight: Tensor, bias: Tensor) -> Tensor:
-    """What belongs to the layer's weight beside what belongs to its bias, where these were chosen."""
+    """The parts of the layer's chosen weight and bias, concatenated."""
     return torch.cat([part for part, name in ((weight, one.weight_name), (bias, one.bias_name)) if name], -1)
 
 
@@ -194,9 +194,9 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
             f"a parameter of layer '{recorder.unhandled[0].rpartition('.')[0]}' is also used outside the "
             f"layer (tied or reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
         )
-    seen: dict[str, int] = {name.rpartition(".")[0]: 0 for name in network.names}
+    calls: dict[str, int] = {name.rpartition(".")[0]: 0 for name in network.names}
     for entry in recorder.calls:
-        seen[entry.layer] += 1
+        calls[entry.layer] += 1
         shape = tuple(entry.input.shape)
         factorises = entry.kind.gradient is linear or entry.kind.elementwise
         if not factorises or len(shape) != 2 or shape[0] != count(inputs):
@@ -204,7 +204,7 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
                 f"layer '{entry.layer}' is applied to a tensor of shape {shape}; LayerFactors is exact for "
                 f"one vector a row, [n, d], only. {ALTERNATIVE}"
             )
-    for layer, times in seen.items():
+    for layer, times in calls.items():
         if times != 1:
             raise ValueError(
                 f"layer '{layer}' is applied {times} times in one pass; LayerFactors needs exactly "
@@ -213,10 +213,10 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
 
 
 def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features: FactorFeatures) -> None:
-    """Refuse rather than return a wrong kernel: compare with dense gradients on two rows."""
-    found = DenseAccumulator(network, count(inputs), len(mix))
-    looped(network, network.names, mix, inputs, found)
-    dense = found.rows().double()
+    """Raise where the kernel differs from that of dense gradients on two rows."""
+    gradients = DenseAccumulator(network, count(inputs), len(mix))
+    looped(network, network.names, mix, inputs, gradients)
+    dense = gradients.rows().double()
     factored, exact = features.gram(features), dense @ dense.T
     tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
     if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):

@@ -1,4 +1,4 @@
-"""The user's network: looked over, out of its wrappers, copied, and with the output that counts."""
+"""The user's network: checked, unwrapped, copied, and with its output selected."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Output = Callable[[Any], Tensor]
 def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     """A copy that shares nothing with the module but the tensors in `shared`.
 
-    A tensor that a forward pass has left on the module (a cached activation, the weight of an old-style
-    `weight_norm` or of a pruned layer) is part of a graph, which cannot be copied: its values are.
+    Only the values of tensors with a graph (a cached activation, the weight of an old-style `weight_norm` or
+    of a pruned layer) are copied, since a graph cannot be.
     """
     memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
     for part in module.modules():
@@ -32,12 +32,12 @@ def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     except Exception as error:
         raise ValueError(
             f"the network cannot be copied{_uncopied(module)}: {error}. trustgp works on a copy of its own: "
-            "keep such things outside of the module, or give their class a __deepcopy__."
+            "keep such attributes outside of the module, or give their class a __deepcopy__."
         ) from error
 
 
 def _uncopied(module: nn.Module) -> str:
-    """Which attribute it is that cannot be copied, where it is one of a layer."""
+    """Names the attribute of a layer that cannot be copied."""
     for name, part in module.named_modules():
         for key, value in vars(part).items():
             if key in ("_parameters", "_buffers", "_modules"):
@@ -51,7 +51,7 @@ def _uncopied(module: nn.Module) -> str:
 
 def unwrap(network: Any) -> Any:
     """The module inside `torch.compile`, DataParallel or DistributedDataParallel; others as they are."""
-    dynamo = sys.modules.get("torch._dynamo")  # it takes seconds to import, and who has not, compiles nothing
+    dynamo = sys.modules.get("torch._dynamo")  # slow to import; not there unless it is in use
     while True:
         if dynamo is not None and isinstance(network, dynamo.OptimizedModule):
             network = network._orig_mod
@@ -73,12 +73,12 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 
 
 def check_kind(network: nn.Module) -> None:
-    """Raise for a network that cannot be copied, or not be looked into."""
+    """Raise for objects that are not modules, and for scripted, lazy and meta modules."""
     if not isinstance(network, nn.Module):
         what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
         raise TypeError(
             f"network is {what}; a torch.nn.Module is needed, with the trained parameters in it: an object "
-            "of a class, and of a function the module whose parameters it uses."
+            "of the class, or the module whose parameters a function uses."
         )
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
@@ -99,7 +99,7 @@ def check_kind(network: nn.Module) -> None:
 
 
 def check_mode(network: nn.Module) -> None:
-    """Raise where a layer is in training mode that then acts in another way."""
+    """Raise where a dropout or batch norm layer is in training mode."""
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     for name, module in network.named_modules():
         if isinstance(module, kinds) and module.training:
@@ -110,7 +110,7 @@ def check_mode(network: nn.Module) -> None:
 
 
 class OutputSelector:
-    """Takes the tensor that counts out of what a network returns; a forward hook of the private copy."""
+    """A forward hook of the private copy that selects the output tensor."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -129,7 +129,7 @@ class OutputSelector:
 
 
 def with_output(network: nn.Module, output: Output | None) -> nn.Module:
-    """A copy of the network, out of its wrappers, that returns `output(network(...))`; None: what it did."""
+    """An unwrapped copy of the network that returns `output(network(...))`, or its own output for None."""
     network = unwrap(network)
     check_kind(network)
     if output is not None and not callable(output):
@@ -143,5 +143,5 @@ def with_output(network: nn.Module, output: Output | None) -> nn.Module:
 
 
 def has_output_selector(network: nn.Module) -> bool:
-    """Whether the network's output passes through a function of the user's."""
+    """Whether a function of the user selects the network's output."""
     return any(isinstance(hook, OutputSelector) for hook in network._forward_hooks.values())

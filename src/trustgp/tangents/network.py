@@ -1,4 +1,4 @@
-"""The user's network, seen as a function of the parameters we chose."""
+"""The user's network as a function of the chosen parameters."""
 
 from __future__ import annotations
 
@@ -17,58 +17,59 @@ from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
 
 Choice = str | Sequence[str]
-"""Which parameters count: "all" (those that require a gradient), "last" (the last layer), or names."""
+"""The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
 
 # torch keeps the levels of forward-mode differentiation per process, not per thread.
 _FORWARD_MODE = threading.Lock()
 HALF = (torch.float16, torch.bfloat16)
-ROUNDING, LOOSE = 1e3, 0.05  # of outputs that should be equal: in eps of their dtype, and at most
-FEW = 8  # rows that are looked at beside each other
-COPIES = 8  # of the largest activation, that stand side by side in a forward-mode pass
+MAX_ROUNDING_EPS, MAX_RELATIVE_CHANGE = 1e3, 0.05  # of outputs that should be equal
+CHECKED_ROWS = 8
+ACTIVATION_COPIES = 8  # of the largest activation in a forward-mode pass
 
 
 class TangentNetwork:
     """A private copy of a trained network, with its output as [n, C] and its chosen parameters.
 
-    The copy shares nothing with the user's network, and none of its parameters requires a gradient:
-    every derivative is asked for explicitly.
+    The copy shares nothing with the user's network, and none of its parameters requires a gradient.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         self.module = module
         self.names = tuple(names)
         self.half = any(value.dtype in HALF for value in module.parameters())
-        self.forward_mode = True  # until it is found to fail
-        self.apart = False  # whether fused operations must be taken apart in an ordinary backward pass, too
-        self.vmap_backward = True  # until it is found to fail
-        self._twin: nn.Module | None = None
+        self.forward_mode = True  # until it fails
+        self.unfuse_backward = False  # whether an ordinary backward pass needs `Unfused`, too
+        self.vmap_backward = True  # until it fails
+        self._float32_module: nn.Module | None = None
         self._row_bytes: int | None = None
         self._chosen: tuple[nn.Module | None, dict[str, nn.Parameter]] = (None, {})
-        self._first = next(module.parameters(), torch.empty(0))  # wherever the module moves, it moves too
-        self._forward_clone: tuple[Any, torch.device, nn.Module] | None = None  # and where it was made
+        self._first = next(module.parameters(), torch.empty(0))  # to look up the device
+        self._forward_clone: tuple[Any, torch.device, nn.Module] | None = (
+            None  # of this module, on this device
+        )
 
     @property
-    def twin(self) -> nn.Module:
-        """What derivatives are taken of: the module, or a float32 copy of one in half precision."""
+    def float32_module(self) -> nn.Module:
+        """The module to differentiate: a float32 copy of one in half precision, else the module itself."""
         if not self.half:
             return self.module
-        if self._twin is None or next(self._twin.parameters()).device != self.device:
+        if self._float32_module is None or next(self._float32_module.parameters()).device != self.device:
             with torch.inference_mode(False):
-                self._twin = clone_module(self.module)._apply(_raised)
-        return self._twin
+                self._float32_module = clone_module(self.module)._apply(_to_float32)
+        return self._float32_module
 
-    def ready(self, inputs: Inputs) -> Inputs:
-        """`inputs` on the device, and in the precision of the twin."""
+    def cast(self, inputs: Inputs) -> Inputs:
+        """`inputs` on the device, in float32 where the module is in half precision."""
         inputs = to_device(inputs, self.device)
-        return map_tensors(_raised, inputs) if self.half else inputs
+        return map_tensors(_to_float32, inputs) if self.half else inputs
 
     @property
     def chosen(self) -> dict[str, nn.Parameter]:
         """The chosen parameters themselves, by name."""
-        twin = self.twin
-        if self._chosen[0] is not twin:  # to look for them takes as long as a layer
-            every = dict(twin.named_parameters())
-            self._chosen = twin, {name: every[name] for name in self.names}
+        module = self.float32_module
+        if self._chosen[0] is not module:  # a lookup takes as long as a layer
+            every = dict(module.named_parameters())
+            self._chosen = module, {name: every[name] for name in self.names}
         return self._chosen[1]
 
     @property
@@ -93,28 +94,26 @@ class TangentNetwork:
         """f(x) as the user's network gives it, shape [n, C]."""
         return as_matrix(call(self.module, copied(to_device(inputs, self.device))))
 
-    def twin_matrix(self, inputs: Inputs) -> Tensor:
-        """f(x) as the twin gives it, shape [n, C]."""
-        return as_matrix(call(self.twin, copied(self.ready(inputs))))
+    def float32_matrix(self, inputs: Inputs) -> Tensor:
+        """f(x) of `float32_module`, shape [n, C]."""
+        return as_matrix(call(self.float32_module, copied(self.cast(inputs))))
 
     def pass_rows(self, inputs: Inputs) -> int:
-        """How many rows like these may go through the network at a time."""
+        """How many such rows fit through the network at a time."""
         if self._row_bytes is None:
-            with torch.no_grad(), _Largest() as seen:
-                call(self.twin, copied(self.ready(take(inputs, torch.tensor([0])))))
-            self._row_bytes = COPIES * max(1, seen.bytes)
-        most = min(most_rows(self.device), rows_at_once(inputs, self.device))
+            with torch.no_grad(), _LargestTensor() as largest:
+                call(self.float32_module, copied(self.cast(take(inputs, torch.tensor([0])))))
+            self._row_bytes = ACTIVATION_COPIES * max(1, largest.bytes)
+        limit = min(most_rows(self.device), rows_at_once(inputs, self.device))
         room = working_set(self.device) // self._row_bytes
-        if self.device.type == "cuda":  # of what takes much always as many: cuDNN plans each shape anew
+        if self.device.type == "cuda":  # a constant number of large rows: cuDNN plans each shape anew
             room = min(gpu_share(self.device) // self._row_bytes, max(FULL, 2**30 // self._row_bytes))
-        return max(1, min(most, room))
+        return max(1, min(limit, room))
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        """J(x) times a direction in parameter space, by forward-mode differentiation, shape [n, C].
-
-        Where torch has no forward mode for an operation, by gradients row after row.
-        """
+        """J(x) times a direction in parameter space, shape [n, C]: by forward-mode differentiation, or row by
+        row where torch has none for an operation."""
         rows, size = torch.arange(count(inputs)), self.pass_rows(inputs)
         if self.forward_mode:
             try:
@@ -126,13 +125,17 @@ class TangentNetwork:
         return torch.cat([self._reverse(take(inputs, index), direction) for index in rows.split(size)])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_forward_clone": None}  # it does not travel
+        return {**vars(self), "_forward_clone": None}  # not pickled
 
     def _forward(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        inputs, theta = copied(self.ready(inputs)), self.parameters
+        inputs, theta = copied(self.cast(inputs)), self.parameters
         with _FORWARD_MODE, Unfused(PLAIN):
-            if self._forward_clone is None or self._forward_clone[:2] != (self.twin, self.device):
-                self._forward_clone = self.twin, self.device, self.clone()  # as dear as a pass, so only once
+            if self._forward_clone is None or self._forward_clone[:2] != (self.float32_module, self.device):
+                self._forward_clone = (
+                    self.float32_module,
+                    self.device,
+                    self.clone(),
+                )  # as slow as a pass, so cached
             module = self._forward_clone[2]
             return jvp(lambda p: as_matrix(call_with(module, p, inputs)), (theta,), (direction,))[1]
 
@@ -146,23 +149,24 @@ class TangentNetwork:
         return torch.stack(rows)
 
     def traced(self, inputs: Inputs, names: Sequence[str]) -> tuple[Tensor, dict[str, nn.Parameter]]:
-        """f(x) [n, C] with a graph that leads to fresh copies of the named parameters, and these copies."""
+        """f(x) [n, C] with a graph to fresh copies of the named parameters, and these copies."""
         fresh = {k: nn.Parameter(v.clone()) for k, v in self.parameters.items() if k in set(names)}
-        module, every = self.clone(), dict(self.twin.named_parameters())
-        # for good: a checkpointed part of the network is run again in the backward pass
-        instead = {id(every[name]): value for name, value in fresh.items()}
+        module, every = self.clone(), dict(self.float32_module.named_parameters())
+        # permanently: a checkpointed part runs again in the backward pass
+        replacements = {id(every[name]): value for name, value in fresh.items()}
         for part in module.modules():
             for name, value in list(part.named_parameters(recurse=False, remove_duplicate=False)):
-                if id(value) in instead:
-                    setattr(part, name, instead[id(value)])
-        with torch.enable_grad(), Unfused(PLAIN if self.apart else {}):
-            outputs = as_matrix(call(module, copied(self.ready(inputs))))
+                if id(value) in replacements:
+                    setattr(part, name, replacements[id(value)])
+        with torch.enable_grad(), Unfused(PLAIN if self.unfuse_backward else {}):
+            outputs = as_matrix(call(module, copied(self.cast(inputs))))
         return outputs, fresh
 
     def mixed_gradients(
         self, outputs: Tensor, tensors: Sequence[Tensor], mix: Tensor, *, at_once: bool
     ) -> list[Tensor]:
-        """Gradients of the outputs [n, C], mixed by [K, C]: [K, ...] for each tensor; at once if it works."""
+        """Gradients of the outputs [n, C] mixed by [K, C], [K, ...] for each tensor; in one pass if
+        possible."""
 
         def back(weights: Tensor) -> tuple[Tensor, ...]:
             return gradients_of(outputs, tensors, weights.expand_as(outputs))
@@ -172,28 +176,26 @@ class TangentNetwork:
                 return list(vmap(back)(mix))
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:  # vmap does not know some operation of this network
+            except RuntimeError:  # vmap does not support some operation of this network
                 self.vmap_backward = False
         lots = zip(*(back(row) for row in mix), strict=True)
         return [lot[0][None] if len(mix) == 1 else torch.stack(lot) for lot in lots]
 
     def clone(self) -> nn.Module:
-        """The twin's module tree anew, around the same tensors.
-
-        `functional_call` swaps the tensors of the module it is given; with a tree of its own each thread
-        may do so at the same time.
-        """
-        clone = clone_module(self.twin, [*self.twin.parameters(), *self.twin.buffers()])
+        """A new module tree of `float32_module` with the same tensors: `functional_call` swaps the tensors of
+        a module, so each thread needs a tree of its own."""
+        clone = clone_module(
+            self.float32_module, [*self.float32_module.parameters(), *self.float32_module.buffers()]
+        )
         for part in clone.modules():
             if isinstance(part, nn.RNNBase):
-                # on a GPU it would lay out its weights anew and ask for their addresses, which tensors
-                # inside torch.func do not have
+                # it asks for the addresses of weights, which tensors inside torch.func do not have
                 part.flatten_parameters = lambda: None
         return clone
 
 
-class _Largest(TorchFunctionMode):
-    """Notes the bytes of the largest tensor that an operation gives."""
+class _LargestTensor(TorchFunctionMode):
+    """Records the bytes of the largest tensor that an operation returns."""
 
     bytes = 0
 
@@ -206,16 +208,14 @@ class _Largest(TorchFunctionMode):
 def gradients_of(
     value: Tensor, tensors: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = True
 ) -> tuple[Tensor, ...]:
-    """Gradients of a number, or of the weighted sum of a tensor, with zeros where it depends on none.
-
-    The graph is kept, unless it is said that it need not be.
-    """
+    """Gradients of a scalar, or of the weighted sum of a tensor; zeros where it does not depend on a
+    tensor."""
     if not value.requires_grad:
         return tuple(torch.zeros_like(tensor) for tensor in tensors)
     return torch.autograd.grad(value, list(tensors), weights, retain_graph=keep, materialize_grads=True)
 
 
-def _raised(tensor: Tensor) -> Tensor:
+def _to_float32(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
@@ -239,16 +239,16 @@ def _arguments(inputs: Inputs) -> tuple[tuple, dict[str, Any]]:
 def as_matrix(outputs: Any) -> Tensor:
     """Network outputs [n] or [n, C] as [n, C]."""
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise ValueError(
-            f"the network returned {found}; a tensor of shape [n] or [n, C] is needed. "
+            f"the network returned {given}; a tensor of shape [n] or [n, C] is needed. "
             "Pass output=, a function that selects it from what the network returns."
         )
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
 def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
-    """Names of the parameters that `choice` stands for, in the order of the network."""
+    """Names of the chosen parameters, in the order of the network."""
     every = dict(module.named_parameters())
     trainable = [name for name, value in every.items() if value.requires_grad]
     if not trainable:
@@ -267,28 +267,28 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
         if unknown or not choice:
             raise ValueError(f"parameters {unknown} are not in the network; it has {list(every)}.")
         chosen = [name for name in every if name in set(choice)]
-    unfit = [name for name in chosen if every[name].is_complex()]
-    if unfit:
-        raise ValueError(
-            f"parameter '{unfit[0]}' is complex, and the kernel is one of real gradients; hold it as two "
-            "real numbers (torch.view_as_complex in forward), or choose others: parameters='last', or names."
-        )
+    for name in chosen:
+        if every[name].is_complex():
+            raise ValueError(
+                f"parameter '{name}' is complex, but the kernel needs real gradients; store it as two real "
+                "numbers (torch.view_as_complex in forward), or choose others: parameters='last', or names."
+            )
     return chosen
 
 
 def prepare(network: nn.Module, choice: Choice, device: torch.device | None) -> TangentNetwork:
-    """A private copy of `network` on `device`, with the parameters that `choice` stands for."""
+    """A private copy of `network` on `device`, with the chosen parameters."""
     names = choose_parameters(network, choice)
     module = clone_module(network).requires_grad_(False)
     module = module.to(device) if device is not None else module
     for part in module.modules():
         if isinstance(part, nn.RNNBase):
-            part.flatten_parameters()  # a copy's weights lie apart, which is slow on a GPU
+            part.flatten_parameters()  # a copy's weights are not contiguous, which is slow on a GPU
     return TangentNetwork(module, names)
 
 
 def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
-    """Its outputs [n] or [n, C] on a few rows; raises where its error bar would be meaningless."""
+    """Its outputs [n] or [n, C] on a few rows; raises where rows are not independent or not repeatable."""
     check_kind(network)
     check_mode(network)
     n = count(inputs)
@@ -297,24 +297,24 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
         outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:
             raise ValueError(
-                f"the network gave {outputs.shape[0]} outputs for {n} rows; one a row is needed."
+                f"the network returned {outputs.shape[0]} outputs for {n} rows; one a row is needed."
             )
         if not bool(torch.isfinite(outputs).all()):
-            return outputs  # counted over all rows, and refused, before any expert work
+            return outputs  # an error later counts them over all rows
         _check_row_independence(network, inputs)
     return outputs
 
 
 @torch.no_grad()
 def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
-    """What the network returns for a few rows; a ValueError says what they are like where it cannot."""
+    """What the network returns for a few rows; a ValueError describes them where the call fails."""
     place = next(network.parameters(), torch.empty(0))
     inputs = to_device(inputs, place.device)
     try:
         return call(network, copied(inputs))
     except Exception as error:
         tensors = leaves(inputs)
-        said = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in tensors)
+        shapes = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in tensors)
         advice = "Check the shape, dtype and device of the inputs."
         if any(x.is_floating_point() and x.dtype != place.dtype for x in tensors):
             advice = f"The network is {place.dtype}: pass inputs.to({place.dtype})."
@@ -323,45 +323,45 @@ def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
                 "Rows are the first dimension: n numbers are inputs[:, None], a single row is inputs[None]."
             )
         raise ValueError(
-            f"the network cannot be called on {count(inputs)} of the {name} rows ({said}): {error}. {advice}"
+            f"the network cannot be called on {count(inputs)} {name} rows ({shapes}): {error}. {advice}"
         ) from error
 
 
 def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
-    """The same rows must give the same again; the first and the last must not care what stands beside them.
+    """Raise unless the same rows give the same outputs, and the first and last row do so in other batches.
 
-    Of batches of one shape a GPU takes one algorithm: no more than rounding may differ where only the other
-    rows have changed. How many there are chooses another, as in TF32, which differs from the third digit on.
+    For batches of one shape a GPU uses one algorithm, so only rounding may differ; another number of rows may
+    choose another one, as in TF32, which differs from the third digit on.
     """
-    seen = TangentNetwork(network, ())  # half precision would hide it
-    inputs = seen.ready(take(inputs, evenly(count(inputs), FEW)))
+    copy = TangentNetwork(network, ())  # half precision would hide differences
+    inputs = copy.cast(take(inputs, evenly(count(inputs), CHECKED_ROWS)))
 
     def outputs_at(rows: Tensor) -> Tensor:
-        return as_matrix(call(seen.twin, take(inputs, rows)))
+        return as_matrix(call(copy.float32_module, take(inputs, rows)))
 
     every = torch.arange(count(inputs))
     outputs = outputs_at(every)
     size = outputs.abs().max().clamp_min(torch.finfo(outputs.dtype).tiny)
-    strict = min(ROUNDING * torch.finfo(outputs.dtype).eps, LOOSE)
+    strict = min(MAX_ROUNDING_EPS * torch.finfo(outputs.dtype).eps, MAX_RELATIVE_CHANGE)
 
-    def alike(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-        return bool(((found - expected).abs() <= tolerance * size).all())
+    def close(actual: Tensor, expected: Tensor, tolerance: float) -> bool:
+        return bool(((actual - expected).abs() <= tolerance * size).all())
 
-    if not alike(outputs_at(every), outputs, strict):
+    if not close(outputs_at(every), outputs, strict):
         raise ValueError(
             "the network gives other outputs when called again on the same rows; it must be "
             "deterministic: call network.eval() and switch sampling off."
         )
     for row in {0, len(every) - 1}:
-        among_copies, alone = torch.full_like(every, row), every[row : row + 1]
+        copies, single = torch.full_like(every, row), every[row : row + 1]
         if not (
-            alike(outputs_at(among_copies)[row], outputs[row], strict)
-            and alike(outputs_at(alone)[0], outputs[row], LOOSE)
+            close(outputs_at(copies)[row], outputs[row], strict)
+            and close(outputs_at(single)[0], outputs[row], MAX_RELATIVE_CHANGE)
         ):
             flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
             hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]."
             raise ValueError(
                 "the network's output for a row depends on the other rows of the batch (a batch statistic, "
-                "or attention across rows?); each row must be treated alone: call network.eval()."
+                "or attention across rows?); rows must be independent: call network.eval()."
                 + (hint if flat else "")
             )

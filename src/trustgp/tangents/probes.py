@@ -1,12 +1,12 @@
-r"""What a network does on a few rows: the same weights in another network do something else.
+r"""A fingerprint of a network's function on a few rows, to detect other networks with the same weights.
 
 The outputs f(x) [k, C] of k stored rows, and one product of their Jacobian with weights w [k, C],
 
 .. math:: g = \sum_i w_i^\top J(x_i), \qquad p_t = g_t^\top v_t, \qquad \ell_t = |g_t|,
 
-of which each tensor t of the chosen parameters keeps two numbers; v is a fixed vector of random numbers, so
-that a change of g by a relative :math:`\epsilon` moves p by about :math:`\epsilon \ell`. All is done in
-float64, where another device or library rounds a billion times less than what counts as different.
+with two numbers for each tensor t of the chosen parameters; v is a fixed random vector, so that a relative
+change :math:`\epsilon` of g changes p by about :math:`\epsilon \ell`. All is computed in float64, where
+rounding on another device is a billion times below the tolerance.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .modules import clone_module
 from .network import HALF, TangentNetwork, gradients_of
 
 ROWS = 3
-MOST_NUMBERS = 2**16  # of a row in one tensor of reals: a longer one is its beginning again and again
-LARGEST_ROW = 2**28  # numbers of a row, beyond which there are no probes
-MOST_PARAMETERS = 2**27  # of which there is a copy in float64
-EXACT, OWN = 1e-4, 1e-2  # what may differ in float64, where a layer works in float32 all the same, and else
-ROUNDED = 50  # eps of a precision to which weights were rounded, that may differ
-OFFSET = 0.2  # of the largest output, that counts as spread where outputs are all alike
-LEAST = 1e-2  # of the longest gradient, below which others are no longer
+MAX_NUMBERS = 2**16  # stored of a row in one tensor of reals: the start of a longer one is repeated
+MAX_ROW = 2**28  # numbers of a row, beyond which there are no probes
+MAX_PARAMETERS = 2**27  # for a copy in float64
+EXACT_TOLERANCE, OWN_TOLERANCE = 1e-4, 1e-2  # in float64 (a layer may still use float32), and else
+MAX_ROUNDED_EPS = 50  # that may differ where weights were rounded to another precision
+MIN_SPREAD = 0.2  # of the largest output, where all outputs are about equal
+MIN_LENGTH = 1e-2  # of a gradient, relative to the longest
 PERIOD = 4093  # of v
 PREFIX = "probes."
 STORED = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
@@ -42,7 +42,7 @@ STORED = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int
 
 @dataclass(frozen=True)
 class Probes:
-    """A few rows, and what the network of a fit did on them."""
+    """A few rows, and the fitted network's outputs and gradients on them."""
 
     inputs: Inputs  # k rows, on the CPU
     dtype: torch.dtype  # of the network
@@ -53,58 +53,58 @@ class Probes:
 
     @classmethod
     def of(cls, network: TangentNetwork, rows: Rows) -> Probes | None:
-        """Those of the network, on rows of the training data; None where it cannot be told what it does."""
-        if max(leaf.numel() for leaf in leaves(rows.first)) > LARGEST_ROW:
+        """The probes of a network on rows of the training data; None where it cannot be run on them."""
+        if max(leaf.numel() for leaf in leaves(rows.first)) > MAX_ROW:
             return None
         return cls.on(network, map_tensors(_shortened, rows.take(evenly(len(rows), ROWS))))
 
     @classmethod
     def on(cls, network: TangentNetwork, inputs: Inputs) -> Probes | None:
         """The same on these rows."""
-        exact = sum(value.numel() for value in network.module.parameters()) <= MOST_PARAMETERS
+        exact = sum(value.numel() for value in network.module.parameters()) <= MAX_PARAMETERS
         try:
-            found = _observed(network, inputs, exact=exact)
-        except (RuntimeError, TypeError, ValueError):  # refused later, and by name, where it matters
+            exact, *values = _observed(network, inputs, exact=exact)
+        except (RuntimeError, TypeError, ValueError):  # a later check reports it
             return None
-        told = all(bool(torch.isfinite(value).all()) for value in found[1:])
-        return cls(inputs, precision_of(network.module), *found) if told else None
+        finite = all(bool(torch.isfinite(value).all()) for value in values)
+        return cls(inputs, precision_of(network.module), exact, *values) if finite else None
 
     def difference(self, network: TangentNetwork) -> str:
-        """What another network does that this one did not, in words; empty: no more than rounding."""
-        now, said = precision_of(network.module), f"on {len(self.outputs)} rows that are kept from the fit"
+        """How another network differs from this one, in words; empty: by rounding only."""
+        now, where = precision_of(network.module), f"on {len(self.outputs)} rows stored by the fit"
         try:
             exact, outputs, slopes, _ = _observed(network, self.as_taken(now), self.exact, self.outputs)
-        except Exception as error:  # whatever a foreign network raises
-            return f"{said} it cannot be run ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+        except Exception as error:  # of any kind: it may come from the user's code
+            return f"{where} it cannot be run ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
         if outputs.shape != self.outputs.shape or slopes.shape != self.product.shape:
             shapes = [tuple(value.shape) for value in (outputs, slopes, self.outputs, self.product)]
-            return f"{said} its outputs and gradients are {shapes[:2]}, not {shapes[2:]}"
-        allowed = EXACT if exact and self.exact else OWN
+            return f"{where} its outputs and gradients are {shapes[:2]}, not {shapes[2:]}"
+        allowed = EXACT_TOLERANCE if exact and self.exact else OWN_TOLERANCE
         if now != self.dtype:  # the weights of one of them may have been rounded
-            allowed = max(allowed, *(ROUNDED * torch.finfo(one).eps for one in (now, self.dtype)))
+            allowed = max(allowed, *(MAX_ROUNDED_EPS * torch.finfo(one).eps for one in (now, self.dtype)))
         off = _largest((outputs - self.outputs).abs() / spread(self.outputs))
         if not off[0] <= allowed:
-            return f"{said} its outputs are off by {off[0]:.1e} of their spread; {allowed:.1e} is allowed"
+            return f"{where} its outputs are off by {off[0]:.1e} of their spread; {allowed:.1e} is allowed"
         if not len(slopes):
             return ""
-        off = _largest((slopes - self.product).abs() / _at_least(self.lengths, LEAST))
+        off = _largest((slopes - self.product).abs() / _at_least(self.lengths, MIN_LENGTH))
         if off[0] <= allowed:
             return ""
         return (
-            f"{said} its outputs are the same, but the gradient for '{network.names[off[1]]}' is off by "
+            f"{where} its outputs are the same, but the gradient for '{network.names[off[1]]}' is off by "
             f"{off[0]:.1e} of its length; {allowed:.1e} is allowed"
         )
 
     def as_taken(self, dtype: torch.dtype) -> Inputs:
-        """The rows as the network takes them in another precision."""
+        """The rows in another precision of the network."""
         return map_tensors(lambda leaf: leaf.to(dtype) if leaf.dtype == self.dtype else leaf, self.inputs)
 
     def after_move(self, network: TangentNetwork) -> Probes | None:
-        """Those of the same network in another precision."""
+        """The probes of the same network in another precision."""
         return Probes.on(network, self.as_taken(precision_of(network.module)))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file holds, beside `text`."""
+        """The tensors of a file; `text` has the other values."""
         table = {name: getattr(self, name) for name in ("outputs", "product", "lengths")}
         for number, leaf in enumerate(leaves(self.inputs)):
             table[f"shape.{number}"] = torch.tensor(leaf.shape[1:], dtype=torch.int64)
@@ -112,23 +112,23 @@ class Probes:
         return {PREFIX + name: value.contiguous() for name, value in table.items()}
 
     def text(self) -> dict[str, Any]:
-        """Plain values: how the inputs are nested, with the type of each tensor, and the rest."""
+        """Plain values: the nesting and dtypes of the inputs, and the other fields."""
         types = map_tensors(lambda leaf: _name(leaf.dtype), self.inputs)  # pyright: ignore[reportArgumentType]
         return {"inputs": types, "dtype": _name(self.dtype), "exact": self.exact}
 
     @classmethod
     def read(cls, reader: Reader, text: Any, nesting: str, names: tuple[str, ...], where: str) -> Probes:
-        """Those of a file, every value checked; `nesting` is the structure of the inputs."""
+        """The validated probes of a file; `nesting` is the structure of the inputs."""
         try:
             like, dtype, exact = text["inputs"], _type(text["dtype"]), text["exact"]
             types = _flat(like)
             sane = structure(like) == nesting and dtype.is_floating_point and exact in (True, False)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"{where}: what it says about its probes is damaged ({error!r}).") from error
+            raise ArtifactError(f"{where}: the description of its probes is damaged ({error!r}).") from error
         if not sane:
-            raise ArtifactError(f"{where}: what it says about its probes does not fit together.")
+            raise ArtifactError(f"{where}: the description of its probes is inconsistent.")
         outputs = reader.take(f"{PREFIX}outputs", torch.float64, None, None)
-        reader.require(0 not in outputs.shape, f"{PREFIX}outputs", "tells nothing")
+        reader.require(0 not in outputs.shape, f"{PREFIX}outputs", "is empty")
         slopes = reader.take(f"{PREFIX}product", torch.float64, None)
         reader.require(len(slopes) in (0, len(names)), f"{PREFIX}product", f"is not of {len(names)} tensors")
         lengths = reader.positive(f"{PREFIX}lengths", len(slopes), zero=True)
@@ -137,34 +137,35 @@ class Probes:
 
 
 def spread(outputs: Tensor) -> Tensor:
-    """How far the outputs [k, C] lie apart, each for itself, or how large they are where they do not, [C]."""
-    found = torch.maximum(outputs.amax(0) - outputs.amin(0), OFFSET * outputs.abs().amax(0))
-    return _at_least(found, 1e-6)
+    """The range of each output [k, C], or a part of its size where all are about equal, [C]."""
+    return _at_least(
+        torch.maximum(outputs.amax(0) - outputs.amin(0), MIN_SPREAD * outputs.abs().amax(0)), 1e-6
+    )
 
 
 @torch.inference_mode(False)
 def _observed(
-    network: TangentNetwork, inputs: Inputs, exact: bool, known: Tensor | None = None
+    network: TangentNetwork, inputs: Inputs, exact: bool, reference: Tensor | None = None
 ) -> tuple[bool, Tensor, Tensor, Tensor]:
     """Whether it ran in float64; f(x), p and l. The weights w are signs over the spread of the outputs, or of
-    those that are known; p and l are empty where there is no gradient."""
-    for precise, apart in product((True, False) if exact else (False,), (False, True)):
+    the reference outputs; p and l are empty where there is no gradient."""
+    for precise, unfuse in product((True, False) if exact else (False,), (False, True)):
         module = clone_module(network.module).double() if precise else network.module
         one = TangentNetwork(module, network.names)
-        one.apart = apart
+        one.unfuse_backward = unfuse
         try:
             with full_precision():
                 outputs, fresh = one.traced(map_tensors(_doubled, inputs) if precise else inputs, one.names)
-                weights = _weights(outputs.detach().cpu().double() if known is None else known)
+                weights = _weights(outputs.detach().cpu().double() if reference is None else reference)
                 parts = gradients_of(outputs, list(fresh.values()), weights.to(outputs), keep=False)
             p, lengths = (torch.stack(lot) for lot in zip(*map(_summary, parts), strict=True))
             return precise, outputs.detach().cpu().double(), p, lengths
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError, ValueError):  # float64, or gradients, are not for this network
+        except (RuntimeError, TypeError, ValueError):  # without float64, or without gradients
             continue
     with torch.no_grad(), full_precision():
-        outputs = network.twin_matrix(inputs).cpu().double()  # or what is wrong with it
+        outputs = network.float32_matrix(inputs).cpu().double()  # or its error
     return False, outputs, outputs.new_zeros(0), outputs.new_zeros(0)
 
 
@@ -184,13 +185,13 @@ def _summary(gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _at_least(values: Tensor, share: float) -> Tensor:
-    """Values, none below a share of the largest; ones where all are 0."""
+    """Values, clamped to a share of the largest; ones where all are 0."""
     largest = values.max() if len(values) else values.new_zeros(())
     return values.clamp_min(share * float(largest)) if float(largest) > 0 else torch.ones_like(values)
 
 
 def _largest(off: Tensor) -> tuple[float, int]:
-    """The largest entry, infinite for what is no number, and where it stands in the last dimension."""
+    """The largest entry (infinite for NaN), and its index in the last dimension."""
     worst = off.nan_to_num(torch.inf).reshape(-1, off.shape[-1]).amax(0)
     return float(worst.max()), int(worst.argmax())
 
@@ -200,13 +201,13 @@ def _doubled(leaf: Tensor) -> Tensor:
 
 
 def _beginning(leaf: Tensor) -> Tensor:
-    """What is kept of each row of a tensor, [k, m]: all of whole numbers, which may be names of things."""
+    """The stored part of each row of a tensor, [k, m]: all of integers, which may be identifiers."""
     flat = leaf.reshape(len(leaf), -1)
-    return flat[:, :MOST_NUMBERS] if leaf.is_floating_point() else flat
+    return flat[:, :MAX_NUMBERS] if leaf.is_floating_point() else flat
 
 
 def _shortened(leaf: Tensor) -> Tensor:
-    """The rows, on the CPU, with what is kept of them repeated to their length."""
+    """The rows on the CPU, with their stored part repeated to the full length."""
     return _repeated(_beginning(leaf.detach().cpu()), leaf.shape[1:])
 
 
@@ -217,7 +218,7 @@ def _repeated(flat: Tensor, shape: torch.Size | list[int]) -> Tensor:
 
 
 def _stored(flat: Tensor) -> Tensor:
-    """As a file holds them: complex numbers as pairs, small whole numbers as large ones."""
+    """As a file stores them: complex numbers as pairs, integers as int64."""
     if flat.is_complex():
         return torch.view_as_real(flat).double().flatten(1)
     return flat if flat.dtype in STORED else flat.long()
@@ -227,10 +228,10 @@ def _read_leaf(reader: Reader, number: int, kind: torch.dtype, count: int) -> Te
     """One tensor of the inputs, [count, ...]."""
     name, numbers = f"{PREFIX}shape.{number}", f"{PREFIX}input.{number}"
     shape = reader.take(name, torch.int64, None)
-    reader.require((shape >= 0) & (shape <= LARGEST_ROW), name, "is not a shape")
+    reader.require((shape >= 0) & (shape <= MAX_ROW), name, "is not a shape")
     size = torch.Size(shape.tolist()).numel()
-    reader.require(size <= LARGEST_ROW, name, "is too large")
-    kept = min(size, MOST_NUMBERS) if kind.is_floating_point else size
+    reader.require(size <= MAX_ROW, name, "is too large")
+    kept = min(size, MAX_NUMBERS) if kind.is_floating_point else size
     stored = torch.float64 if kind.is_complex else kind if kind in STORED else torch.int64
     flat = reader.take(numbers, stored, count, 2 * kept if kind.is_complex else kept)
     if kind.is_complex:
@@ -239,7 +240,7 @@ def _read_leaf(reader: Reader, number: int, kind: torch.dtype, count: int) -> Te
 
 
 def _flat(like: Any) -> list[torch.dtype]:
-    """The types of the tensors, in the order of `leaves`."""
+    """The dtypes of the tensors, in the order of `leaves`."""
     if isinstance(like, dict):
         return [kind for key in sorted(like) for kind in _flat(like[key])]
     if isinstance(like, list):
@@ -247,8 +248,8 @@ def _flat(like: Any) -> list[torch.dtype]:
     return [_type(like)]
 
 
-def raised(dtype: torch.dtype) -> torch.dtype:
-    """That of the gradients of a network in this precision."""
+def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the gradients of a network in this precision."""
     return torch.float32 if dtype in HALF else dtype
 
 
@@ -257,7 +258,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _type(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
-        raise TypeError(f"{name} is no type of numbers")
-    return found
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{name} is not a dtype")
+    return dtype

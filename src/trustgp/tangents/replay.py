@@ -1,8 +1,8 @@
-"""Work on a GPU that is recorded once for each shape of its inputs, and then played again.
+"""Computations on a GPU that are captured as CUDA graphs, one for each shape of the inputs, and replayed.
 
-A pass through a large network launches thousands of kernels; for few rows that takes far longer than the
-kernels do. A recording (a CUDA graph) is launched at once. Only what never asks the GPU for a value can be
-recorded: that is looked at before, since a recording that fails leaves torch in a state of its own.
+A pass through a large network launches thousands of kernels; for few rows the launches take far longer than
+the kernels. Computations that read values back from the GPU cannot be captured: that is checked before, since
+a failed capture leaves torch in a bad state.
 """
 
 from __future__ import annotations
@@ -23,103 +23,101 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.chunking import gpu_share
 from ..data.trees import Inputs, count, leaves, rebuilt, structure
+from .modules import tensors_in
 
-AFTER = 2  # calls of a shape that are made as they are; the next one is recorded
-MOST, SHAPES = 8, 4096  # recordings, and shapes of which calls are counted
-WASTE = 2  # a recording of at most so many times the rows serves, too, where outputs need not be exact
-LAUNCHING = 2  # gain of a recording that is worth a pass of the network beside it, for outputs to the bit
-ROUNDING = 1e3  # of features, in eps of the largest
+CALLS_BEFORE = 2  # calls of a shape before it is captured
+MAX_RECORDINGS, MAX_SHAPES = 8, 4096  # recordings, and shapes whose calls are counted
+MAX_PADDING = 2  # where outputs need not be exact, a recording of up to twice the rows serves, too
+MIN_GAIN = 2  # of a recording whose outputs are not exact, so that these take another pass
+MAX_ROUNDING_EPS = 1e3  # of features, in eps of the largest
 MASKS = (torch.bool, torch.uint8)
-ASKING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 Work = Callable[[Inputs], tuple[Tensor, Tensor | None]]
 LOGGER = logging.getLogger("trustgp")
-_RECORDING = threading.Lock()  # one at a time in a process
+_RECORDING = threading.Lock()  # one capture at a time in a process
 
 
 class Replay:
-    """A function of rows on a GPU, each of which it treats alone: features [n, d], and outputs [n, C]."""
+    """A function of independent rows on a GPU: features [n, d] and outputs [n, C]."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._seen: Counter[tuple] = Counter()
-        self._taken: dict[tuple, float] = {}  # seconds of the last of them
-        self._known: OrderedDict[tuple, _Recording | None] = OrderedDict()  # None: it cannot be recorded
+        self._calls: Counter[tuple] = Counter()
+        self._seconds: dict[tuple, float] = {}  # of the last call
+        self._recordings: OrderedDict[tuple, _Recording | None] = OrderedDict()  # None: cannot be captured
 
     def __getstate__(self) -> dict:
-        return vars(Replay(self._work))  # what was recorded stays where it is
+        return vars(Replay(self._work))  # recordings are not pickled
 
     def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> tuple[Tensor, Tensor | None]:
-        """What the function gives for inputs on the GPU, of which a row takes `size` bytes on the way.
+        """The function of inputs on the GPU, with `size` bytes of working memory a row.
 
-        Outputs are exact to the bit, or None; unless they need not be: then the rows may be among others.
+        With `exact`, outputs are exact to the bit, or None; else rows may be padded.
         """
         key = _key(inputs)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._seen) >= SHAPES:
-                self._seen.clear()
-            self._seen[key] += 1
-            found = None if exact else self._larger(key)
-        if found is not None and found.gain > (1 if found.exact or not exact else LAUNCHING):
-            features, outputs = found.play(inputs)
-            return features, outputs if found.exact or not exact else None
-        if (
-            self._seen[key] < AFTER
-            or key in self._known
-            or key[0] * size > gpu_share(leaves(inputs)[0].device)
-        ):
+        recording = self._recordings.get(key)
+        if recording is None:
+            if len(self._calls) >= MAX_SHAPES:
+                self._calls.clear()
+            self._calls[key] += 1
+            recording = None if exact else self._larger(key)
+        if recording is not None and recording.gain > (1 if recording.exact or not exact else MIN_GAIN):
+            features, outputs = recording.play(inputs)
+            return features, outputs if recording.exact or not exact else None
+        calls, memory = self._calls[key], gpu_share(leaves(inputs)[0].device)
+        if calls < CALLS_BEFORE or key in self._recordings or key[0] * size > memory:
             return self._work(inputs)
-        if self._seen[key] == AFTER:
-            result, self._taken[key] = _timed(partial(self._work, inputs))
+        if calls == CALLS_BEFORE:
+            result, self._seconds[key] = _timed(partial(self._work, inputs))
             return result
         with _RECORDING:
-            most = gpu_share(leaves(inputs)[0].device) // size - key[0]  # rows for which memory may be kept
-            while self._known and (len(self._known) >= MOST or self._rows() > most):
-                self._known.popitem(last=False)
-            recording, result = _record(self._work, inputs, self._taken.get(key, math.inf))
-            self._known[key] = recording
+            other_rows = memory // size - key[0]  # whose recordings may stay in memory
+            while self._recordings and (len(self._recordings) >= MAX_RECORDINGS or self._rows() > other_rows):
+                self._recordings.popitem(last=False)
+            recording, result = _record(self._work, inputs, self._seconds.get(key, math.inf))
+            self._recordings[key] = recording
         return result
 
     def _rows(self) -> int:
-        """Rows for which memory is kept."""
-        return sum(key[0] for key, found in self._known.items() if found)
+        """Rows of all recordings."""
+        return sum(key[0] for key, recording in self._recordings.items() if recording)
 
     def _larger(self, key: tuple) -> _Recording | None:
-        """The smallest recording that has room for these rows: few beside many only once or twice."""
-        most = WASTE * key[0] if self._seen[key] > AFTER else math.inf
-        known = list(self._known.items())  # another thread may add to them
-        fit = {k[0]: found for k, found in known if found and k[1:] == key[1:] and key[0] <= k[0] <= most}
+        """The smallest recording with at least these rows; one of many more rows only in the first calls."""
+        limit = MAX_PADDING * key[0] if self._calls[key] > CALLS_BEFORE else math.inf
+        pairs = list(self._recordings.items())  # another thread may add to them
+        fit = {k[0]: one for k, one in pairs if one and k[1:] == key[1:] and key[0] <= k[0] <= limit}
         return fit[min(fit)] if fit else None
 
 
 @dataclass(frozen=True)
 class _Recording:
-    """A recorded call, with the places of what goes in and comes out."""
+    """A captured call, with its input and output buffers."""
 
     graph: torch.cuda.CUDAGraph
     inputs: Inputs
     result: tuple[Tensor, Tensor | None]
     lock: threading.Lock
     played: torch.cuda.Event
-    exact: bool = True  # whether outputs are the same to the bit: some kernels are others in a recording
-    gain: float = 0.0  # how many times as long the work itself takes
+    exact: bool = True  # whether outputs are the same to the bit: a capture may use other kernels
+    gain: float = 0.0  # speedup
 
     def play(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         n, stream = count(inputs), torch.cuda.current_stream()
         with self.lock:
-            stream.wait_event(self.played)  # another thread's stream may still read what came out
-            for place, given in zip(leaves(self.inputs), leaves(inputs), strict=True):
-                place[:n].copy_(given)
+            stream.wait_event(self.played)  # another thread's stream may still read the results
+            for buffer, given in zip(leaves(self.inputs), leaves(inputs), strict=True):
+                buffer[:n].copy_(given)
             self.graph.replay()
             features, outputs = self.result
-            found = features[:n].clone(), None if outputs is None else outputs[:n].clone()
+            result = features[:n].clone(), None if outputs is None else outputs[:n].clone()
             self.played.record(stream)
-        return found
+        return result
 
 
 def _key(inputs: Inputs) -> tuple:
-    """Rows, and all else on which it depends which kernels are launched."""
+    """The rows, and all else that selects the kernels."""
     tensors = leaves(inputs)
     kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in tensors]
     settings = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
@@ -129,31 +127,31 @@ def _key(inputs: Inputs) -> tuple:
 def _record(
     work: Work, inputs: Inputs, taken: float
 ) -> tuple[_Recording | None, tuple[Tensor, Tensor | None]]:
-    """The recording, None where there can be none, and what the work itself gives, in so many seconds."""
+    """The recording, or None where capture fails, and the result of the work, which took so many seconds."""
     with _Watch() as watch:
         result = work(inputs)
-    if watch.asked:
-        LOGGER.debug("few rows on the GPU are launched kernel by kernel: the network uses %s", watch.asked[0])
+    if watch.operations:
+        LOGGER.debug("no CUDA graph of calls with few rows: the network uses %s", watch.operations[0])
         return None, result
-    place = rebuilt(inputs, iter([leaf.clone() for leaf in leaves(inputs)]))
+    buffers = rebuilt(inputs, iter([leaf.clone() for leaf in leaves(inputs)]))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            recorded = work(place)
+            recorded = work(buffers)
     except RuntimeError:  # OutOfMemoryError is one
         return None, result
-    found = _Recording(graph, place, recorded, threading.Lock(), torch.cuda.Event())
-    again, played = _timed(partial(found.play, inputs))
+    recording = _Recording(graph, buffers, recorded, threading.Lock(), torch.cuda.Event())
+    again, played = _timed(partial(recording.play, inputs))
     if not _close(result[0], again[0]):
         return None, result
     outputs = result[1]
     exact = outputs is None or torch.equal(outputs, again[1])
-    return replace(found, exact=exact, gain=taken / played), result
+    return replace(recording, exact=exact, gain=taken / played), result
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What it gives, and the seconds until it is there."""
+    """The result, and the seconds it took."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     result = work()
@@ -162,32 +160,26 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """To rounding, since sums on a GPU may come in any order."""
-    return bool(((one - other).abs() <= ROUNDING * torch.finfo(one.dtype).eps * one.abs().max()).all())
+    """Equal to rounding, since the order of sums on a GPU is not fixed."""
+    return bool(
+        ((one - other).abs() <= MAX_ROUNDING_EPS * torch.finfo(one.dtype).eps * one.abs().max()).all()
+    )
 
 
 class _Watch(TorchDispatchMode):
-    """Looks at every operation, also of a backward pass: does one ask for a value, or is not torch's own?"""
+    """Lists the operations, also of a backward pass, that read values back or are not torch's own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []  # such operations
+        self.operations: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result, name = func(*args, **(kwargs or {})), func._schema.name
-        every = [*_tensors(args), *_tensors((result,))]
         copying = name in ("aten::_to_copy", "aten::copy_")
-        places = {one.device.type for one in every if copying or one.ndim}
-        asking = func.namespace not in ("aten", "prims") or any(tag in func.tags for tag in ASKING)
-        if name.startswith("aten::index"):  # by numbers it asks for nothing
-            asking = any(one.dtype in MASKS for one in _tensors(args[1:2]))
-        if asking or len(places) > 1:
-            self.asked.append(name)
+        devices = {one.device.type for one in tensors_in([args, result]) if copying or one.ndim}
+        synchronises = func.namespace not in ("aten", "prims") or any(t in func.tags for t in SYNCHRONISING)
+        if name.startswith("aten::index"):  # not with integer indices
+            synchronises = any(one.dtype in MASKS for one in tensors_in(args[1:2]))
+        if synchronises or len(devices) > 1:
+            self.operations.append(name)
         return result
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    """Those among some values, and in lists of them."""
-    if isinstance(values, Tensor):
-        return [values]
-    return [one for value in values for one in _tensors(value)] if isinstance(values, (list, tuple)) else []

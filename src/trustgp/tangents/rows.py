@@ -14,14 +14,14 @@ from torch import Tensor
 from ..data.chunking import chunks
 from ..data.trees import Inputs, count, take, to_device
 from .base import Features, TangentMap, Tangents, gram_blocks, mirrored
-from .chain import MOST, ChainRows, LayerChain
+from .chain import MAX_GATHERED, ChainRows, LayerChain
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork, gradients_of
 from .replay import Replay
 
-METHODS = ("magnitude", "taylor")  # by which parameters are ranked
-WORKING_SET = 256 * 2**20  # bytes of gradients that one chunk may take while rows are made
+METHODS = ("magnitude", "taylor")  # of ranking parameters
+WORKING_SET = 256 * 2**20  # bytes of the gradients of one chunk of rows
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class JacobianRows(Tangents):
         if self.keep is not None:
             kept = kept_parameters(network, self.rank, self.keep, sample, targets)
         rows = RowMap(network, mix, kept, self.keep_per_expert)
-        rows.gradients.plan(sample)  # refuse what cannot be differentiated before any long work
+        rows.gradients.plan(sample)  # raises early where the network cannot be differentiated
         return rows
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> RowMap:
@@ -78,7 +78,7 @@ class RowFeatures(Features):
         return len(self.rows)
 
     def gram(self, other: Self) -> Tensor:
-        # in column blocks: the float64 copies of a wide matrix need not stand side by side
+        # in column blocks, to avoid a float64 copy of a wide matrix
         total = torch.zeros(len(self), len(other), dtype=torch.float64, device=self.rows.device)
         blocks = gram_blocks(len(self), len(other), same=self is other)
         for a, b in zip(self.rows.split(8192, dim=1), other.rows.split(8192, dim=1), strict=True):
@@ -112,21 +112,21 @@ class RowFeatures(Features):
 
 
 class GradientMap(TangentMap):
-    """Makes explicit features: hands the gradients of a few rows at a time to a collector of feature rows."""
+    """Computes explicit features: passes the gradients of chunks of rows to a collector."""
 
     kind = RowFeatures
 
     def __init__(self, gradients: Gradients) -> None:
         super().__init__(gradients.network, gradients.mix, gradients)
-        self._replay = Replay(self._made)
-        self._by_hand: tuple[torch.device, ChainRows | None] | None = None
+        self._replay = Replay(self._compute)
+        self._chain_features: tuple[torch.device, ChainRows | None] | None = None
 
     @abstractmethod
     def collector(self, n: int) -> DenseAccumulator:
         """An empty one for n rows."""
 
     def chunk_memory(self) -> int:
-        """What the rows that are made together may take."""
+        """Bytes of the rows that are computed together."""
         return WORKING_SET
 
     def row_bytes(self) -> int:
@@ -137,49 +137,50 @@ class GradientMap(TangentMap):
         if len(parts) == 1:
             return RowFeatures(parts[0][0]), parts[0][1]
         rows, outputs = zip(*parts, strict=True)
-        seen = all(one is not None for one in outputs)
-        return RowFeatures(torch.cat(rows)), torch.cat(outputs) if seen else None
+        return RowFeatures(torch.cat(rows)), None if any(one is None for one in outputs) else torch.cat(
+            outputs
+        )
 
-    def roughly(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
+    def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)
         return features, None if self.network.half else outputs
 
-    def rest(self) -> None:
-        self._replay = Replay(self._made)
+    def release_buffers(self) -> None:
+        self._replay = Replay(self._compute)
 
     @torch.inference_mode(False)  # the user may predict in it
     def _chunks(self, inputs: Inputs, *, exact: bool) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Features [n, d] of rows that fit in memory together, and the outputs that were seen."""
+        """Features [n, d] and outputs of the rows, in chunks that fit in memory."""
         row, n = self.working_bytes(), count(inputs)
-        most = max(1, self.chunk_memory() // row)
-        for some in [inputs] if n <= most else (take(inputs, index) for index in chunks(n, most)):
-            if self.network.device.type == "cuda" and not self.apart:
-                yield self._replay(to_device(some, self.network.device), row, exact=exact)
+        size = max(1, self.chunk_memory() // row)
+        for chunk in [inputs] if n <= size else (take(inputs, index) for index in chunks(n, size)):
+            if self.network.device.type == "cuda" and not self.separately_differentiated:
+                yield self._replay(to_device(chunk, self.network.device), row, exact=exact)
             else:
-                yield self._made(some)
+                yield self._compute(chunk)
 
-    def by_hand(self) -> ChainRows | None:
-        """What makes the features of a chain of known layers; None: this network is none."""
+    def chain_features(self) -> ChainRows | None:
+        """Computes the features of a chain of layers; None where the network is not a chain."""
         device = self.network.device
-        if self._by_hand is None or self._by_hand[0] != device:
+        if self._chain_features is None or self._chain_features[0] != device:
             chain = LayerChain.of(self.network) if len(self.mix) == 1 else None
-            self._by_hand = device, None if chain is None else self.gathered(chain)
-        return self._by_hand[1]
+            self._chain_features = device, None if chain is None else self.gathered(chain)
+        return self._chain_features[1]
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
-        """The same, for a chain; None where it would be slower."""
+        """The same for a given chain; None where it would be slower."""
         return None
 
-    def _made(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.by_hand()) is not None:
-            return rows(self.network.ready(inputs))
+    def _compute(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        if isinstance(inputs, Tensor) and inputs.ndim == 2 and (rows := self.chain_features()) is not None:
+            return rows(self.network.cast(inputs))
         into = self.collector(count(inputs))
         outputs = self.gradients(inputs, into)
         return into.rows(), outputs
 
 
 class RowMap(GradientMap):
-    """Makes gradient rows in chunks, and keeps the chosen columns of each chunk at once.
+    """Computes gradient rows in chunks and keeps the selected columns.
 
     A row holds, for each of the K mixed outputs in turn, the kept parameters: d = K * |kept|.
     """
@@ -192,7 +193,7 @@ class RowMap(GradientMap):
         self.keep_per_expert = keep_per_expert
         if keep_per_expert is not None and keep_per_expert > len(kept):
             raise ValueError(
-                f"keep_per_expert={keep_per_expert} exceeds the {len(kept)} parameters kept for all."
+                f"keep_per_expert={keep_per_expert} exceeds the keep={len(kept)} of all experts; lower it."
             )
 
     def collector(self, n: int) -> DenseAccumulator:
@@ -200,7 +201,7 @@ class RowMap(GradientMap):
         return DenseAccumulator(self.network, n, len(self.mix), None if every else self.kept)
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
-        if len(self.kept) > MOST:
+        if len(self.kept) > MAX_GATHERED:
             return None
         shapes = {name: value.shape for name, value in self.network.parameters.items()}
         mix, signs = self.mix.to(self.network.device, self.network.dtype), torch.ones(1, len(self.kept))
@@ -237,7 +238,7 @@ class RowMap(GradientMap):
         return len(self.mix) * ((expert and self.keep_per_expert) or len(self.kept))
 
     def working_bytes(self) -> int:
-        # gradients of all chosen parameters, twice: as they come, and as one row
+        # gradients of all chosen parameters, twice: by parameter, and as one row
         return 2 * len(self.mix) * self.network.num_parameters * self.network.dtype.itemsize
 
     def state(self) -> dict[str, Tensor]:
@@ -251,7 +252,7 @@ def kept_parameters(
 
     As `torch.nn.utils.prune.global_unstructured` does: by "magnitude", |theta|, or by "taylor",
     |theta * dLoss/dtheta|, the first-order change of the squared error over the rows when the parameter is
-    removed. They are places in the vector of all parameters, ascending, shape [count].
+    removed. Returns indices into the flat parameter vector, ascending, shape [count].
     """
     if method not in METHODS:
         raise ValueError(f'rank="{method}"; allowed are {", ".join(map(repr, METHODS))}.')

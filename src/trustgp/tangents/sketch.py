@@ -1,17 +1,17 @@
-r"""Tangent features as sketches of gradient rows: any network, and `dim` numbers a row however large it is.
+r"""Tangent features as sketches of gradient rows: any network, `dim` numbers a row whatever its size.
 
-At a layer the gradient of a row is :math:`\sum_t g_t a_t^\top`. It is never formed: inputs and signals are
-projected as they come by, :math:`\sum_t (P^\top g_t) (Q^\top a_t)^\top`, with P and Q of `width` columns,
+At a layer the gradient of a row is :math:`\sum_t g_t a_t^\top`. It is never materialised: inputs and signals
+are projected first, :math:`\sum_t (P^\top g_t) (Q^\top a_t)^\top`, with P and Q of `width` columns,
 
 .. math:: P = \big[ V, \sqrt{(m - r) / (k - r)} \; Z \big], \qquad E[P P^\top] = I,
 
-where V are the r leading directions of a few rows at this place, kept as they are, and Z is random and
-orthonormal in their complement. So the kernel is unbiased whatever V is, and its error is that of the little
-that V leaves out. Where k >= m nothing is projected, and nothing is lost. A convolution projects the channels
-of each group. Biases, and what layers do not tell, come as they are.
+where V are the r leading directions of a few rows at this layer and Z is random and orthonormal in their
+complement. So the kernel is unbiased for any V, and its error comes from the directions outside V. Where
+k >= m nothing is projected. A convolution projects the channels of each group. Biases, and parameters that no
+layer covers, are not projected.
 
-The numbers of all layers then go to `dim` buckets with random signs; a bucket is used a second time only when
-every one has been used. Of K mixed outputs, each is shifted and turned by a place and a sign of its own.
+The numbers of all layers are then hashed to `dim` buckets with random signs; a bucket is used a second time
+only when every one has been used. Each of K mixed outputs has its own cyclic shift and sign.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from torch import Tensor
 from ..data.chunking import working_set
 from ..data.trees import Inputs
 from .base import Tangents
-from .chain import MOST, ChainRows, LayerChain
+from .chain import MAX_GATHERED, ChainRows, LayerChain
 from .jacobian.accumulators import DenseAccumulator
 from .jacobian.per_sample import Gradients
 from .network import Choice, TangentNetwork
 from .projections import Projections, find_projections
 from .rows import GradientMap
 
-LEAST_DIM, LEAST_WIDTH = 16, 2  # fewer numbers say nothing about a kernel
+MIN_DIM, MIN_WIDTH = 16, 2  # fewer numbers do not approximate a kernel
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Sketch(Tangents):
     width: int = 32
 
     def __post_init__(self) -> None:
-        for name, least in (("dim", LEAST_DIM), ("width", LEAST_WIDTH)):
+        for name, minimum in (("dim", MIN_DIM), ("width", MIN_WIDTH)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name}={value}; a whole number of at least {least} is needed.")
+            if not isinstance(value, int) or value < minimum:
+                raise ValueError(f"{name}={value}; a whole number of at least {minimum} is needed.")
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> SketchMap:
         gradients = Gradients(network, mix)
@@ -67,7 +67,7 @@ class Sketch(Tangents):
         return SketchMap(gradients, self, working, find_projections(gradients, sample, self.width, self.seed))
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> SketchMap:
-        found: dict[tuple[str, str], Tensor] = {}
+        projections: dict[tuple[str, str], Tensor] = {}
         shapes = [value.shape for value in network.parameters.values()]
         for key, value in state.items():
             side, _, number = key.partition(".")
@@ -75,12 +75,12 @@ class Sketch(Tangents):
                 place = ("left", "right").index(side)
                 if shapes[int(number)][place] % len(value):
                     raise ValueError(f"{key} does not project '{network.names[int(number)]}'")
-                found[network.names[int(number)], side] = value.to(network.device)
-        return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]), found)
+                projections[network.names[int(number)], side] = value.to(network.device)
+        return SketchMap(Gradients(network, state["mix"]), self, int(state["working_bytes"]), projections)
 
 
 class SketchMap(GradientMap):
-    """Makes sketches, a few rows at a time; all mixed outputs go into one row of `dim` numbers."""
+    """Computes sketches in chunks of rows; all mixed outputs share one row of `dim` numbers."""
 
     def __init__(
         self, gradients: Gradients, sketch: Sketch, layer_bytes: int, projections: Projections
@@ -95,9 +95,9 @@ class SketchMap(GradientMap):
 
     def gathered(self, chain: LayerChain) -> ChainRows | None:
         tables, mix = self.tables, self.mix.to(self.network.device, self.network.dtype)
-        if tables.entries.numel() > MOST:
+        if tables.entries.numel() > MAX_GATHERED:
             return None
-        # the one mixed output is shifted and turned, too
+        # the one mixed output has a shift and a sign, too
         entries, signs = (table[:, tables.shift[0].long()] for table in (tables.entries, tables.signs))
         return ChainRows(chain, mix, tables.cores, tables.projections, entries, signs * tables.turn)
 
@@ -115,25 +115,24 @@ class SketchMap(GradientMap):
     def state(self) -> dict[str, Tensor]:
         state = {"mix": self.mix, "working_bytes": torch.tensor(self._layer_bytes)}
         numbers = {name: number for number, name in enumerate(self.network.names)}
-        found = {f"{side}.{numbers[name]}": value for (name, side), value in self.projections.items()}
-        return {**state, **found}
+        return state | {f"{side}.{numbers[name]}": value for (name, side), value in self.projections.items()}
 
     @property
     def tables(self) -> Tables:
-        """Projections, buckets and signs; again where the network has moved."""
+        """Projections, buckets and signs, on the network's device."""
         device = self.network.device
         if device not in self._tables:
             generator = torch.Generator().manual_seed(self.sketch.seed)
             shapes = {name: value.shape for name, value in self.network.parameters.items()}
-            found, dim, mixed = self.projections, self.sketch.dim, len(self.mix)
-            cores = core_shapes(shapes, found)
-            entries, signs = spread(cores, found, dim, generator)
+            dim, mixed = self.sketch.dim, len(self.mix)
+            cores = core_shapes(shapes, self.projections)
+            entries, signs = spread(cores, self.projections, dim, generator)
             place, turn = _buckets(mixed, dim, generator)
             shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
             entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
             signs, turn = (sign.to(device, self.network.dtype) for sign in (signs, turn[:, None]))
-            found = {key: value.to(device) for key, value in found.items()}
-            self._tables = {device: Tables(found, shapes, cores, entries, signs, shift, turn)}
+            projections = {key: value.to(device) for key, value in self.projections.items()}
+            self._tables = {device: Tables(projections, shapes, cores, entries, signs, shift, turn)}
         return self._tables[device]
 
 
@@ -144,9 +143,9 @@ class Tables:
     projections: Projections
     shapes: Mapping[str, torch.Size]  # of each parameter
     cores: Mapping[str, torch.Size]  # of their projected gradients
-    entries: Tensor  # L numbers for each bucket, as places in all parameters' projected gradients [L, D]
-    signs: Tensor  # of these [L, D]; 0 where there is no such number
-    shift: Tensor  # for each mixed output and bucket, the place of what goes there in [K * D], [K, D]
+    entries: Tensor  # L indices for each bucket, into all parameters' projected gradients [L, D]
+    signs: Tensor  # of these [L, D]; 0 where there is no entry
+    shift: Tensor  # for each mixed output and bucket, the index of its source in [K * D], [K, D]
     turn: Tensor  # sign of each mixed output [K, 1]
 
     @cached_property
@@ -155,15 +154,15 @@ class Tables:
         return sum(shape.numel() for shape in self.cores.values())
 
     def rows(self, values: Tensor) -> Tensor:
-        """The sketches [n, D] of projected gradients [n, K, size + 1], of which the last are 0."""
-        found = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
-        found = (found * self.signs).sum(dim=2).flatten(1)  # [n, K * D]
-        found = found.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape)
-        return (found * self.turn).sum(dim=1)
+        """The sketches [n, D] of projected gradients [n, K, size + 1], whose last column is 0."""
+        buckets = values.index_select(2, self.entries.flatten()).unflatten(2, self.entries.shape)
+        buckets = (buckets * self.signs).sum(dim=2).flatten(1)  # [n, K * D]
+        shifted = buckets.index_select(1, self.shift.flatten()).unflatten(1, self.shift.shape)
+        return (shifted * self.turn).sum(dim=1)
 
 
 def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> dict[str, torch.Size]:
-    """Shapes of the parameters' gradients when they are projected."""
+    """Shapes of the parameters' projected gradients."""
     cores = {}
     for name, shape in shapes.items():
         left, right = (projections.get((name, side)) for side in ("left", "right"))
@@ -179,10 +178,10 @@ def core_shapes(shapes: Mapping[str, torch.Size], projections: Projections) -> d
 def spread(
     cores: Mapping[str, torch.Size], projections: Projections, dim: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Every number to a bucket, each of which is used a second time only when all have been used.
+    """Assigns every number to a bucket: `entries` and `signs` of `Tables`.
 
-    Those of leading directions on both sides go first: they are the largest, and so meet each other least.
-    Returned are `entries` and `signs` of `Tables`.
+    A bucket is used a second time only when all have been used. Products of leading directions, the largest
+    numbers, come first, so that they seldom share a bucket.
     """
     faint = torch.cat([_faintness(name, shape, projections) for name, shape in cores.items()])
     size, lines = len(faint), math.ceil(len(faint) / dim)
@@ -195,7 +194,7 @@ def spread(
 
 
 def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor:
-    """On how many sides each number of a projected gradient has a random direction; a bias counts as one."""
+    """How many random directions (0 to 2) each entry of a projected gradient has; a bias counts as one."""
     faint = torch.zeros(shape) if len(shape) > 1 else torch.ones(shape)
     for axis, side in enumerate(("left", "right")):
         by = projections.get((name, side))
@@ -208,18 +207,18 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
 
 def _buckets(m: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Buckets and signs of m numbers, [m] each."""
-    places = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(m / dim))]
+    buckets = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(m / dim))]
     signs = torch.randint(0, 2, (m,), generator=generator, dtype=torch.int8) * 2 - 1
-    return torch.cat(places)[:m], signs.long()
+    return torch.cat(buckets)[:m], signs.long()
 
 
 class Projecting:
-    """What the collectors of sketches have in common: gradients come projected, or are when they come."""
+    """Mixin of the collectors of sketches: gradients arrive projected, or are projected on arrival."""
 
     tables: Tables
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        """Projected along the channels of each group, which are those of `axis`."""
+        """The values projected along the channels, dimension `axis`, of each group."""
         by = self.tables.projections.get((name, side))
         if by is None:
             return values
@@ -251,7 +250,7 @@ class Projecting:
 
 
 class SketchCollector(Projecting, DenseAccumulator):
-    """Collects projected gradients, and makes sketches of them."""
+    """Collects projected gradients and sketches them."""
 
     def __init__(self, tables: Tables, n: int, mixed: int) -> None:
         self.tables, self.shapes, self._n, self._rows = tables, tables.cores, n, slice(None)
@@ -263,7 +262,7 @@ class SketchCollector(Projecting, DenseAccumulator):
         return part
 
     def room(self, size: int) -> int:
-        return 0  # what is projected is small
+        return 0  # projections are small
 
     def add(self, name: str, value: Tensor) -> None:
         value = value if value.ndim == 3 else value.reshape(*value.shape[:2], -1)
@@ -271,7 +270,7 @@ class SketchCollector(Projecting, DenseAccumulator):
         for lot, one in zip(self._lots, parts, strict=True):
             if self._rows == slice(None):
                 lot[name] = lot[name] + one if name in lot else one
-            else:  # never into what was handed over: others may look at it
+            else:  # not in place: others may share this tensor
                 whole = lot[name].clone() if name in lot else one.new_zeros(self._n, *one.shape[1:])
                 whole[self._rows] += one
                 lot[name] = whole

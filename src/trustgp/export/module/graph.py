@@ -46,10 +46,14 @@ EXPERTS: dict[type, type[nn.Module]] = {
 def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], Any]:
     """Makes the features of a mixture, all mixed outputs at once; `example` is looked at once."""
     if isinstance(tangents, FactorMap):
-        return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), few_rows=sys.maxsize)
+        return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), max_vmap_rows=sys.maxsize)
     if not isinstance(tangents, (RowMap, SketchMap)):
         refuse_tangents(tangents)
-    if isinstance(example, Tensor) and example.ndim == 2 and (by_hand := tangents.by_hand()) is not None:
+    if (
+        isinstance(example, Tensor)
+        and example.ndim == 2
+        and (by_hand := tangents.chain_features()) is not None
+    ):
         rows = copy.copy(by_hand)
         rows.chain = by_hand.chain.untied()
         return lambda inputs: RowFeatures(rows(inputs)[0])
@@ -78,7 +82,7 @@ class RowMaker(nn.Module):
         for one, probe in zip(recorder.calls, recorder.probes, strict=True):
             if not self.plan.layerwise.isdisjoint((one.weight_name, one.bias_name)):
                 key = (one.key, one.input.shape, probe.shape, self.plan.layout(one, probe, n))
-                layers.setdefault(key, []).append((one.among(self.plan.layerwise), probe))
+                layers.setdefault(key, []).append((one.restricted(self.plan.layerwise), probe))
         if outputs.requires_grad and layers:
             probes = [probe for pairs in layers.values() for _, probe in pairs]
             mix = self.mix.to(outputs)
@@ -126,11 +130,11 @@ class WrittenRows(GraphRows):
         self.kept: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # places, their lines and columns in [o, i]
         if len(tangents.kept) == tangents.network.num_parameters:
             return
-        for name, place in DenseAccumulator(tangents.network, 0, 1, tangents.kept).places.items():
-            assert place.inside is not None
+        for name, slot in DenseAccumulator(tangents.network, 0, 1, tangents.kept).slots.items():
+            assert slot.kept is not None
             long = self.shapes[name][1:].numel()
-            self.kept[name] = (place.inside, place.inside // long, place.inside % long)
-            self.sizes[name] = len(place.inside)
+            self.kept[name] = (slot.kept, slot.kept // long, slot.kept % long)
+            self.sizes[name] = len(slot.kept)
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """Of a single position only what is kept is multiplied."""

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from ..trace.trace import ENDLESS
-from .writer import Translation, Writer, arguments, dtype_of, only, shape_of
+from .writer import Translation, Writer, arguments, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
 BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
@@ -85,8 +85,8 @@ def _index(w: Writer, n: Any) -> str:
     """By index tensors of whole numbers at places side by side: along these as one, counted through."""
     given = [(axis, i) for axis, i in enumerate(n.args[1]) if i is not None]
     axes = [axis for axis, _ in given]
-    only(axes == list(range(axes[0], axes[0] + len(axes))))
-    only(all(dtype_of(i) != torch.bool for _, i in given))
+    require_supported(axes == list(range(axes[0], axes[0] + len(axes))))
+    require_supported(all(dtype_of(i) != torch.bool for _, i in given))
     found, (place, *others) = w.tensor(n.args[0]), (w.tensor(i, torch.int64) for _, i in given)
     for axis, index in zip(axes[1:], others, strict=True):
         size = w.constant(shape_of(n.args[0])[axis], torch.int64)
@@ -100,7 +100,7 @@ def _index(w: Writer, n: Any) -> str:
 
 def _copy(w: Writer, n: Any) -> str:
     """The second argument, in place of the first."""
-    only(shape_of(n.args[0]) == shape_of(n.args[1]))
+    require_supported(shape_of(n.args[0]) == shape_of(n.args[1]))
     return w.tensor(n.args[1], dtype_of(n.args[0]))
 
 
@@ -122,7 +122,7 @@ def _reduced(kind: str, w: Writer, n: Any, through: torch.dtype | None = None) -
 
 def _best(kind: str, w: Writer, n: Any) -> str:
     x, axis, keep = arguments(n)
-    only(axis is not None)
+    require_supported(axis is not None)
     return w.op(kind, w.tensor(x), axis=axis, keepdims=int(keep))
 
 

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from ...tangents.jacobian.layer_gradients import each_side
 from .moves import MOVES
-from .writer import Translation, Writer, arguments, dtype_of, only, shape_of
+from .writer import Translation, Writer, arguments, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
 # of operations that have the same name in ONNX, but for its capital
@@ -46,7 +46,7 @@ def _add(kind: str, w: Writer, n: Any) -> str:
 
 
 def _logical(kind: str, w: Writer, n: Any) -> str:
-    only(dtype_of(n) == torch.bool)
+    require_supported(dtype_of(n) == torch.bool)
     return _apply(kind)(w, n)
 
 
@@ -73,7 +73,7 @@ def _clamp(w: Writer, n: Any) -> str:
 
 def _elu(w: Writer, n: Any) -> str:
     x, alpha, scale, inner = arguments(n)
-    only(inner == 1)
+    require_supported(inner == 1)
     return _scaled(w, n, w.op("Elu", w.tensor(x), alpha=float(alpha)), scale)  # SELU has one
 
 
@@ -136,7 +136,7 @@ def _max_pool(w: Writer, n: Any) -> tuple[str, str]:
 
 def _average_pool(w: Writer, n: Any) -> str:
     x, kernel, stride, padding, ceil, count, *divisor = arguments(n)
-    only(not any(divisor))
+    require_supported(not any(divisor))
     window = _window(n, stride or kernel, padding, kernel_shape=kernel)
     return w.op("AveragePool", w.tensor(x), **window, ceil_mode=int(ceil), count_include_pad=int(count))
 
@@ -144,7 +144,7 @@ def _average_pool(w: Writer, n: Any) -> str:
 def _batch_norm(w: Writer, n: Any) -> tuple[str, str, str]:
     """With the statistics that it holds."""
     x, weight, bias, mean, variance, *training, _, epsilon = n.args
-    only(not any(training))
+    require_supported(not any(training))
     ones = torch.ones(shape_of(x)[1], dtype=dtype_of(x))
     gain = [w.constant(d) if v is None else w.tensor(v) for v, d in ((weight, ones), (bias, 0 * ones))]
     given = [*gain, w.tensor(mean), w.tensor(variance)]

@@ -94,7 +94,7 @@ def arguments(node: Any) -> list[Any]:
     return [given[i] if i < len(given) else named.get(a.name, a.default_value) for i, a in declared]
 
 
-def only(holds: bool) -> None:
+def require_supported(holds: bool) -> None:
     """ONNX has the operation with some arguments only."""
     if not holds:
         raise NotImplementedError

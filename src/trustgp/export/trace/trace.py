@@ -59,8 +59,8 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
     for held in (vars(part) for part in graph.modules()):
         tensors += [*tensors_in(held), *state_tensors(list(held.values()))]
     sizes = {size for tensor in tensors for size in (*tensor.shape, tensor.numel())}
-    stands = next(p for p in PRIMES if all(size == 0 or size % p for size in sizes))
-    flat = [leaf[:1].expand(stands, *leaf.shape[1:]).clone() for leaf in leaves(inputs)]
+    batch_prime = next(p for p in PRIMES if all(size == 0 or size % p for size in sizes))
+    flat = [leaf[:1].expand(batch_prime, *leaf.shape[1:]).clone() for leaf in leaves(inputs)]
     try:
         found = aten_graph(run, flat)
     except Exception as error:  # of torch, of many classes, where code asks for a number while it is traced
@@ -72,8 +72,8 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
             f"({(str(error) or repr(error)).splitlines()[0]}); replace that layer, or use model.predict."
         ) from error
     found.meta["graph"] = graph  # keeps alive what is chosen from
-    found.meta["rows"] = stands
-    _any_batch(found, stands)
+    found.meta["rows"] = batch_prime
+    _any_batch(found, batch_prime)
     return simplify(found)
 
 

@@ -1,1 +1,1 @@
-"""Per-sample gradients of any module, and what is made of them."""
+"""Per-sample gradients of any module."""

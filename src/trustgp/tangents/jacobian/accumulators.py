@@ -1,4 +1,4 @@
-"""What takes gradients: what all of it has in common, and gradient rows written out, or the kept columns."""
+"""Collectors of gradients: their interface, and one of dense gradient rows or selected columns."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ from ..network import TangentNetwork
 
 
 class Collector(Protocol):
-    """Takes the gradients of n rows and K mixed outputs, by parameter; what comes twice is added.
+    """Receives the gradients of n rows and K mixed outputs by parameter, and sums those of one parameter."""
 
-    One that says nothing else writes each gradient out, and adds it.
-    """
-
-    together: bool = True  # whether it takes products, by `add`: those of layers of one shape come together
+    together: bool = True  # whether layers of one shape may be batched: their products arrive by `add`
 
     def part(self, rows: slice, mixed: slice) -> Self:
-        """The same, for some of the rows and some of the mixed outputs; itself where it takes any."""
+        """A view for a part of the rows and mixed outputs; itself where it accepts any."""
         return self
 
     def room(self, size: int) -> int:
-        """Numbers a row that it needs on the way for an outer product of `size` numbers."""
+        """Numbers of working memory a row for an outer product of `size` numbers."""
         return size
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        """Inputs or signals of a weight's layer, with the channels of each group, along `axis`, projected as
-        it wants them along the "left" (first) or "right" side of the weight, or as they are."""
+        """Inputs or signals of a layer, projected along the channels (`axis`, in groups), which are the
+        "left" (first) or "right" side of the weight; unchanged by default."""
         return values
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
@@ -39,18 +36,18 @@ class Collector(Protocol):
         self.add(name, products(left, right))
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        """sum_t of value_t [n, K, t, d] in line index_t [n, t] of a [v, d]."""
+        """sum_t of value_t [n, K, t, d] in row index_t [n, t] of a [v, d]."""
 
     def plain(self, name: str, value: Tensor) -> None:
         """The gradient itself, [n, K, ...]."""
         self.add(name, value)
 
     def add(self, name: str, value: Tensor) -> None:
-        """The gradient, made of what was thinned, [n, K, ...]."""
+        """The gradient of projected inputs and signals, [n, K, ...]."""
 
 
 class Shared:
-    """Hands what comes for the rows of several weights, one lot below the other, to each of them."""
+    """Splits the concatenated rows of several weights' gradients, and passes each part on."""
 
     def __init__(self, into: Collector, names: Sequence[str], rows: int) -> None:
         self.into, self.names, self.rows = into, names, rows
@@ -70,21 +67,19 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a parameter's gradient goes, and which part of it, if not all."""
+class Slot:
+    """The columns of a parameter's gradient, and which entries are kept, if not all."""
 
     columns: slice
-    inside: Tensor | None
+    kept: Tensor | None
 
 
 class DenseAccumulator(Collector):
-    """Collects gradients of shape [n, K, d]: all parameters one after another, or those that are kept.
-
-    These are places in the vector of all chosen parameters, ascending; None keeps all.
-    """
+    """Collects gradients [n, K, d] of all parameters, or of the `kept` indices of the flat parameter
+    vector."""
 
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
-        self.places: dict[str, Place] = {}
+        self.slots: dict[str, Slot] = {}
         self.shapes: Mapping[str, torch.Size] = {k: value.shape for k, value in network.parameters.items()}
         start = filled = 0
         for name, value in network.parameters.items():
@@ -92,7 +87,7 @@ class DenseAccumulator(Collector):
             if kept is not None:
                 inside = kept[(kept >= start) & (kept < stop)] - start
                 taken = len(inside)
-            self.places[name] = Place(slice(filled, filled + taken), inside)
+            self.slots[name] = Slot(slice(filled, filled + taken), inside)
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
@@ -106,9 +101,8 @@ class DenseAccumulator(Collector):
         self.add(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
 
     def add(self, name: str, value: Tensor) -> None:
-        """Numbers of one parameter, in the order in which they are kept."""
-        place, value = self.places[name], value.reshape(*value.shape[:2], -1)
-        self.values[:, :, place.columns] += value if place.inside is None else value[:, :, place.inside]
+        slot, value = self.slots[name], value.reshape(*value.shape[:2], -1)
+        self.values[:, :, slot.columns] += value if slot.kept is None else value[:, :, slot.kept]
 
     def rows(self) -> Tensor:
         """For each mixed output in turn, the kept parameters, [n, K * d]."""
@@ -116,18 +110,18 @@ class DenseAccumulator(Collector):
 
     def agreeing(self, other: DenseAccumulator, names: Container[str]) -> list[str]:
         """The parameters, among `names`, whose gradients are the same to rounding."""
-        # loose: parts of a network may compute in less than its precision; what is wrong is wrong by far
+        # loose: parts of a network may compute in lower precision; errors are far larger
         tolerance, floor = (1e-5, 1e-9) if self.values.dtype == torch.float64 else (1e-2, 1e-4)
-        least, same = floor * _size(self.values), []
-        for name, place in self.places.items():  # in the network's order
-            mine, theirs = self.values[:, :, place.columns], other.values[:, :, place.columns]
-            if name in names and _size(mine - theirs) <= tolerance * _size(mine) + least:
+        minimum, same = floor * _size(self.values), []
+        for name, slot in self.slots.items():  # in the network's order
+            one, two = self.values[:, :, slot.columns], other.values[:, :, slot.columns]
+            if name in names and _size(one - two) <= tolerance * _size(one) + minimum:
                 same.append(name)
         return same
 
 
 def _size(values: Tensor) -> float:
-    """Norm of what is finite."""
+    """Norm of the finite entries."""
     return float(torch.where(torch.isfinite(values), values, 0.0).norm())
 
 
@@ -136,7 +130,7 @@ def products(left: Tensor, right: Tensor) -> Tensor:
     mixed, wide, long = max(left.shape[1], right.shape[1]), left.shape[4], right.shape[4]
     if mixed == 1:
         return left.mT @ right
-    if right.shape[1] == 1:  # K beside o, so that what is not mixed is not repeated
+    if right.shape[1] == 1:  # K beside o, so that `right` is not repeated
         folded = left.permute(0, 2, 1, 4, 3).flatten(2, 3) @ right[:, 0]  # [n, g, K * o, i]
         return folded.unflatten(2, (mixed, wide)).transpose(1, 2)
     folded = left[:, 0].transpose(-2, -1) @ right.permute(0, 2, 3, 1, 4).flatten(3)  # [n, g, o, K * i]

@@ -1,8 +1,7 @@
-r"""The gradient of each kind of layer, row by row, from what went in and what comes back in one pass.
+r"""Per-sample gradients of each kind of layer, from its inputs and signals in one pass.
 
-A gradient is handed on as it is cheapest to write down: as an outer product summed over positions,
-:math:`\sum_t g_t a_t^\top`, as a lookup, or plainly. A new kind of layer is one function, and one line of
-`LAYERS`.
+A collector receives a gradient in its cheapest form: as an outer product summed over positions, :math:`\sum_t
+g_t a_t^\top`, as a lookup, or dense. A new kind of layer is one function and one line of `LAYERS`.
 """
 
 from __future__ import annotations
@@ -23,56 +22,56 @@ CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 
 
 class LayoutError(RuntimeError):
-    """A tensor does not hold the rows where they were when the network was probed."""
+    """A tensor's rows are not in the dimension in which they were when the network was probed."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the rows are in what a layer is given and gives."""
+    """Where the rows are in a layer's input and output."""
 
     axis: int = 0  # the dimension
-    inner: bool = False  # where this dimension holds rows times positions: whether the rows run faster
+    inner: bool = False  # of a dimension of rows times positions: whether the rows vary fastest
 
     def rows(self, tensor: Tensor, n: int, *, skip: int = 0) -> Tensor:
         """The tensor as [n, positions, ...]; the first `skip` dimensions stay in front."""
         tensor = tensor.movedim(self.axis + skip, skip) if self.axis else tensor
         if tensor.shape[skip] == n:
             return tensor.unsqueeze(skip + 1)
-        positions, rest = divmod(tensor.shape[skip], n)
-        if rest:
-            raise LayoutError(f"{tensor.shape[skip]} is no multiple of the {n} rows")
+        positions, remainder = divmod(tensor.shape[skip], n)
+        if remainder:
+            raise LayoutError(f"{tensor.shape[skip]} is not a multiple of the {n} rows")
         if self.inner:
             return tensor.unflatten(skip, (positions, n)).transpose(skip, skip + 1)
         return tensor.unflatten(skip, (n, positions))
 
 
 def layout_of(few: Sequence[tuple[int, ...]], more: Sequence[tuple[int, ...]]) -> Layout | None:
-    """Where the rows are, from a layer's shapes for two and for three rows; None: they are nowhere."""
-    found = set()
+    """Where the rows are, from a layer's shapes for two and for three rows; None: in no dimension."""
+    layouts = set()
     for two, three in zip(few, more, strict=True):
-        grown = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
-        if not grown:
-            found.add(None)
-        elif len(grown) == 1 and 3 * two[grown[0]] == 2 * three[grown[0]]:
-            found.add(Layout(grown[0]))
+        axes = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+        if not axes:
+            layouts.add(None)
+        elif len(axes) == 1 and 3 * two[axes[0]] == 2 * three[axes[0]]:
+            layouts.add(Layout(axes[0]))
         else:
             raise LayoutError(f"shapes {two} for two rows and {three} for three")
-    if len(found) != 1:
+    if len(layouts) != 1:
         raise LayoutError("its calls differ")
-    return found.pop()
+    return layouts.pop()
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """How torch calls a layer, and how its gradient is made; one line of `LAYERS`."""
+    """A layer's arguments and gradient; one line of `LAYERS`."""
 
-    gradient: Callable[[Signals, Collector], None]  # hands a layer's gradients to a collector
+    gradient: Callable[[Signals, Collector], None]  # passes a layer's gradients to a collector
     arguments: tuple[str, ...]  # names of the operation's arguments, in order
     applies: Callable[[Mapping[str, Any]], bool] = lambda given: True  # whether a call has this gradient
-    # of an elementwise layer, output = weight * x + bias: makes x, from the operation and its arguments
+    # of an elementwise layer, output = weight * x + bias: computes x from the operation and its arguments
     factor: Callable[[Callable, Mapping[str, Any]], Tensor] | None = None
-    channels: int = -1  # the dimension along which a weight mixes, or a norm's weight lies
-    turned: bool = False  # whether the first dimension of the weight is that of the input
+    channels: int = -1  # the dimension of the channels
+    transposed: bool = False  # whether the first dimension of the weight is that of the input
     either: bool = False  # whether the parameter may be the first of two operands
 
     @property
@@ -82,26 +81,26 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        return self.gradient.__name__ + (", turned" if self.turned else "")
+        return self.gradient.__name__ + (", transposed" if self.transposed else "")
 
     def sides(self) -> tuple[str, str]:
-        """Along which side of the weight the input lies, and along which the signal."""
-        return ("left", "right") if self.turned else ("right", "left")
+        """The sides of the weight that belong to the input and to the signal."""
+        return ("left", "right") if self.transposed else ("right", "left")
 
 
-@dataclass(eq=False, slots=True)  # no two are the same
+@dataclass(eq=False, slots=True)  # compared by identity
 class LayerCall:
     """One application of a layer."""
 
     kind: LayerKind
     weight_name: str | None  # its parameters, where they were chosen
     bias_name: str | None
-    input: Tensor  # what went in; of an elementwise layer what its weight is multiplied by
+    input: Tensor  # of an elementwise layer what its weight is multiplied by
     given: Mapping[str, Any]  # its other arguments, by name
 
     @property
     def key(self) -> tuple[str, str | None, str | None]:
-        """The same for every call of a layer."""
+        """Identifies the layer."""
         return self.kind.name, self.weight_name, self.bias_name
 
     @property
@@ -109,23 +108,23 @@ class LayerCall:
         """Its name."""
         return (self.weight_name or self.bias_name or "").rpartition(".")[0]
 
-    def among(self, names: Container[str | None]) -> LayerCall:
-        """Without the parameters that are not among these."""
+    def restricted(self, names: Container[str | None]) -> LayerCall:
+        """The call with these parameters only."""
         weight, bias = (name if name in names else None for name in (self.weight_name, self.bias_name))
         return LayerCall(self.kind, weight, bias, self.input, self.given)
 
     def thinned(self, values: Tensor, into: Collector, side: str, *, skip: int = 0) -> Tensor:
-        """Its input, or what came back to it, as a collector wants it; `skip` dimensions stand in front."""
+        """Its input or signal, with `skip` leading dimensions, as the collector projects it."""
         if self.weight_name is None or self.kind.elementwise or not values.is_floating_point():
             return values
         axis = self.kind.channels + skip if self.kind.channels > 0 else -1
         return into.thin(self.weight_name, side, values, axis, self.given.get("groups", 1))
 
     def sums(self, dims: int, axis: int) -> list[tuple[str, bool, torch.Size, list[int]]]:
-        """Of its parameters that are added or multiplied entry by entry: the name, whether it multiplies, the
-        shape, and along which dimensions of the output, of `dims` with the rows in `axis` left out, it is
-        repeated. One that is not the same for all rows is not among them, and found to be missing."""
-        weight, found = (self.weight_name if self.kind.elementwise else None), []
+        """Of its elementwise parameters: the name, whether it multiplies, the shape, and along which
+        dimensions of the output (of `dims`, without the rows in `axis`) it is repeated. A parameter that
+        differs between rows is left out, and differentiated in another way."""
+        weight, sums = (self.weight_name if self.kind.elementwise else None), []
         for name, key in ((weight, "weight"), (self.bias_name, "bias")):
             if name is None:
                 continue
@@ -134,22 +133,22 @@ class LayerCall:
             wide = [*[1] * (dims - len(shape) - len(along)), *shape, *along]
             if wide.pop(axis) == 1:
                 repeated = [place for place, size in enumerate(wide) if size == 1]
-                found.append((name, key == "weight", shape, repeated))
-        return found
+                sums.append((name, key == "weight", shape, repeated))
+        return sums
 
 
 @dataclass(frozen=True)
 class Signals:
-    """A layer's calls in one pass, rows first."""
+    """Inputs and signals of a layer's calls in one pass, rows first."""
 
     call: LayerCall  # one of the calls; they differ in their inputs only
-    inputs: Tensor  # [n, q, ...], the calls' positions side by side
+    inputs: Tensor  # [n, q, ...], the positions of all calls
     back: Tensor  # gradients with respect to the outputs, [n, K, q, ...]
     axis: int = 0  # where the rows were in the output
 
     @classmethod
     def gather(cls, calls: Sequence[LayerCall], backs: Sequence[Tensor], layout: Layout, n: int) -> Signals:
-        """Calls of one layer together, [K, *output] coming back to each; of an unrolled one many."""
+        """All calls of a layer (an unrolled one has many), with the signals [K, *output] of each."""
         inputs = [layout.rows(call.input, n) for call in calls]
         back = [layout.rows(signal, n, skip=1).transpose(0, 1) for signal in backs]
         if len(calls) == 1:
@@ -157,82 +156,81 @@ class Signals:
         return cls(calls[0], torch.cat(inputs, dim=1), torch.cat(back, dim=2), layout.axis)
 
     def room(self) -> int:
-        """Numbers a row that the gradient needs on the way, beside what its collector needs."""
+        """Numbers of working memory a row for the gradient, without those of its collector."""
         ahead, back, weight = self.inputs[0].numel(), self.back[0].numel(), self.call.given["weight"]
         kernel = weight.shape[2:].numel()
         if kernel == 1 or self.depthwise:
             return ahead + 2 * back
-        seen, by = (self.back, self.inputs) if self.call.kind.turned else (self.inputs, self.back)
-        axis = 1 - weight.ndim  # windows: each place of the one sees the channels of the other
-        return ahead + 2 * back + kernel * seen.shape[axis] * by[0].numel() // by.shape[axis]
+        one, other = (self.back, self.inputs) if self.call.kind.transposed else (self.inputs, self.back)
+        axis = 1 - weight.ndim  # a window of all channels of the one for each position of the other
+        return ahead + 2 * back + kernel * one.shape[axis] * other[0].numel() // other.shape[axis]
 
     @property
     def depthwise(self) -> bool:
         """Whether it is a convolution with one channel in and out of each group, for one mixed output."""
         single = self.call.given["weight"].shape[:2] == (self.call.given.get("groups", 1), 1)
-        return single and not self.call.kind.turned and self.back.shape[1] == 1
+        return single and not self.call.kind.transposed and self.back.shape[1] == 1
 
     @property
     def shape(self) -> tuple:
-        """The same for layers whose gradients can be made together."""
+        """Equal for layers whose gradients can be computed together."""
         kind, given, weight = self.call.kind, self.call.given, self.call.given["weight"]
         settings = [str(value) for name, value in given.items() if name not in ("weight", "bias")]
         kernel = None if weight is None else (weight.shape if kind.channels > 0 else weight.shape[2:])
         return kind.name, self.axis, self.inputs.shape, self.back.shape, kernel, *settings
 
     def reduced(self, into: Collector) -> None:
-        """Give a collector what are sums over positions: a bias, or all of an elementwise layer, summed along
-        the dimensions in which its weight and bias are repeated."""
+        """Pass on the gradients of biases and elementwise parameters, summed where these are repeated."""
         for name, multiplies, shape, repeated in self.call.sums(self.back.ndim - 2, self.axis):
             value = self.back * self.inputs[:, None] if multiplies else self.back  # [n, K, q, ...]
             value = value.sum(dim=[2, *(3 + place for place in repeated)])
             into.plain(name, value.reshape(*value.shape[:2], *shape))
 
     def thinned(self, into: Collector) -> Signals:
-        """As a collector wants them."""
+        """As the collector projects them."""
         ahead, behind = self.call.kind.sides()
         inputs = self.call.thinned(self.inputs, into, ahead, skip=1)
         return replace(self, inputs=inputs, back=self.call.thinned(self.back, into, behind, skip=2))
 
     def hand_on(self, into: Collector) -> None:
-        """Give the gradient of a weight that mixes, from what was thinned, to a collector."""
+        """Pass the gradient of a weight that mixes channels to a collector."""
         if self.call.weight_name is not None and not self.call.kind.elementwise:
             self.call.kind.gradient(self, into)
 
 
 def linear(s: Signals, into: Collector) -> None:
-    """x W^T + b, or turned, x W + b."""
+    """x W^T + b, or transposed, x W + b."""
     a, g = s.inputs.flatten(1, -2), s.back.flatten(2, -2)  # [n, t, i], [n, K, t, o]
     sides = g[:, :, None], a[:, None, None]
-    into.outer(s.call.weight_name or "", *(reversed(sides) if s.call.kind.turned else sides))
+    into.outer(s.call.weight_name or "", *(reversed(sides) if s.call.kind.transposed else sides))
 
 
 def lookup(s: Signals, into: Collector) -> None:
-    """Lines of a table, by number."""
+    """Rows of a table, by number."""
     index, g = s.inputs.flatten(1), s.back.flatten(2, -2)  # [n, t], [n, K, t, d]
     padding = s.call.given.get("padding_idx")
-    if padding is not None:  # torch gives this line no gradient
+    if padding is not None:  # torch gives this row no gradient
         padding += len(s.call.given["weight"]) if padding < 0 else 0
         g = g * (index != padding)[:, None, :, None]
     into.lookup(s.call.weight_name or "", index, g)
 
 
 def convolution(s: Signals, into: Collector) -> None:
-    """Windows of the input times the kernel; turned, its adjoint: input and signal change places."""
-    given, groups, turned = s.call.given, s.call.given.get("groups", 1), s.call.kind.turned
-    kernel, most = given["weight"].shape[2:], s.inputs.shape[3:] if turned else ()
+    """Windows of the input times the kernel; transposed, with input and signal exchanged."""
+    given, groups, transposed = s.call.given, s.call.given.get("groups", 1), s.call.kind.transposed
+    kernel, limits = given["weight"].shape[2:], s.inputs.shape[3:] if transposed else ()
     a, g = s.inputs[:, None], s.back  # [n, 1, q, c, ...], [n, K, q, c', ...]
-    a, g = (g, a) if turned else (a, g)
+    a, g = (g, a) if transposed else (a, g)
     if s.depthwise:
-        lone = depthwise(a.flatten(0, 2), g.flatten(0, 2), kernel, given, len(a))
-        into.plain(s.call.weight_name or "", lone)
+        gradient = depthwise(a.flatten(0, 2), g.flatten(0, 2), kernel, given, len(a))
+        into.plain(s.call.weight_name or "", gradient)
         return
-    if a.shape[4:] == g.shape[4:] and kernel.numel() == 1 and not turned:  # each place sees itself
-        seen = _by_position(a, groups)
+    if a.shape[4:] == g.shape[4:] and kernel.numel() == 1 and not transposed:  # windows of one position
+        patches = _by_position(a, groups)
     else:
-        seen = windows(a.flatten(0, 2), kernel, given, groups, most)  # [n * K * q, g, p, i]
-        seen = seen.unflatten(0, a.shape[:3]).transpose(2, 3).flatten(3, 4)  # [n, K, g, q * p, i]
-    into.outer(s.call.weight_name or "", _by_position(g, groups), seen)
+        patches = windows(a.flatten(0, 2), kernel, given, groups, limits)  # [n * K * q, g, p, i]
+        patches = patches.unflatten(0, a.shape[:3]).transpose(2, 3).flatten(3, 4)  # [n, K, g, q * p, i]
+    into.outer(s.call.weight_name or "", _by_position(g, groups), patches)
 
 
 def _by_position(values: Tensor, groups: int) -> Tensor:
@@ -241,38 +239,36 @@ def _by_position(values: Tensor, groups: int) -> Tensor:
 
 
 def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, Any], n: int) -> Tensor:
-    """Of a convolution with one channel a group, [n, 1, c, 1, *kernel], from [n * q, c, ...]: the input seen
-    by a kernel that is the signal, without its windows."""
+    """Of a convolution with one channel a group, [n, 1, c, 1, *kernel], from [n * q, c, ...]: the input
+    convolved with the signal."""
     stride, dilation, _, padding = geometry(given, kernel)
     a = F.pad(a, padding)
     if a.is_cuda:
         operation, channels = CONVOLUTIONS[len(kernel) - 1], a.shape[0] * a.shape[1]
         a, by = a.flatten(0, 1)[None], g.flatten(0, 1)[:, None]
-        found = operation(a, by, stride=dilation, dilation=stride, groups=channels)[0]
-        found = found[(slice(None), *map(slice, kernel))]
-    else:  # so many small kernels would take longer than a pass for each of their numbers
+        gradient = operation(a, by, stride=dilation, dilation=stride, groups=channels)[0]
+        gradient = gradient[(slice(None), *map(slice, kernel))]
+    else:  # so many small convolutions would take longer than a loop over the kernel
         ends = [s * (size - 1) + 1 for s, size in zip(stride, g.shape[2:], strict=True)]
         sums = []
         for place in combinations(*map(range, kernel)):
             begins = [d * j for d, j in zip(dilation, place, strict=True)]
-            seen = (slice(b, b + e, s) for b, e, s in zip(begins, ends, stride, strict=True))
-            sums.append((a[(..., *seen)] * g).flatten(2).sum(dim=2))
-        found = torch.stack(sums, dim=2).flatten(0, 1).unflatten(1, tuple(kernel))
-    return found.unflatten(0, (n, 1, -1, g.shape[1])).sum(dim=2).unsqueeze(3)
+            window = (slice(b, b + e, s) for b, e, s in zip(begins, ends, stride, strict=True))
+            sums.append((a[(..., *window)] * g).flatten(2).sum(dim=2))
+        gradient = torch.stack(sums, dim=2).flatten(0, 1).unflatten(1, tuple(kernel))
+    return gradient.unflatten(0, (n, 1, -1, g.shape[1])).sum(dim=2).unsqueeze(3)
 
 
 def windows(
-    inputs: Tensor, kernel: Sequence[int], given: Mapping[str, Any], groups: int, most: Sequence[int] = ()
+    inputs: Tensor, kernel: Sequence[int], given: Mapping[str, Any], groups: int, limits: Sequence[int] = ()
 ) -> Tensor:
-    """What a convolution sees of [n, channels, ...]: [n, groups, positions, channels / groups * kernel].
-
-    Of `given` stride, padding and dilation count; `most` limits the positions along each dimension.
-    """
+    """The windows of a convolution of [n, channels, ...]: [n, groups, positions, channels / groups * kernel],
+    with at most `limits` positions along each dimension."""
     dims, (stride, dilation, reach, padding) = len(kernel), geometry(given, kernel)
     padded = F.pad(inputs, padding)
     for j in range(dims):
         padded = padded.unfold(2 + j, reach[j] + 1, stride[j])[..., :: dilation[j]]
-    for j, size in enumerate(most):
+    for j, size in enumerate(limits):
         padded = padded.narrow(2 + j, 0, size)
     padded = padded.unflatten(1, (groups, -1))  # [n, g, c, *positions, *kernel]
     order = [0, 1, *range(3, 3 + dims), 2, *range(3 + dims, 3 + 2 * dims)]
@@ -280,13 +276,13 @@ def windows(
 
 
 def each_side(value: Any, dims: int) -> list[int]:
-    """A number for each dimension, from one of them or from all."""
+    """A number for each dimension, from one number or several."""
     return list(value) * (dims // len(value)) if isinstance(value, (tuple, list)) else [value] * dims
 
 
 def geometry(given: Mapping[str, Any], kernel: Sequence[int]) -> tuple[list[int], ...]:
-    """Of a convolution: stride, dilation and how far the kernel reaches, for each dimension; then the padding
-    before and after, the last dimension first, as F.pad wants it."""
+    """Of a convolution: stride, dilation and reach of the kernel for each dimension, and the padding in the
+    order of F.pad."""
     stride, dilation = (each_side(given.get(name, 1), len(kernel)) for name in ("stride", "dilation"))
     reach, padding = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)], given.get("padding", 0)
     if padding == "same":
@@ -314,7 +310,7 @@ def _normalised(operation: Callable, given: Mapping[str, Any]) -> Tensor:
 _AFFINE = ("input", "weight", "bias")
 _STATISTICS = ("input", "running_mean", "running_var", "weight", "bias")
 _TABLE = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-_MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, turned=True)
+_MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, transposed=True)
 _TRANSPOSED = (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation")
 _convolution = partial(
     LayerKind, convolution, channels=1, applies=lambda given: given["input"].ndim == given["weight"].ndim
@@ -322,12 +318,12 @@ _convolution = partial(
 _product = partial(LayerKind, Signals.reduced)
 _norm = partial(_product, factor=_normalised)
 _SCALE = _product(_AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
-_shift = partial(_product, factor=lambda _, given: given["bias"].new_ones(()))  # nothing is multiplied
+_shift = partial(_product, factor=lambda _, given: given["bias"].new_ones(()))  # no factor
 _SHIFT = _shift(("input", "bias"), _two_tensors, either=True)
 
 LAYERS: Mapping[Any, LayerKind] = {
     F.linear: LayerKind(linear, _AFFINE),
-    torch.addmm: LayerKind(linear, ("bias", "input", "weight"), _plain_product, turned=True),
+    torch.addmm: LayerKind(linear, ("bias", "input", "weight"), _plain_product, transposed=True),
     torch.matmul: _MATMUL,
     torch.Tensor.matmul: _MATMUL,
     torch.Tensor.__matmul__: _MATMUL,
@@ -335,7 +331,7 @@ LAYERS: Mapping[Any, LayerKind] = {
         lookup,
         _TABLE,
         lambda given: not any(map(given.get, ("max_norm", "scale_grad_by_freq", "sparse"))),
-        turned=True,
+        transposed=True,
     ),
     F.batch_norm: _norm((*_STATISTICS, "training", "momentum", "eps"), channels=1),
     F.instance_norm: _norm((*_STATISTICS, "use_input_stats", "momentum", "eps"), channels=1),
@@ -346,9 +342,9 @@ LAYERS: Mapping[Any, LayerKind] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution((*_AFFINE, "stride", "padding", "dilation", "groups"))),
     **dict.fromkeys(
         (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        _convolution(_TRANSPOSED, turned=True),
+        _convolution(_TRANSPOSED, transposed=True),
     ),
-    # parameters that stand alone: a scale, a shift, a token that is the same for all rows
+    # parameters outside of layers: a scale, a shift, a token shared by all rows
     **dict.fromkeys((torch.mul, torch.Tensor.mul), _SCALE),
     **dict.fromkeys((torch.add, torch.Tensor.add), _SHIFT),
     **dict.fromkeys((torch.Tensor.expand, torch.Tensor.repeat), _shift(("bias",))),

@@ -1,4 +1,4 @@
-"""Watches one forward pass: which chosen layers are called, and with what."""
+"""Records the calls of the chosen layers in one forward pass, with their inputs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...data.trees import Inputs, count
-from ..decompose import SEEN
+from ..decompose import RECORDABLE
 from ..modules import tensors_in
 from ..network import TangentNetwork
 from .layer_gradients import LAYERS, LayerCall
 
-_HOLDERS = (nn.Parameter, list, tuple)  # what may be, or hold, a chosen parameter
+_HOLDERS = (nn.Parameter, list, tuple)  # may be, or contain, a chosen parameter
 
 
 class LayerIORecorder(TorchFunctionMode):
-    """Notes every call of a chosen layer in this thread, and adds a zero probe to its output.
+    """Records every call of a chosen layer in this thread, and adds a zero probe to its output.
 
-    Nothing is attached to the network. The probe makes the output a new tensor, so that an activation
-    that works in place cannot change what was noted. The output of a `rowless` layer has no rows, since all
-    share it (a position's embedding): it is repeated for each, so that a probe can tell them apart.
+    Nothing is attached to the network. The probe makes the output a new tensor, which protects the recorded
+    one from in-place activations. The output of a `rowless` layer (a position embedding) is shared by all
+    rows: it is repeated, so that each row has its own gradient.
     """
 
     def __init__(self, network: TangentNetwork, rows: int = 0, rowless: Sequence[Any] = ()) -> None:
@@ -32,11 +32,11 @@ class LayerIORecorder(TorchFunctionMode):
         self.names = {id(value): name for name, value in network.chosen.items()}
         self.rows, self.rowless = rows, rowless
         self.calls: list[LayerCall] = []
-        self.probes: list[Tensor] = []  # the zero that was added to what came out of each call
-        self.unhandled: list[str] = []  # parameters that are used in some other way
-        self.last: Tensor | None = None  # what the last of these layers gave
-        self._version = 0  # of that: operations in place count it up
-        self._plain: set[Any] = set()  # operations that are called as they are
+        self.probes: list[Tensor] = []  # the zero that was added to the output of each call
+        self.unhandled: list[str] = []  # parameters that are used outside of layers
+        self.last: Tensor | None = None  # the last layer's output
+        self._version = 0  # of that, which in-place operations increment
+        self._plain: set[Any] = set()  # operations without a replacement
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, kind, names = kwargs or {}, LAYERS.get(func), self.names
@@ -55,37 +55,37 @@ class LayerIORecorder(TorchFunctionMode):
         repeats = kind.factor is not None and value.shape != output.shape
         value = (value.expand_as(output) if repeats else value).detach()
         if (kind.name, weight, bias) in self.rowless:
-            alone = (x if x.shape[0] == 1 else x[None] for x in (output, value))
-            output, value = (x.expand(self.rows, *x.shape[1:]) for x in alone)
+            single = (x if x.shape[0] == 1 else x[None] for x in (output, value))
+            output, value = (x.expand(self.rows, *x.shape[1:]) for x in single)
         return self.watch(LayerCall(kind, weight, bias, value, given), output)
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What is no layer, or none of the chosen ones; fused operations are taken apart."""
+        """Any other operation; fused ones are decomposed."""
         if not kwargs and func in self._plain and not any(isinstance(one, _HOLDERS) for one in args):
             return func(*args)
-        instead = SEEN.get(getattr(func, "__name__", ""))
-        if instead is not None:
+        replacement = RECORDABLE.get(getattr(func, "__name__", ""))
+        if replacement is not None:
             with self:  # there may be layers inside it
-                found = instead(*args, **kwargs)
-            if found is not None:
-                return found
+                result = replacement(*args, **kwargs)
+            if result is not None:
+                return result
         else:
             self._plain.add(func)
         result, given = func(*args, **kwargs), tensors_in([*args, *kwargs.values()])
         chosen = [self.names[id(one)] for one in given if id(one) in self.names]
-        if chosen and any(True for _ in tensors_in(result)):  # a shape or a dtype is no use of the values
+        if chosen and any(True for _ in tensors_in(result)):  # a shape or dtype does not use the values
             self.unhandled += chosen
         return result
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
-        """What a chosen layer gives; `given` are all arguments by name."""
+        """The output of a chosen layer; `given` are all arguments by name."""
         return func(*args, **kwargs)
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
-        """Note a call; what the network goes on with."""
+        """Records a call; returns the output that the network continues with."""
         if not call.kind.elementwise:  # an in-place operation may still change the layer's input
             call = replace(call, input=call.input.clone())
-        # one number, seen as many: the gradient is as large as the output all the same
+        # one number, expanded: its gradient still has the shape of the output
         probe = output.new_zeros((), requires_grad=torch.is_grad_enabled()).expand_as(output)
         self.calls.append(call)
         self.probes.append(probe)
@@ -94,15 +94,15 @@ class LayerIORecorder(TorchFunctionMode):
         return self.last
 
     def returned(self, tensor: Tensor) -> bool:
-        """Whether this is what the last of the noted layers gave, unchanged since."""
+        """Whether this is the last layer's output, unchanged."""
         return tensor is self.last and tensor._version == self._version
 
 
 def record(
     network: TangentNetwork, inputs: Inputs, rowless: Sequence[tuple] = ()
 ) -> tuple[Tensor, LayerIORecorder]:
-    """One forward pass with a probe at every chosen layer: the outputs [n, C], and what was noted."""
+    """One forward pass with a probe at every chosen layer: the outputs [n, C], and the recorder."""
     recorder = LayerIORecorder(network, count(inputs), rowless)
     with recorder:
-        outputs = network.twin_matrix(inputs)
+        outputs = network.float32_matrix(inputs)
     return outputs, recorder

@@ -1,4 +1,4 @@
-"""Gradients row by row, each parameter's in the fastest way that was found to be exact."""
+"""Per-sample gradients, each parameter's by the fastest strategy that is exact on a few rows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .strategies import GradientPlan, layerwise, looped, mixed_at_once, vmapped
 
 Layouts = dict[tuple, Layout | None]
 _PROBLEMS = (LayoutError, RuntimeError, ValueError, TypeError, IndexError)
-_PLANNING = threading.Lock()  # for all: one of its own would not travel to another process
-COPIES = 4  # of the largest output, that stand side by side in a backward pass
-MANY = 2**22  # parameters above which two rows, not three, are compared with plain gradients
+_PLANNING = threading.Lock()  # shared: a lock of its own could not be pickled
+OUTPUT_COPIES = 4  # of the largest output in a backward pass
+THREE_ROW_LIMIT = 2**22  # parameters above which two rows, not three, are checked
 
 
 class Gradients:
-    """Hands the gradients of the mixed outputs to a collector, as planned on the first rows it sees."""
+    """Passes the gradients of the mixed outputs to a collector, as planned on the first rows."""
 
     def __init__(self, network: TangentNetwork, mix: Tensor) -> None:
         self.network = network
         self.mix = mix
-        self._near = mix.to(device=network.device, dtype=network.dtype)
+        self._device_mix = mix.to(device=network.device, dtype=network.dtype)
         self._plan: GradientPlan | None = None
 
     def plan(self, sample: Inputs) -> GradientPlan:
-        """How it is done; `sample` is looked at the first time only."""
+        """The strategy of each parameter; `sample` is used by the first call only."""
         if self._plan is None:
             with _PLANNING:
                 self._plan = self._plan or find_plan(self.network, sample, len(self.mix))
@@ -43,57 +43,53 @@ class Gradients:
 
     @property
     def slow_reason(self) -> str:
-        """Which parameters take a backward pass for each row, and why; empty where none is known to."""
+        """Which parameters need a backward pass for each row, and why; empty where none does."""
         if self._plan is not None and self._plan.looped:
             first, *more = self._plan.looped
             others = f" and {len(more)} more" if more else ""
-            return (
-                f"{self._plan.reason}. The gradients of '{first}'{others} are made one row after another: "
-                "exact, but slow."
-            )
+            names = f"'{first}'{others}"
+            return f"{self._plan.reason}. The gradients of {names} are computed row by row: exact, but slow."
         if not self.network.forward_mode:
-            return "torch has no forward mode here. J theta is made one row after another: exact, but slow."
+            return "torch has no forward mode here. J theta is computed row by row: exact, but slow."
         return ""
 
     @property
-    def apart(self) -> str:
-        """Which parameters are not reached through a layer, for the log; empty where all are."""
+    def separately_differentiated(self) -> str:
+        """Which parameters no layer covers, for the log; empty where there are none."""
         names = [] if self._plan is None else [*self._plan.vmapped, *self._plan.looped]
-        return f"not seen in a layer, and differentiated apart: {', '.join(names)}" if names else ""
+        return f"outside of layers, differentiated separately: {', '.join(names)}" if names else ""
 
     def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
-        """All gradients of these rows, which together must fit in memory: see `GradientPlan.row_bytes`.
-
-        The outputs [n, C] come back, where one forward pass served all rows.
-        """
+        """All gradients of these rows, which must fit in memory: see `GradientPlan.row_bytes`. Returns the
+        outputs [n, C], or None where there was not one forward pass for all rows."""
         plan, network = self.plan(inputs), self.network
-        if self._near.device != network.device:
-            self._near = self.mix.to(device=network.device, dtype=network.dtype)
-        mix, rest, outputs = self._near, plan.looped, None
+        if self._device_mix.device != network.device:
+            self._device_mix = self.mix.to(device=network.device, dtype=network.dtype)
+        mix, one_by_one, outputs = self._device_mix, plan.looped, None
         try:
             outputs = layerwise(network, plan, mix, inputs, into)
         except LayoutError:
-            rest = (*rest, *plan.layerwise)
+            one_by_one = (*one_by_one, *plan.layerwise)
         if plan.vmapped:
             vmapped(network, plan.vmapped, mix, inputs, into)
-        if rest:
-            looped(network, rest, mix, inputs, into)
+        if one_by_one:
+            looped(network, one_by_one, mix, inputs, into)
         return outputs
 
 
 def find_plan(network: TangentNetwork, sample: Inputs, num_mixed: int) -> GradientPlan:
-    """The fastest way for each parameter whose gradients on a few rows are those of a plain loop.
+    """The fastest strategy for each parameter whose gradients equal those of a plain loop on a few rows.
 
-    `num_mixed` is K, for what a row will take.
+    `num_mixed` is K, to estimate the memory of a row.
     """
-    few = take(sample, torch.arange(3 if network.num_parameters <= MANY else 2) % count(sample))
+    few = take(sample, torch.arange(3 if network.num_parameters <= THREE_ROW_LIMIT else 2) % count(sample))
     outputs = network.matrix(few).shape[1]
     mix = torch.randn(1, outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mix = mix.to(device=network.device, dtype=network.dtype)
-    with full_precision():  # else a GPU rounds so much that a right way may look wrong
+    with full_precision():  # else a GPU's rounding may look like an error
         probe = _Probe(network, few, mix, _exact(network, few, mix), num_mixed)
         probe.check_forward_mode()
-        return probe.with_the_rest(probe.layerwise_plan())
+        return probe.complete(probe.layerwise_plan())
 
 
 @contextmanager
@@ -101,7 +97,7 @@ def full_precision() -> Iterator[None]:
     """Within this block cuDNN convolves float32 as float32, not as TF32, which has 10 bits."""
     try:
         before = torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # torch was told by its newer settings, and will not hear of the older one
+    except RuntimeError:  # torch refuses the old setting where the new one was used
         yield
         return
     torch.backends.cudnn.allow_tf32 = False
@@ -112,35 +108,35 @@ def full_precision() -> Iterator[None]:
 
 
 def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> DenseAccumulator:
-    """Gradients by a plain loop; what is fused and has none, as recurrent layers on a GPU, is taken apart."""
-    recurrent = any(isinstance(part, nn.RNNBase) for part in network.twin.modules())
+    """Gradients by a plain loop, with fused operations decomposed where they have none (RNNs on a GPU)."""
+    recurrent = any(isinstance(part, nn.RNNBase) for part in network.float32_module.modules())
     problem = None
-    for apart in (True,) if recurrent and network.device.type == "cuda" else (False, True):
-        network.apart = apart
-        found = DenseAccumulator(network, count(few), 1)
+    for unfuse in (True,) if recurrent and network.device.type == "cuda" else (False, True):
+        network.unfuse_backward = unfuse
+        gradients = DenseAccumulator(network, count(few), 1)
         try:
-            looped(network, network.names, mix, few, found)
-            return found
+            looped(network, network.names, mix, few, gradients)
+            return gradients
         except RuntimeError as error:
             problem = problem or error
     raise ValueError(
-        f"the network cannot be differentiated ({_first_line(problem)}); the error bar comes from its "
-        "gradients. Choose parameters behind the operation that stops them: parameters='last', or names."
+        f"the network cannot be differentiated ({_first_line(problem)}); the error bar needs its gradients. "
+        "Choose parameters behind the operation that stops them: parameters='last', or names."
     ) from problem
 
 
 @dataclass(frozen=True)
 class _Probe:
-    """A few rows whose gradients are known: what else gives the same?"""
+    """A few rows with exact gradients, against which strategies are checked."""
 
     network: TangentNetwork
     few: Inputs  # the rows
     mix: Tensor  # one mixed output, [1, C]
     exact: DenseAccumulator  # its gradients by a plain loop
-    num_mixed: int  # K in earnest
+    num_mixed: int  # K of the fit
 
     def check_forward_mode(self) -> None:
-        """J theta forward must be J theta from the gradients; else it is made from gradients."""
+        """Turns forward mode off where its J theta differs from that of the gradients."""
         theta, rows = self.network.parameters, self.exact.rows()
         flat = torch.cat([value.flatten() for value in theta.values()])
         error = self.network.directional(self.few, theta) @ self.mix[0] - rows @ flat
@@ -149,69 +145,69 @@ class _Probe:
             self.network.forward_mode = False
 
     def layerwise_plan(self) -> GradientPlan:
-        """The layers whose gradients follow from what goes in and comes back."""
+        """The layers whose gradients follow from inputs and signals."""
         with suppress(*_PROBLEMS):
             layouts, unhandled, row_bytes = self._layouts()
             with_rows: Layouts = {key: layout for key, layout in layouts.items() if layout is not None}
-            for some in (layouts, with_rows):  # not every network bears what all rows share once for each row
+            for tried in (layouts, with_rows):  # not every network allows shared tensors to be repeated
                 with suppress(*_PROBLEMS):
-                    return replace(self._checked(some, unhandled), row_bytes=row_bytes)
+                    return replace(self._checked(tried, unhandled), row_bytes=row_bytes)
         return GradientPlan({}, frozenset())
 
-    def with_the_rest(self, plan: GradientPlan) -> GradientPlan:
-        """The other parameters: by torch.func if that is right, else one row after another."""
+    def complete(self, plan: GradientPlan) -> GradientPlan:
+        """The plan with the other parameters: by torch.func if that is exact, else row by row."""
         network = self.network
-        rest = tuple(name for name in network.names if name not in plan.layerwise)
-        if not rest:
+        others = tuple(name for name in network.names if name not in plan.layerwise)
+        if not others:
             return plan
-        found, right = DenseAccumulator(network, count(self.few), 1), ()
+        gradients, right = DenseAccumulator(network, count(self.few), 1), ()
         try:
-            vmapped(network, rest, self.mix, self.few, found)
-            right = tuple(self.exact.agreeing(found, rest))
+            vmapped(network, others, self.mix, self.few, gradients)
+            right = tuple(self.exact.agreeing(gradients, others))
             reason = "torch.func differentiates this network wrongly for many rows at a time"
-        except Exception as error:  # of any kind: it may come from anywhere in the user's network
-            why = _first_line(error)
-            reason = f"torch.func cannot differentiate this network for many rows at a time ({why})"
-        left = tuple(name for name in rest if name not in right)
+        except Exception as error:  # of any kind: it may come from the user's code
+            problem = _first_line(error)
+            reason = f"torch.func cannot differentiate this network for many rows at a time ({problem})"
+        left = tuple(name for name in others if name not in right)
         numbers = sum(value.numel() for name, value in network.parameters.items() if name in right)
         size = numbers * network.dtype.itemsize * min(self.num_mixed, mixed_at_once(network, right))
-        row_bytes = plan.row_bytes + 2 * size  # the gradients twice: as they come, and stacked
+        row_bytes = plan.row_bytes + 2 * size  # the gradients, and their stack
         reason = reason if left else ""
         return replace(plan, vmapped=right, looped=left, row_bytes=row_bytes, reason=reason)
 
     def _layouts(self) -> tuple[Layouts, frozenset[str], int]:
         """Where the rows are in each layer's calls, which parameters act elsewhere, and a row's bytes."""
-        seen: list[dict[tuple, list[tuple[int, ...]]]] = []
+        shapes_of: list[dict[tuple, list[tuple[int, ...]]]] = []
         sizes, unhandled = [], []
         for rows in (2, 3):
             few = take(self.few, torch.arange(rows) % count(self.few))
             saved = _Saved()
             with torch.enable_grad(), saved:
                 _, recorder = record(self.network, few)
-            seen.append({})
+            shapes_of.append({})
             for one, probe in zip(recorder.calls, recorder.probes, strict=True):
-                seen[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(probe.shape)))
+                shapes_of[-1].setdefault(one.key, []).extend((tuple(one.input.shape), tuple(probe.shape)))
             largest = max((probe.numel() for probe in recorder.probes), default=0)
-            sizes.append(COPIES * largest * self.network.dtype.itemsize + saved.bytes)
+            sizes.append(OUTPUT_COPIES * largest * self.network.dtype.itemsize + saved.bytes)
             unhandled += recorder.unhandled
         layouts: Layouts = {}
-        for key, shapes in seen[0].items():
-            if len(shapes) == len(seen[1].get(key, ())):
+        for key, shapes in shapes_of[0].items():
+            if len(shapes) == len(shapes_of[1].get(key, ())):
                 with suppress(LayoutError):
-                    layouts[key] = layout_of(shapes, seen[1][key])
+                    layouts[key] = layout_of(shapes, shapes_of[1][key])
         return layouts, frozenset(unhandled), max(1, sizes[1] - sizes[0])
 
     def _checked(self, layouts: Layouts, unhandled: frozenset[str]) -> GradientPlan:
-        """Those of the layers whose gradients are right, with the rows running slower or faster."""
+        """The layers whose gradients are right, with the rows varying slowest or fastest."""
         names = frozenset(name for key in layouts for name in key[1:]) - unhandled - {None}
         tried: Layouts = dict(layouts)
         right: frozenset[str] = frozenset()
         for inner in (False, True):
             wrong = [key for key in tried if not right >= (names & set(key[1:]))]
             tried |= {key: Layout(old.axis, inner) for key, old in tried.items() if key in wrong and old}
-            found = DenseAccumulator(self.network, count(self.few), 1)
-            layerwise(self.network, GradientPlan(tried, names), self.mix, self.few, found)
-            right = frozenset(self.exact.agreeing(found, names))
+            gradients = DenseAccumulator(self.network, count(self.few), 1)
+            layerwise(self.network, GradientPlan(tried, names), self.mix, self.few, gradients)
+            right = frozenset(self.exact.agreeing(gradients, names))
             if right == names:
                 break
         return GradientPlan(tried, right)
@@ -221,17 +217,17 @@ class _Saved(saved_tensors_hooks):
     """Counts the bytes that a forward pass keeps for a backward one."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, Tensor] = {}  # held, so that no address comes twice
+        self._tensors: dict[int, Tensor] = {}  # by address, which stays unique while they live
         super().__init__(self._keep, lambda tensor: tensor)
 
     def _keep(self, tensor: Tensor) -> Tensor:
-        alone = tensor.detach()  # torch holds on to these hooks: with what made it, it would never go
-        self._seen[tensor.untyped_storage().data_ptr()] = alone
-        return alone
+        detached = tensor.detach()  # torch keeps these hooks: with its graph it would never be freed
+        self._tensors[tensor.untyped_storage().data_ptr()] = detached
+        return detached
 
     @property
     def bytes(self) -> int:
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._seen.values())
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
 
 
 def _first_line(error: Exception | None) -> str:

@@ -1,4 +1,4 @@
-"""Three exact ways to the gradients of each row: layer by layer, by torch.func, and by a loop."""
+"""Three exact strategies for per-sample gradients: layer by layer, by torch.func, and by a loop."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .accumulators import Collector, Shared
 from .layer_gradients import CONVOLUTIONS, LayerCall, Layout, LayoutError, Signals, geometry
 from .layer_io import LayerIORecorder
 
-MIXED = 16  # mixed outputs whose gradients stand side by side
-FEW_VECTORS = 64  # for fewer a turned copy of the weight takes longer than it gains
-REMEMBERED = 2**14  # calls of layers, of each shape
-WORKSPACE = 64 * 2**20  # bytes for the windows or products of some rows of one layer
+MAX_MIXED = 16  # mixed outputs whose gradients are in memory at once
+MIN_VECTORS = 64  # below which the transposed copy of a weight does not pay
+MAX_CACHED_CALLS = 2**14  # of layers, by shape
+WORKSPACE = 64 * 2**20  # bytes for the windows or products of a block of rows of one layer
 
 
 @dataclass(frozen=True)
 class GradientPlan:
-    """How each parameter's gradient is made."""
+    """The strategy of each parameter."""
 
-    layouts: dict[tuple, Layout | None]  # of layers whose gradient follows from what goes in and comes back
+    layouts: dict[tuple, Layout | None]  # of layers whose gradient follows from inputs and signals
     layerwise: frozenset[str]  # their parameters
     vmapped: tuple[str, ...] = ()  # parameters that torch.func differentiates row by row
     looped: tuple[str, ...] = ()  # the others: one ordinary backward pass for each row
-    row_bytes: int = 1  # what a row takes while this is done
+    row_bytes: int = 1  # working memory of a row
     reason: str = ""  # why there are looped ones
-    known: dict[tuple, tuple] = field(default_factory=dict, repr=False, compare=False)  # of calls seen before
+    call_cache: dict[tuple, tuple] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def rowless(self) -> list[tuple]:
@@ -45,7 +45,7 @@ class GradientPlan:
         return [key for key, layout in self.layouts.items() if layout is None]
 
     def layout(self, call: LayerCall, output: Tensor, n: int) -> Layout:
-        """Where the rows are in a call; a `LayoutError` where they are not as when it was probed."""
+        """Where the rows are in a call; a `LayoutError` where that differs from the probed calls."""
         if call.key not in self.layouts:
             raise LayoutError(f"layer '{call.layer}' is called in another way")
         layout = self.layouts[call.key] or Layout()
@@ -54,16 +54,17 @@ class GradientPlan:
         return layout
 
     def check(self, unhandled: Sequence[str]) -> None:
-        """A `LayoutError` where a parameter that should be seen in its layer is used elsewhere."""
+        """A `LayoutError` where a parameter is used outside of its layer."""
         if not self.layerwise.isdisjoint(unhandled):
             raise LayoutError("a parameter is used outside its layer")
 
 
-class Turned(torch.autograd.Function):
-    r"""A convolution of stride 1: the signal goes back through :math:`\sum_o g_o * \mathrm{flip}(W_o)`.
+class FlippedConvBackward(torch.autograd.Function):
+    r"""A convolution of stride 1 whose backward pass is the convolution :math:`\sum_o g_o *
+    \mathrm{flip}(W_o)`.
 
-    Torch's own way back takes three to thirteen times as long as the convolution on CPUs that have no kernel
-    for it; this takes as long. The weight gets no gradient.
+    It takes as long as the forward pass; torch's own takes three to thirteen times as long on CPUs that have
+    no kernel for it. The weight gets no gradient.
     """
 
     @staticmethod
@@ -76,14 +77,14 @@ class Turned(torch.autograd.Function):
         weight, groups = ctx.given["weight"], ctx.given.get("groups", 1)
         _, dilation, reach, before = geometry(ctx.given, weight.shape[2:])
         sides = [r - b for r, b in zip([r for r in reversed(reach) for _ in range(2)], before, strict=True)]
-        turned = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
-        turned = turned.flip(list(range(2, weight.ndim)))
-        return ctx.operation(F.pad(signals[0], sides), turned, dilation=dilation, groups=groups), None, None
+        flipped = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        flipped = flipped.flip(list(range(2, weight.ndim)))
+        return ctx.operation(F.pad(signals[0], sides), flipped, dilation=dilation, groups=groups), None, None
 
 
-class TurnedLinear(torch.autograd.Function):
-    """F.linear, whose signal goes back through F.linear with the weight turned: for that some CPUs have
-    kernels that they have not for the plain product. The weight gets no gradient."""
+class TransposedLinearBackward(torch.autograd.Function):
+    """F.linear whose backward pass is F.linear with the transposed weight, for which some CPUs have faster
+    kernels than for the plain product. The weight gets no gradient."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, given: Mapping[str, Any]) -> Tensor:
@@ -96,8 +97,8 @@ class TurnedLinear(torch.autograd.Function):
 
 
 class Gelu(torch.autograd.Function):
-    r"""F.gelu, with :math:`\Phi(x) + x \varphi(x)` written out: torch's own takes 25 times as long as the way
-    there on some CPUs."""
+    r"""F.gelu with the explicit derivative :math:`\Phi(x) + x \varphi(x)`: torch's own takes 25 times as long
+    as the forward pass on some CPUs."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
@@ -111,8 +112,8 @@ class Gelu(torch.autograd.Function):
         return (x * math.sqrt(0.5)).erf_().add_(1.0).mul_(0.5).add_(density).mul_(signals[0])
 
 
-def turns(operation: Callable, given: Mapping[str, Any]) -> bool:
-    """Whether this is a call for `Turned`: on a CPU, with each place of the input seen in the same way."""
+def can_flip(operation: Callable, given: Mapping[str, Any]) -> bool:
+    """Whether `FlippedConvBackward` applies: a convolution of stride 1 on a CPU."""
     if operation not in CONVOLUTIONS or given["input"].device.type != "cpu":
         return False
     stride = given.get("stride", 1)
@@ -124,24 +125,28 @@ def _plain_float(tensor: Any) -> bool:
 
 
 class SignalStream(LayerIORecorder):
-    """Takes each layer's gradient while one backward pass comes by; nothing is kept but what is thin.
+    """Computes each layer's gradient during one backward pass; only projected tensors are kept.
 
-    A layer's input is projected as it comes by, its signal by a hook on its output. A zero probe is added
-    only where the graph begins. Layers of one shape are multiplied together at the end.
+    A layer's input is projected in the forward pass, its signal by a hook on its output. A zero probe is
+    added only where the graph begins. Layers of one shape are multiplied together at the end.
     """
 
     def __init__(self, network: TangentNetwork, plan: GradientPlan, into: Collector, rows: int) -> None:
         super().__init__(network, rows, plan.rowless)
         self.plan, self.into = plan, into
-        self._held: dict[tuple, list[tuple[LayerCall, Tensor]]] = defaultdict(list)
+        self._signals: dict[tuple, list[tuple[LayerCall, Tensor]]] = defaultdict(list)
         self._sums: dict[str, Tensor] = {}
 
     def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], given: dict[str, Any]) -> Tensor:
         inputs: Any = given.get("input")
         others = {name: value for name, value in given.items() if name != "input"}
-        if func is F.linear and _plain_float(inputs) and inputs.numel() >= FEW_VECTORS * inputs.shape[-1]:
-            return TurnedLinear.apply(inputs, others)
-        return Turned.apply(inputs, func, others) if turns(func, given) else func(*args, **kwargs)
+        if func is F.linear and _plain_float(inputs) and inputs.numel() >= MIN_VECTORS * inputs.shape[-1]:
+            return TransposedLinearBackward.apply(inputs, others)
+        return (
+            FlippedConvBackward.apply(inputs, func, others)
+            if can_flip(func, given)
+            else func(*args, **kwargs)
+        )
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         exact = func is F.gelu and len(args) == 1 and kwargs.get("approximate", "none") == "none"
@@ -151,25 +156,25 @@ class SignalStream(LayerIORecorder):
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
         key = (call.key, call.input.shape, output.shape, self.rows)
-        known = self.plan.known.get(key)
-        if known is None:
-            if len(self.plan.known) >= REMEMBERED:
-                self.plan.known.clear()
-            known = self.plan.known[key] = self._look(call, output)
-        layer, layout, mixes, sums = known
+        cache = self.plan.call_cache
+        if key not in cache:
+            if len(cache) >= MAX_CACHED_CALLS:
+                cache.clear()
+            cache[key] = self._analyse(call, output)
+        layer, layout, mixes, sums = cache[key]
         if not mixes and not sums:
             return output
-        call, whole = call.among(self.plan.layerwise), layout.axis == 0 and len(output) == self.rows
+        call, whole = call.restricted(self.plan.layerwise), layout.axis == 0 and len(output) == self.rows
         if mixes:
             thin = call.thinned(call.input, self.into, call.kind.sides()[0])
-            # a copy where it is not thinned: an operation in place may still change it
+            # cloned where it is not projected: an in-place operation may still change it
             call.input = thin.clone() if thin is call.input else thin
         if not output.requires_grad:
             self.probes.append(output.new_zeros((), requires_grad=True))
             output = output + self.probes[-1]
         node, place = output.grad_fn, output.output_nr
         if node is None:
-            raise LayoutError(f"layer '{call.layer}' is called where nothing is differentiated")
+            raise LayoutError(f"layer '{call.layer}' is called without gradients")
         factor = call.input if whole or not call.kind.elementwise else layout.rows(call.input, self.rows)
 
         def receive(signals: tuple[Tensor | None, ...]) -> None:
@@ -182,15 +187,15 @@ class SignalStream(LayerIORecorder):
                 value = (value.sum(over) if over else value).reshape(self.rows, 1, -1)
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
             if mixes:
-                self._held[layer].append((call, call.thinned(signal, self.into, call.kind.sides()[1])))
+                self._signals[layer].append((call, call.thinned(signal, self.into, call.kind.sides()[1])))
 
         node.register_prehook(receive)
         return output
 
-    def _look(self, call: LayerCall, output: Tensor) -> tuple[tuple, Layout, bool, list]:
-        """What is the same for every such call: the layer, where its rows are, whether its weight mixes, and
-        the parameters that are summed over positions, with the dimensions."""
-        chosen = call.among(self.plan.layerwise)
+    def _analyse(self, call: LayerCall, output: Tensor) -> tuple[tuple, Layout, bool, list]:
+        """What such calls have in common: the layer, where its rows are, whether its weight mixes channels,
+        and the parameters that are summed over positions, with the dimensions."""
+        chosen = call.restricted(self.plan.layerwise)
         if chosen.weight_name is None and chosen.bias_name is None:
             return (), Layout(), False, []
         layout = self.plan.layout(call, output, self.rows)
@@ -203,22 +208,22 @@ class SignalStream(LayerIORecorder):
         return (call.key, call.input.shape, output.shape, layout), layout, mixes, sums
 
     def finish(self, part: Collector) -> None:
-        """Hand what was held on to the part for one mixed output: each parameter once."""
+        """Pass on the gradients of one mixed output, each parameter's once."""
         for name, value in self._sums.items():
             part.plain(name, value)
         self._sums.clear()
-        alike: dict[tuple, list[Signals]] = defaultdict(list)
-        for (*_, layout), held in self._held.items():
-            calls, backs = zip(*held, strict=True)
-            found = Signals.gather(calls, [back[None] for back in backs], layout, self.rows)
-            alike[found.shape].append(found)
-        self._held.clear()
-        for lot in alike.values():
+        by_shape: dict[tuple, list[Signals]] = defaultdict(list)
+        for (*_, layout), pairs in self._signals.items():
+            calls, backs = zip(*pairs, strict=True)
+            signals = Signals.gather(calls, [back[None] for back in backs], layout, self.rows)
+            by_shape[signals.shape].append(signals)
+        self._signals.clear()
+        for lot in by_shape.values():
             _hand_on(lot, part)
 
 
 def _hand_on(lot: list[Signals], into: Collector) -> None:
-    """Gradients of layers of one shape, together or in blocks of rows that fit the workspace."""
+    """Pass on gradients of layers of one shape, together or in blocks of rows that fit the workspace."""
     first, n = lot[0], len(lot[0].inputs)
     room = (first.room() + into.room(first.call.given["weight"].numel())) * first.back.element_size()
     step = max(1, at_once(WORKSPACE, first.back.device) // max(1, room))
@@ -239,17 +244,17 @@ def layerwise(
 ) -> Tensor:
     """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C].
 
-    A `LayoutError` comes before anything is handed on, when the network treats these rows in another way than
-    those it was probed with.
+    Raises a `LayoutError`, before any gradient is passed on, where these rows take another path through the
+    network than those it was probed with.
     """
     stream = SignalStream(network, plan, into, count(inputs))
     try:
         with torch.enable_grad(), stream:
-            outputs = network.twin_matrix(inputs)
+            outputs = network.float32_matrix(inputs)
     except (torch.OutOfMemoryError, LayoutError):
         raise
     except RuntimeError as error:
-        raise LayoutError("what all rows share cannot be repeated here") from error
+        raise LayoutError("a tensor that all rows share cannot be repeated here") from error
     plan.check(stream.unhandled)
     if not outputs.requires_grad or not stream.probes:
         return outputs.detach()  # nothing depends on these parameters
@@ -261,10 +266,10 @@ def layerwise(
 
 
 def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:
-    """How many mixed outputs' gradients of these parameters may stand side by side, for each row."""
+    """How many mixed outputs' gradients of these parameters fit in memory for each row."""
     chosen = [value for name, value in network.parameters.items() if name in set(names)]
     size = sum(value.numel() * value.element_size() for value in chosen)
-    return max(1, min(MIXED, WORKSPACE // max(1, size)))
+    return max(1, min(MAX_MIXED, WORKSPACE // max(1, size)))
 
 
 def vmapped(
@@ -273,12 +278,12 @@ def vmapped(
     """The named parameters' gradients by torch.func, all rows at once, a few mixed outputs at a time."""
     module = network.clone()
     chosen = {name: value for name, value in network.parameters.items() if name in set(names)}
-    inputs = copied(network.ready(inputs))
+    inputs = copied(network.cast(inputs))
 
     def one_row(parameters: dict[str, Tensor], row: Inputs, weights: Tensor) -> list[dict[str, Tensor]]:
         single = map_tensors(lambda leaf: leaf[None].clone(), row)
         pull = vjp(lambda p: as_matrix(call_with(module, p, single))[0], parameters)[1]
-        # a loop, not a second vmap: rules that mix up two batch dimensions cannot do harm
+        # a loop, not a second vmap: some rules confuse two batch dimensions
         return [pull(one)[0] for one in weights]
 
     step = mixed_at_once(network, names)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from many import each
 
 from trustgp.tangents.jacobian.layer_gradients import depthwise
-from trustgp.tangents.jacobian.strategies import Gelu, Turned, TurnedLinear, turns
+from trustgp.tangents.jacobian.strategies import FlippedConvBackward, Gelu, TransposedLinearBackward, can_flip
 
 CALLS = [
     (F.conv1d, (4, 3, 5), {}),
@@ -28,8 +28,8 @@ def test_the_signal_comes_back_as_torch_brings_it(operation, shape, options):
     channels = shape[1] * options.get("groups", 1)
     inputs = torch.randn(2, channels, *[7] * (len(shape) - 2), generator=generator, dtype=torch.float64)
     inputs.requires_grad_(True)
-    assert turns(operation, {**given, "input": inputs})
-    plain, other = operation(inputs, **given), Turned.apply(inputs, operation, given)
+    assert can_flip(operation, {**given, "input": inputs})
+    plain, other = operation(inputs, **given), FlippedConvBackward.apply(inputs, operation, given)
     assert torch.equal(plain, other)
     signal = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
     (expected,), (found,) = (torch.autograd.grad(y, inputs, signal) for y in (plain, other))
@@ -38,7 +38,7 @@ def test_the_signal_comes_back_as_torch_brings_it(operation, shape, options):
 
 @pytest.mark.parametrize(("operation", "stride"), [(F.conv1d, 2), (F.conv2d, (1, 3)), (F.linear, 1)])
 def test_other_calls_are_left_to_torch(operation, stride):
-    assert not turns(operation, {"input": torch.zeros(1, 1, 4), "stride": stride})
+    assert not can_flip(operation, {"input": torch.zeros(1, 1, 4), "stride": stride})
 
 
 def test_linear_layers_and_gelu_give_and_bring_back_what_torchs_own_do():
@@ -49,7 +49,7 @@ def test_linear_layers_and_gelu_give_and_bring_back_what_torchs_own_do():
     x.requires_grad_(True)
     given = {"weight": weight, "bias": bias}
     pairs = [
-        (F.linear(x, **given), TurnedLinear.apply(x, given), signal),
+        (F.linear(x, **given), TransposedLinearBackward.apply(x, given), signal),
         (F.gelu(x), Gelu.apply(x), x.detach()),
     ]
     for plain, other, back in pairs:
