@@ -193,7 +193,7 @@ class RowMap(GradientMap):
         self.keep_per_expert = keep_per_expert
         if keep_per_expert is not None and keep_per_expert > len(kept):
             raise ValueError(
-                f"keep_per_expert={keep_per_expert} exceeds the keep={len(kept)} of all experts; lower it."
+                f"keep_per_expert={keep_per_expert} exceeds the {len(kept)} parameters kept; lower it."
             )
 
     def collector(self, n: int) -> DenseAccumulator:
