@@ -8,14 +8,12 @@ the papers, and what a covariance needs on its diagonal is chosen by the likelih
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from trustgp.data.chunking import chunks
 from trustgp.data.rows import finite_rows
 from trustgp.data.trees import Inputs, as_inputs
 
@@ -185,130 +183,80 @@ class Gaussians:
         return each.logsumexp(dim=1)
 
 
-@dataclass(frozen=True)
-class Mahalanobis:
-    r""":math:`\min_c (h - \mu_c)^\top \Sigma^{-1} (h - \mu_c)`, one covariance for all (Lee et al. 2018)."""
+def mahalanobis(known: Known) -> Formula:
+    r""":math:`\min_c (h - \mu_c)^\top \Sigma^{-1} (h - \mu_c)`, one covariance for all (Lee et al. 2018).
 
-    classes: Gaussians
-
-    @classmethod
-    def fit(cls, known: Known) -> Self:
-        """Of the penultimate features; not of several layers, whose weights need novel rows."""
-        return cls(_gaussians(known, shared=True))
-
-    def __call__(self, seen: Seen) -> Tensor:
-        return self.classes.distances(seen.features).amin(dim=1)
+    Of the penultimate features; not of several layers, whose weights need novel rows.
+    """
+    classes = _gaussians(known, shared=True)
+    return lambda seen: classes.distances(seen.features).amin(dim=1)
 
 
-@dataclass(frozen=True)
-class RelativeMahalanobis:
-    """Mahalanobis' distance to the nearest class less that to all rows together (Ren et al. 2021)."""
-
-    classes: Gaussians
-    whole: Gaussians  # one, of all rows
-
-    @classmethod
-    def fit(cls, known: Known) -> Self:
-        """Either with a ridge of its own."""
-        one, held = torch.zeros_like(known.labels), torch.zeros_like(known.held_labels)
-        whole = Gaussians.fit(known.train.features, one, (known.held.features, held))
-        return cls(_gaussians(known, shared=True), whole)
-
-    def __call__(self, seen: Seen) -> Tensor:
-        nearest = self.classes.distances(seen.features).amin(dim=1)
-        return nearest - self.whole.distances(seen.features)[:, 0]
+def relative_mahalanobis(known: Known) -> Formula:
+    """Mahalanobis' distance to the nearest class less that to all rows together (Ren et al. 2021), each with
+    a ridge of its own."""
+    one, held_out = torch.zeros_like(known.labels), torch.zeros_like(known.held_labels)
+    whole = Gaussians.fit(known.train.features, one, (known.held.features, held_out))
+    nearest = mahalanobis(known)
+    return lambda seen: nearest(seen) - whole.distances(seen.features)[:, 0]
 
 
-@dataclass(frozen=True)
-class ClassDensity:
+def class_density(known: Known) -> Formula:
     """Minus the log density under a Gaussian for each class: DDU's density (Mukhoti et al. 2023), on the
     network as it is, whose layers were not trained with spectral normalisation."""
-
-    classes: Gaussians
-
-    @classmethod
-    def fit(cls, known: Known) -> Self:
-        """Each class with a covariance of its own."""
-        return cls(_gaussians(known, shared=False))
-
-    def __call__(self, seen: Seen) -> Tensor:
-        return -self.classes.log_density(seen.features)
+    classes = _gaussians(known, shared=False)
+    return lambda seen: -classes.log_density(seen.features)
 
 
 def _gaussians(known: Known, *, shared: bool) -> Gaussians:
-    held = known.held.features, known.held_labels
-    return Gaussians.fit(known.train.features, known.labels, held, shared=shared)
+    held_out = known.held.features, known.held_labels
+    return Gaussians.fit(known.train.features, known.labels, held_out, shared=shared)
 
 
-@dataclass(frozen=True)
-class NearestNeighbours:
-    """The distance to the k-th nearest training row: 1 - cosine of the angle, which ranks rows as Sun et al.
-    (2022) do, or Euclidean."""
+def nearest_neighbours(rows: Tensor, *, k: int = NEIGHBOURS, cosine: bool = True) -> Formula:
+    """The distance to the k-th nearest of training rows [n, d]: 1 - cosine of the angle, which ranks rows as
+    Sun et al. (2022) do, or Euclidean; k is the paper's, or the number of rows if that is less."""
+    rows = normalize(rows, dim=1) if cosine else rows
+    k, step = min(k, len(rows)), max(1, TOGETHER // len(rows))
 
-    rows: Tensor  # of length 1 for cosines  [n, d]
-    neighbours: int = NEIGHBOURS  # k
-    cosine: bool = True
+    def distance(features: Tensor) -> Tensor:
+        if cosine:
+            return 1.0 - (normalize(features, dim=1) @ rows.T).topk(k, dim=1).values[:, -1]
+        return torch.cdist(features, rows).topk(k, largest=False, dim=1).values[:, -1]
 
-    @classmethod
-    def fit(cls, known: Known, *, cosine: bool) -> Self:
-        """All training rows are kept; k is the paper's, or their number if that is less."""
-        rows = known.train.features
-        return cls(normalize(rows, dim=1) if cosine else rows, min(NEIGHBOURS, len(rows)), cosine)
-
-    def __call__(self, seen: Seen) -> Tensor:
-        step = max(1, TOGETHER // len(self.rows))
-        parts = [seen.features[index.to(seen.features.device)] for index in chunks(len(seen.features), step)]
-        return torch.cat([self._away(part) for part in parts])
-
-    def _away(self, features: Tensor) -> Tensor:
-        """Of some rows, [b]."""
-        if self.cosine:
-            alike = normalize(features, dim=1) @ self.rows.T
-            return 1.0 - alike.topk(self.neighbours, dim=1).values[:, -1]
-        return torch.cdist(features, self.rows).topk(self.neighbours, largest=False, dim=1).values[:, -1]
+    return lambda seen: torch.cat([distance(part) for part in seen.features.split(step)])
 
 
-@dataclass(frozen=True)
-class VirtualLogit:
+def virtual_logit(known: Known) -> Formula:
     r"""ViM (Wang et al. 2022): :math:`\alpha \|R^\top (h - o)\| - \log \sum_c \exp z_c`, :math:`o = -W^+ b`.
 
     R spans all but the D largest principal directions of the training rows about o, and :math:`\alpha` makes
-    the mean of the virtual logit that of their largest logits. D is that of the paper's code: 1000 from
-    d = 2048, 512 from d = 768, else d / 2.
+    the mean of the virtual logit that of their largest logits; in float64.
     """
+    weight, bias = known.head.weight.detach().double(), known.head.bias
+    bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().double()
+    origin = -(torch.linalg.pinv(weight) @ bias)
+    away = known.train.features.double() - origin
+    _, vectors = torch.linalg.eigh(away.T @ away / len(away))  # the smallest first
+    rest = vectors[:, : away.shape[1] - kept_directions(away.shape[1])]  # R  [d, d - D]
+    alpha = known.train.logits.double().amax(dim=1).mean() / (away @ rest).norm(dim=1).mean()
+    return lambda seen: alpha * ((seen.features.double() - origin) @ rest).norm(dim=1) + energy(seen)
 
-    origin: Tensor  # o  [d]
-    rest: Tensor  # R  [d, d - D]
-    alpha: float
 
-    @classmethod
-    def fit(cls, known: Known) -> Self:
-        """In float64."""
-        weight, bias = known.head.weight.detach().double(), known.head.bias
-        bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().double()
-        origin = -(torch.linalg.pinv(weight) @ bias)
-        away = known.train.features.double() - origin
-        d = away.shape[1]
-        kept = 1000 if d >= 2048 else 512 if d >= 768 else d // 2
-        _, vectors = torch.linalg.eigh(away.T @ away / len(away))  # the smallest first
-        rest = vectors[:, : d - kept]
-        largest = known.train.logits.double().amax(dim=1).mean()
-        return cls(origin, rest, float(largest / (away @ rest).norm(dim=1).mean()))
-
-    def __call__(self, seen: Seen) -> Tensor:
-        virtual = ((seen.features.double() - self.origin) @ self.rest).norm(dim=1)
-        return self.alpha * virtual + energy(seen)
+def kept_directions(d: int) -> int:
+    """D of the paper's code: 1000 from d = 2048, 512 from d = 768, else d / 2."""
+    return 1000 if d >= 2048 else 512 if d >= 768 else d // 2
 
 
 NOVELTY: Mapping[str, Callable[[Known], Formula]] = {
     "largest probability": lambda known: largest_probability,
     "largest logit": lambda known: largest_logit,
     "energy": lambda known: energy,
-    "Mahalanobis": Mahalanobis.fit,
-    "relative Mahalanobis": RelativeMahalanobis.fit,
-    "kNN, cosine": partial(NearestNeighbours.fit, cosine=True),
-    "kNN, Euclidean": partial(NearestNeighbours.fit, cosine=False),
-    "DDU density": ClassDensity.fit,
-    "ViM": VirtualLogit.fit,
+    "Mahalanobis": mahalanobis,
+    "relative Mahalanobis": relative_mahalanobis,
+    "kNN, cosine": lambda known: nearest_neighbours(known.train.features),
+    "kNN, Euclidean": lambda known: nearest_neighbours(known.train.features, cosine=False),
+    "DDU density": class_density,
+    "ViM": virtual_logit,
 }
 """By name, how a score is learnt; in the order of the study's tables."""

@@ -13,7 +13,7 @@ from trustgp.detection.query_rows import Detection, kept, probabilities, with_ba
 from trustgp.metrics.boxes import corners, overlaps
 
 from ...peers import LaplaceClassifier
-from ...peers.novelty import Gaussians, NearestNeighbours, Seen
+from ...peers.novelty import Formula, Gaussians, Seen, nearest_neighbours
 from .worlds import PictureSet
 
 PASSES = 20
@@ -151,7 +151,7 @@ class FeatureScores:
 
     common: Gaussians  # with one covariance
     classes: Gaussians
-    rows: NearestNeighbours
+    nearest: Formula
     usual: tuple[float, float]  # mean and deviation of minus the log density of the training detections
 
     @classmethod
@@ -159,15 +159,15 @@ class FeatureScores:
         """From detections that have found a thing; labels: its class, or C."""
         found, kinds = features[labels < classes].double(), labels[labels < classes]
         common, own = (Gaussians.fit(found, kinds, shared=one, ridges=(RIDGE,)) for one in (True, False))
-        near = NearestNeighbours(nn.functional.normalize(found, dim=1), NEIGHBOURS)
+        nearest = nearest_neighbours(found, k=NEIGHBOURS)
         density = -own.log_density(found)
-        return cls(common, own, near, (float(density.mean()), float(density.std())))
+        return cls(common, own, nearest, (float(density.mean()), float(density.std())))
 
     def __call__(self, features: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """By name: scores, and what a deviation of edges may be a power of, [m] each."""
         seen = Seen(features.double(), features[:, :0])
         distance = self.common.distances(features).amin(dim=1)
-        nearest, density = self.rows(seen), -self.classes.log_density(features)
+        nearest, density = self.nearest(seen), -self.classes.log_density(features)
         mean, std = self.usual
         return {
             "Mahalanobis": (distance, distance),
