@@ -6,10 +6,10 @@ import scipy.stats
 import torch
 
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.predictive import MOST_DF
+from trustgp.math.predictive import MAX_DF
 
 LEVELS = (0.02, 0.5, 0.68, 0.95, 0.999)
-GAUSSIAN = 5 / MOST_DF  # how far a Student-t of the most degrees of freedom is from a Gaussian
+GAUSSIAN = 5 / MAX_DF  # how far a Student-t of the most degrees of freedom is from a Gaussian
 
 
 def prediction(n: int, offset: float = 0.0, *, share: float = 0.125, **inner) -> Prediction:

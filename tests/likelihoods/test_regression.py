@@ -269,7 +269,7 @@ def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epi
         constant = sum(0.5 * (math.log(2 * math.pi * v) + 1.0) for v in variances) / 2
         found = float(0.5 * (math.log(2 * math.pi * epistemic) + residual.square() / epistemic).mean())
         assert f"NLL {found:.2f} against {constant:.2f}" in text
-    assert Regression().calibration_warning(held.some(torch.arange(90)), calibrations) == ""
+    assert Regression().calibration_warning(held.subset(torch.arange(90)), calibrations) == ""
 
 
 def test_doubts_are_told_where_fit_and_update_are_called(monkeypatch):

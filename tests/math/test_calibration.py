@@ -14,11 +14,11 @@ from reference import calibrated_scale, two_opinions
 from scipy import optimize, stats
 
 from trustgp.math.calibration import (
-    HUGE,
     KNOTS,
-    LEAST_REACH,
-    MOST_REACH,
-    STEADY,
+    MAX_SUPPORT,
+    MAX_VARIANCE,
+    MIN_SUPPORT,
+    SHRINKAGE_ROWS,
     Calibration,
     CalibrationRows,
     OutlierPrior,
@@ -27,16 +27,16 @@ from trustgp.math.calibration import (
     support_quantile,
 )
 from trustgp.math.calibration_fit import (
-    AMONG,
-    FEW_STEPS,
+    EFFECTIVE_FAR_ROWS,
+    FOLD_STEPS,
     FOLDS,
     FREE,
-    GROWN,
-    INDEPENDENT,
-    MANY,
-    SPREAD,
-    SPREADS,
-    STEPS,
+    MANY_ROWS,
+    MAX_GROWTH,
+    MAX_STEPS,
+    MIN_FAR_NOVELTY,
+    PRIOR_STD,
+    PRIOR_STDS,
     choose_spread,
     constant_noise,
     fit_calibration,
@@ -45,8 +45,8 @@ from trustgp.math.calibration_fit import (
     initial_calibration,
     loss_and_slopes,
 )
-from trustgp.math.predictive import MOST_DF
-from trustgp.math.search import least_from_zero, sloped
+from trustgp.math.predictive import MAX_DF
+from trustgp.math.search import minimise_from_zero, with_gradient
 
 
 def number(value) -> torch.Tensor:
@@ -66,10 +66,10 @@ def calibration(
     constant=(1.0, 1.0),
     beyond=1.0,
     growth=(0.0, 0.0),
-    df=(MOST_DF, MOST_DF),
+    df=(MAX_DF, MAX_DF),
     share=0.0,
     spread=(0.0, 0.0),
-    extent=(HUGE, HUGE),
+    extent=(MAX_VARIANCE, MAX_VARIANCE),
 ) -> Calibration:
     before = (fade, onset, level, excess, reach, shift, weight, trust)
     return Calibration(*map(number, (*before, varying, constant, beyond, growth, df, share, spread, extent)))
@@ -226,7 +226,7 @@ def test_scale_is_kappa_on_the_data_and_one_far_away():
 
 
 def test_at_gamma_zero_the_noise_near_the_data_is_constant_whatever_the_experts_say():
-    c = calibration(varying=0.0, constant=(0.3,), level=(1.0,), extent=(HUGE,))
+    c = calibration(varying=0.0, constant=(0.3,), level=(1.0,), extent=(MAX_VARIANCE,))
     variance = number([0.01, 1.0, 500.0])
     found = c.scale(
         torch.zeros(3).double(), number([-2.0, 0.0, 5.0]), variance, number(0.7), number(0.3).log()
@@ -247,9 +247,9 @@ def test_defaults_are_one_without_growth_and_gaussian():
     assert [float(getattr(default, name)) for name in ones] == [1.0] * 8
     assert default.level.tolist() == default.trust.tolist() == default.constant.tolist() == [1.0] * 3
     assert default.growth.tolist() == [0.0] * len(KNOTS)
-    assert default.df.tolist() == [MOST_DF] * 3
+    assert default.df.tolist() == [MAX_DF] * 3
     assert (float(default.share), default.spread.tolist()) == (0.0, [0.0] * 3)
-    assert default.extent.tolist() == [HUGE] * 3
+    assert default.extent.tolist() == [MAX_VARIANCE] * 3
 
 
 def test_a_fit_begins_with_the_mean_squared_residual_as_constant_noise():
@@ -383,11 +383,11 @@ def test_held_out_rows_speak_up_to_the_novelty_of_most_of_them():
     rows = generated(calibration(), 1000)
     familiar = replace(rows, novelty=0.1 * rows.novelty)
     assert float(fitted(familiar).reach) == pytest.approx(float(familiar.novelty.quantile(0.95)), rel=1e-2)
-    assert float(support_quantile(torch.zeros(9, dtype=torch.float64))) == LEAST_REACH
+    assert float(support_quantile(torch.zeros(9, dtype=torch.float64))) == MIN_SUPPORT
 
 
 def test_what_was_fitted_near_the_data_fades_far_away():
-    small = calibration(level=(0.01,), reach=0.05, extent=(HUGE,))
+    small = calibration(level=(0.01,), reach=0.05, extent=(MAX_VARIANCE,))
     zero, level = number(0.0), number(0.01)
     near, far = (float(small.scale(number(nu), zero, number(1.0), level.log(), zero)) for nu in (0.01, 0.5))
     assert near < 0.015
@@ -406,8 +406,8 @@ def test_held_out_rows_speak_up_to_the_variance_of_most_of_them_output_by_output
     for output in (0, 1):
         variance = (rows.epistemic + rows.noise)[rows.output == output]
         assert float(found[output]) == pytest.approx(float(variance.quantile(0.95)), rel=0.05)
-    none = fitted(rows.some(rows.output == 0)).extent
-    assert none.tolist() == [float(found[0]), HUGE]
+    none = fitted(rows.subset(rows.output == 0)).extent
+    assert none.tolist() == [float(found[0]), MAX_VARIANCE]
 
 
 def test_fit_recovers_the_weight_of_the_residual_mean():
@@ -469,7 +469,7 @@ def test_the_pull_is_a_gaussian_of_this_spread_about_the_start_in_logarithms():
     for spread in (0.1, 1.0):
         found = fit_calibration(alike, start, spread=spread)
         for output in (0, 1):
-            mine = alike.some(alike.output == output)
+            mine = alike.subset(alike.output == output)
             variance = (mine.epistemic + mine.noise).numpy()
 
             def loss(free: float, mine=mine, variance=variance, spread=spread) -> float:
@@ -509,25 +509,25 @@ def test_few_rows_unlike_the_start_are_heeded():
     assert fresh_loss(found, truth) < 0.2 * fresh_loss(start, truth)
 
 
-@pytest.mark.parametrize(("level", "chosen"), [((1.0, 1.0), 0.1), ((40.0, 0.02), SPREAD)])
+@pytest.mark.parametrize(("level", "chosen"), [((1.0, 1.0), 0.1), ((40.0, 0.02), PRIOR_STD)])
 def test_the_pull_is_the_one_that_serves_left_out_thirds_best(level, chosen):
     rows, start = generated(calibration(level=level, shift=1.0), 84, seed=3), calibration(shift=1.0)
     lots = np.array_split(np.arange(84).reshape(42, 2), FOLDS)  # both outputs of a row go together
-    total = dict.fromkeys(SPREADS, 0.0)
-    for spread in SPREADS:
+    total = dict.fromkeys(PRIOR_STDS, 0.0)
+    for spread in PRIOR_STDS:
         for lot in lots:
             rest = torch.from_numpy(np.setdiff1d(np.arange(84), lot))
-            found = fit_calibration(rows.some(rest), start, spread=spread, steps=FEW_STEPS)
-            total[spread] -= log_densities(found, rows.some(torch.from_numpy(lot.flatten()))).sum()
+            found = fit_calibration(rows.subset(rest), start, spread=spread, steps=FOLD_STEPS)
+            total[spread] -= log_densities(found, rows.subset(torch.from_numpy(lot.flatten()))).sum()
     assert min(total, key=total.__getitem__) == chosen
     assert choose_spread(rows, start) == chosen
 
 
 def test_many_rows_reach_the_truth_whatever_the_start():
     truth = calibration(0.6, 2.0, (0.5, 3.0), shift=1.0, reach=0.95)
-    rows = generated(truth, 2 * MANY + 4000)
+    rows = generated(truth, 2 * MANY_ROWS + 4000)
     found = fit_pulled(rows, calibration(shift=1.0))
-    assert choose_spread(rows, calibration(shift=1.0)) == SPREAD
+    assert choose_spread(rows, calibration(shift=1.0)) == PRIOR_STD
     assert fresh_loss(found, truth) < 0.01
 
 
@@ -535,7 +535,7 @@ def test_fewer_rows_than_thirds_are_pulled_most():
     rows = generated(calibration(), 4)
     assert math.isfinite(float(held_out_loss(fit_pulled(rows, calibration()), rows)))
     for n in (2, 4):  # one row of two outputs, or two
-        assert choose_spread(generated(calibration(), n), calibration()) == SPREADS[0]
+        assert choose_spread(generated(calibration(), n), calibration()) == PRIOR_STDS[0]
 
 
 def test_growth_that_was_planted_is_found_beyond_nu_1_and_none_below():
@@ -567,13 +567,13 @@ def test_growth_is_the_penalised_optimum_that_a_search_without_slopes_finds():
     rows = generated(replace(TAILED, growth=number([1.0, 3.0])), 60, novelty=(0.25, 1.0))
 
     def loss(free: np.ndarray) -> float:
-        growth = number((GROWN * np.tanh(free / GROWN)).tolist())
+        growth = number((MAX_GROWTH * np.tanh(free / MAX_GROWTH)).tolist())
         there = replace(start, growth=growth, beyond=number(0.25))
-        pull = 0.5 * float((free**2).sum()) / SPREAD**2 / INDEPENDENT
+        pull = 0.5 * float((free**2).sum()) / PRIOR_STD**2 / EFFECTIVE_FAR_ROWS
         return pull - log_densities(there, rows).mean()
 
     best = optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-9})
-    expected = GROWN * np.tanh(best.x / GROWN)
+    expected = MAX_GROWTH * np.tanh(best.x / MAX_GROWTH)
     assert fit_growth(rows, start).growth.tolist() == pytest.approx(expected.tolist(), abs=2e-3)
 
 
@@ -582,11 +582,11 @@ def test_growth_stays_within_its_bounds():
     rows = replace(rows, residual_mean=torch.zeros_like(rows.residual))
     for factor in (1e-9, 1e9):
         found = fit_growth(replace(rows, residual=factor * rows.residual), calibration(reach=0.2, shift=1.0))
-        assert bool((found.growth.abs() <= GROWN).all())
+        assert bool((found.growth.abs() <= MAX_GROWTH).all())
         assert float(found.growth[-1].sign()) == (1 if factor > 1 else -1)
 
 
-@pytest.mark.parametrize(("reach", "beyond"), [(1e-6, AMONG), (0.4, 0.4), (1.0, MOST_REACH)])
+@pytest.mark.parametrize(("reach", "beyond"), [(1e-6, MIN_FAR_NOVELTY), (0.4, 0.4), (1.0, MAX_SUPPORT)])
 def test_growth_begins_where_single_rows_end_but_neither_among_others_nor_at_one(reach, beyond):
     found = fit_growth(generated(calibration(), 50), calibration(reach=reach))
     assert float(found.beyond) == beyond
@@ -603,12 +603,12 @@ def test_what_n_rows_cannot_rule_out_is_half_a_row_in_n_off_by_a_full_spread():
 
 
 def test_what_cannot_be_ruled_out_is_kept_by_every_fit():
-    rare = OutlierPrior(number(0.01), number([30.0, 0.0]))
+    outliers = OutlierPrior(number(0.01), number([30.0, 0.0]))
     rows = generated(calibration(), 200)
-    start = initial_calibration(rows, 2, corrected=False, rare=rare)
+    start = initial_calibration(rows, 2, corrected=False, outliers=outliers)
     for found in (start, fit_calibration(rows, start), fit_pulled(rows, start), fit_growth(rows, start)):
-        assert torch.equal(found.share, rare.share)
-        assert torch.equal(found.spread, rare.spread)
+        assert torch.equal(found.share, outliers.share)
+        assert torch.equal(found.spread, outliers.spread)
     folded, _, second_moment = start.folded(torch.device("cpu"), torch.float32)
     assert folded.share == 0.01
     torch.testing.assert_close(second_moment, torch.tensor([0.3, 0.0]))
@@ -617,8 +617,8 @@ def test_what_cannot_be_ruled_out_is_kept_by_every_fit():
 def test_a_few_rows_that_are_far_off_do_not_widen_the_others():
     rows = generated(calibration(shift=1.0), 1000)
     residual = torch.where(torch.arange(1000) % 200 < 2, 1e3, rows.residual)
-    rare = OutlierPrior(number(0.005), number([1e6, 1e6]))
-    starts = [Calibration.default(2, shift=1.0, rare=one) for one in (rare, None)]
+    outliers = OutlierPrior(number(0.005), number([1e6, 1e6]))
+    starts = [Calibration.default(2, shift=1.0, outliers=one) for one in (outliers, None)]
     aware, unaware = (fit_calibration(replace(rows, residual=residual), start) for start in starts)
     torch.testing.assert_close(aware.level, number([1.0, 1.0]), rtol=0.3, atol=0)
     assert bool((aware.df > 1000).all())
@@ -652,14 +652,14 @@ def test_the_least_of_a_quadratic_is_found_from_its_slope():
     generator = torch.Generator().manual_seed(0)
     square = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     square, line = square @ square.T + torch.eye(6), torch.randn(6, generator=generator, dtype=torch.float64)
-    found = least_from_zero(
-        sloped(lambda x: 0.5 * x @ square @ x - line @ x), 6, max_iter=STEPS, tolerance=0.0
+    found = minimise_from_zero(
+        with_gradient(lambda x: 0.5 * x @ square @ x - line @ x), 6, max_iter=MAX_STEPS, tolerance=0.0
     )
     np.testing.assert_allclose(found, torch.linalg.solve(square, line), rtol=1e-5, atol=1e-6)
     with torch.no_grad():
-        assert least_from_zero(sloped(lambda x: (x - 1).square().sum()), 1, max_iter=STEPS).tolist() == [
-            pytest.approx(1.0)
-        ]
+        assert minimise_from_zero(
+            with_gradient(lambda x: (x - 1).square().sum()), 1, max_iter=MAX_STEPS
+        ).tolist() == [pytest.approx(1.0)]
 
 
 def test_the_loss_of_absurd_numbers_is_finite():
@@ -682,8 +682,8 @@ def test_steady_kappa_is_the_weighted_average_of_the_logarithms():
     average = (10 * log_kappa[0] + 30 * log_kappa[1]) / 40
     expected = torch.stack(
         [
-            (10 * log_kappa[0] + STEADY * average) / (10 + STEADY),
-            (30 * log_kappa[1] + STEADY * average) / (30 + STEADY),
+            (10 * log_kappa[0] + SHRINKAGE_ROWS * average) / (10 + SHRINKAGE_ROWS),
+            (30 * log_kappa[1] + SHRINKAGE_ROWS * average) / (30 + SHRINKAGE_ROWS),
             average,
         ]
     )
@@ -692,17 +692,17 @@ def test_steady_kappa_is_the_weighted_average_of_the_logarithms():
 
 def test_held_out_parts_are_laid_end_to_end():
     rows = generated(calibration(), 10)
-    joined = CalibrationRows.cat([rows.some(torch.arange(4)), rows.some(torch.arange(10) >= 4)])
+    joined = CalibrationRows.cat([rows.subset(torch.arange(4)), rows.subset(torch.arange(10) >= 4)])
     assert len(joined) == 10
     assert all(torch.equal(getattr(joined, name), value) for name, value in vars(rows).items())
 
 
 def test_of_too_many_rows_some_are_drawn_the_same_each_time():
     rows = generated(calibration(), 100)
-    assert rows.at_most(100) is rows
-    some = rows.at_most(30)
+    assert rows.sample(100) is rows
+    some = rows.sample(30)
     places = [int((rows.residual == value).nonzero()) for value in some.residual]
     assert len(set(places)) == 30
     assert torch.equal(some.novelty, rows.novelty[places])
-    assert torch.equal(some.residual, rows.at_most(30).residual)
+    assert torch.equal(some.residual, rows.sample(30).residual)
     assert max(places) > 60

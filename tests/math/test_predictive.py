@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from many import each
 from scipy import special, stats
 
-from trustgp.math.predictive import MOST_DF, PredictiveDistribution, log_density
+from trustgp.math.predictive import MAX_DF, PredictiveDistribution, log_density
 
 MEAN = 0.7
 # offset, scale, degrees of freedom, share of rows that are far off, and by which variance
 CASES = [
-    (0.0, 1.0, MOST_DF, 0.0, 0.0),
+    (0.0, 1.0, MAX_DF, 0.0, 0.0),
     (0.0, 1.0, 5.0, 0.0, 0.0),
     (1.5, 0.5, 3.0, 0.0, 0.0),
     (0.7, 2.0, 8.0, 0.02, 50.0),
@@ -156,15 +156,15 @@ def test_crps_is_the_integral_it_is_defined_by(case):
 
 def test_with_most_degrees_of_freedom_it_is_a_gaussian():
     error, scale = double(0.0, 0.3, -1.0, 2.0, 4.0), double(0.5, 1.0, 2.0, 1e3, 1e-3)
-    zero, df = double(0.0), double(MOST_DF)
+    zero, df = double(0.0), double(MAX_DF)
     p, y = PredictiveDistribution(zero + MEAN, zero, scale, df, zero, zero), MEAN + scale * error
     normal, z = stats.norm(MEAN, scale), error.numpy()
     closed = scale.numpy() * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - math.pi**-0.5)
-    np.testing.assert_allclose(p.crps(y), closed, rtol=5 / MOST_DF)
-    np.testing.assert_allclose(p.cdf(y), normal.cdf(y), rtol=0, atol=1 / MOST_DF)
-    np.testing.assert_allclose(p.log_prob(y), normal.logpdf(y), rtol=0, atol=100 / MOST_DF)
-    np.testing.assert_allclose(p.icdf(0.975), normal.ppf(0.975), rtol=5 / MOST_DF)
-    np.testing.assert_allclose(p.variance, scale.square(), rtol=3 / MOST_DF)
+    np.testing.assert_allclose(p.crps(y), closed, rtol=5 / MAX_DF)
+    np.testing.assert_allclose(p.cdf(y), normal.cdf(y), rtol=0, atol=1 / MAX_DF)
+    np.testing.assert_allclose(p.log_prob(y), normal.logpdf(y), rtol=0, atol=100 / MAX_DF)
+    np.testing.assert_allclose(p.icdf(0.975), normal.ppf(0.975), rtol=5 / MAX_DF)
+    np.testing.assert_allclose(p.variance, scale.square(), rtol=3 / MAX_DF)
 
 
 # draws

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp.math.search import least_from_zero, sloped
+from trustgp.math.search import minimise_from_zero, with_gradient
 
 
 def bowl(place):
@@ -15,11 +15,11 @@ def bowl(place):
 
 
 def test_the_least_place_is_found_however_large_the_loss_is():
-    assert least_from_zero(bowl, 4, max_iter=200) == pytest.approx([1, 2, 3, 4], abs=1e-4)
+    assert minimise_from_zero(bowl, 4, max_iter=200) == pytest.approx([1, 2, 3, 4], abs=1e-4)
 
 
 def test_it_stays_within_bounds():
-    found = least_from_zero(bowl, 2, max_iter=200, bounds=[(-0.5, 0.5), (-9, 9)])
+    found = minimise_from_zero(bowl, 2, max_iter=200, bounds=[(-0.5, 0.5), (-9, 9)])
     assert found == pytest.approx([0.5, 2.0], abs=1e-4)
 
 
@@ -32,32 +32,32 @@ def test_a_rough_answer_may_come_sooner():
             seen.append(place)
             return bowl(place)[0] - 1e6, bowl(place)[1]
 
-        least_from_zero(counted, 6, max_iter=200, tolerance=tolerance)
+        minimise_from_zero(counted, 6, max_iter=200, tolerance=tolerance)
         calls[tolerance] = len(seen)
     assert calls[1e-1] < calls[1e-10]
 
 
 def test_so_many_steps_are_taken_at_most():
-    rough = least_from_zero(bowl, 6, max_iter=1)
+    rough = minimise_from_zero(bowl, 6, max_iter=1)
     assert rough is not None
-    assert bowl(rough)[0] > bowl(least_from_zero(bowl, 6, max_iter=200))[0] + 1e-3
+    assert bowl(rough)[0] > bowl(minimise_from_zero(bowl, 6, max_iter=200))[0] + 1e-3
 
 
 def test_where_zero_is_least_it_is_kept():
-    found = least_from_zero(lambda place: (float(place @ place), 2 * place), 3, max_iter=50)
+    found = minimise_from_zero(lambda place: (float(place @ place), 2 * place), 3, max_iter=50)
     assert found == pytest.approx([0, 0, 0], abs=1e-12)
 
 
 def test_nothing_is_said_where_the_loss_is_no_number():
-    assert least_from_zero(lambda place: (float("nan"), place), 2, max_iter=50) is None
+    assert minimise_from_zero(lambda place: (float("nan"), place), 2, max_iter=50) is None
 
 
 def test_slopes_are_those_of_the_loss():
-    value, slope = sloped(lambda free: (free**3).sum())(np.array([1.0, 2.0]))
+    value, slope = with_gradient(lambda free: (free**3).sum())(np.array([1.0, 2.0]))
     assert value == pytest.approx(9.0)
     assert slope == pytest.approx([3.0, 12.0])
 
 
 def test_slopes_are_found_where_gradients_are_switched_off():
     with torch.no_grad():
-        assert sloped(lambda free: free.square().sum())(np.ones(2))[1] == pytest.approx([2.0, 2.0])
+        assert with_gradient(lambda free: free.square().sum())(np.ones(2))[1] == pytest.approx([2.0, 2.0])

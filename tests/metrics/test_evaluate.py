@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trustgp
 from trustgp import Evaluation, Prediction, evaluate, metrics
-from trustgp.math.predictive import MOST_DF
+from trustgp.math.predictive import MAX_DF
 from trustgp.metrics import evaluate as evaluating
 from trustgp.metrics.evaluation import RegressionScores
 from trustgp_experiments.peers import ConstantNoise
@@ -81,7 +81,7 @@ def whole(fitted, unseen) -> Evaluation:
 def log_density(p: Prediction, targets: Tensor) -> Tensor:
     """Of the targets, by scipy, in float64."""
     mean, spread, excess = (v.double().numpy() for v in (p.mean, p.epistemic + p.aleatoric, p.excess))
-    df = MOST_DF if p.df is None else p.df.double().numpy()
+    df = MAX_DF if p.df is None else p.df.double().numpy()
     scale = p.scale.double().numpy()
     sides = [stats.t.pdf(targets.numpy(), df, mean + way * excess**0.5, scale) for way in (-1, 1)]
     rare = 0.0 if p.rare is None else p.rare.numpy() / p.share

@@ -16,9 +16,9 @@ from sklearn.metrics import mean_squared_error, roc_auc_score, roc_curve
 
 from trustgp import metrics
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.predictive import MOST_DF
+from trustgp.math.predictive import MAX_DF
 
-GAUSSIAN = 5 / MOST_DF  # how far a Student-t of the most degrees of freedom is from a Gaussian
+GAUSSIAN = 5 / MAX_DF  # how far a Student-t of the most degrees of freedom is from a Gaussian
 
 
 def prediction(

@@ -279,7 +279,11 @@ def test_the_model_runs_once_a_frame_and_not_at_all_for_an_invalid_one():
 
 
 def test_the_same_frames_give_the_same_verdicts_also_after_a_reset(model, case):
-    monitor, frame, threshold = trustgp.Monitor(model, window=5), case.inputs[0].clone(), model.novelty_threshold
+    monitor, frame, threshold = (
+        trustgp.Monitor(model, window=5),
+        case.inputs[0].clone(),
+        model.novelty_threshold,
+    )
     frames = [*case.inputs[:6], torch.full((3,), torch.nan), 40 * case.inputs[0], *case.inputs[6:9]]
     first = [monitor(frame).as_dict() for frame in frames]
     monitor.reset()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import StudentT
 
-from ..math.search import least_from_zero, sloped
+from ..math.search import minimise_from_zero, with_gradient
 
 STEPS, EXACT = 500, 1e-15  # to the end, so that machines which round otherwise agree
 TINY = 1e-3  # of u and w: below this nothing is better known
@@ -43,8 +43,8 @@ class ClassTemperature:
             told = of(free)(logits, unknown)
             return -told.gather(1, labels[:, None]).clamp_min(1e-300).log().mean()
 
-        found = least_from_zero(
-            sloped(loss), 2, max_iter=STEPS, tolerance=EXACT, bounds=[(-COLD, FREE), (-FREE, FREE)]
+        found = minimise_from_zero(
+            with_gradient(loss), 2, max_iter=STEPS, tolerance=EXACT, bounds=[(-COLD, FREE), (-FREE, FREE)]
         )
         return of(torch.zeros(2, dtype=torch.float64) if found is None else torch.from_numpy(found))
 
@@ -119,7 +119,9 @@ def _likeliest(kind: type[EdgeNoise], given: EdgeErrors, powers: tuple[Tensor, T
         return -told.log_prob(errors).mean()
 
     bounds = [(-FREE, FREE)] * 5 + ([(0.0, MOST)] * 2 if powers is None else [])
-    found = least_from_zero(sloped(loss), len(bounds), max_iter=STEPS, tolerance=EXACT, bounds=bounds)
+    found = minimise_from_zero(
+        with_gradient(loss), len(bounds), max_iter=STEPS, tolerance=EXACT, bounds=bounds
+    )
     return of(torch.zeros(len(bounds), dtype=torch.float64) if found is None else torch.from_numpy(found))
 
 

@@ -12,7 +12,7 @@ from ..data.chunking import evenly
 from ..data.rows import Rows
 from ..data.trees import moved
 from ..executors.base import FitContext
-from ..math.calibration import LEAST_KAPPA, CalibrationRows
+from ..math.calibration import MIN_KAPPA, CalibrationRows
 from ..math.evidence import Prior, maximise_evidence, pooled_evidence
 from ..math.leave_out import leave_out
 from ..tangents.base import Features, TangentMap
@@ -149,7 +149,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         posterior=solution.posterior.truncate(problem.rank),
         scale=scale,
         noise=noise,
-        kappa=ratios[: len(task.own)].mean(dim=0).clamp_min(LEAST_KAPPA),
+        kappa=ratios[: len(task.own)].mean(dim=0).clamp_min(MIN_KAPPA),
         jitter=solution.jitter,
     )
     if not task.judged:

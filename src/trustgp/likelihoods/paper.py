@@ -26,8 +26,8 @@ class PaperRegression(Regression):
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Scales:
         """What the evidence says, about the network's output and the posterior mean; rows have no say."""
-        rare = None if targets is None else OutlierPrior.of(targets)
-        own = plain_calibration(Calibration.default(shape.outputs, shift=0.0, rare=rare))
+        outliers = None if targets is None else OutlierPrior.of(targets)
+        own = plain_calibration(Calibration.default(shape.outputs, shift=0.0, outliers=outliers))
         corrected = replace(own, shift=torch.ones_like(own.shift))
         return own, corrected, own, corrected
 

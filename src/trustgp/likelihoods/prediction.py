@@ -12,7 +12,7 @@ from torch.distributions import Categorical
 
 from ..math.calibration import check_share
 from ..math.cross_entropy import two_sided
-from ..math.predictive import MOST_DF, PredictiveDistribution
+from ..math.predictive import MAX_DF, PredictiveDistribution
 from .batch import Batch
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Prediction(Batch):
             loc=self.mean,
             offset=self.excess.sqrt(),
             scale=self.scale,
-            df=none + MOST_DF if self.df is None else self.df,
+            df=none + MAX_DF if self.df is None else self.df,
             share=none + self.share,
             spread=none if self.rare is None or not self.share else self.rare.double() / self.share,
         )

@@ -17,8 +17,8 @@ from ..data.user_warnings import warn_user
 from ..experts.mixture import LatentPrediction
 from ..math.calibration import KNOTS, Calibration, CalibrationRows, OutlierPrior, pooled
 from ..math.calibration_fit import (
-    MANY,
-    SPREAD,
+    MANY_ROWS,
+    PRIOR_STD,
     choose_spread,
     fit_calibration,
     fit_growth,
@@ -102,12 +102,16 @@ class Regression(Likelihood):
         far: CalibrationRows | None = None,
     ) -> Scales:
         """What left-out training rows say, and of rows far away those of left-out clusters."""
-        rare = None if targets is None else OutlierPrior.of(targets)
+        outliers = None if targets is None else OutlierPrior.of(targets)
         if rows is None or not len(rows):
-            own, corrected = (Calibration.default(shape.outputs, shift=z, rare=rare) for z in (0.0, 1.0))
+            own, corrected = (
+                Calibration.default(shape.outputs, shift=z, outliers=outliers) for z in (0.0, 1.0)
+            )
             return own, corrected, own, corrected
-        some = rows.at_most(max(ENTRIES, EACH * shape.outputs))
-        starts = [initial_calibration(some, shape.outputs, corrected=z, rare=rare) for z in (False, True)]
+        some = rows.sample(max(ENTRIES, EACH * shape.outputs))
+        starts = [
+            initial_calibration(some, shape.outputs, corrected=z, outliers=outliers) for z in (False, True)
+        ]
         own, corrected = _fit_both(some, starts[0], starts[1])
         if far is not None:
             own, corrected = fit_growth(far, own), fit_growth(far, corrected)
@@ -162,7 +166,7 @@ class Regression(Likelihood):
 
 
 def _fit_both(
-    rows: CalibrationRows, own: Calibration, corrected: Calibration, spread: float = SPREAD
+    rows: CalibrationRows, own: Calibration, corrected: Calibration, spread: float = PRIOR_STD
 ) -> tuple[Calibration, Calibration]:
     """The scales about the network's output and about the corrected mean.
 
@@ -171,7 +175,7 @@ def _fit_both(
     """
     found = fit_calibration(rows, corrected, spread=spread)
     ours = [fit_calibration(rows, own, spread=spread)]
-    if len(rows) >= MANY * len(own.level):
+    if len(rows) >= MANY_ROWS * len(own.level):
         there = replace(found, shift=own.shift, beyond=own.beyond, growth=own.growth)
         ours.append(fit_calibration(rows, there, spread=spread))
     return min(ours, key=lambda one: held_out_loss(one, rows)), found

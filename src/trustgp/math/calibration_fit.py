@@ -10,31 +10,34 @@ import torch
 from torch import Tensor
 
 from .calibration import (
-    HUGE,
     KNOTS,
-    LARGEST,
-    LEAST_REACH,
-    MOST_REACH,
+    MAX_LOG_SCALE,
+    MAX_SUPPORT,
+    MAX_VARIANCE,
+    MIN_SUPPORT,
     Calibration,
     CalibrationRows,
     OutlierPrior,
     support_quantile,
 )
-from .predictive import MOST_DF
-from .search import FARTHEST, least_from_zero
+from .predictive import MAX_DF
+from .search import MAX_LOG_STEP, minimise_from_zero
 
-SPREAD = 1.0  # standard deviation of the pull towards the defaults, in logarithms
-# Of few held-out rows, fewer than so many, it is chosen among these by leaving out a third at a time.
-MANY, FOLDS, SPREADS = 300, 3, (0.1, 0.3, SPREAD)
-STEPS, FEW_STEPS, CLOSE = 100, 15, 1e-5  # of the search, while that is chosen, and when to stop
-MOST_ENTRIES, FEW_ENTRIES = 2**13, 2**11  # of held-out rows, and of those far away, that it looks at
-INDEPENDENT = 40  # of the latter, about
-AMONG = 0.1  # below this novelty a row is among others, and A is 0
-GROWN = 4.0  # the most that A can be
-LEAST_DF, FIRST_DF = 2.2, 10.0  # degrees of freedom, at least, and where fitting begins
-VARYING = 0.95  # gamma where fitting begins
-FEW, EACH = ("fade", "onset", "excess"), ("level", "trust", "constant", "df")  # for all outputs, for each
-FREE = (*FEW, *EACH, "weight", "varying", "growth")
+PRIOR_STD = 1.0  # standard deviation of the Gaussian prior about the start, in logarithms
+# With fewer than MANY_ROWS held-out rows it is chosen among PRIOR_STDS by cross-validation.
+MANY_ROWS, FOLDS, PRIOR_STDS = 300, 3, (0.1, 0.3, PRIOR_STD)
+MAX_STEPS, FOLD_STEPS, TOLERANCE = 100, 15, 1e-5  # of the search; FOLD_STEPS in cross-validation
+MAX_ENTRIES, MAX_FAR_ENTRIES = 2**13, 2**11  # held-out entries, and those of clusters, in a fit
+EFFECTIVE_FAR_ROWS = 40  # independent rows that the latter count as
+MIN_FAR_NOVELTY = 0.1  # A is 0 below this novelty
+MAX_GROWTH = 4.0  # of A
+MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
+INITIAL_VARYING = 0.95  # gamma
+SHARED, PER_OUTPUT = (
+    ("fade", "onset", "excess"),
+    ("level", "trust", "constant", "df"),
+)  # for all outputs, for each
+FREE = (*SHARED, *PER_OUTPUT, "weight", "varying", "growth")
 
 
 def held_out_loss(calibration: Calibration, rows: CalibrationRows) -> float:
@@ -46,13 +49,14 @@ def _arrays(tensors: Calibration | CalibrationRows) -> dict[str, np.ndarray]:
     return {field.name: getattr(tensors, field.name).numpy() for field in fields(tensors)}
 
 
-@np.errstate(all="ignore")  # the search tries absurd places, and leaves them
+@np.errstate(all="ignore")  # a line search may try steps that overflow
 def loss_and_slopes(
     c: dict[str, np.ndarray], rows: dict[str, np.ndarray]
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """Mean negative log likelihood of rows, and its slope in each of what `FREE` names.
+    """Mean negative log likelihood of rows, and its gradient in the parameters `FREE`.
 
-    Letters are as in `Calibration`. By hand, as a search asks for it hundreds of times, of few rows.
+    Letters are as in `Calibration`. A fit takes hundreds of evaluations on few rows, for which automatic
+    differentiation is three to four times slower.
     """
     output, nu, p = rows["output"], rows["novelty"], rows["witness_precision"]
     level, trust, constant, df, spread, extent = (
@@ -63,11 +67,11 @@ def loss_and_slopes(
     fading = np.maximum(np.maximum(nu / c["reach"], variance / extent), 1.0)
     way = _way(nu, c["beyond"])
     familiar, gamma = nu ** c["onset"], c["varying"]
-    near, noise = (1.0 - familiar) / fading, np.log(constant / np.minimum(variance, HUGE))
+    near, noise = (1.0 - familiar) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
     own = np.log(level) + c["fade"] * rows["log_kappa"]
     fitted = gamma * own + (1.0 - gamma) * noise
     exponent = near * fitted + way @ c["growth"]
-    v = variance * np.exp(np.clip(exponent, -LARGEST, LARGEST))
+    v = variance * np.exp(np.clip(exponent, -MAX_LOG_SCALE, MAX_LOG_SCALE))
     # mu and L V
     g = np.nan_to_num(trust * p * v, nan=0.0)
     more, square = 1.0 + g, 1.0 + g * g
@@ -75,7 +79,7 @@ def loss_and_slopes(
     shift, apart = c["shift"], np.sqrt(c["excess"]) * (1.0 - c["shift"])
     error, offset = rows["residual"] - shift * mu, apart * mu
     both, by_error, by_offset, by_scale, by_df = _on_both_sides(error, offset, left * (df - 2.0) / df, df)
-    # with the rows that are far off
+    # with outliers
     total = spread + left + offset * offset
     usual = np.log1p(-c["share"]) + both
     rare = np.log(c["share"]) - 0.5 * (np.log(2 * math.pi * total) + error * error / total)
@@ -85,10 +89,10 @@ def loss_and_slopes(
     by_error = rest * by_error - share * error / total
     by_offset = rest * by_offset + 2.0 * by_total * offset
     by_left = rest * by_scale + by_total * left
-    # back to what is free
+    # chain rule back to the parameters
     by_mu = apart * by_offset - shift * by_error
     by_g = by_mu * (rows["witness_mean"] - mu) / more + by_left * (1.0 / more - 2.0 * g / square)
-    by_v = np.where(np.abs(exponent) < LARGEST, by_left + by_g * g, 0.0)
+    by_v = np.where(np.abs(exponent) < MAX_LOG_SCALE, by_left + by_g * g, 0.0)
     known = np.log(np.maximum(nu, np.finfo(nu.dtype).tiny))
     entries = {
         "fade": by_v * near * gamma * rows["log_kappa"],
@@ -108,7 +112,7 @@ def loss_and_slopes(
 def _on_both_sides(
     error: np.ndarray, offset: np.ndarray, squared_scale: np.ndarray, df: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Half a Student-t on either side: log density, and its slopes in error, offset, log s^2 and df."""
+    """Half a Student-t on either side: log density, and its gradients in error, offset, log s^2 and df."""
     from scipy import special  # it takes a while to import
 
     unit = special.gammaln((df + 1.0) / 2) - special.gammaln(df / 2) - 0.5 * np.log(math.pi * df)
@@ -134,56 +138,57 @@ def _on_both_sides(
 
 
 def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.ndarray:
-    """Sums of entries [L] or [L, K]: in all, or of each output."""
+    """Sums of entries [L] or [L, K]: of all, or of each output."""
     if entries.ndim == 1 and like.ndim:
         return np.bincount(output, entries, minlength=len(like))
     return entries.sum(axis=0)
 
 
 def _way(novelty: np.ndarray, beyond: np.ndarray) -> np.ndarray:
-    """How much of A at each knot there is in A(nu), shape [L, K]."""
+    """Weights of the values at the knots in A(nu), shape [L, K]."""
     way = 1.0 - np.clip(
-        np.log(np.maximum(novelty, LEAST_REACH)) / np.log(np.minimum(beyond, MOST_REACH)), 0.0, 1.0
+        np.log(np.maximum(novelty, MIN_SUPPORT)) / np.log(np.minimum(beyond, MAX_SUPPORT)), 0.0, 1.0
     )
     knots = (0.0, *KNOTS)
     return np.stack([np.interp(way, knots, row) for row in np.eye(len(knots))[1:]], axis=1)
 
 
 def initial_calibration(
-    rows: CalibrationRows, num_outputs: int, *, corrected: bool, rare: OutlierPrior | None = None
+    rows: CalibrationRows, num_outputs: int, *, corrected: bool, outliers: OutlierPrior | None = None
 ) -> Calibration:
-    """Where a fit to held-out rows begins, if nothing else is known."""
-    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, rare=rare)
-    varying, df = torch.tensor(VARYING, dtype=torch.float64), torch.full_like(start.df, FIRST_DF)
+    """The start of a fit to held-out rows."""
+    start = Calibration.default(num_outputs, shift=1.0 if corrected else 0.0, outliers=outliers)
+    varying, df = torch.tensor(INITIAL_VARYING, dtype=torch.float64), torch.full_like(start.df, INITIAL_DF)
     return replace(start, varying=varying, df=df, constant=constant_noise(rows, num_outputs))
 
 
 def fit_calibration(
-    rows: CalibrationRows, start: Calibration, *, spread: float = SPREAD, steps: int = STEPS
+    rows: CalibrationRows, start: Calibration, *, spread: float = PRIOR_STD, steps: int = MAX_STEPS
 ) -> Calibration:
-    """All but A by maximum likelihood on held-out rows.
+    """All parameters but A, by maximum a posteriori on held-out rows.
 
-    Each logarithm is pulled towards where it starts, by as much as if that were known with this standard
-    deviation: it counts for little as soon as there are a few hundred rows.
+    Each logarithm has a Gaussian prior about its start, of standard deviation `spread`, which matters little
+    with a few hundred rows.
     """
     start = replace(start, reach=support_quantile(rows.novelty), extent=_extent(rows, start.extent))
-    rows = rows.at_most(MOST_ENTRIES)
-    # an output that is never wrong would have all others' scales run to 0
-    rows = rows.some(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
+    rows = rows.sample(MAX_ENTRIES)
+    # an output without any error would drive the shared parameters to their bounds
+    rows = rows.subset(mean_by_output(rows, rows.residual.square(), len(start.level))[rows.output] > 0)
     if not len(rows):
         return start
-    # about the network's own output, without a witness, v^2 and w are one number
+    # about the network's own output, without a witness, only the product v^2 w is identified
     apart = bool(start.shift) or bool((rows.witness_precision > 0).any())
 
     known, entries = _arrays(start), _arrays(rows)
 
     def at(free: np.ndarray) -> dict[str, np.ndarray]:
-        free = np.clip(free, -FARTHEST, FARTHEST)
-        few, each = np.exp(free[:3]), np.exp(free[3:-2]).reshape(len(EACH), -1)
+        free = np.clip(free, -MAX_LOG_STEP, MAX_LOG_STEP)
+        few, each = np.exp(free[:3]), np.exp(free[3:-2]).reshape(len(PER_OUTPUT), -1)
         found = {
-            name: known[name] * factor for name, factor in zip((*FEW, *EACH), (*few, *each), strict=True)
+            name: known[name] * factor
+            for name, factor in zip((*SHARED, *PER_OUTPUT), (*few, *each), strict=True)
         }
-        found["df"] = np.minimum(LEAST_DF + (known["df"] - LEAST_DF) * each[-1], MOST_DF)
+        found["df"] = np.minimum(MIN_DF + (known["df"] - MIN_DF) * each[-1], MAX_DF)
         rest = 1.0 - known["varying"]
         found["varying"] = known["varying"] / (known["varying"] + rest * np.exp(-free[-2]))
         return known | found | {"weight": known["weight"] + apart * free[-1]}
@@ -192,20 +197,20 @@ def fit_calibration(
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         now = at(free)
         loss, slopes = loss_and_slopes(now, entries)
-        rates = now | {"df": now["df"] - LEAST_DF, "varying": now["varying"] * (1.0 - now["varying"])}
+        rates = now | {"df": now["df"] - MIN_DF, "varying": now["varying"] * (1.0 - now["varying"])}
         rates["weight"] = np.asarray(float(apart))
-        slope = [np.ravel(slopes[name] * rates[name]) for name in (*FEW, *EACH, "varying", "weight")]
-        pull, within = free / spread**2 / len(rows), np.abs(free) < FARTHEST
+        slope = [np.ravel(slopes[name] * rates[name]) for name in (*SHARED, *PER_OUTPUT, "varying", "weight")]
+        pull, within = free / spread**2 / len(rows), np.abs(free) < MAX_LOG_STEP
         return loss + 0.5 * float(free @ pull), np.concatenate(slope) * within + pull
 
-    found = least_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=CLOSE)
+    found = minimise_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=TOLERANCE)
     if found is None:
         return start
     return replace(start, **{name: torch.from_numpy(np.array(value)) for name, value in at(found).items()})
 
 
 def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:
-    """E_0 of each output [C]; as before where there are no rows."""
+    """E_0 of each output [C]; as before for outputs without rows."""
     variance, found = rows.epistemic + rows.noise, before.clone()
     for output in rows.output.unique().tolist():
         found[output] = support_quantile(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
@@ -213,41 +218,45 @@ def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:
 
 
 def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
-    """How strongly to pull towards what is known: as serves rows that are left out best, a third at a time;
-    many rows need little."""
+    """The standard deviation of the prior, by cross-validation in thirds; with many rows the largest."""
     n = len(rows) // len(start.level)
     fold = (torch.arange(len(rows)) // len(start.level)) * FOLDS // max(n, 1)
-    parts = [(rows.some(fold != k), rows.some(fold == k)) for k in fold.unique().tolist()]
-    if n >= MANY:
-        return SPREAD
+    parts = [(rows.subset(fold != k), rows.subset(fold == k)) for k in fold.unique().tolist()]
+    if n >= MANY_ROWS:
+        return PRIOR_STD
     if len(parts) < FOLDS:
-        return SPREADS[0]
+        return PRIOR_STDS[0]
 
     def left(spread: float) -> float:
-        found = [(fit_calibration(most, start, spread=spread, steps=FEW_STEPS), rest) for most, rest in parts]
+        found = [
+            (fit_calibration(most, start, spread=spread, steps=FOLD_STEPS), rest) for most, rest in parts
+        ]
         return sum(len(rest) * held_out_loss(one, rest) for one, rest in found)
 
-    return min(SPREADS, key=left)
+    return min(PRIOR_STDS, key=left)
 
 
 def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
-    """A by maximum likelihood on rows of clusters that were left out, pulled towards 0: rows of one cluster
-    go together, and count for few."""
-    start = replace(start, beyond=start.reach.clamp(AMONG, MOST_REACH))
-    rows = rows.some(rows.novelty > start.beyond).at_most(FEW_ENTRIES)
+    """A by maximum a posteriori on clusters that were left out: correlated rows, which count as few."""
+    start = replace(start, beyond=start.reach.clamp(MIN_FAR_NOVELTY, MAX_SUPPORT))
+    rows = rows.subset(rows.novelty > start.beyond).sample(MAX_FAR_ENTRIES)
     if not len(rows):
         return start
 
     known, entries = _arrays(start), _arrays(rows)
 
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
-        share = np.tanh(free / GROWN)
-        loss, slopes = loss_and_slopes(known | {"growth": GROWN * share}, entries)
-        pull = free / SPREAD**2 / INDEPENDENT
+        share = np.tanh(free / MAX_GROWTH)
+        loss, slopes = loss_and_slopes(known | {"growth": MAX_GROWTH * share}, entries)
+        pull = free / PRIOR_STD**2 / EFFECTIVE_FAR_ROWS
         return loss + 0.5 * float(free @ pull), slopes["growth"] * (1.0 - share**2) + pull
 
-    found = least_from_zero(penalised, len(KNOTS), max_iter=STEPS, tolerance=CLOSE)
-    return start if found is None else replace(start, growth=torch.from_numpy(GROWN * np.tanh(found / GROWN)))
+    found = minimise_from_zero(penalised, len(KNOTS), max_iter=MAX_STEPS, tolerance=TOLERANCE)
+    return (
+        start
+        if found is None
+        else replace(start, growth=torch.from_numpy(MAX_GROWTH * np.tanh(found / MAX_GROWTH)))
+    )
 
 
 def mean_by_output(rows: CalibrationRows, values: Tensor, num_outputs: int) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..data.chunking import evenly
 from ..data.trees import moved
 from .calibration import HeldOutRows
-from .search import FARTHEST, least_from_zero, sloped
+from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
 # H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
 # bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
@@ -172,11 +172,11 @@ def _fitted(
     never worse than with all of them 1."""
 
     def factors(steps: Tensor) -> Tensor:
-        return (free * steps.clamp(-FARTHEST, FARTHEST)).exp()
+        return (free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)).exp()
 
     def loss(steps: Tensor) -> Tensor:
         fit = tempered_nll(rows, squared(factors(steps)).sqrt()).sum()
         return (fit + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-    found = least_from_zero(sloped(loss), len(free), max_iter=100, tolerance=1e-14)
+    found = minimise_from_zero(with_gradient(loss), len(free), max_iter=100, tolerance=1e-14)
     return factors(torch.zeros_like(free) if found is None else torch.from_numpy(found))

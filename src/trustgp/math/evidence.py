@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .search import least_from_zero
+from .search import minimise_from_zero
 
 # tau is searched between these multiples of the kernel's mean diagonal. Below the lower end float64
 # could no longer take the variance as a difference; above the upper end the data say nothing.
@@ -297,7 +297,7 @@ def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typica
     columns = inputs[0].shape[1]
     noise = [math.log(ratio / MIDDLE) for ratio in (RATIOS[0], RATIOS[-1])]
     bounds = [noise, *([-FURTHEST, FURTHEST] for _ in range(1 + columns))]
-    found = least_from_zero(loss, 2 + columns, max_iter=SEARCH, tolerance=1e-6, bounds=bounds)
+    found = minimise_from_zero(loss, 2 + columns, max_iter=SEARCH, tolerance=1e-6, bounds=bounds)
     if found is None:
         return torch.ones_like(inputs[0][0])
     apart = found[2:] - found[2:].mean()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-MOST_DF = 1e6  # beyond, a Student-t is a Gaussian
+MAX_DF = 1e6  # beyond, a Student-t is a Gaussian
 STEPS, CLOSE = 80, 1e-10  # to a quantile, and when to stop
 NODES = 20  # of each part of an integral
 

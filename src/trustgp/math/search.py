@@ -1,4 +1,4 @@
-"""Where a function of a few numbers is least."""
+"""Minima of functions of a few variables."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FARTHEST = 12.0  # that a logarithm may go: a line search tries steps without measure
+MAX_LOG_STEP = 12.0  # bound on logarithms: a line search may try huge steps
+LossAndGradient = Callable[[np.ndarray], tuple[float, np.ndarray]]  # of k variables [k]
 
 
-Sloped = Callable[[np.ndarray], tuple[float, np.ndarray]]  # a loss of a few numbers [k], and its slope [k]
+def with_gradient(loss: Callable[[Tensor], Tensor]) -> LossAndGradient:
+    """The loss with its gradient, by automatic differentiation."""
 
-
-def sloped(loss: Callable[[Tensor], Tensor]) -> Sloped:
-    """With its slope, by automatic differentiation."""
-
-    def both(place: np.ndarray) -> tuple[float, np.ndarray]:
+    def evaluate(place: np.ndarray) -> tuple[float, np.ndarray]:
         with torch.enable_grad():
             free = torch.tensor(place, dtype=torch.float64, requires_grad=True)
             value = loss(free)
-            (slope,) = torch.autograd.grad(value, free)
-        return float(value.detach()), slope.numpy()
+            (gradient,) = torch.autograd.grad(value, free)
+        return float(value.detach()), gradient.numpy()
 
-    return both
+    return evaluate
 
 
-def least_from_zero(
-    loss: Sloped,
+def minimise_from_zero(
+    loss: LossAndGradient,
     size: int,
     *,
     max_iter: int,
     tolerance: float = 1e-10,
     bounds: Sequence[Sequence[float]] | None = None,
 ) -> np.ndarray | None:
-    """Where a loss of `size` numbers is least, by L-BFGS from 0, within the bounds of each; None if that is
-    worse, or no number."""
-    from scipy import optimize  # it takes a while to import
+    """The minimum of a loss of `size` variables, by L-BFGS from 0 within their bounds; None where the search
+    ends above its start, or in NaN."""
+    from scipy import optimize  # slow to import
 
-    before = loss(np.zeros(size))[0]  # what is added to the loss makes no difference to when it stops
+    before = loss(np.zeros(size))[
+        0
+    ]  # subtracted, so that a constant in the loss does not change the tolerance
 
-    def less(place: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = loss(place)
-        return value - before, slope
+    def relative(place: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = loss(place)
+        return value - before, gradient
 
     options = {"maxiter": max_iter, "maxcor": 50, "ftol": tolerance, "gtol": 1e-7}
-    found = optimize.minimize(
-        less, np.zeros(size), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    result = optimize.minimize(
+        relative, np.zeros(size), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    return found.x if found.fun <= 0.0 else None
+    return result.x if result.fun <= 0.0 else None

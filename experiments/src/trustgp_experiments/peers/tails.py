@@ -13,12 +13,12 @@ from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.math.calibration import OutlierPrior
-from trustgp.math.calibration_fit import FIRST_DF, FOLDS, LEAST_DF, MANY, SPREAD, SPREADS
-from trustgp.math.predictive import MOST_DF, log_density
-from trustgp.math.search import FARTHEST, least_from_zero, sloped
+from trustgp.math.calibration_fit import FOLDS, INITIAL_DF, MANY_ROWS, MIN_DF, PRIOR_STD, PRIOR_STDS
+from trustgp.math.predictive import MAX_DF, log_density
+from trustgp.math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 from trustgp.tangents.network import as_matrix
 
-STEPS, FEW_STEPS = 100, 15  # of the search, and while the pull is chosen
+STEPS, FOLD_STEPS = 100, 15  # of the search, and while the pull is chosen
 MOST_ROWS = 2**13  # of the validation rows, that the search looks at
 
 
@@ -32,21 +32,21 @@ class Tails:
     spread: Tensor  # W, the variance of what they are off by             [C]
 
     @classmethod
-    def fit(cls, error: Tensor, variance: Tensor, rare: OutlierPrior | None) -> Self:
+    def fit(cls, error: Tensor, variance: Tensor, outliers: OutlierPrior | None) -> Self:
         """Factor and df by maximum likelihood from errors and variances [n, C], all outputs at once.
 
         Logarithms are pulled towards where they start, as trustgp pulls those of its calibration: of few
         rows by as much as serves rows that are left out best, a third at a time.
         """
         nothing = torch.zeros((), dtype=torch.float64)
-        share, spread = (nothing, nothing.expand(error.shape[1])) if rare is None else rare
+        share, spread = (nothing, nothing.expand(error.shape[1])) if outliers is None else outliers
         error, variance = error.double().cpu(), variance.double().cpu()
         known = (torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)).all(dim=1)
         error, variance = error[known], variance[known]
         if len(error) > MOST_ROWS:
             some = torch.randperm(len(error), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
             error, variance = error[some], variance[some]
-        start = cls(torch.ones_like(spread), torch.full_like(spread, FIRST_DF), share.cpu(), spread.cpu())
+        start = cls(torch.ones_like(spread), torch.full_like(spread, INITIAL_DF), share.cpu(), spread.cpu())
         return start._search(error, variance, start._pull(error, variance))
 
     def losses(self, error: Tensor, variance: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class Tails:
         outputs = len(self.factor)
 
         def at(free: Tensor) -> Self:
-            grown = free.clamp(-FARTHEST, FARTHEST).exp()
-            df = (LEAST_DF + (self.df - LEAST_DF) * grown[outputs:]).clamp_max(MOST_DF)
+            grown = free.clamp(-MAX_LOG_STEP, MAX_LOG_STEP).exp()
+            df = (MIN_DF + (self.df - MIN_DF) * grown[outputs:]).clamp_max(MAX_DF)
             return replace(self, factor=self.factor * grown[:outputs], df=df)
 
         def loss(free: Tensor) -> Tensor:
@@ -77,27 +77,27 @@ class Tails:
 
         if not len(error):
             return self
-        found = least_from_zero(sloped(loss), 2 * outputs, max_iter=steps)
+        found = minimise_from_zero(with_gradient(loss), 2 * outputs, max_iter=steps)
         return self if found is None else at(torch.from_numpy(found))
 
     def _pull(self, error: Tensor, variance: Tensor) -> float:
         """Its standard deviation."""
         n = len(error)
-        if n >= MANY:
-            return SPREAD
+        if n >= MANY_ROWS:
+            return PRIOR_STD
         if n < 2 * FOLDS:
-            return SPREADS[0]
+            return PRIOR_STDS[0]
         fold = torch.arange(n) * FOLDS // n
 
         def left(pull: float) -> float:
             total = 0.0
             for k in range(FOLDS):
                 most, rest = fold != k, fold == k
-                found = self._search(error[most], variance[most], pull, FEW_STEPS)
+                found = self._search(error[most], variance[most], pull, FOLD_STEPS)
                 total += float(found.losses(error[rest], variance[rest]).sum())
             return total
 
-        return min(SPREADS, key=left)
+        return min(PRIOR_STDS, key=left)
 
 
 @dataclass(frozen=True)

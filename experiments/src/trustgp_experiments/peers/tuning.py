@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from trustgp.data.rows import Rows, finite_rows, read_rows
 from trustgp.data.trees import Inputs, as_inputs
 from trustgp.likelihoods.prediction import Prediction
-from trustgp.math.calibration_fit import SPREAD
+from trustgp.math.calibration_fit import PRIOR_STD
 from trustgp.metrics import entropy
 from trustgp.tangents.network import as_matrix
 
@@ -62,7 +62,7 @@ class NoisyPeer:
         """
         error, spread = self.against(validation)
         if bool((spread > 0).any()):
-            scale, noise = likeliest_scale(error, spread, pull=SPREAD)
+            scale, noise = likeliest_scale(error, spread, pull=PRIOR_STD)
         else:
             scale, noise = 1.0, likeliest_noise(error, spread)
         return replace(self, scale=scale, noise=noise)._tailed(error, spread, validation, train)
