@@ -13,7 +13,7 @@ from shared_fixtures import *  # noqa: F403 (pytest finds them here)
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.executors import Executor, FitContext, Ray
+from trustgp.executors import FitContext, Ray
 from trustgp.executors.progress import reporting
 from trustgp.experts.witness import WitnessState
 from trustgp.experts.witness_fit import find_witness
@@ -30,13 +30,12 @@ SLOW = (
     "test_14_lost_workers.py",
     "test_12_killed_fit.py",
     "test_16_memory.py",
-    "test_distant.py",
+    "test_ray.py",
     "test_runtime.py",
     "test_budget.py",
     "test_10_degenerate_data.py",
     "test_fit.py",
     "test_matrix.py",
-    "test_tune.py",
     "test_ablation.py",
     "test_transfer.py",
     "test_contract.py",
@@ -150,10 +149,7 @@ def two_nodes():
     nodes.close()
 
 
-@pytest.fixture(params=["processes", "ray"])
-def distant(request) -> Executor:
-    """Each executor whose workers are other processes, two of them."""
-    if request.param == "processes":
-        return request.getfixturevalue("processes")
-    request.getfixturevalue("two_nodes")
+@pytest.fixture
+def ray_workers(two_nodes) -> Ray:
+    """Two workers, which are other processes."""
     return Ray(workers=2)

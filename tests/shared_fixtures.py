@@ -15,7 +15,6 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 import trustgp
-from trustgp.executors import Processes
 
 # A first call into torch may take longer than hypothesis' deadline, and examples must not vary in CI.
 settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
@@ -127,9 +126,3 @@ def fit_case(case):
 def fitted(fit_case) -> trustgp.UncertaintyModel:
     """A model of the case, with four experts."""
     return fit_case()
-
-
-@pytest.fixture(scope="session")
-def processes():
-    """Two worker processes: starting them takes seconds, so all tests share them."""
-    return Processes(2)

@@ -1,7 +1,7 @@
 """Experts on a cluster
 
-The experts of a fit do not know of each other, so that they can be solved side by side: on threads, in
-processes, or on the machines of a Ray cluster. The model is the same, to the bit.
+The experts of a fit are independent of each other, so they are solved in parallel: on threads, or on the
+machines of a Ray cluster. The model is the same, to the bit.
 """
 
 # %%

@@ -105,7 +105,7 @@ def fit(
             experts, however large.
         runtime: Removed: budgets are sizes.
         memory: The most the fit itself may need; None: what is free.
-        executor: Where experts are solved: `Threads(...)`, `executors.Processes(...)`, `executors.Ray(...)`;
+        executor: Where experts are solved: `Threads(...)` or `executors.Ray(...)`;
             None: threads, one per core (two on a GPU), or a single one where the memory is short.
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.

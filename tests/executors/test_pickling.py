@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
 from many import Many
+from ray import cloudpickle
 from torch import nn
 from zoo import NETWORKS, make
 
@@ -18,7 +18,7 @@ from trustgp.data.rows import read_rows
 from trustgp.data.trees import state_tensors
 from trustgp.executors import FitContext, Threads
 from trustgp.executors.base import tensors_in
-from trustgp.executors.pickling import BESIDE, held, pack, unpack
+from trustgp.executors.pickling import OUT_OF_BAND, Shared, cached_function, pack, unpack
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
 from trustgp.fitting.divide import divide, precompute_features
@@ -27,7 +27,7 @@ from trustgp.fitting.prepare import make_problems, prepare_network, residual_of
 from trustgp.fitting.solve import _solve_or_explain, make_tasks
 from trustgp.tangents.network import prepare
 
-LARGE = BESIDE // 4
+LARGE = OUT_OF_BAND // 4
 
 
 def given(value, task):
@@ -35,7 +35,7 @@ def given(value, task):
 
 
 def travelled(value):
-    return unpack([bytes(part) for part in pack(partial(given, value)).parts])(None)
+    return unpack([bytes(part) for part in pack(partial(given, value))[0]])(None)
 
 
 TENSORS = {
@@ -43,7 +43,7 @@ TENSORS = {
     "float64": torch.arange(LARGE, dtype=torch.float64),
     "bfloat16": torch.arange(2 * LARGE).bfloat16(),
     "int64": torch.arange(LARGE),
-    "bool": torch.arange(BESIDE + 7) % 3 == 0,
+    "bool": torch.arange(OUT_OF_BAND + 7) % 3 == 0,
     "complex64": torch.arange(LARGE) * 1j,
     "small": torch.arange(3),
     "scalar": torch.tensor(2.5),
@@ -64,38 +64,32 @@ def test_a_tensor_arrives_with_its_values_dtype_and_layout(name):
 
 def test_the_memory_of_large_tensors_is_not_copied_on_either_side():
     tensor = torch.arange(2.0 * LARGE)
-    packed = pack(partial(given, [tensor, tensor]))
-    whole = np.frombuffer(packed.parts[1], dtype=np.float32)
+    parts, _ = pack(partial(given, [tensor, tensor]))
+    whole = np.frombuffer(parts[1], dtype=np.float32)
     assert whole.ctypes.data == tensor.data_ptr()
-    assert len(packed.parts) == 2  # it stands there once
-    assert len(packed.parts[0]) < 1000
-    first, second = unpack(packed.parts)(None)
+    assert len(parts) == 2  # it is there once
+    assert len(parts[0]) < 1000
+    first, second = unpack(parts)(None)
     assert first is second
     assert first.data_ptr() == tensor.data_ptr()
 
 
 def test_a_part_of_a_large_tensor_travels_without_the_rest():
     tensor = torch.arange(100.0 * LARGE).reshape(100, LARGE)
-    assert sum(len(part) for part in pack(partial(given, tensor[3])).parts) < 2 * 4 * LARGE
+    assert sum(len(part) for part in pack(partial(given, tensor[3]))[0]) < 2 * 4 * LARGE
 
 
 def test_devices_are_noted():
-    assert pack(partial(given, torch.zeros(1))).devices == {"cpu"}
-    assert pack(partial(given, nn.Linear(2, 2).to("meta"))).devices == {"meta"}
-    assert pack(partial(given, 3)).devices == frozenset()
+    for value, devices in ((torch.zeros(1), {"cpu"}), (nn.Linear(2, 2).to("meta"), {"meta"}), (3, set())):
+        assert pack(partial(given, value))[1] == devices
 
 
-def test_a_worker_unpacks_a_function_once_and_holds_one_at_a_time():
-    parts = {name: pack(partial(given, [name])).parts for name in "ab"}
-    fetched = []
-
-    def fetch(name):
-        fetched.append(name)
-        return parts[name]
-
-    results = [held(name, partial(fetch, name))(None) for name in "aabbab"]
+def test_a_worker_unpacks_a_function_once_and_caches_one_at_a_time():
+    shared = {name: Shared(name, pack(partial(given, [name]))[0]) for name in "ab"}
+    cached_function.cache_clear()
+    results = [cached_function(Shared(name, shared[name].parts))(None) for name in "aabbab"]
     assert results == [["a"], ["a"], ["b"], ["b"], ["a"], ["b"]]
-    assert fetched == list("abab")
+    assert cached_function.cache_info().misses == 4
 
 
 KINDS = {
@@ -129,7 +123,7 @@ def problem_and_tasks(request, case, report):
 
 def test_a_problem_that_has_travelled_gives_the_same_experts_to_the_bit(problem_and_tasks):
     problem, tasks = problem_and_tasks
-    there = unpack([bytes(part) for part in pack(partial(_solve_or_explain, problem)).parts])
+    there = unpack([bytes(part) for part in pack(partial(_solve_or_explain, problem))[0]])
     for task in tasks:
         one, other = (state_tensors(solve(task)) for solve in (partial(_solve_or_explain, problem), there))
         assert len(one) == len(other) > 0
@@ -172,6 +166,6 @@ def test_networks_of_every_kind_travel_or_are_refused():
                     with pytest.raises(TypeError, match=r"parametrized modules.*Threads\(\)"):
                         pack(prepared.matrix)
                     continue
-                there = unpack([bytes(part) for part in pack(prepared.matrix).parts])
+                there = unpack([bytes(part) for part in pack(prepared.matrix)[0]])
                 with torch.no_grad():
                     assert torch.equal(there(inputs), prepared.matrix(inputs))

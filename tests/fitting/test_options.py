@@ -5,7 +5,6 @@ import torch
 from reliability.helpers import mlp, quiet_fit, rows, trained
 
 import trustgp
-from trustgp.executors import Processes
 from trustgp.fitting.options import FitOptions
 
 
@@ -30,7 +29,6 @@ def case():
         ("witness", True, trustgp.Witness()),
         ("witness", False, None),
         ("executor", "threads", trustgp.Threads()),
-        ("executor", Processes, Processes()),
         ("device", "cpu", torch.device("cpu")),
     ],
 )
@@ -82,7 +80,7 @@ def test_a_longer_last_layer_gets_a_sketch_of_it():
         (
             "executor",
             "thread",
-            'executor=\'thread\'; allowed are "threads", "processes", "ray".*mean "threads"',
+            'executor=\'thread\'; allowed are "threads", "ray".*mean "threads"',
         ),
         ("executor", 4, "executor=4; allowed are"),
         ("outputs", "sepparate", '"shared", "separate" and "pseudo".*mean "separate"'),

@@ -33,11 +33,8 @@ ATTRIBUTES = {
     "builtins.exec",
 }
 
-# A function travels to the worker processes that this process itself started: no file of a user's is read.
-BETWEEN_PROCESSES = {
-    "trustgp/executors/pickling.py": {"pickle", "cloudpickle"},
-    "trustgp/executors/processes.py": {"joblib.externals.loky.ProcessPoolExecutor"},
-}
+# A function travels to Ray's workers: no file of a user's is read.
+BETWEEN_PROCESSES = {"trustgp/executors/pickling.py": {"pickle", "ray.cloudpickle"}}
 
 
 def _dotted(node: ast.AST) -> str:
@@ -56,7 +53,7 @@ def forbidden(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             full = [f"{node.module}.{alias.name}" for alias in node.names]
             found += full if (node.module or "").split(".")[0] in MODULES else []
-            found += [name for name in full if name in ATTRIBUTES]
+            found += [name for name in full if name in ATTRIBUTES or name == "ray.cloudpickle"]
         elif isinstance(node, ast.Name) and node.id in CALLS:
             found.append(node.id)
         elif isinstance(node, ast.Attribute) and _dotted(node) in ATTRIBUTES:

@@ -18,7 +18,7 @@ from reliability.helpers import TESTS, listing, mlp, quiet_fit, rows
 from torch import nn
 
 import trustgp
-from trustgp.executors import Executor, Processes, Ray, WorkerLostError, nearby
+from trustgp.executors import Executor, Ray, WorkerLostError, nearby
 
 EXPERTS = 8
 VICTIM = 2  # an expert
@@ -149,31 +149,18 @@ def saved(model: trustgp.UncertaintyModel, folder: Path) -> bytes:
     return (folder / "model").read_bytes()
 
 
-def with_retries(executor: Executor) -> Executor:
-    """The executor with fewer retries, for a worker takes seconds to start."""
-    if not isinstance(executor, Processes):
-        return Ray(workers=2, retries=RETRIES)
-    fewer = Processes(2, retries=RETRIES)
-    object.__setattr__(fewer, "_pool", executor._pool)  # whose workers are up
-    return fewer
-
-
-def test_other_processes_give_the_same_bytes_as_threads(distant, whole, marks, tmp_path):
-    watching = Watched(distant, marks)
-    assert saved(fit(watching), tmp_path) == whole
-    there = begun(marks)
-    assert sorted(one.expert for one in there) == list(range(EXPERTS))  # each once
-    assert os.getpid() not in {one.process for one in there}
-
-
-def test_a_worker_killed_in_the_middle_changes_nothing(distant, whole, marks, tmp_path):
-    watching = Watched(distant, marks, accident=kill_one)
+def test_a_worker_killed_in_the_middle_changes_nothing(ray_workers, whole, marks, tmp_path):
+    """The bytes are those of threads; what the killed worker was doing is restarted elsewhere."""
+    watching = Watched(ray_workers, marks, accident=kill_one)
     assert saved(fit(watching), tmp_path) == whole
     assert watching.happened
-    assert len(begun(marks)) > EXPERTS  # what the killed worker was doing was begun anew
-    assert {one.expert for one in begun(marks) if one.done} == set(range(EXPERTS))
+    started = begun(marks)
+    assert len(started) > EXPERTS
+    assert {one.expert for one in started if one.done} == set(range(EXPERTS))
+    assert os.getpid() not in {one.process for one in started}
 
 
+@pytest.mark.nightly
 def test_a_removed_node_changes_nothing(two_nodes, whole, marks, tmp_path):
     gone, lost = two_nodes.second.node_id, []
 
@@ -187,9 +174,11 @@ def test_a_removed_node_changes_nothing(two_nodes, whole, marks, tmp_path):
     assert lost
 
 
-def test_an_expert_that_kills_every_worker_ends_in_an_error_that_names_it(distant, marks):
+@pytest.mark.nightly
+@pytest.mark.usefixtures("two_nodes")
+def test_an_expert_that_kills_every_worker_ends_in_an_error_that_names_it(marks):
     with pytest.raises(WorkerLostError, match=f"retries={RETRIES}") as caught:
-        fit(Watched(with_retries(distant), marks, deadly=VICTIM))
+        fit(Watched(Ray(workers=2, retries=RETRIES), marks, deadly=VICTIM))
     assert VICTIM in caught.value.positions
     (note,) = caught.value.__notes__
     assert str(VICTIM) in re.findall(r"\d+", note)
@@ -209,11 +198,12 @@ def fussy_network() -> nn.Module:
     return Fussy(*mlp(3, 8, 2)).eval()
 
 
-def test_a_worker_that_raises_ends_the_fit_with_an_error_that_names_the_expert(distant):
+def test_a_worker_that_raises_ends_the_fit_with_an_error_that_names_the_expert(ray_workers):
     data = rows(240, inputs=3)
     assert float(data[0][:, 0].max()) > 1.9
     with pytest.raises(KeyError, match="a mistake") as caught:
-        quiet_fit(fussy_network(), data, num_experts=EXPERTS, executor=distant, witness=None, budget="none")
+        options = {"executor": ray_workers, "witness": None, "budget": "none"}
+        quiet_fit(fussy_network(), data, num_experts=EXPERTS, **options)
     (note,) = caught.value.__notes__
     assert re.search(r"in expert \d+", note)
 
@@ -229,6 +219,7 @@ def test_threads_name_the_expert_too(monkeypatch):
     assert re.search(r"in expert \d+,", note)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("two_nodes")
 def test_an_interrupted_fit_resumes_on_another_executor(whole, marks, tmp_path):
     def interrupt(_):
@@ -249,22 +240,19 @@ DRIVER = """
 import os, signal, sys
 from pathlib import Path
 from reliability.test_14_lost_workers import Watched, fit
-from trustgp.executors import Processes, Ray
+from trustgp.executors import Ray
 
-folder, address = Path(sys.argv[1]), sys.argv[2]
-executor = Ray(address=address) if address else Processes(2)
+folder, executor = Path(sys.argv[1]), Ray(address=sys.argv[2])
 end = lambda flying: os.kill(os.getpid(), signal.SIGKILL)
 fit(Watched(executor, folder / "marks", after=4, accident=end), checkpoint=folder / "c")
 """
 
 
-def test_what_a_killed_driver_had_finished_is_on_disk_and_its_workers_end(
-    distant, whole, marks, tmp_path, request
-):
-    """Ray loses what a dead driver owned, and so do processes."""
-    address = "" if isinstance(distant, Processes) else request.getfixturevalue("two_nodes").cluster.address
+@pytest.mark.nightly
+def test_what_a_killed_driver_had_finished_is_on_disk_and_its_workers_end(two_nodes, whole, marks, tmp_path):
+    """Ray loses what a dead driver owned."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", DRIVER, str(tmp_path), address]
+    command = [sys.executable, "-c", DRIVER, str(tmp_path), two_nodes.cluster.address]
     result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=120, check=False)
     assert result.returncode == -signal.SIGKILL
     done = [name for name in listing(tmp_path / "c") if name.startswith("expert")]

@@ -1,7 +1,15 @@
-"""Where the experts are solved: one interface, kept by threads, by processes and by a cluster."""
+"""Where the experts are solved: threads, or a Ray cluster."""
 
-from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usable_cores, usual_threads
-from .processes import Processes
+from .base import (
+    Executor,
+    FitContext,
+    Processes,
+    Threads,
+    WorkerLostError,
+    nearby,
+    usable_cores,
+    usual_threads,
+)
 from .ray import Ray
 
 __all__ = [

@@ -15,15 +15,14 @@ import numpy as np
 
 from ..data.user_warnings import optional_package
 from .base import Threads, Work, WorkerLostError, check_counts
-from .pickling import held, pack, work
 
 
 class Ray:
     """Tasks on a Ray cluster; needs `pip install "trustgp[ray]"`, on every node of it.
 
     What the tasks share is put once into Ray's object store, which each node maps into the memory of all its
-    workers. A single task is run here. Ray begins a task anew when its worker or its node was lost. What
-    this process itself owned is lost with it: only a checkpoint outlives it.
+    workers. A single task is run here. Ray restarts a task when its worker or its node was lost. What this
+    process itself owned is lost with it: only a checkpoint outlives it.
 
     Args:
         address: Of the cluster, "auto" for the one that this machine belongs to; None: the one that is
@@ -31,7 +30,7 @@ class Ray:
         workers: Tasks at the same time; None: as many as the cluster has room for.
         gpus: Of each task, a fraction or a whole number: 0.25 puts four tasks on each GPU. The fit must then
             be on the first GPU of this machine (`device="cuda"`).
-        retries: How often a task is begun anew after its worker or its node was lost.
+        retries: How often a task is restarted after its worker or its node was lost.
     """
 
     def __init__(
@@ -65,35 +64,38 @@ class Ray:
         if len(tasks) < 2:
             yield from self.nearby.run(function, tasks)
             return
-        ray, packed = self._connected(), pack(function)
-        if "cuda" in packed.devices and not self.gpus:
+        ray = self._connected()
+        from .pickling import pack
+
+        parts, devices = pack(function)
+        if "cuda" in devices and not self.gpus:
             raise ValueError(
                 "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
                 'four tasks on each GPU, or fit on the CPU (device="cpu").'
             )
-        shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in packed.parts])
+        shared = ray.put([np.frombuffer(part, dtype=np.uint8) for part in parts])
         solve = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=self.retries)(_solve)
         upcoming, name = iter(enumerate(tasks)), uuid.uuid4().hex
-        flying: dict[Any, int] = {}
+        pending: dict[Any, int] = {}
 
         def launch() -> None:
-            for position, task in islice(upcoming, (self._workers or len(tasks)) - len(flying)):
-                flying[solve.remote(name, shared, task)] = position
+            for position, task in islice(upcoming, (self._workers or len(tasks)) - len(pending)):
+                pending[solve.remote(name, shared, task)] = position
 
         try:
             launch()
-            while flying:
-                found = self._next(ray, flying)
+            while pending:
+                result = self._next(ray, pending)
                 launch()  # first, for the caller may take its time
-                yield found
+                yield result
         finally:
-            for reference in flying:
+            for reference in pending:
                 ray.cancel(reference, force=True)
 
-    def _next(self, ray: Any, flying: dict[Any, int]) -> tuple[int, Any]:
-        """The next result, whose task flies no more."""
-        (reference,), _ = ray.wait(list(flying), num_returns=1)
-        position = flying.pop(reference)
+    def _next(self, ray: Any, pending: dict[Any, int]) -> tuple[int, Any]:
+        """The next result, whose task is then no longer pending."""
+        (reference,), _ = ray.wait(list(pending), num_returns=1)
+        position = pending.pop(reference)
         try:
             return position, ray.get(reference)
         except ray.exceptions.RayTaskError as error:  # the task raised it
@@ -146,4 +148,6 @@ def _begin(ray: Any, **options: Any) -> None:
 
 def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:
     """In a worker."""
-    return work(held(name, lambda: parts), task)
+    from .pickling import Shared, cached_function, run_task
+
+    return run_task(cached_function(Shared(name, parts)), task)

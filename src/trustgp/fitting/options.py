@@ -17,7 +17,7 @@ import torch
 from ..data.quantities import Budget, parse_budget, parse_bytes
 from ..data.rows import Unpack
 from ..data.user_warnings import nearest_name
-from ..executors import Executor, Processes, Ray, Threads, usual_threads
+from ..executors import Executor, Ray, Threads, usual_threads
 from ..experts.gate import Division
 from ..experts.neighbours import Patchwork
 from ..experts.witness import Witness
@@ -43,7 +43,7 @@ OBJECTS: dict[str, tuple[dict[str, type], Any]] = {
     "likelihood": (LIKELIHOODS, Likelihood),
     "patchwork": ({"patchwork": Patchwork}, Patchwork),
     "division": ({"division": Division}, Division),
-    "executor": ({"threads": Threads, "processes": Processes, "ray": Ray}, _Runner),
+    "executor": ({"threads": Threads, "ray": Ray}, _Runner),
 }
 """Options that are objects: by the names that people write what they may be, and what they are all."""
 

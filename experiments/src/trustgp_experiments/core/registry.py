@@ -24,7 +24,7 @@ STUDIES = {
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
     "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
     "bound": "the kernel's approximation bound against the number of experts",
-    "distributed": "time to solve the experts against workers: threads, processes, Ray; streams on a GPU",
+    "distributed": "time to solve the experts against workers: threads, Ray; streams on a GPU",
     "detection": "a detector's boxes and classes: novel things told, edges calibrated, the cost of it",
     "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
 }

@@ -15,6 +15,8 @@ import argparse
 import copy
 import json
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,6 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, binary_cross_entropy_with_logits, grid_sample, one_hot
 
 from trustgp.data.atomic_file import atomic_file
-from trustgp.executors import Processes
 from trustgp.metrics.boxes import corners, generous_overlaps
 from trustgp_experiments.datasets.scenes import Scenes, load_photographs, scenes
 from trustgp_experiments.training.detector_network import (
@@ -49,7 +50,8 @@ def rendered(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[
 def rendered_scenes(n: int, held: int, workers: int) -> tuple[Scenes, Scenes]:
     """To train on, and held out."""
     tasks = [(start, min(LOT, n + held - start)) for start in range(0, n + held, LOT)]
-    parts = [part for _, part in sorted(Processes(workers).run(rendered, tasks))]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        parts = list(pool.map(rendered, tasks))
     images = torch.from_numpy(np.concatenate([pictures for pictures, _, _ in parts]))
     boxes, labels = (tuple(torch.from_numpy(one) for part in parts for one in part[k]) for k in (1, 2))
     train, test = (Scenes(images[s], boxes[s], labels[s]) for s in (slice(None, n), slice(n, None)))

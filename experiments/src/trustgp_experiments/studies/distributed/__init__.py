@@ -1,1 +1,1 @@
-"""The same fit on threads, processes, Ray and streams."""
+"""The same fit on threads, Ray and streams."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from trustgp import plots
 from trustgp.api import fit
-from trustgp.executors import Executor, Processes, Ray, Threads, nearby, usable_cores
+from trustgp.executors import Executor, Ray, Threads, nearby, usable_cores
 
 from ...core.arm import scaled_rows
 from ...core.claim import words
@@ -18,7 +18,7 @@ from ...core.recipes import mlp_recipe
 from ...core.result import Column, Figure, Result, Setting, provenance
 from ...datasets import simulate, standardise
 
-KINDS = {"threads": Threads, "processes": Processes, "ray": lambda workers: Ray(workers=workers)}
+KINDS = {"threads": Threads, "ray": lambda workers: Ray(workers=workers)}
 STREAMS = (1, 2, 4)  # threads on a GPU, each with a stream
 # rows, experts, widths of the network, repeats
 CPU = (16_000, 16, [21, 200, 200, 7], 3)

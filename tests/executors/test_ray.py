@@ -1,0 +1,103 @@
+"""The contract of an executor, kept by workers in other processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from trustgp.executors import Processes, Ray, Threads, nearby
+
+
+def test_every_task_is_run_once_in_another_process_on_one_blas_thread(ray_workers):
+    def work(task):
+        return task**2, os.getpid(), torch.get_num_threads()
+
+    results = dict(ray_workers.run(work, [3, 1, 4, 1, 5]))
+    assert [results[position][0] for position in range(5)] == [9, 1, 16, 1, 25]
+    assert os.getpid() not in {process for _, process, _ in results.values()}
+    assert {threads for *_, threads in results.values()} == {1}
+
+
+def test_short_work_stays_on_threads_of_this_process(ray_workers):
+    assert list(ray_workers.run(lambda task: task, [])) == []
+    assert list(ray_workers.run(lambda task: os.getpid(), [7])) == [(0, os.getpid())]
+    assert isinstance(nearby(ray_workers), Threads)
+    assert nearby(Threads(3)) == Threads(3)
+    assert ray_workers.workers == 2
+
+
+def test_results_come_as_they_are_ready(ray_workers):
+    results = ray_workers.run(lambda seconds: time.sleep(seconds), [2.0, 0.0])
+    assert [position for position, _ in results] == [1, 0]
+
+
+def test_large_tensors_arrive_whole_and_results_are_the_callers_own(ray_workers):
+    data = torch.arange(60_000).reshape(300, 200)
+    tasks = [torch.tensor([1, 5]), torch.tensor([299])]
+    for position, (chosen, total) in ray_workers.run(lambda index: (data[index], data.sum()), tasks):
+        assert torch.equal(chosen, data[tasks[position]])
+        assert torch.equal(total, data.sum())
+        chosen += 1  # may be written to
+
+
+def test_errors_keep_their_type_and_notes_or_their_text_and_the_executor_works_on(ray_workers):
+    class Stubborn(Exception):  # cannot be pickled
+        def __init__(self, one, two):
+            super().__init__(f"{one} and {two}")
+
+    def work(task):
+        error = Stubborn("this", "that") if task else KeyError("a mistake")
+        error.add_note("a note")
+        raise error
+
+    for task, kind, match in ((0, KeyError, "a mistake"), (1, RuntimeError, "Stubborn: this and that")):
+        with pytest.raises(kind, match=match) as caught:
+            list(ray_workers.run(work, [task, task]))
+        assert caught.value.__notes__ == ["a note"]
+    with pytest.raises(TypeError, match=r"cannot be sent.*Threads\(\)"):
+        list(ray_workers.run(partial(print, (number for number in range(3))), range(2)))
+    assert dict(ray_workers.run(lambda task: task, range(3))) == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_missing_ray_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"trustgp\[ray\]"):
+        list(Ray().run(str, range(2)))
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"retries": -1}, {"gpus": -0.5}, {"gpus": 1.5}], ids=str)
+def test_impossible_numbers_are_refused(options):
+    with pytest.raises(ValueError, match="{}={}".format(*next(iter(options.items())))):
+        Ray(**options)
+
+
+def test_processes_are_threads_for_one_release_with_a_warning():
+    with pytest.warns(UserWarning, match=r"Processes was removed.*trustgp\.Threads\(\)"):
+        assert Processes(2) == Threads(2)
+
+
+@pytest.mark.nightly
+def test_a_cluster_outlives_the_thread_that_first_asked_for_it():
+    """The system ends Ray's processes with the thread that started them, and Ray this process with them."""
+    code = """
+import threading, time
+from trustgp.executors import Ray
+
+def work():
+    assert dict(Ray(workers=2).run(abs, [-1, -2])) == {0: 1, 1: 2}
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+time.sleep(2)
+work()
+print("alive")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "alive", done.stderr
