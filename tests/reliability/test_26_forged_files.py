@@ -19,12 +19,12 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from many import Many
+from markupsafe import escape
 from reliability.forgeries import COUNT, TEXTS, VALUES, as_json, changed, damaged
 from reliability.helpers import ZEROS, forge_text, seal, split_file
 

@@ -1,30 +1,34 @@
-"""All results of a folder as one page of HTML that needs nothing else: no network, no other file."""
+"""All results of a folder as one self-contained page of HTML."""
 
 import base64
 import hashlib
 import io
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any, Literal
+
+from jinja2 import Environment, Template
+from markupsafe import Markup
+from PIL import Image, UnidentifiedImageError
 
 from trustgp.data.escapes import printable
 
 from ..core.registry import STUDIES
 from ..core.result import RESULT, Figure, Result, StudyError, read_result, write_text
-from .table import Html, join, prose, table_html, tag
+from .table import BETTER, TableView
 
 PAGE = "report.html"
 KINDS = {".png": "image/png", ".svg": "image/svg+xml", ".gif": "image/gif"}
-# How a picture begins, and where its width and height stand: two numbers of as many bytes, in which order.
+# How a picture begins, and the offset, the number of bytes and the order of its width and height.
 PIXELS: dict[str, tuple[bytes, int, int, Literal["big", "little"]]] = {
     ".png": (b"\x89PNG\r\n\x1a\n", 16, 4, "big"),
     ".gif": (b"GIF8", 6, 2, "little"),
 }
 ORIGIN = ("date", "device", "seeds", "commit", "versions")
-"""What stands first in the small print; what a study adds comes after."""
+"""First in the small print; what a study adds comes after."""
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -35,7 +39,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 def read_results(folder: Path) -> dict[Path, Result]:
     """Results by their folder, in the order of `STUDIES`, then those of the user's own."""
-    next(folder.iterdir(), None)  # where there is no such folder: an OSError that says so
+    next(folder.iterdir(), None)  # an OSError, if there is no such folder
     found = {file.parent: read_result(file) for file in sorted(folder.glob(f"*/{RESULT}"))}
     if (folder / RESULT).exists():
         raise StudyError(f"{folder} is the folder of one study; give the folder around it.")
@@ -47,35 +51,50 @@ def read_results(folder: Path) -> dict[Path, Result]:
 
 
 def render(results: Mapping[Path, Result]) -> str:
-    """The whole page, of results by the folder in which their figures lie."""
-    source = files("trustgp_experiments.report") / "assets"
-    style, script = (source.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
-    names = _ids(result.study for result in results.values())
-    studies = [(name, folder, result) for name, (folder, result) in zip(names, results.items(), strict=True)]
-    quick = "There are quick runs on this page.", "Their figures mean nothing."
-    return Template(source.joinpath("page.html").read_text("utf-8")).substitute(
-        style=style,
-        script=script,
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        contents=_shown(tag("ol", *(_entry(name, result) for name, _, result in studies))),
-        warning=quick_warning(*quick, results.values()) or "",
-        studies=_shown(join(*(study_html(result, folder, name) for name, folder, result in studies))),
+    """The whole page, of results by the folder that holds their figures."""
+    ids = _ids(result.study for result in results.values())
+    studies = [
+        {
+            "id": name,
+            "result": result,
+            "about": STUDIES.get(result.study, result.title),
+            "tables": [TableView(table) for table in result.tables],
+            "figures": [_figure(figure, folder) for figure in result.figures],
+            "origin": _origin(result.provenance),
+        }
+        for name, (folder, result) in zip(ids, results.items(), strict=True)
+    ]
+    return _template().render(studies=studies)
+
+
+@cache
+def _template() -> Template:
+    assets = files("trustgp_experiments.report") / "assets"
+    style, script, html = (
+        assets.joinpath(f"page.{suffix}").read_text("utf-8") for suffix in ("css", "js", "html.jinja")
     )
+    environment = Environment(autoescape=True, finalize=_finalize, trim_blocks=True)
+    environment.filters |= {"prose": prose, "policy_hash": _policy_hash}
+    environment.globals |= {"style": Markup(style), "script": Markup(script), "better": BETTER}
+    return environment.from_string(html)
 
 
-def _shown(html: Html) -> str:
-    """The same with control characters and halves of characters, which results may hold, written out."""
-    return printable(html, keep="\n\t", most=None)
+def prose(text: str) -> Markup:
+    """Words with `code` between backticks; no line begins with ± or %, or ends in ±."""
+    kept = re.sub(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", _visible(text))
+    parts = re.split(r"`([^`]+)`", kept)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(part) if place % 2 else part for place, part in enumerate(parts))
 
 
-def _entry(name: str, result: Result) -> Html:
-    """The study's line in the contents, and those of its tables and figures."""
-    parts = [(f"{name}-table-{n}", table.title) for n, table in enumerate(result.tables, 1)]
-    parts += [(f"{name}-figure-{n}", figure.title) for n, figure in enumerate(result.figures, 1)]
-    inner = (tag("li", tag("a", title, href=f"#{part}")) for part, title in parts)
-    link = tag("a", result.study, href=f"#{name}", title=STUDIES.get(result.study, result.title))
-    return tag("li", link, tag("ol", *inner) if parts else None)
+def _visible(text: object) -> str:
+    """Control characters and unpaired surrogates, which results may contain, are escaped."""
+    return printable(text, keep="\n\t", most=None)
+
+
+def _finalize(value: Any) -> Any:
+    """What an expression of the template prints."""
+    return value if isinstance(value, Markup) else _visible(value)
 
 
 def _ids(names: Iterable[str]) -> list[str]:
@@ -87,75 +106,37 @@ def _ids(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _hash(text: str) -> str:
-    """As a Content-Security-Policy names the only style and the only script that may act."""
+def _policy_hash(text: str) -> str:
+    """As a Content-Security-Policy names the only style and the only script that are allowed."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def study_html(result: Result, folder: Path, name: str) -> Html:
-    """Everything of a study but its `numbers`: its figures lie in the folder, `name` is its id."""
-    lines = (tag("li", prose(finding)) for finding in result.findings)
-    found = tag("section", tag("h3", "What was found"), tag("ul", *lines), class_="findings")
-    paragraphs = (tag("p", prose(paragraph)) for paragraph in result.protocol)
-    measured = tag("details", tag("summary", "How it was measured"), *paragraphs, class_="protocol")
-    quick = "This is a quick run.", "Its figures mean nothing; it shows that the study works."
-    command = tag("code", str(result.provenance.get("command")))
-    copy = tag("button", "Copy", type="button", class_="copy", aria_label="Copy the command")
-    return tag(
-        "article",
-        tag("p", result.study, class_="eyebrow"),
-        tag("h2", result.title, id=f"{name}-title"),
-        quick_warning(*quick, [result]),
-        tag("div", command, copy, class_="command") if result.provenance.get("command") else None,
-        found if result.findings else None,
-        measured if result.protocol else None,
-        *(table_html(table, f"{name}-table-{n}") for n, table in enumerate(result.tables, 1)),
-        *(_figure(figure, folder, f"{name}-figure-{n}") for n, figure in enumerate(result.figures, 1)),
-        _origin(result.provenance),
-        id=name,
-        aria_labelledby=f"{name}-title",
-    )
-
-
-def quick_warning(first: str, then: str, results: Iterable[Result]) -> Html | None:
-    """A banner, its first words in bold, where a result was made with `--quick`; None where none was."""
-    if not any(result.provenance.get("quick") for result in results):
-        return None
-    return tag("p", tag("strong", first), " ", then, class_="warning", role="note")
 
 
 def _in_few_colours(content: bytes) -> bytes:
     """A PNG with a palette, where that is smaller, as of a chart: the page is to stay small."""
     if not content.startswith(PIXELS[".png"][0]):
         return content
-    try:
-        from PIL import Image, UnidentifiedImageError  # comes with matplotlib; a page can do without
-    except ImportError:
-        return content
     packed = io.BytesIO()
     try:
         with Image.open(io.BytesIO(content)) as picture:
             picture.convert("RGBA").quantize(256, method=Image.Quantize.FASTOCTREE).save(packed, "PNG")
     except (UnidentifiedImageError, OSError, SyntaxError):
-        return content  # not whole: shown as it is
+        return content  # damaged: shown as it is
     return min(packed.getvalue(), content, key=len)
 
 
-def _figure(figure: Figure, folder: Path, name: str) -> Html:
-    """The picture inside the page, on a button that enlarges it; its words for those who cannot see it."""
+def _figure(figure: Figure, folder: Path) -> dict[str, Any]:
+    """The picture as a data URI, with its title and caption as alternative text."""
     file = folder / figure.file
     kind = KINDS.get(file.suffix.lower())
     if kind is None:
         raise StudyError(f"figure {file}: only {' and '.join(KINDS)} can be shown.")
     if not file.is_file():
-        raise StudyError(f"figure {file} is not there, but {folder / RESULT} names it; run the study again.")
+        raise StudyError(f"figure {file} is missing, but {folder / RESULT} names it; run the study again.")
     content = _in_few_colours(file.read_bytes())
     words = f"{figure.title}. {figure.caption}" if figure.caption else figure.title
     address = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-    picture = tag("img", src=address, alt=words, **_size(file, content))
-    enlarge = tag("button", picture, type="button", class_="enlarge", title="Enlarge")
-    caption = tag("figcaption", tag("strong", figure.title), ". ", prose(figure.caption))
-    return tag("figure", enlarge, caption, id=name)
+    attributes = {"src": address, "alt": _visible(words), **_size(file, content)}
+    return {"title": figure.title, "caption": figure.caption, "attributes": attributes}
 
 
 def _size(file: Path, content: bytes) -> dict[str, int]:
@@ -171,21 +152,14 @@ def _size(file: Path, content: bytes) -> dict[str, int]:
     return {"width": width, "height": height}
 
 
-def _origin(provenance: Mapping[str, Any]) -> Html | None:
-    """Where the result comes from; the command stands above already."""
+def _origin(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Where the result comes from, by key; the command is at the top."""
     keys = [*ORIGIN, *(key for key in provenance if key not in (*ORIGIN, "command", "quick"))]
     try:
-        said = {key: _words(provenance.get(key)) for key in keys}
+        origin = {key.replace("_", " ").capitalize(): _words(provenance.get(key)) for key in keys}
     except RecursionError as error:
-        raise StudyError(
-            "a result says where it comes from in lists within lists, too deep to show."
-        ) from error
-    lines = [
-        tag("div", tag("dt", key.replace("_", " ").capitalize()), tag("dd", words))
-        for key, words in said.items()
-        if words
-    ]
-    return tag("dl", *lines, class_="origin") if lines else None
+        raise StudyError("the provenance of a result has lists within lists, too deep to show.") from error
+    return {key: words for key, words in origin.items() if words}
 
 
 def _words(value: Any) -> str:
