@@ -13,7 +13,7 @@ from reliability.helpers import listing, started
 import trustgp
 from trustgp import cli
 from trustgp.cli import _Console, main
-from trustgp.state.summary import expert_table, summarise
+from trustgp.state import summary
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +64,21 @@ def test_inspect_shows_every_expert_and_where_the_model_comes_from(model, saved,
         assert f"{float(expert.scale.log().mean().exp()):.3g}" in shown
 
 
-def test_the_table_of_the_experts_shows_their_numbers_and_of_many_the_largest(model, saved):
+def test_the_table_of_the_experts_shows_their_numbers_and_of_many_the_largest(model, saved, monkeypatch):
     mixture = model.mixtures[0]
-    columns = {str(column.header): list(column.cells) for column in expert_table(summarise(saved)).columns}
+    columns = {str(column.header): list(column.cells) for column in summary.inspect_tables(saved)[2].columns}
     assert columns["own rows"] == [str(int(e.own)) for e in mixture.experts]
     assert columns["lent rows"] == [str(len(e.rows) - int(e.own)) for e in mixture.experts]
     assert columns["neighbours"] == [" ".join(map(str, near)) or "-" for near in mixture.neighbours]
     assert columns["kappa"] == [f"{float(e.kappa.log().mean().exp()):.3g}" for e in mixture.experts]
     assert columns["state"] == ["ok"] * len(mixture.experts)
-    table = expert_table(summarise(saved), most=2)
+    monkeypatch.setattr(summary, "MAX_EXPERTS_SHOWN", 2)
+    table = summary.inspect_tables(saved)[2]
     columns = {str(column.header): list(column.cells) for column in table.columns}
     shown = [int(a) + int(b) for a, b in zip(columns["own rows"], columns["lent rows"], strict=True)]
     assert sorted(shown) == sorted(len(e.rows) for e in mixture.experts)[-2:]
     assert "--all" in str(table.title)
-    assert expert_table(summarise(saved), most=None).row_count == len(mixture.experts)
+    assert summary.inspect_tables(saved, every=True)[2].row_count == len(mixture.experts)
 
 
 def test_inspect_of_separate_outputs_names_kernel_and_expert(fitted_zoo, tmp_path, capsys):

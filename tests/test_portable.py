@@ -3,7 +3,7 @@
 import os
 
 from trustgp import executors
-from trustgp.data import tensor_file
+from trustgp.data import atomic_file, tensor_file
 from trustgp.fitting import plan
 
 
@@ -35,6 +35,6 @@ def test_a_file_is_written_where_folders_cannot_be_opened(monkeypatch, tmp_path)
         def __getattr__(self, name):
             return getattr(os, name)
 
-    monkeypatch.setattr(tensor_file, "os", Windows())
+    monkeypatch.setattr(atomic_file, "os", Windows())
     tensor_file.write(tmp_path / "file", kind="test", text={"a": 1}, tensors={})
     assert tensor_file.read(tmp_path / "file", kind="test")[0]["a"] == 1

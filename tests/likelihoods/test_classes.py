@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import metrics
-from trustgp.state.summary import origin_table, summarise
+from trustgp.state.summary import inspect_tables
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_inspect_tells_the_temperature_and_the_threshold(case, tmp_path, capsys)
 
     model = fit(case)
     model.save(tmp_path / "m.trustgp")
-    Console(width=200).print(origin_table(summarise(tmp_path / "m.trustgp")))
+    Console(width=200).print(inspect_tables(tmp_path / "m.trustgp")[0])
     said = capsys.readouterr().out
     assert "Classification()" in said
     assert "temperature" in said

@@ -2,55 +2,79 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
+from blobs import blobs, fit
+from reliability.forgeries import Change, forge
 from reliability.helpers import quiet_fit, trained
 from torch import Tensor, nn
 
 import trustgp
 
 
-class Saved(NamedTuple):
+@dataclass(frozen=True)
+class Saved:
     """A model on disk, with the network it was fitted to."""
 
     path: Path
     network: nn.Module
     inputs: Tensor
 
+    @cached_property
+    def content(self) -> bytes:
+        return self.path.read_bytes()
 
-def _saved(folder: Path, tangents: trustgp.LayerFactors | trustgp.JacobianRows) -> Saved:
-    network, x, y = trained(24, dtype=torch.float32)
-    path = folder / "model.trustgp"
-    quiet_fit(network, (x, y), num_experts=3, tangents=tangents).save(path)
-    return Saved(path, network, x)
+    def forged(self, target: Path, **changes: Change) -> Path:
+        """A copy after changes, see `forge`."""
+        target.write_bytes(forge(self.content, **changes))
+        return target
+
+    def refusal(self, target: Path, content: bytes | None = None, **changes: Change) -> str:
+        """The error of a load of these bytes, or of a copy after changes."""
+        target.write_bytes(forge(self.content, **changes) if content is None else content)
+        with pytest.raises(trustgp.ArtifactError) as caught:
+            trustgp.load(target, self.network)
+        assert target.name in str(caught.value)
+        return str(caught.value)
+
+
+def _saved(folder: Path, rows: int = 24, **options) -> Saved:
+    network, x, y = trained(rows, dtype=torch.float32)
+    quiet_fit(network, (x, y), num_experts=3, **options).save(folder / "model.trustgp")
+    return Saved(folder / "model.trustgp", network, x)
 
 
 @pytest.fixture(scope="session")
 def gram_file(tmp_path_factory) -> Saved:
-    """Experts that keep a Gram factor: about 11 KB."""
-    return _saved(tmp_path_factory.mktemp("gram"), trustgp.LayerFactors())
+    """Experts that keep a Gram factor: about 20 KB."""
+    return _saved(tmp_path_factory.mktemp("gram"), tangents=trustgp.LayerFactors())
 
 
 @pytest.fixture(scope="session")
 def span_file(tmp_path_factory) -> Saved:
-    """Experts that keep a basis of chosen columns: about 6 KB."""
+    """Experts that keep a basis of chosen columns: about 15 KB."""
     tangents = trustgp.JacobianRows(keep=8, keep_per_expert=4)
-    return _saved(tmp_path_factory.mktemp("span"), tangents)
+    return _saved(tmp_path_factory.mktemp("span"), tangents=tangents)
 
 
 @pytest.fixture(scope="session")
 def witness_file(tmp_path_factory) -> Saved:
     """Experts and a witness of a few cells: about 30 KB."""
-    network, x, y = trained(60, dtype=torch.float32)
-    path = tmp_path_factory.mktemp("witness") / "model.trustgp"
-    model = quiet_fit(network, (x, y), num_experts=2, witness=trustgp.Witness(rows=20))
-    assert model.witness is not None
-    assert len(model.witness.sizes) > 2
+    return _saved(tmp_path_factory.mktemp("witness"), 60, witness=trustgp.Witness(rows=20))
+
+
+@pytest.fixture(scope="session")
+def classes_file(tmp_path_factory) -> Saved:
+    """A classifier with a novelty threshold."""
+    case, path = blobs(), tmp_path_factory.mktemp("classes") / "model.trustgp"
+    model = fit(case)
+    model.threshold(false_alarm=0.05)
     model.save(path)
-    return Saved(path, network, x)
+    return Saved(path, case.network, case.test[0])
 
 
 @pytest.fixture(params=["gram", "span"])

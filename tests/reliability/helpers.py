@@ -1,8 +1,7 @@
-"""Tiny trained networks, forged files with a correct checksum, and runs in a process of their own."""
+"""Tiny trained networks, and runs in a process of their own."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -17,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import trustgp
 from trustgp import Prediction
 
 TESTS = Path(__file__).parents[1]
-ZEROS = "0" * 64
 OUTPUTS = ("shared", "separate", "pseudo")
 
 
@@ -95,73 +92,6 @@ def different_fields(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[s
     """Names on which two tables do not agree to the bit."""
     assert one.keys() == other.keys()
     return [name for name in one if raw_bytes(one[name]) != raw_bytes(other[name])]
-
-
-# -- files ------------------------------------------------------------------------------------------
-
-
-def split_file(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Header table and payload of a safetensors file."""
-    data = Path(path).read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
-
-
-def seal(path: Path, header: bytes, payload: bytes) -> Path:
-    """Write a file whose checksum is right; `header` holds 64 zeros where the checksum goes."""
-    header += b" " * (-len(header) % 8)
-    digest = hashlib.sha256(len(header).to_bytes(8, "little") + header + payload).hexdigest()
-    header = header.replace(ZEROS.encode(), digest.encode(), 1)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + payload)
-    return path
-
-
-def forge_header(
-    source: Path, target: Path, change: Callable[[dict[str, Any]], None], payload: bytes | None = None
-) -> Path:
-    """A copy of `source` whose header table went through `change`, with a matching checksum."""
-    table, original = split_file(source)
-    table["__metadata__"]["sha256"] = ZEROS
-    change(table)
-    return seal(target, json.dumps(table).encode(), original if payload is None else payload)
-
-
-def forge_text(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """The same for the description inside the metadata."""
-
-    def inner(table: dict[str, Any]) -> None:
-        text = json.loads(table["__metadata__"]["text"])
-        change(text)
-        table["__metadata__"]["text"] = json.dumps(text)
-
-    return forge_header(source, target, inner)
-
-
-def forge_tensors(source: Path, target: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
-    """The same for the tensors; offsets and shapes are written anew."""
-    tensors = load_file(source)
-    change(tensors)
-    codes = {
-        "float64": "F64",
-        "float32": "F32",
-        "float16": "F16",
-        "int64": "I64",
-        "int32": "I32",
-        "bool": "BOOL",
-    }
-    metadata = split_file(source)[0]["__metadata__"] | {"sha256": ZEROS}
-    table: dict[str, Any] = {"__metadata__": metadata}
-    payload = b""
-    for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
-        value = tensors[name]
-        block = raw_bytes(value)
-        table[name] = {
-            "dtype": codes[str(value.dtype).removeprefix("torch.")],
-            "shape": list(value.shape),
-            "data_offsets": [len(payload), len(payload) + len(block)],
-        }
-        payload += block
-    return seal(target, json.dumps(table).encode(), payload)
 
 
 # -- processes --------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from many import each
-from reliability.helpers import different_fields, forge_text, prediction_fields, quiet_fit, rows, train
+from reliability.forgeries import forge
+from reliability.helpers import different_fields, prediction_fields, quiet_fit, rows, train
 from torch import nn
 from zoo import make, portions
 
@@ -323,6 +324,6 @@ FORGERIES = {
 @each("case", FORGERIES)
 def test_forged_probes_are_refused(fitted, tmp_path, case):
     network, _, folder = fitted
-    forge_text(folder / "model", tmp_path / "forged", FORGERIES[case])
+    (tmp_path / "forged").write_bytes(forge((folder / "model").read_bytes(), text=FORGERIES[case]))
     with pytest.raises(trustgp.ArtifactError):
         trustgp.load(tmp_path / "forged", network)

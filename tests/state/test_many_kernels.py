@@ -13,7 +13,7 @@ from trustgp.state.expert_tensors import mixture_tensors, most_tensors
 
 
 def test_too_many_kernels_are_refused_before_the_fit(monkeypatch):
-    monkeypatch.setattr(model_file, "LONGEST_HEADER", 20_000)
+    monkeypatch.setattr(model_file, "MAX_HEADER_BYTES", 20_000)
     monkeypatch.setattr(pipeline, "choose_plan", None)  # what would come next
     with pytest.raises(ValueError, match=r"kernels: 9, of .* could not be saved\. outputs='shared'"):
         quiet_fit(mlp(2, 3, 9), rows(30, outputs=9), outputs="separate", num_experts=1)

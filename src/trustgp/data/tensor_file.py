@@ -1,11 +1,9 @@
 """One file format for models and checkpoints: safetensors, whole or absent, with a checksum.
 
-The file is a plain safetensors file. Its metadata hold the format, a version, a JSON text, and a SHA-256
-over every byte of the file (with the checksum's own digits taken as zeros). The checksum finds damage, not
-attackers: whoever can write the file can write a matching checksum.
-
-The header is written here and not by `safetensors.save_file`, which puts the metadata in another order each
-time: the same state must give the same bytes.
+The metadata of the safetensors file have one key, "trustgp": a JSON table of format, version, description
+and a SHA-256 over every byte of the file (with the checksum's own digits taken as zeros). safetensors writes
+several keys in another order each time; with one key the same state gives the same bytes. The checksum finds
+damage, not attackers: whoever can write the file can write a matching checksum.
 """
 
 from __future__ import annotations
@@ -14,35 +12,23 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from io import BufferedReader
-from itertools import groupby
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from .atomic_file import atomic_file
 from .escapes import printable
-from .trees import raw_bytes
 
-VERSION = 2
-READERS = {1: "0.1"}  # releases that read files of versions before
-LONGEST_HEADER, MOST_TENSORS = 2**20, 2**13  # bytes; a kernel has a few dozen, whatever its experts
-LARGE = 2**12  # bytes from which a tensor that is read has memory of its own
-CHUNK = 2**20  # bytes that are read at once where they are not kept
-MOST_DIMENSIONS = 8  # of a tensor
-_ZEROS = "0" * 64
-_CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.bool: "BOOL",
-}
-_TYPES = {code: dtype for dtype, code in _CODES.items()}
+VERSION = 3
+RELEASES = {1: "0.1"}  # those that read files of versions that this one refuses
+MAX_HEADER_BYTES, MAX_TENSORS = 2**20, 2**13  # a kernel has a few dozen tensors, whatever its experts
+METADATA_KEY = "trustgp"
+FIELDS = {"sha256": str, "format": str, "version": int, "text": dict}  # of the metadata's JSON table
+ZEROS = b"0" * 64
 
 
 class ArtifactError(ValueError):
@@ -53,62 +39,34 @@ class ArtifactError(ValueError):
 
 
 class TensorFile(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     kind: str
     text: dict[str, Any]
-    tensors: Mapping[str, Tensor]
+    tensors: dict[str, Tensor]
     nbytes: int  # of the file
 
 
-def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+def write(path: Path, *, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write a file whole or not at all, see `atomic_file`."""
-    path = Path(path)
-    plain = _ordered({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
-    header = _make_header(kind, text, plain)
-    if len(header) > LONGEST_HEADER or len(tensors) > MOST_TENSORS:
+    content = encode(kind=kind, text=text, tensors=tensors)
+    length = int.from_bytes(content[:8], "little")
+    if length > MAX_HEADER_BYTES or len(tensors) > MAX_TENSORS:
         raise ValueError(
-            f"{path}: {len(tensors)} tensors, and a header of {len(header)} bytes; {MOST_TENSORS} tensors "
-            f"and {LONGEST_HEADER} bytes are read back at most; outputs='shared' or 'pseudo' need fewer."
+            f"{path}: {len(tensors)} tensors, and a header of {length} bytes; at most {MAX_TENSORS} tensors "
+            f"and {MAX_HEADER_BYTES} bytes can be read back; outputs='shared' or 'pseudo' need fewer."
         )
-    digest = hashlib.sha256(len(header).to_bytes(8, "little") + header)
+    place, digest = content.index(ZEROS), hashlib.sha256(content).hexdigest()
     with atomic_file(path) as temporary, open(temporary, "r+b") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for value in plain.values():
-            block = raw_bytes(value).data
-            digest.update(block)
-            file.write(block)
-        file.seek(8 + header.index(_ZEROS.encode()))
-        file.write(digest.hexdigest().encode())
+        file.writelines((content[:place], digest.encode(), memoryview(content)[place + len(ZEROS) :]))
 
 
-def written_bytes(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
-    """How long the file would be that `write` writes."""
-    payload = sum(value.nbytes for value in tensors.values())
-    return 8 + len(_make_header(kind, text, _ordered(tensors))) + payload
-
-
-def _ordered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Wide numbers first, so that each tensor is aligned to its own element size."""
-    return dict(sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])))
-
-
-def _make_header(kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """The safetensors header, a checksum of zeros in it; `tensors` in the order in which they lie."""
-    metadata = {
-        "sha256": _ZEROS,  # first: `write` looks for the zeros
-        "format": kind,
-        "version": str(VERSION),
-        "text": json.dumps(text, sort_keys=True),
-    }
-    table: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, value in tensors.items():
-        start, end = end, end + value.nbytes
-        shape, offsets = list(value.shape), [start, end]
-        table[name] = {"dtype": _CODES[value.dtype], "shape": shape, "data_offsets": offsets}
-    header = json.dumps(table, separators=(",", ":")).encode()
-    return header + b" " * (-len(header) % 8)
+def encode(*, kind: str, text: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """What `write` writes, with a checksum of zeros."""
+    table = {"sha256": ZEROS.decode(), "format": kind, "version": VERSION, "text": text}
+    # cloned: safetensors refuses tensors that share memory
+    plain = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    return save(plain, {METADATA_KEY: json.dumps(table, sort_keys=True)})
 
 
 def inside(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -116,58 +74,79 @@ def inside(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)}
 
 
-def read(path: Path, *, kind: str) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def read(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Text and tensors of a file of this kind, after all checks that need no knowledge of what they mean."""
-    found = read_file(path, (kind,))
-    return found.text, found.tensors
+    file = read_file(path, (kind,))
+    return file.text, file.tensors
 
 
-def read_file(
-    path: Path, kinds: Collection[str], *, keep: Callable[[str], bool] = lambda name: True
-) -> TensorFile:
+def read_file(path: Path, kinds: Collection[str]) -> TensorFile:
     """A file of one of these kinds, after the same checks.
 
     Every byte is read once: what is hashed is what is parsed, so that another process which replaces, cuts or
-    overwrites the file meanwhile gives one whole file or an `ArtifactError`. Tensors that are not to `keep`
-    are hashed and let go; they come on the device "meta", with their type and shape alone.
+    overwrites the file meanwhile gives one whole file or an `ArtifactError`.
     """
-    path = Path(path)
     require_plain(path)
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        header, table = _read_header(file, size, path)
-        metadata = table.pop("__metadata__")
-        _check_metadata(metadata, kinds, path)
-        expected = metadata["sha256"]
-        if not re.fullmatch("[0-9a-f]{64}", expected) or header.count(expected.encode()) != 1:
-            raise ArtifactError(f"{path}: the checksum is missing or stands twice.")
-        places = _places(table, size - 8 - len(header), path)
-        blank = header.replace(expected.encode(), _ZEROS.encode())
-        digest = hashlib.sha256(len(blank).to_bytes(8, "little") + blank)  # then the rest of the file
-        tensors = _read_tensors(file, places, keep, digest, path)
-    if digest.hexdigest() != expected:
-        raise ArtifactError(f"{path}: the checksum does not match; the file is damaged.")
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length < 2 or 8 + length > size:
+            raise ArtifactError(f"{path}: not a trustgp file, or cut short.")
+        if length > MAX_HEADER_BYTES:
+            raise ArtifactError(f"{path}: a header of {length} bytes; not a trustgp file.")
+        header = file.read(length)
+        metadata = _read_metadata(header, path)  # a large file of another kind is refused before it is read
+        _check_kind(metadata, kinds, path)
+        try:
+            content = b"".join((start, header, file.read(size - 8 - length)))
+        except MemoryError as error:
+            raise ArtifactError(f"{path}: cannot allocate {size} bytes.") from error
+    digits = metadata["sha256"].encode(errors="replace")
+    if not re.fullmatch(rb"[0-9a-f]{64}", digits) or header.count(digits) != 1:
+        raise ArtifactError(f"{path}: the checksum is missing or occurs twice.")
+    digest = hashlib.sha256(start + header.replace(digits, ZEROS))
+    digest.update(memoryview(content)[8 + length :])
+    if digest.hexdigest() != metadata["sha256"]:
+        raise ArtifactError(f"{path}: the checksum does not match; the file is damaged or cut short.")
     try:
-        text = json.loads(metadata["text"], object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{path}: {error}") from error
-    if not isinstance(text, dict):
-        raise ArtifactError(f"{path}: its text is not a table.")
-    return TensorFile(metadata["format"], text, tensors, size)
+        tensors = load(content)
+    except Exception as error:  # whatever safetensors or torch object to, the header is wrong
+        raise ArtifactError(f"{path}: its tensors cannot be read: {error}.") from error
+    return TensorFile(metadata["format"], metadata["text"], tensors, size)
 
 
-def _check_metadata(metadata: dict[str, str], kinds: Collection[str], path: Path) -> None:
+def _read_metadata(header: bytes, path: Path) -> dict[str, Any]:
+    """The table in a header's metadata, see `FIELDS`; safetensors itself accepts duplicate keys."""
+    if (count := header.count(b'"data_offsets"')) > MAX_TENSORS:  # before they are parsed
+        raise ArtifactError(f"{path}: {count} tensors, more than {MAX_TENSORS}; not a trustgp file.")
+    try:
+        metadata = _parse(header)["__metadata__"]
+        if METADATA_KEY in metadata:
+            (text,) = metadata.values()
+            table = _parse(text)
+        else:  # deprecated: version 2, which had one key for each field, is read for one release
+            table = metadata | {"version": int(metadata["version"]), "text": _parse(metadata["text"])}
+        wrong = [name for name, kind in FIELDS.items() if type(table[name]) is not kind]
+        if wrong or len(table) != len(FIELDS):
+            raise ValueError(f"unknown keys, or wrong values of {wrong}")
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path}: not a trustgp file, or damaged ({error}).") from error
+    return table
+
+
+def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) -> None:
     """Raise unless the file is of one of these kinds, and of a version that is read here."""
-    found, version = metadata["format"], int(metadata["version"])
-    if found not in kinds:
+    kind, version = metadata["format"], metadata["version"]
+    if kind not in kinds:
         wanted = "' or '".join(kinds)
-        raise ArtifactError(f"{path}: holds a '{found}', not a '{wanted}'.")
+        raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
     if version < 1:
         raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
-    if version in READERS:
+    if version in RELEASES:
         raise ArtifactError(
-            f"{path}: written by trustgp {READERS[version]}, whose models were many times as large; that "
-            f"release reads it (pip install 'trustgp=={READERS[version]}.*'), or fit again with this one."
+            f"{path}: written by trustgp {RELEASES[version]}, whose models were many times as large; that "
+            f"release reads it (pip install 'trustgp=={RELEASES[version]}.*'), or fit again with this one."
         )
     if version > VERSION:
         raise ArtifactError(
@@ -176,85 +155,24 @@ def _check_metadata(metadata: dict[str, str], kinds: Collection[str], path: Path
         )
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies in the payload, in bytes, and what it is."""
-
-    start: int
-    end: int
-    name: str
-    dtype: torch.dtype
-    shape: list[int]
+def _parse(text: str | bytes) -> Any:
+    """JSON in which no key occurs twice."""
+    return json.loads(text, object_pairs_hook=_unique)
 
 
-def _places(table: dict[str, Any], size: int, path: Path) -> list[_Place]:
-    """The tensors of a header in the order in which they lie; they must fill a payload of `size` bytes."""
-    places, last = [], 0
-    for name, entry in table.items():
-        try:
-            (start, end), shape, dtype = entry["data_offsets"], entry["shape"], _TYPES[entry["dtype"]]
-            whole = type(start) is type(end) is int and type(shape) is list and len(shape) <= MOST_DIMENSIONS
-            length = dtype.itemsize
-            for n in shape:
-                whole, length = whole and type(n) is int and n >= 0, length * n
-            if not whole or end - start != length or len(entry) != 3:
-                raise ValueError("its shape does not fit its bytes")
-        except (KeyError, TypeError, ValueError) as error:
-            said = error if isinstance(error, ValueError) else "its type, shape or offsets are unknown"
-            raise ArtifactError(f"{path}: tensor '{name}' cannot be read: {said}.") from error
-        places.append(_Place(start, end, name, dtype, shape))
-    places.sort()
-    for place in places:
-        if place.start != last:
-            raise ArtifactError(f"{path}: tensor '{place.name}' does not begin where the one before it ends.")
-        last = place.end
-    if last != size:
-        raise ArtifactError(f"{path}: {size} bytes of tensors, not {last}; cut short, or damaged.")
-    return places
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"key '{name}' occurs twice")
+        table[name] = value
+    return table
 
 
-def _read_tensors(
-    file: BufferedReader, places: list[_Place], keep: Callable[[str], bool], digest: Any, path: Path
-) -> _Stored:
-    """Read and hash the payload. A large tensor has memory of its own; small ones share some, for there may
-    be thousands of forged ones."""
-    stored: dict[str, tuple[_Place, Tensor | None, int]] = {}  # its memory, and where that begins
-    for large, lot in groupby(places, key=lambda place: place.end - place.start >= LARGE):
-        for run in [[place] for place in lot] if large else [list(lot)]:
-            start, end = run[0].start, run[-1].end
-            kept = not large or keep(run[0].name)
-            try:
-                block = torch.empty(end - start if kept else CHUNK, dtype=torch.uint8)
-            except RuntimeError as error:
-                raise ArtifactError(f"{path}: holds {end - start} bytes, more than can be had.") from error
-            memory = block.numpy().data
-            for done in range(start, end, max(len(memory), 1)):
-                part = memory[: end - done]
-                if file.readinto(part) != len(part):
-                    raise ArtifactError(f"{path}: cut short while it was read.")
-                digest.update(part)
-            stored |= {place.name: (place, block if kept else None, start) for place in run}
-    return _Stored(stored)
-
-
-class _Stored(Mapping[str, Tensor]):
-    """The tensors of a file, each made when it is asked for."""
-
-    def __init__(self, stored: dict[str, tuple[_Place, Tensor | None, int]]) -> None:
-        self._stored = stored
-
-    def __getitem__(self, name: str) -> Tensor:
-        place, block, first = self._stored[name]
-        if block is None:
-            return torch.empty(place.shape, dtype=place.dtype, device="meta")
-        if len(block) != place.end - place.start:  # a view would hold, and send, what lies beside it
-            block = block[place.start - first : place.end - first].clone()
-        return block.view(place.dtype).reshape(place.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)
+def require_plain(path: Path) -> None:
+    """Refuse pipes and devices, at which a program would wait, or read without an end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a folder has an OSError of its own
+        raise ArtifactError(f"{path}: is a pipe or a device, not a file.")
 
 
 class Reader:
@@ -305,41 +223,3 @@ class Reader:
         """Raise if anything was not taken."""
         if self._left:
             raise ArtifactError(f"{self._where}: unknown tensors {sorted(self._left)[:3]}.")
-
-
-def _read_header(file: BufferedReader, size: int, path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The header's bytes, and the table in it; refused before anything large is read or parsed."""
-    start = file.read(8)
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length < 2 or 8 + length > size:
-        raise ArtifactError(f"{path}: not a trustgp file, or cut short.")
-    if length > LONGEST_HEADER:
-        raise ArtifactError(f"{path}: a header of {length} bytes; not a trustgp file.")
-    header = file.read(length)
-    if (count := header.count(b'"data_offsets"')) > MOST_TENSORS:  # before they are parsed
-        raise ArtifactError(f"{path}: {count} tensors, more than {MOST_TENSORS}; not a trustgp file.")
-    try:
-        table = json.loads(header, object_pairs_hook=_unique)
-        metadata = table["__metadata__"]
-        int(metadata["version"])
-        if not all(isinstance(metadata[key], str) for key in ("format", "sha256", "text")):
-            raise KeyError("sha256")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{path}: not a trustgp file, or damaged ({error}).") from error
-    return header, table
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The table of some JSON pairs; a key that stands twice is an error, not the last one wins."""
-    table: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in table:
-            raise ValueError(f"key '{name}' stands twice")
-        table[name] = value
-    return table
-
-
-def require_plain(path: Path) -> None:
-    """Refuse pipes and devices, at which a program would wait, or read without an end."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a folder has an OSError of its own
-        raise ArtifactError(f"{path}: is a pipe or a device, not a file.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import likelihoods, tangents
 from ..data.fingerprint import network_fingerprint, precision_of, same_weights, weights_fingerprints
-from ..data.tensor_file import LONGEST_HEADER, ArtifactError, Reader, write, written_bytes
+from ..data.tensor_file import MAX_HEADER_BYTES, ArtifactError, Reader, encode, write
 from ..data.trees import Inputs
 from ..data.user_warnings import warn_user
 from ..data.version import __version__
@@ -42,13 +42,13 @@ def save_state(state: ModelState, path: str | Path) -> None:
 
 def file_bytes(state: ModelState) -> int:
     """How long the file would be that `save_state` writes."""
-    return written_bytes(kind=KIND, text=model_text(state), tensors=model_tensors(state))
+    return len(encode(kind=KIND, text=model_text(state), tensors=model_tensors(state)))
 
 
 def check_savable(maps: Sequence[TangentMap], row: Inputs) -> None:
     """Raise where a file could not hold a model with these kernels, before it is fitted."""
     each, names = most_tensors(maps[0], row), maps[0].network.names
-    room = (LONGEST_HEADER - sum(map(len, names)) - 4 * len(names)) // ENTRY - OTHERS
+    room = (MAX_HEADER_BYTES - sum(map(len, names)) - 4 * len(names)) // ENTRY - OTHERS
     if len(maps) * each > room:
         raise ValueError(
             f"kernels: {len(maps)}, of {each} tensors each; a file holds about {room} tensors, so this model "

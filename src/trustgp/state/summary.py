@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.table import Column, Table
 from rich.text import Text
-from torch import Tensor
 
 from ..data.escapes import printable
 from ..data.quantities import size_text
-from ..data.tensor_file import ArtifactError, inside, read_file
+from ..data.tensor_file import ArtifactError, TensorFile, inside, read_file
 from ..likelihoods import KINDS
 from .model_file import DETECTOR, KIND
 
-MOST = 32  # experts that are shown unless all are asked for
-LEFT_OUT = re.compile(r"(gate|witness|tangents|alike)\.|experts\.(factor|basis|root|features|weights|rows)")
+MAX_EXPERTS_SHOWN = 32  # unless all are asked for
 PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; the first that fits counts
     "gate.": "gate",
     "witness.": "witness",
@@ -29,123 +26,89 @@ PARTS = {  # how a tensor's name goes on after "mixture.<k>.": what it holds; th
     "experts.root": "experts: directions",
     "experts.features.": "experts: features of their rows",
     "experts.": "experts: the rest",
-    "readout.": "what queries see, by class",
-    "pictures.": "what is seen in pictures",
+    "readout.": "classes of a detector",
+    "pictures.": "pictures of a detector",
     "": "the rest",
 }
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A saved model, as far as it can be read without its network."""
-
-    path: Path
-    text: Mapping[str, Any]  # its description: plain values
-    tensors: Mapping[str, Tensor]  # those that are shown in full, of the others the sizes
-    nbytes: int  # of the file
-
-    @property
-    def kernels(self) -> int:
-        return int(self.field("mixtures"))
-
-    @property
-    def outputs(self) -> int:
-        return sum(len(self.tensor(k, "outputs")) for k in range(self.kernels))
-
-    def field(self, name: str) -> Any:
-        if name not in self.text:
-            raise ArtifactError(f"{self.path}: its description lacks '{name}'.")
-        return self.text[name]
-
-    def tensor(self, kernel: int, name: str) -> Tensor:
-        full = f"mixture.{kernel}.{name}"
-        if full not in self.tensors:
-            raise ArtifactError(f"{self.path}: tensor '{full}' is missing.")
-        return self.tensors[full]
-
-
 FORGED = ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
-"""What values of other types, or of no sense, in the description of a file may lead to."""
+"""The errors that values of a wrong type, or without meaning, in the description of a file may cause."""
 
 
-def inspect_tables(path: Path, *, every: bool) -> list[Table]:
-    """What a file holds of a model or of a detector's error bars; with `every`, of however many experts."""
+def inspect_tables(path: str | Path, *, every: bool = False) -> list[Table]:
+    """The contents of a saved model or detector; with `every`, a line for each expert, however many."""
+    file = read_file(Path(path), (KIND, DETECTOR))
+    tables = [_describe_detector, _sizes]
+    if file.kind == KIND:
+        tables = [_describe_model, _sizes, partial(_experts, most=None if every else MAX_EXPERTS_SHOWN)]
     try:
-        return _tables(path, every=every)
-    except ArtifactError:
-        raise
+        first, *others = (table(file) for table in tables)
     except FORGED as error:
         raise ArtifactError(f"{path}: its description does not fit together ({error!r}).") from error
+    first.title = Text(printable(path))
+    return [first, *others]
 
 
-def _tables(path: Path, *, every: bool) -> list[Table]:
-    kind, whole = _summary(path, KIND, DETECTOR)
-    if kind != DETECTOR:
-        most = None if every else MOST
-        return [origin_table(whole), size_table(whole), expert_table(whole, most=most)]
-    settings = {name: value for name, value in whole.field("settings").items() if value is not None}
-    facts = {
-        "detector": whole.field("detector"),
-        "pictures": "{} x {} pixels, height x width".format(*whole.field("size")),
-        "seen": ", ".join(whole.field("names")),
-        "training rows": whole.field("rows"),
-        "settings": _choice({"kind": "Detection", "settings": settings}),
-        "novelty threshold": _threshold(whole),
-        "network": whole.field("network"),
-        "file": size_text(whole.nbytes),
-    }
-    return [_facts(path, facts), size_table(whole)]
-
-
-def _facts(title: str | Path, facts: Mapping[str, Any]) -> Table:
-    """One line for each fact; what a file says of itself is shown, never obeyed as markup."""
-    columns = (Column(style="bold"), Column(overflow="fold"))
-    table = Table(*columns, title=Text(printable(title)), title_justify="left", show_header=False)
+def _facts(facts: Mapping[str, Any]) -> Table:
+    """One line for each fact; a file's own text is shown, never interpreted as markup."""
+    table = Table(Column(style="bold"), Column(overflow="fold"), title_justify="left", show_header=False)
     for name, value in facts.items():
         table.add_row(name, Text(printable(value)))
     return table
 
 
-def summarise(path: str | Path) -> Summary:
-    """Read a saved model; raises `ArtifactError` when it is damaged or something else."""
-    return _summary(Path(path), KIND)[1]
-
-
-def _summary(path: Path, *kinds: str) -> tuple[str, Summary]:
-    """Of which kind a file is, and what it holds. Every byte is checked, but large tensors are not kept: a
-    model may be larger than the memory of who looks at it."""
-    kind, text, tensors, nbytes = read_file(path, kinds, keep=lambda name: not LEFT_OUT.search(name))
-    return kind, Summary(path, text, tensors, nbytes)
-
-
-def origin_table(summary: Summary) -> Table:
-    """Where the model comes from."""
-    names, kind = summary.field("names"), summary.field("likelihood")["kind"]
-    if kind not in KINDS:
-        raise ArtifactError(f"{summary.path}: its likelihood, {kind!r}, is unknown.")
-    bounds = torch.stack([summary.tensor(k, "bound") for k in range(summary.kernels)])
+def _describe_detector(file: TensorFile) -> Table:
+    text = file.text
+    settings = {name: value for name, value in text["settings"].items() if value is not None}
     facts = {
-        "trustgp": summary.text.get("trustgp", "unknown"),
-        "training rows": summary.field("rows"),
-        "inputs": summary.field("structure"),
-        "outputs": f"{summary.outputs}, {summary.field('outputs')}",
-        "tangents": _choice(summary.field("tangents")),
-        "parameters": f"{len(names)} tensors: {names[0]} ... {names[-1]}" if names else "none",
-        "compressed": summary.text.get("compressed") or "no",
-        "likelihood": _choice(summary.field("likelihood")),
-        "bound": f"{float(bounds.mean()):.3f} of the squared kernel mass lies between experts",
+        "detector": text["detector"],
+        "pictures": "{} x {} pixels, height x width".format(*text["size"]),
+        "seen": ", ".join(text["names"]),
+        "training rows": text["rows"],
+        "settings": _choice({"kind": "Detection", "settings": settings}),
+        "novelty threshold": _threshold(file),
+        "network": text["network"],
+        "file": size_text(file.nbytes),
     }
-    for index, title in enumerate(KINDS[kind].titles):
-        found = sorted(inside(summary.tensors, f"calibration.{index}.").items())
-        facts[title] = ", ".join(f"{name} {float(value.double().mean()):.3g}" for name, value in found)
-    facts["novelty threshold"] = _threshold(summary)
-    return _facts(summary.path, facts | {name: summary.field(name) for name in ("seed", "network", "data")})
+    return _facts(facts)
 
 
-def size_table(summary: Summary) -> Table:
+def _describe_model(file: TensorFile) -> Table:
+    """Where the model comes from."""
+    text, kernels = file.text, _kernels(file)
+    names, titles = text["names"], KINDS[text["likelihood"]["kind"]].titles
+    bound = float(torch.stack([kernel["bound"] for kernel in kernels]).mean())
+    facts = {
+        "trustgp": text.get("trustgp", "unknown"),
+        "training rows": text["rows"],
+        "inputs": text["structure"],
+        "outputs": f"{sum(len(kernel['outputs']) for kernel in kernels)}, {text['outputs']}",
+        "tangents": _choice(text["tangents"]),
+        "parameters": f"{len(names)} tensors: {names[0]} ... {names[-1]}" if names else "none",
+        "compressed": text.get("compressed") or "no",
+        "likelihood": _choice(text["likelihood"]),
+        "bound": f"{bound:.3f} of the squared kernel mass lies between experts",
+    }
+    for index, title in enumerate(titles):
+        means = sorted(inside(file.tensors, f"calibration.{index}.").items())
+        facts[title] = ", ".join(f"{name} {float(value.double().mean()):.3g}" for name, value in means)
+    facts["novelty threshold"] = _threshold(file)
+    return _facts(facts | {name: text[name] for name in ("seed", "network", "data")})
+
+
+def _kernels(file: TensorFile) -> list[dict[str, torch.Tensor]]:
+    """The tensors of each kernel, by the rest of their names."""
+    kernels = []
+    for k in range(file.text["mixtures"]):
+        kernels.append(inside(file.tensors, f"mixture.{k}."))
+        if not kernels[-1]:
+            raise LookupError(f"no tensor of mixture {k}")
+    return kernels
+
+
+def _sizes(file: TensorFile) -> Table:
     """What takes how much of the file."""
     sizes: dict[str, int] = {}
-    for name, tensor in summary.tensors.items():
+    for name, tensor in file.tensors.items():
         rest = name.split(".", 2)[-1] if name.startswith("mixture.") else name
         part = next(title for start, title in PARTS.items() if rest.startswith(start))
         sizes[part] = sizes.get(part, 0) + tensor.nbytes
@@ -153,32 +116,31 @@ def size_table(summary: Summary) -> Table:
     for part, size in sorted(sizes.items(), key=lambda item: -item[1]):
         table.add_row(part, size_text(size))
     table.add_section()
-    table.add_row("file", size_text(summary.nbytes))
+    table.add_row("file", size_text(file.nbytes))
     return table
 
 
-def expert_table(summary: Summary, *, most: int | None = MOST) -> Table:
+def _experts(file: TensorFile, *, most: int | None) -> Table:
     """One line for each expert; of more than `most` the largest."""
-    experts = [(k, e) for k in range(summary.kernels) for e in range(len(summary.tensor(k, "experts.sizes")))]
-    shown = experts
+    kernels = _kernels(file)
+    experts = [(k, e) for k, kernel in enumerate(kernels) for e in range(len(kernel["experts.sizes"]))]
+    shown, title = experts, "Experts"
     if most is not None and len(experts) > most:
-        largest = sorted(experts, key=lambda at: -int(summary.tensor(at[0], "experts.sizes")[at[1]]))
-        shown = sorted(largest[:most])
-    title = "Experts" if shown is experts else f"Experts: the {most} largest of {len(experts)} (--all: all)"
+        shown = sorted(sorted(experts, key=lambda at: -int(kernels[at[0]]["experts.sizes"][at[1]]))[:most])
+        title = f"Experts: the {most} largest of {len(experts)} (--all: all)"
     table = Table(title=title, title_justify="left", caption_justify="left")
-    if summary.outputs > 1:
+    if sum(len(kernel["outputs"]) for kernel in kernels) > 1:
         table.caption = "scale, noise and kappa: geometric means over the outputs"
     for name in ("expert", "own rows", "lent rows", "neighbours", "scale s", "noise", "kappa", "state"):
         table.add_column(name, justify="left" if name in ("neighbours", "state") else "right")
     for k, e in shown:
-        own, total = (int(summary.tensor(k, f"experts.{n}")[e]) for n in ("own", "sizes"))
-        near = [str(j) for j in summary.tensor(k, "neighbours")[e].tolist() if j >= 0]
-        each = [summary.tensor(k, f"experts.{n}")[e] for n in ("scale", "noise", "kappa")]
-        numbers = [f"{float(value.log().mean().exp()):.3g}" for value in each]
-        failed, jitter = (float(summary.tensor(k, f"experts.{n}")[e]) for n in ("failed", "jitter"))
-        state = "failed: prior" if failed else f"jitter {jitter:.1e}" if jitter else "ok"
-        name = f"{k}.{e}" if summary.kernels > 1 else str(e)
-        table.add_row(name, str(own), str(total - own), " ".join(near) or "-", *numbers, state)
+        one = {name: value[e] for name, value in inside(kernels[k], "experts.").items() if e < len(value)}
+        own, total, jitter = int(one["own"]), int(one["sizes"]), float(one["jitter"])
+        neighbours = " ".join(str(j) for j in kernels[k]["neighbours"][e].tolist() if j >= 0)
+        numbers = [f"{float(one[n].log().mean().exp()):.3g}" for n in ("scale", "noise", "kappa")]
+        state = "failed: prior" if one["failed"] else f"jitter {jitter:.1e}" if jitter else "ok"
+        name = f"{k}.{e}" if len(kernels) > 1 else str(e)
+        table.add_row(name, str(own), str(total - own), neighbours or "-", *numbers, state)
     return table
 
 
@@ -192,8 +154,8 @@ def _choice(value: Any) -> str:
     return repr(value)
 
 
-def _threshold(summary: Summary) -> str:
-    limit, share = (summary.tensors.get(f"novelty.{name}") for name in ("threshold", "false_alarm"))
+def _threshold(file: TensorFile) -> str:
+    limit, share = (file.tensors.get(f"novelty.{name}") for name in ("threshold", "false_alarm"))
     if limit is None or share is None:
         return "not fitted"
     return f"{float(limit):.4g}, for {100 * float(share):.3g} % false alarms"
