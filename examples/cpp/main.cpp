@@ -64,7 +64,7 @@ int main(int count, char** arguments) try {
   const c10::InferenceMode guard;
   torch::inductor::AOTIModelPackageLoader model(arguments[1], "model", /*run_single_threaded=*/true);
   const auto metadata = model.get_metadata();
-  if (!metadata.count("trustgp.answers")) throw std::runtime_error("this package is not one of trustgp's");
+  if (!metadata.count("trustgp.answers")) throw std::runtime_error("this package is not one of trustgp");
   const bool is_double = metadata.at("trustgp.input_types") == "float64";
   const int64_t width = std::stoll(metadata.at("trustgp.input_sizes"));
   const at::Tensor rows = read_rows(std::cin, width, is_double ? at::kDouble : at::kFloat);

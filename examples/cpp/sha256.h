@@ -62,7 +62,7 @@ inline void require_whole(const std::string& path) {
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   const size_t digits = 64;
   if (bytes.size() < seal.size() + digits || bytes.compare(bytes.size() - digits - seal.size(), seal.size(), seal) != 0)
-    throw std::runtime_error(path + ": no package of trustgp's, or cut short");
+    throw std::runtime_error(path + ": not a package of trustgp, or truncated");
   if (bytes.compare(bytes.size() - digits, digits, sha256(bytes, bytes.size() - digits)) != 0)
     throw std::runtime_error(path + ": damaged: its SHA-256 is not the one it was written with");
 }

@@ -229,7 +229,7 @@ def test_wrong_options_are_named(model, file, tmp_path):
 
 
 def test_what_is_larger_than_a_file_may_be_is_refused(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("trustgp.export.onnx.translate.MOST_BYTES", 1000)
+    monkeypatch.setattr("trustgp.export.onnx.translate.MAX_FILE_BYTES", 1000)
     with pytest.raises(ExportError, match="at most 2 GiB"):
         trustgp.export_onnx(model, tmp_path / "m.onnx", rows_of("gelu", 2)[0])
 

@@ -35,7 +35,7 @@ def forged(made: onnx.ModelProto) -> bytes:
 
 
 def outside(location: str):
-    """The first constant lies in another file."""
+    """The first constant is in another file."""
 
     def change(made: onnx.ModelProto) -> None:
         tensor = made.graph.initializer[0]
@@ -74,9 +74,9 @@ def future_format(made: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (outside("weights.bin"), "lies in another file"),
-        (outside("../../etc/passwd"), r"lies in another file \(\.\./\.\./etc/passwd\)"),
-        (outside_in_a_branch, "lies in another file"),
+        (outside("weights.bin"), "is in another file"),
+        (outside("../../etc/passwd"), r"is in another file \(\.\./\.\./etc/passwd\)"),
+        (outside_in_a_branch, "is in another file"),
         (foreign_operator, "operators of .*com.example"),
         (foreign_opset, "operators of .*com.microsoft"),
         (own_function, "operators of its own"),

@@ -1,4 +1,4 @@
-"""What cannot be exported, said by the layer's name."""
+"""Errors of an export, which name the layer."""
 
 from __future__ import annotations
 
@@ -25,85 +25,85 @@ class ExportError(ValueError):
 
 
 def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str) -> None:
-    """Raise where some parameters' gradients have no closed form in the graph."""
+    """Raise if the gradients of some parameters have no closed form in the graph."""
     if names:
         why = f" ({reason})" if reason else ""
         raise ExportError(
-            f"the gradients of '{names[0]}' in {_layer(network.module, names[0])} cannot be written as a "
+            f"the gradients of '{names[0]}' in {_layer_of(network.module, names[0])} cannot be written as a "
             f"graph{why}; fit with tangents on other parameters: Sketch(parameters=...) or 'last'."
         )
 
 
 def refuse_tangents(tangents: Any) -> NoReturn:
-    """Raise for features of which nobody has said how they are written as a graph."""
+    """Raise for features that have no form as a graph."""
     raise ExportError(
         f"features of {type(tangents).__name__} cannot be written as a graph; LayerFactors, JacobianRows and "
         "Sketch can, and what inherits from their maps."
     )
 
 
-def _layer(network: nn.Module, parameter: str) -> str:
-    """Name and class of the layer that a parameter belongs to."""
+def _layer_of(network: nn.Module, parameter: str) -> str:
     owner = parameter.rpartition(".")[0]
-    return _said(owner, network.get_submodule(owner))
+    return _title(owner, network.get_submodule(owner))
 
 
-def _said(name: str, module: nn.Module) -> str:
+def _title(name: str, module: nn.Module) -> str:
     return f"layer '{name}' ({type(module).__name__})" if name else f"the {type(module).__name__} itself"
 
 
 def refuse_network(network: nn.Module) -> None:
-    """Raise where a layer is in half precision: it rounds more than a graph may differ from `predict`."""
+    """Raise if a layer is in half precision: it rounds more than a graph may differ from `predict`."""
     for name, value in network.named_parameters():
         if value.dtype in HALF:
             raise ExportError(
-                f"{_layer(network, name)} is in half precision ({value.dtype}), which cannot be exported; "
+                f"{_layer_of(network, name)} is in half precision ({value.dtype}), which cannot be exported; "
                 "fit a float32 copy of the network."
             )
 
 
-def needs(*packages: str) -> None:
-    """Raise unless these optional packages are there."""
+def require_packages(*packages: str) -> None:
+    """Raise unless these optional packages are installed."""
     for name in packages:
         optional_package(name, f'{name} is not installed; pip install "trustgp[export]".')
 
 
 def layer_with(network: nn.Module, inputs: Inputs, operation: Any = None) -> str:
-    """The innermost layer that uses an operation of aten, in its forward pass or else on the way back; None:
-    the first that cannot be traced. Nothing: there is none."""
-    calls: dict[str, tuple] = {}  # of each layer the first, in the order in which they end
+    """The innermost layer that uses an operation of aten, in its forward or else in its backward pass; None:
+    the first that cannot be traced. Empty: no layer does."""
+    calls: dict[str, tuple] = {}  # the first of each layer, in the order in which they end
 
-    def note(said: str, *given: Any) -> None:
-        calls.setdefault(said, given[:3])  # module, arguments, named ones
+    def note(layer: str, *call: Any) -> None:
+        calls.setdefault(layer, call[:3])  # module, arguments, named ones
 
     with torch.no_grad(), Unfused(PLAIN), ExitStack() as hooks:
         for name, module in network.named_modules():
-            hook = module.register_forward_hook(partial(note, _said(name, module)), with_kwargs=True)
+            hook = module.register_forward_hook(partial(note, _title(name, module)), with_kwargs=True)
             hooks.enter_context(hook)
         call(network, copied(inputs))
-    for back in (False, True):
-        for said, given in calls.items():
+    for backward in (False, True):
+        for layer, arguments in calls.items():
             try:
-                used = {node.target for node in _layer_graph(*given, back=back).graph.nodes}
-            except Exception:  # of torch, of any class: user code runs on what are no numbers
+                used = {node.target for node in _layer_graph(*arguments, backward=backward).graph.nodes}
+            except Exception:  # of any class: user code runs on fake tensors
                 used = {None}
             if operation in used:
-                return said
+                return layer
     return ""
 
 
-def _layer_graph(module: nn.Module, args: tuple, kwargs: dict, *, back: bool) -> GraphModule:
-    """The operations of a layer for these arguments, and those that lead `back` to them."""
+def _layer_graph(module: nn.Module, args: tuple, kwargs: dict, *, backward: bool) -> GraphModule:
+    """The operations of a layer for these arguments, with those of its `backward` pass."""
     flat, spec = tree_flatten((args, kwargs))
 
     def run(*tensors: Tensor) -> Any:
-        free = [x.requires_grad_(back and x.is_floating_point()) for x in tensors]
-        given = iter([x.clone() for x in free])  # a layer may work in place
-        args, kwargs = tree_unflatten([next(given) if isinstance(x, Tensor) else x for x in flat], spec)
-        with torch.set_grad_enabled(back), Unfused(PLAIN):
-            found = [x for x in tensors_in(module(*args, **kwargs)) if x.requires_grad or not back]
-            ends = [x for x in free if x.requires_grad]
-            ones = [torch.ones_like(x) for x in found]
-            return torch.autograd.grad(found, ends, ones, allow_unused=True) if found and ends else found
+        sources = [x.requires_grad_(backward and x.is_floating_point()) for x in tensors]
+        copies = iter([x.clone() for x in sources])  # a layer may work in place
+        args, kwargs = tree_unflatten([next(copies) if isinstance(x, Tensor) else x for x in flat], spec)
+        with torch.set_grad_enabled(backward), Unfused(PLAIN):
+            outputs = [x for x in tensors_in(module(*args, **kwargs)) if x.requires_grad or not backward]
+            ends, ones = [x for x in sources if x.requires_grad], [torch.ones_like(x) for x in outputs]
+            if not (outputs and ends):
+                return outputs
+            return torch.autograd.grad(outputs, ends, ones, allow_unused=True)
 
     return aten_graph(run, [x.detach().clone() for x in flat if isinstance(x, Tensor)])

@@ -1,4 +1,4 @@
-"""What a file says about itself, and the digest that tells whether it is whole."""
+"""The metadata of an exported file, and the digest that detects damage."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..model import UncertaintyModel
 
 PREFIX = "trustgp."
 DIGEST = PREFIX + "sha256"
+MARK = DIGEST.encode() + b"\x12\x40"  # precedes the digest: its key, and the tag and length of a text
 ZEROS = "0" * 64
 FORMAT = 1
 COLUMNS = ("input_names", "input_units", "output_names", "output_units")
@@ -36,8 +37,8 @@ def describe(
     columns: Sequence[Sequence[str] | None],
     date: str | datetime.date | None,
 ) -> dict[str, str]:
-    """The metadata of a model, all of it text. The `columns` hold texts for the numbers of a row, in the
-    order of `COLUMNS`; `date` is that of the calibration. None: not told."""
+    """The metadata of a model as texts: `columns` are names and units as in `COLUMNS`, `date` is that
+    of the calibration."""
     origin = model.origin
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
@@ -56,7 +57,7 @@ def describe(
 
 
 def common(network: str, alarm: NoveltyThreshold | None, date: str | datetime.date | None) -> dict[str, str]:
-    """What the file of any model says, without the prefix; `network` is a fingerprint."""
+    """The metadata of any model, without the prefix; `network` is a fingerprint."""
     date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
     return {
         "format": str(FORMAT),
@@ -70,17 +71,17 @@ def common(network: str, alarm: NoveltyThreshold | None, date: str | datetime.da
 
 
 def _texts(name: str, values: Sequence[str], size: int) -> str:
-    """A text for each of the numbers that go in, or come out."""
+    """One text for each number of an input row, or for each output."""
     if isinstance(values, str) or len(values) != size:
-        count = "one text" if isinstance(values, str) else f"{len(values)} texts"
-        raise ValueError(f"{name} holds {count}; a list of {size} is needed, one for each number of a row.")
+        given = "one text" if isinstance(values, str) else f"{len(values)} texts"
+        raise ValueError(f"{name} holds {given}; a list of {size} is needed, one for each number of a row.")
     if not all(isinstance(value, str) for value in values):
         raise TypeError(f"{name} must hold texts only, such as 'rad' or 'Nm'.")
     return json.dumps(list(values))
 
 
 def rows_like(inputs: Inputs, wanted: str) -> Inputs:
-    """The inputs as tensors; raise unless there are rows, nested as the structure `wanted` says."""
+    """The inputs as tensors; an error unless there are rows, nested as in the structure `wanted`."""
     rows = as_inputs(inputs)
     if structure(rows) != wanted:
         raise ValueError(f"inputs have the structure {structure(rows)}; the model takes {wanted}.")
@@ -89,30 +90,28 @@ def rows_like(inputs: Inputs, wanted: str) -> Inputs:
     return rows
 
 
-def sealed(made: Any, table: dict[str, str]) -> bytes:
-    """The file: the model with its metadata, and a SHA-256 over all bytes, those of the digest taken as 0."""
+def sealed(model: Any, table: dict[str, str]) -> bytes:
+    """An ONNX model with its metadata as bytes, with their SHA-256, computed with zeros in its place."""
     for name, value in {**table, DIGEST: ZEROS}.items():
-        entry = made.metadata_props.add()
+        entry = model.metadata_props.add()
         entry.key, entry.value = name, value
-    made.producer_name, made.producer_version = "trustgp", table[PREFIX + "version"]
-    content = made.SerializeToString()
+    model.producer_name, model.producer_version = "trustgp", table[PREFIX + "version"]
+    content = model.SerializeToString()
     place = digest_place(content)
-    found = hashlib.sha256(content).hexdigest().encode()
-    return content[:place] + found + content[place + len(found) :]
+    return content[:place] + _digest(content, place) + content[place + 64 :]
 
 
 def digest_place(content: bytes) -> int:
-    """Where the digest stands, which is at the end of the file; -1: there is none."""
-    place = content.rfind(DIGEST.encode())
-    start = place + len(DIGEST) + 2  # the tag and the length of the value
-    there = place >= 0 and content[start - 2 : start] == b"\x12\x40" and len(content) >= start + 64
-    return start if there else -1
+    """The offset of the digest, which is near the end of the file; -1: it has none."""
+    place = content.rfind(MARK) + len(MARK)
+    return place if len(MARK) <= place <= len(content) - 64 else -1
 
 
 def is_whole(content: bytes) -> bool:
     """Whether the digest is that of the content."""
     place = digest_place(content)
-    if place < 0:
-        return False
-    digest = hashlib.sha256(content[:place] + ZEROS.encode() + content[place + 64 :])
-    return digest.hexdigest().encode() == content[place : place + 64]
+    return place >= 0 and _digest(content, place) == content[place : place + 64]
+
+
+def _digest(content: bytes, place: int) -> bytes:
+    return hashlib.sha256(content[:place] + ZEROS.encode() + content[place + 64 :]).hexdigest().encode()

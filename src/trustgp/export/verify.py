@@ -1,9 +1,9 @@
-r"""Does another form of the model give what `predict` gives?
+r"""Comparison of an exported form of a model with `predict`.
 
-The kernel's features :math:`\phi` come out of a network that rounds, in another order of sums. A relative
-change :math:`\epsilon` of them changes the novelty :math:`\nu = |\phi_\perp|^2 / |\phi|^2` by
-:math:`2 \epsilon \sqrt\nu`, which is more than a relative :math:`\epsilon` where :math:`\nu` is small. So
-variances may differ by 1e-4 of themselves, and by that besides.
+An exported network sums in another order, so the kernel's features :math:`\phi` are rounded differently. A
+relative change :math:`\epsilon` of them changes the novelty :math:`\nu = |\phi_\perp|^2 / |\phi|^2` by
+:math:`2 \epsilon \sqrt\nu`, which exceeds a relative :math:`\epsilon` where :math:`\nu` is small. So
+variances may differ by a relative 1e-4, and by that in addition.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from .module.graph import answers_of
 
 RELATIVE = 1e-4
 ROUNDING = {torch.float64: 1e-10}  # of features, by the network's precision; else
-COARSE = 1e-5
-TIE = 1e-4  # relative distance of two centroids, below which either expert may answer
+ROUNDING_FLOAT32 = 1e-5
+TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
 BATCHES = (1, 3, 17)
 
 
 def check_rows(example: Inputs) -> Inputs:
-    """Rows for the comparison: the example's, some blown up and shrunk, one with a NaN."""
-    most = max(BATCHES)
+    """Rows for the comparison: the example's, some of them scaled, one with a NaN."""
+    size = max(BATCHES)
 
-    def some(leaf: Tensor) -> Tensor:
-        rows = leaf[torch.arange(most) % leaf.shape[0]].clone()
+    def scaled(leaf: Tensor) -> Tensor:
+        rows = leaf[torch.arange(size) % leaf.shape[0]].clone()
         if rows.is_floating_point():
             factor = torch.tensor([1.0, 0.5, 1.5, 1.0, 4.0, -1.0], dtype=rows.dtype, device=rows.device)
-            rows = rows * factor[torch.arange(most) % len(factor)].reshape(-1, *[1] * (rows.ndim - 1))
-            rows[most // 2] = torch.nan
+            rows = rows * factor[torch.arange(size) % len(factor)].reshape(-1, *[1] * (rows.ndim - 1))
+            rows[size // 2] = torch.nan
         return rows
 
-    return map_tensors(some, example)
+    return map_tensors(scaled, example)
 
 
 def require_equal(
     model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs, *, what: str
 ) -> None:
-    """Raise unless another form of the model, called `what`, gives what `predict` does; see `differences`.
-    The network must still do what it did in the fit."""
-    if said := changed_behaviour(model.state):
+    """Raise unless another form of the model, called `what`, equals `predict`; see `differences`. The network
+    must behave as in the fit."""
+    if change := changed_behaviour(model.state):
         raise ExportError(
-            f"the model's network is no longer the one it was fitted to: {said}. No file was written; undo "
-            "what was changed in model.network, or fit again."
+            f"the model's network is no longer the one it was fitted to: {change}. No file was written; undo "
+            "the change of model.network, or fit again."
         )
     worst = differences(model, run, example)
     if worst:
@@ -68,56 +68,55 @@ def require_equal(
 def differences(
     model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs
 ) -> dict[str, float]:
-    """By which answers differ more than they may: how much more, by their names; empty: all is well. The
-    other form `run` takes inputs, and gives a dict of arrays or tensors; `example` holds a few rows."""
+    """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The other
+    form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
     rows, worst = check_rows(rows_like(example, model.origin.structure)), {}
     for batch in BATCHES:
         part = map_tensors(lambda leaf, batch=batch: leaf[-batch:], rows)
         expected = model.predict(part)
-        found = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
-        for name, excess in _excess(model, part, expected, found).items():
+        outputs = {name: torch.as_tensor(value).cpu() for name, value in run(part).items()}
+        for name, excess in _excess(model, part, expected, outputs).items():
             worst[name] = max(excess, worst.get(name, 0.0))
     return {name: value for name, value in worst.items() if not value <= 1.0}
 
 
 def _excess(
-    model: UncertaintyModel, inputs: Inputs, expected: Prediction, found: Mapping[str, Tensor]
+    model: UncertaintyModel, inputs: Inputs, expected: Prediction, outputs: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """Differences over what is allowed, the largest of each answer."""
+    """Differences over what is allowed, the largest of each output."""
     wanted = answers_of(expected, model.novelty_threshold is not None)
-    if wanted.keys() != found.keys():
-        return dict.fromkeys(wanted.keys() ^ found.keys(), torch.inf)
+    if wanted.keys() != outputs.keys():
+        return dict.fromkeys(wanted.keys() ^ outputs.keys(), torch.inf)
     allowed = tolerances(expected, wanted)
-    other = (wanted["expert"].cpu() != found["expert"]).reshape(len(expected), -1).any(dim=1)
+    other = (wanted["expert"].cpu() != outputs["expert"]).reshape(len(expected), -1).any(dim=1)
     counts = ~(other & _tied(model, inputs)) if bool(other.any()) else ~other
     worst = {}
     for name, value in wanted.items():
-        value, second = value.cpu().double(), found[name].double()
+        value, second = value.cpu().double(), outputs[name].double()
         if value.shape != second.shape:
             worst[name] = torch.inf
             continue
         same = (value == second) | (value.isnan() & second.isnan())
-        unlike = ~expected.valid.cpu().reshape(-1, *[1] * (value.ndim - 1)) & ~value.isfinite()
-        same = same | (unlike & ~second.isfinite())  # what has overflowed may do so in several ways
+        overflow = ~expected.valid.cpu().reshape(-1, *[1] * (value.ndim - 1)) & ~value.isfinite()
+        same = same | (overflow & ~second.isfinite())  # to NaN or to an infinity
         share = torch.where(same, 0.0, (value - second).abs() / allowed[name].cpu().double())
         worst[name] = max(share.nan_to_num(torch.inf, torch.inf)[counts].flatten().tolist(), default=0.0)
     return worst
 
 
 def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """How far each answer may be off, in the shapes of the answers."""
-    epsilon = ROUNDING.get(expected.mean.dtype, COARSE)
+    """The allowed difference of each output, in its shape."""
+    epsilon = ROUNDING.get(expected.mean.dtype, ROUNDING_FLOAT32)
     novelty = expected.novelty.double()
-    rows = expected.mean.reshape(len(expected), -1)
     root = novelty.sqrt().clamp_min(epsilon)
-    wide = root.reshape(-1, *[1] * (expected.mean.ndim - 1))
-    least = torch.finfo(rows.dtype).tiny
+    broad = root.reshape(-1, *[1] * (expected.mean.ndim - 1))
+    tiny = torch.finfo(expected.mean.dtype).tiny
 
-    def spread(one: Prediction) -> Tensor:
-        return RELATIVE * one.variance.double() + 2 * epsilon * one.epistemic.double() / wide + least
+    def spread(p: Prediction) -> Tensor:
+        return RELATIVE * p.variance.double() + 2 * epsilon * p.epistemic.double() / broad + tiny
 
-    def centre(one: Prediction) -> Tensor:
-        return RELATIVE * (one.mean.double().abs() + one.variance.double().sqrt()) + least
+    def centre(p: Prediction) -> Tensor:
+        return RELATIVE * (p.mean.double().abs() + p.variance.double().sqrt()) + tiny
 
     table = {
         "mean": centre(expected),
@@ -125,30 +124,30 @@ def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, 
         "variance": spread(expected),
         "corrected_variance": spread(expected.corrected),
         "novelty": RELATIVE * novelty + 2 * epsilon * root,
-        "score": RELATIVE * expected.score.double() + 2 * epsilon * expected.score.double() / root + least,
+        "score": RELATIVE * expected.score.double() + 2 * epsilon * expected.score.double() / root + tiny,
     }
     if "scale" in wanted:
         off = 2.0 * expected.excess.double().sqrt() * centre(expected.corrected)
         table["excess"] = off + spread(expected)
-        table["scale"] = spread(expected) / expected.scale.double().clamp_min(least)
+        table["scale"] = spread(expected) / expected.scale.double().clamp_min(tiny)
         corrected = expected.corrected
-        table["corrected_scale"] = spread(corrected) / corrected.scale.double().clamp_min(least)
+        table["corrected_scale"] = spread(corrected) / corrected.scale.double().clamp_min(tiny)
     if "probabilities" in wanted:
         table["probabilities"] = torch.full_like(wanted["probabilities"], RELATIVE)
     exact = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in wanted.items()}
-    if "is_novel" in wanted:  # on either side of the threshold, where the score is at it
+    if "is_novel" in wanted:  # free where the score is at the threshold
         at = (expected.score.double() - (expected._threshold or 0.0)).abs() <= table["score"]
         exact["is_novel"] = torch.where(at, 2.0, 0.0)
     return {name: table.get(name, exact[name]).expand(wanted[name].shape) for name in wanted}
 
 
 def _tied(model: UncertaintyModel, inputs: Inputs) -> Tensor:
-    """Rows that lie as near to one expert as to another, shape [n]."""
+    """Rows that are as near to one expert as to another, shape [n]."""
     tied = torch.zeros(leaves(inputs)[0].shape[0], dtype=torch.bool)
     for mixture in model.mixtures:
         with torch.no_grad():
             points = mixture.gate.embed(mixture.tangents(inputs))
-        apart = distances(points, mixture.gate.centroids).sort(dim=1).values
-        if apart.shape[1] > 1:
-            tied |= (apart[:, 1] - apart[:, 0] <= TIE * apart[:, 1]).cpu()
+        nearest = distances(points, mixture.gate.centroids).sort(dim=1).values
+        if nearest.shape[1] > 1:
+            tied |= (nearest[:, 1] - nearest[:, 0] <= TIE * nearest[:, 1]).cpu()
     return tied

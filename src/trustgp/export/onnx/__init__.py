@@ -1,1 +1,1 @@
-"""From a graph of torch operations to an ONNX file, and back to answers."""
+"""ONNX files: from a graph of torch operations, and in onnxruntime."""

@@ -1,4 +1,4 @@
-"""Operations of aten in ONNX that move numbers, choose among them, or sum them up."""
+"""Operations of aten in ONNX: indexing, shapes and reductions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ aten = torch.ops.aten
 BROADCASTING = (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor, aten.where.self)
 
 
-def _axes(n: Any, asked: Any) -> list[int]:
-    """Dimensions of the first argument as whole numbers from 0; all of them where none is named."""
+def _axes(n: Any, dims: Any) -> list[int]:
+    """Dimensions of the first argument, counted from 0; None: all."""
     rank = len(shape_of(n.args[0]))
-    if asked is None or asked == []:
+    if dims is None or dims == []:
         return list(range(rank))
-    return [axis % rank for axis in ([asked] if isinstance(asked, int) else asked)]
+    return [axis % rank for axis in ([dims] if isinstance(dims, int) else dims)]
 
 
 def _reshape(w: Writer, n: Any) -> str:
-    """A single size that depends on the batch is left to be found."""
+    """A single size that depends on the batch is inferred."""
     sizes = list(n.args[1])
     if -1 not in sizes and sum(isinstance(size, Node) for size in sizes) == 1:
         sizes = [-1 if isinstance(size, Node) else size for size in sizes]
@@ -32,21 +32,21 @@ def _reshape(w: Writer, n: Any) -> str:
 
 
 def _expand(w: Writer, n: Any) -> str:
-    """Nothing is written where every use would repeat it anyway, and has another argument of its shape."""
+    """Nothing is written where every use broadcasts it anyway, to the shape of another argument."""
 
-    def repeats(user: Any) -> bool:
+    def broadcasts(user: Any) -> bool:
         others = [a for a in user.args if isinstance(a, Node) and a is not n]
         shapes = [shape_of(a) for a in others if a.target is not aten.expand.default]
         return user.op == "call_function" and user.target in BROADCASTING and shape_of(user) in shapes
 
-    if all(map(repeats, n.users)):
+    if all(map(broadcasts, n.users)):
         return w.tensor(n.args[0])
     return w.op("Expand", w.tensor(n.args[0]), w.shape([1 if size == -1 else size for size in n.args[1]]))
 
 
 def _squeeze(w: Writer, n: Any) -> str:
-    before, asked = shape_of(n.args[0]), n.args[1] if len(n.args) > 1 else None
-    axes = [axis for axis in _axes(n, asked) if before[axis] == 1]
+    before, dims = shape_of(n.args[0]), n.args[1] if len(n.args) > 1 else None
+    axes = [axis for axis in _axes(n, dims) if before[axis] == 1]
     return w.op("Squeeze", w.tensor(n.args[0]), w.integers(axes)) if axes else w.tensor(n.args[0])
 
 
@@ -77,29 +77,29 @@ def _unbind(w: Writer, n: Any) -> tuple[str, ...]:
 
 def _split(w: Writer, n: Any) -> tuple[str, ...]:
     x, sizes, axis = arguments(n)
-    found = w.op("Split", w.tensor(x), w.integers(sizes), outputs=len(sizes), axis=axis)
-    return (found,) if len(sizes) == 1 else tuple(found)
+    parts = w.op("Split", w.tensor(x), w.integers(sizes), outputs=len(sizes), axis=axis)
+    return (parts,) if len(sizes) == 1 else tuple(parts)
 
 
 def _index(w: Writer, n: Any) -> str:
-    """By index tensors of whole numbers at places side by side: along these as one, counted through."""
-    given = [(axis, i) for axis, i in enumerate(n.args[1]) if i is not None]
-    axes = [axis for axis, _ in given]
+    """By integer index tensors of adjacent dimensions, which are flattened into one."""
+    indices = [(axis, i) for axis, i in enumerate(n.args[1]) if i is not None]
+    axes = [axis for axis, _ in indices]
     require_supported(axes == list(range(axes[0], axes[0] + len(axes))))
-    require_supported(all(dtype_of(i) != torch.bool for _, i in given))
-    found, (place, *others) = w.tensor(n.args[0]), (w.tensor(i, torch.int64) for _, i in given)
+    require_supported(all(dtype_of(i) != torch.bool for _, i in indices))
+    values, (place, *others) = w.tensor(n.args[0]), (w.tensor(i, torch.int64) for _, i in indices)
     for axis, index in zip(axes[1:], others, strict=True):
         size = w.constant(shape_of(n.args[0])[axis], torch.int64)
         inside = w.op("Mod", index, size)  # it may count from the end
         place = w.op("Add", w.op("Mul", place, size), inside)
     if others:
         rest = shape_of(n.args[0])[axes[-1] + 1 :]
-        found = w.op("Reshape", found, w.integers([*[0] * axes[0], -1, *rest]))  # 0: as it is
-    return w.op("Gather", found, place, axis=axes[0])
+        values = w.op("Reshape", values, w.integers([*[0] * axes[0], -1, *rest]))  # 0: unchanged
+    return w.op("Gather", values, place, axis=axes[0])
 
 
 def _copy(w: Writer, n: Any) -> str:
-    """The second argument, in place of the first."""
+    """The second argument instead of the first."""
     require_supported(shape_of(n.args[0]) == shape_of(n.args[1]))
     return w.tensor(n.args[1], dtype_of(n.args[0]))
 
@@ -113,11 +113,11 @@ def _pad(w: Writer, n: Any) -> str:
 
 
 def _reduced(kind: str, w: Writer, n: Any, through: torch.dtype | None = None) -> str:
-    """Over some dimensions, or all; truths as numbers of the type `through`."""
-    given = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
-    axes, keep = w.integers(_axes(n, given.get("dim"))), int(given.get("keepdim", False))
-    found = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
-    return found if through is None else w.cast(found, torch.bool)
+    """Over some dimensions, or all; booleans as numbers of the type `through`."""
+    named = {a.name: value for a, value in zip(n.target._schema.arguments, arguments(n), strict=True)}
+    axes, keep = w.integers(_axes(n, named.get("dim"))), int(named.get("keepdim", False))
+    result = w.op(kind, w.tensor(n.args[0], through or dtype_of(n)), axes, keepdims=keep)
+    return result if through is None else w.cast(result, torch.bool)
 
 
 def _best(kind: str, w: Writer, n: Any) -> str:
@@ -135,8 +135,8 @@ def _largest(w: Writer, n: Any) -> tuple[str, str]:
 
 def _topk(w: Writer, n: Any) -> tuple[str, str]:
     x, count, axis, largest, ordered = arguments(n)
-    given = w.tensor(x), w.integers([count])
-    return w.op("TopK", *given, outputs=2, axis=axis, largest=int(largest), sorted=int(ordered))
+    size = w.integers([count])
+    return w.op("TopK", w.tensor(x), size, outputs=2, axis=axis, largest=int(largest), sorted=int(ordered))
 
 
 def _repeat(w: Writer, n: Any) -> str:
@@ -147,16 +147,16 @@ def _repeat(w: Writer, n: Any) -> str:
 
 
 def _arange(w: Writer, n: Any) -> str:
-    """A constant; or as many numbers as there are rows, or a multiple of them."""
+    """A constant, or a range that depends on the number of rows."""
     if not any(isinstance(a, Node) for a in n.args):
         return w.constant(n.target(*n.args, dtype=dtype_of(n)))
     start, end, step = {1: (0, *n.args, 1), 2: (*n.args, 1), 3: n.args}[len(n.args)]
-    ends = [w.op("Reshape", w.shape([one]), w.integers([])) for one in (start, end, step)]
+    ends = [w.op("Reshape", w.shape([size]), w.integers([])) for size in (start, end, step)]
     return w.cast(w.op("Range", *ends), dtype_of(n))
 
 
 def _gather(kind: str, index: int, axis: int | None, w: Writer, n: Any) -> str:
-    """Places in the first argument; index and dimension are the arguments of these numbers, or 0."""
+    """Elements of the first argument; `index` and `axis` are the numbers of arguments, None: dimension 0."""
     place = w.tensor(n.args[index], None if isinstance(n.args[index], Node) else torch.int64)
     along = 0 if axis is None else n.args[axis] % len(shape_of(n.args[0]))
     return w.op(kind, w.tensor(n.args[0]), place, axis=along)

@@ -1,4 +1,4 @@
-"""The operations of aten in ONNX: on each number for itself, products, pools; with `moves`, all there are."""
+"""The operations of aten in ONNX: elementwise ones, products, pools, and with `moves` all others."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .moves import MOVES
 from .writer import Translation, Writer, arguments, dtype_of, require_supported, shape_of
 
 aten = torch.ops.aten
-# of operations that have the same name in ONNX, but for its capital
+# the same name in ONNX, capitalised
 SAME_NAME = "neg abs exp log sqrt reciprocal sin cos atan tanh sigmoid erf relu floor ceil sign mish"
 COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 
 
 def _apply(kind: str, dtype: Callable[[Any], torch.dtype] = dtype_of) -> Translation:
-    """An operation of the same arguments, all converted to one type: that of the result, unless told."""
+    """An operation of the same arguments, all cast to one type, by default that of the result."""
     return lambda w, n: w.op(kind, *(w.tensor(a, dtype(n)) for a in n.args))
 
 
 def _plain(kind: str, *places: int) -> Translation:
-    """An operation of the arguments at these places, each as it is; without any, of the first."""
+    """An operation of the arguments at these places, unchanged; default: the first."""
     return lambda w, n: w.op(kind, *(w.tensor(n.args[i]) for i in places or (0,)))
 
 
@@ -40,9 +40,9 @@ def _scaled(w: Writer, n: Any, name: str, factor: float) -> str:
 
 
 def _add(kind: str, w: Writer, n: Any) -> str:
-    """A sum or difference; torch multiplies what is added by alpha."""
-    one, other, alpha = arguments(n)
-    return w.op(kind, w.tensor(one, dtype_of(n)), _scaled(w, n, w.tensor(other, dtype_of(n)), alpha))
+    """A sum or difference; torch multiplies the second argument by alpha."""
+    first, other, alpha = arguments(n)
+    return w.op(kind, w.tensor(first, dtype_of(n)), _scaled(w, n, w.tensor(other, dtype_of(n)), alpha))
 
 
 def _logical(kind: str, w: Writer, n: Any) -> str:
@@ -56,19 +56,19 @@ def _power(w: Writer, n: Any) -> str:
         return w.op("Sqrt", w.tensor(n.args[0], dtype_of(n)))
     if isinstance(exponent, Node) or exponent not in (1, 2, 3):
         return _apply("Pow")(w, n)
-    x = found = w.tensor(n.args[0], dtype_of(n))
+    x = product = w.tensor(n.args[0], dtype_of(n))
     for _ in range(int(exponent) - 1):
-        found = w.op("Mul", found, x)
-    return found
+        product = w.op("Mul", product, x)
+    return product
 
 
 def _clamp(w: Writer, n: Any) -> str:
-    """By Max and Min, which hand a NaN on and take a limit of any shape."""
+    """By Max and Min, which propagate NaN and accept a limit of any shape."""
     x, low, high = arguments(n)
-    found = w.tensor(x, dtype_of(n))
+    result = w.tensor(x, dtype_of(n))
     for kind, limit in (("Max", low), ("Min", high)):
-        found = found if limit is None else w.op(kind, found, w.tensor(limit, dtype_of(n)))
-    return found
+        result = result if limit is None else w.op(kind, result, w.tensor(limit, dtype_of(n)))
+    return result
 
 
 def _elu(w: Writer, n: Any) -> str:
@@ -83,14 +83,14 @@ def _softplus(w: Writer, n: Any) -> str:
 
 
 def _log1p_expm1(kind: str, w: Writer, n: Any) -> str:
-    """log(1 + x) or exp(x) - 1, in double precision: digits of a small x are lost beside the 1."""
+    """log(1 + x) or exp(x) - 1, in double precision: both cancel for a small x."""
     x, one = w.tensor(n.args[0], torch.float64), w.constant(1.0, torch.float64)
-    found = w.op("Log", w.op("Add", x, one)) if kind == "Log" else w.op("Sub", w.op("Exp", x), one)
-    return w.cast(found, dtype_of(n))
+    result = w.op("Log", w.op("Add", x, one)) if kind == "Log" else w.op("Sub", w.op("Exp", x), one)
+    return w.cast(result, dtype_of(n))
 
 
 def _product_with_vector(w: Writer, n: Any) -> str:
-    """A v; of a transposed matrix v A, so that it need not be turned."""
+    """A v; v A for a transposed matrix, which saves the transposition."""
     matrix, vector = n.args
     if isinstance(matrix, Node) and matrix.target is aten.permute.default:
         return w.op("MatMul", w.tensor(vector), w.tensor(matrix.args[0]))
@@ -98,12 +98,12 @@ def _product_with_vector(w: Writer, n: Any) -> str:
 
 
 def _addmm(w: Writer, n: Any) -> str:
-    added, one, other, beta, alpha = arguments(n)
-    return w.op("Gemm", *map(w.tensor, (one, other, added)), alpha=float(alpha), beta=float(beta))
+    added, left, right, beta, alpha = arguments(n)
+    return w.op("Gemm", *map(w.tensor, (left, right, added)), alpha=float(alpha), beta=float(beta))
 
 
 def _window(n: Any, stride: Any, padding: Any, **sides: Any) -> dict[str, Any]:
-    """How the window of a pool or convolution moves, of each side; and what else has a number for each."""
+    """Strides and pads of a pool or convolution along each side, and other numbers of each side."""
     dims = len(shape_of(n.args[0])) - 2
     sides = {name: each_side(value, dims) for name, value in {**sides, "strides": stride}.items()}
     return {**sides, "pads": each_side(padding, dims) * 2}
@@ -112,26 +112,26 @@ def _window(n: Any, stride: Any, padding: Any, **sides: Any) -> dict[str, Any]:
 def _convolution(w: Writer, n: Any) -> str:
     x, weight, bias, stride, padding, dilation, transposed, extra, groups = n.args
     sides = {"dilations": dilation, **({"output_padding": extra} if transposed else {})}
-    given = [w.tensor(each) for each in (x, weight, bias) if each is not None]
+    tensors = [w.tensor(a) for a in (x, weight, bias) if a is not None]
     kind = "ConvTranspose" if transposed else "Conv"
-    return w.op(kind, *given, **_window(n, stride, padding, **sides), group=groups)
+    return w.op(kind, *tensors, **_window(n, stride, padding, **sides), group=groups)
 
 
 def _max_pool(w: Writer, n: Any) -> tuple[str, str]:
-    """Values, and each one's place in its plane: ONNX counts through all planes."""
-    given, kernel, stride, padding, dilation, ceil = arguments(n)
-    x, places, sides = w.tensor(given), "", shape_of(given)[2:]
+    """Values, and their indices in their plane: ONNX counts through all planes."""
+    inputs, kernel, stride, padding, dilation, ceil = arguments(n)
+    x, places, sides = w.tensor(inputs), "", shape_of(inputs)[2:]
     window = _window(n, stride or kernel, padding, kernel_shape=kernel, dilations=dilation)
     if any(user.args[1] == 1 for user in n.users):
         values, places = w.op("MaxPool", x, outputs=2, **window, ceil_mode=int(ceil))
         places = w.op("Mod", places, w.constant(math.prod(sides), torch.int64))
     else:
         values = w.op("MaxPool", x, **window, ceil_mode=int(ceil))
-    # onnxruntime passes a NaN over, and what has overflowed would look sound: the plane is then no number
+    # onnxruntime skips NaN, so that an overflow would look valid: the whole plane becomes NaN
     unknown = w.cast(w.op("IsNaN", x), torch.int32)
     planes = w.integers(range(2, 2 + len(sides)))
     lost = w.cast(w.op("ReduceMax", unknown, planes, keepdims=1), torch.bool)
-    return w.op("Where", lost, w.constant(math.nan, dtype_of(given)), values), places
+    return w.op("Where", lost, w.constant(math.nan, dtype_of(inputs)), values), places
 
 
 def _average_pool(w: Writer, n: Any) -> str:

@@ -21,7 +21,7 @@ from .writer import TYPES, Translation, Writer, dtype_of, shape_of
 
 OPSETS = range(20, 23)  # 20 is the first with Gelu
 IR_VERSION = 10
-MOST_BYTES = 2**31 - 2**20  # of one file: the format has no place for more
+MAX_FILE_BYTES = 2**31 - 2**20  # the limit of the format
 TABLE: dict[Any, Translation] = {
     operator.attrgetter(name if "." in name else f"{name}.default")(torch.ops.aten): translate
     for names, translate in OPERATORS.items()
@@ -34,7 +34,7 @@ TABLE: dict[Any, Translation] = {
 
 
 class UntranslatedError(ExportError):
-    """An operation `target` of aten that has no place in the file, for a `reason` that is special here."""
+    """An operation `target` of aten without a translation, for a particular `reason`."""
 
     def __init__(self, target: Any, reason: str = "") -> None:
         super().__init__(f"{target}, which has no translation to ONNX{reason}")
@@ -42,19 +42,19 @@ class UntranslatedError(ExportError):
 
 
 def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]) -> Any:
-    """The ONNX model of a graph as `traced` gives it, its inputs by name; standard operations only."""
+    """The ONNX model of a graph of `traced`, with named inputs and standard operations only."""
     writer, rows = Writer(), module.meta["rows"]
     helper = writer.helper
     places = module.graph.find_nodes(op="placeholder")
     writer.values |= zip(places, names, strict=True)
     answers = _fill(writer, module)
-    found = next(iter(module.graph.find_nodes(op="output"))).args[0]
+    results = next(iter(module.graph.find_nodes(op="output"))).args[0]
     for name, value in answers.items():
         writer.nodes.append(helper.make_node("Identity", [value], [name]))
-    inputs = [_described(helper, name, node, rows) for name, node in zip(names, places, strict=True)]
-    outputs = [_described(helper, name, node, rows) for name, node in found.items()]
+    inputs = [_value_info(helper, name, node, rows) for name, node in zip(names, places, strict=True)]
+    outputs = [_value_info(helper, name, node, rows) for name, node in results.items()]
     size = sum(array.nbytes for array in writer.constants.values())
-    if size > MOST_BYTES:
+    if size > MAX_FILE_BYTES:
         raise ExportError(
             f"the graph holds {size / 2**30:.1f} GiB, and one ONNX file at most 2 GiB; fit a smaller model "
             'with budget="500 MiB", for example, or outputs="pseudo".'
@@ -65,19 +65,19 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
 
 
 def _fill(writer: Writer, module: GraphModule) -> Any:
-    """Write the operations of a module whose inputs are already named; the names of its answers."""
+    """Write the operations of a module whose inputs are already named; returns the names of its outputs."""
     for node in module.graph.nodes:
         if node.op == "get_attr":
             writer.values[node] = writer.constant(getattr(module, node.target))
         elif node.op == "call_function":
-            writer.values[node] = _translated(writer, node)
+            writer.values[node] = _translate(writer, node)
     output = next(iter(module.graph.find_nodes(op="output")))
     return map_arg(output.args[0], lambda node: writer.values[node])
 
 
-def _translated(writer: Writer, node: Any) -> Any:
+def _translate(writer: Writer, node: Any) -> Any:
     if node.target is torch.ops.trustgp.choose.default:
-        return _chosen(writer, node)
+        return _choose(writer, node)
     translate = TABLE.get(node.target)
     if translate is None:
         raise UntranslatedError(node.target)
@@ -86,57 +86,57 @@ def _translated(writer: Writer, node: Any) -> Any:
     except NotImplementedError as error:
         raise UntranslatedError(node.target, " with these arguments") from error
     except KeyError as error:
-        raise UntranslatedError(node.target, f": there is no type {error} in the file") from error
+        raise UntranslatedError(node.target, f": ONNX files have no type {error}") from error
 
 
-def _described(helper: Any, name: str, node: Any, rows: int) -> Any:
+def _value_info(helper: Any, name: str, node: Any, rows: int) -> Any:
     """Name, type and shape of an input or output."""
     value = node.meta["val"]
     if value.dtype not in TYPES:
         raise ExportError(
-            f"'{name}' is {value.dtype}, which the file has no place for; fit a float32 copy of the network."
+            f"'{name}' is {value.dtype}, which ONNX files cannot hold; fit a float32 copy of the network."
         )
     shape = ["n" if size == rows else size for size in value.shape]
     return helper.make_tensor_value_info(name, TYPES[value.dtype], shape)
 
 
-def _chosen(w: Writer, n: Any) -> tuple[str, ...]:
-    """`trustgp::choose`: a Scan over the rows, and in it the numbers of one expert, cut out of all."""
+def _choose(w: Writer, n: Any) -> tuple[str, ...]:
+    """`trustgp::choose`: a Scan over the rows, which selects the numbers of one expert."""
     labels, vectors, key = n.args
     choice, body, helper = CHOICES[key], Writer(f"{w.prefix}choice{key}_"), w.helper
     label, names = f"{body.prefix}label", [f"{body.prefix}vector_{i}" for i in range(len(vectors))]
     inputs = [helper.make_tensor_value_info(label, TYPES[torch.int64], [])]
     for name, vector in zip(names, vectors, strict=True):
         inputs.append(helper.make_tensor_value_info(name, TYPES[dtype_of(vector)], shape_of(vector)[1:]))
-    module, buffers = _traced(choice), [dict(expert.named_buffers()) for expert in choice.experts]
-    tables = [_cut(body, label, [lot[name] for lot in buffers]) for name in buffers[0]]
+    module, buffers = _trace(choice), [dict(expert.named_buffers()) for expert in choice.experts]
+    tables = [_select(body, label, [table[name] for table in buffers]) for name in buffers[0]]
     body.values |= zip(module.graph.find_nodes(op="placeholder"), [*tables, *names], strict=True)
     answers, outputs = _fill(body, module), []
     for i, (answer, (shape, dtype)) in enumerate(zip(answers, choice.kinds, strict=True)):
-        # a name of the graph's own for each: it may be an outer value, or the same twice
+        # under a name of its own: it may be an outer value, or the same twice
         body.nodes.append(helper.make_node("Identity", [answer], [f"{body.prefix}answer_{i}"]))
         outputs.append(helper.make_tensor_value_info(f"{body.prefix}answer_{i}", TYPES[dtype], list(shape)))
-    w.constants |= body.constants  # graphs are copied whole: their numbers stand in the outer one
+    w.constants |= body.constants  # in the outer graph, as inner ones are copied
     graph = helper.make_graph(body.nodes, f"{body.prefix}body", inputs, outputs)
-    given = [w.tensor(labels), *(w.tensor(vector) for vector in vectors)]
-    found = w.op("Scan", *given, outputs=len(outputs), body=graph, num_scan_inputs=len(given))
-    return (found,) if len(outputs) == 1 else tuple(found)
+    scanned = [w.tensor(labels), *(w.tensor(vector) for vector in vectors)]
+    result = w.op("Scan", *scanned, outputs=len(outputs), body=graph, num_scan_inputs=len(scanned))
+    return (result,) if len(outputs) == 1 else tuple(result)
 
 
-def _cut(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
-    """The one with the number `label`, of tensors that may differ in size: they lie end to end."""
+def _select(w: Writer, label: str, tables: list[torch.Tensor]) -> str:
+    """Tensor number `label`; tensors of different sizes are stored in one vector."""
     shapes = torch.tensor([table.shape for table in tables])
     if bool((shapes == shapes[0]).all()):
         return w.op("Gather", w.constant(torch.stack(tables)), label)
     ends = shapes.prod(dim=1, keepdim=True).cumsum(dim=0)
     starts = ends - shapes.prod(dim=1, keepdim=True)
-    first, last, shape = (w.op("Gather", w.constant(one), label) for one in (starts, ends, shapes))
+    first, last, shape = (w.op("Gather", w.constant(table), label) for table in (starts, ends, shapes))
     flat = w.constant(torch.cat([table.flatten() for table in tables]))
     return w.op("Reshape", w.op("Slice", flat, first, last), shape)
 
 
-def _traced(choice: Chosen) -> GraphModule:
-    """The first expert's operations; its buffers keep their names, and others' can be put in their place."""
+def _trace(choice: Chosen) -> GraphModule:
+    """The first expert's operations as a function of its buffers and the vectors."""
     expert = choice.experts[0]
 
     def run(tables: dict[str, torch.Tensor], vectors: list[torch.Tensor]) -> Any:

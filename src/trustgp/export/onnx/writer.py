@@ -1,4 +1,4 @@
-"""An ONNX graph in the making: operations are added one by one, constants once."""
+"""An ONNX graph under construction: operations are added one by one, constants once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TYPES = {  # of torch and of ONNX
     torch.bool: 9, torch.float16: 10, torch.float64: 11,
 }  # fmt: skip
 Translation = Callable[["Writer", Any], Any]  # of a node: the name of its result, or a tuple of names
-SHARED = 64  # numbers up to which equal constants are looked for
+MAX_SHARED_SIZE = 64  # of constants that are compared, so that equal ones are stored once
 
 
 class Writer:
-    """Collects nodes and constants, and knows by what name each value of the traced graph goes. All names
-    have a prefix: they must not be those of an outer graph."""
+    """Nodes and constants, and the name of each value of the traced graph. All names have a prefix: they must
+    differ from those of an outer graph."""
 
     def __init__(self, prefix: str = "") -> None:
         from onnx import helper, numpy_helper
@@ -47,19 +47,19 @@ class Writer:
         tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
         tensor = tensor if dtype is None else tensor.to(dtype)
         array = tensor.contiguous().numpy()
-        key = (str(tensor.dtype), tuple(tensor.shape), array.tobytes()) if tensor.numel() <= SHARED else None
-        name = f"{self.prefix}constant_{len(self.constants)}"
-        known = name if key is None else self._shared.setdefault(key, name)
-        if known == name:
+        name, first = f"{self.prefix}constant_{len(self.constants)}", None
+        if tensor.numel() <= MAX_SHARED_SIZE:
+            first = self._shared.setdefault((str(tensor.dtype), tuple(tensor.shape), array.tobytes()), name)
+        if first in (None, name):
             self.constants[name] = array
-        return known
+        return first or name
 
     def integers(self, values: Sequence[int]) -> str:
-        """A list of whole numbers, as shapes and axes are given."""
+        """A list of integers, for shapes and axes."""
         return self.constant(list(values), torch.int64)
 
     def tensor(self, value: Any, dtype: torch.dtype | None = None) -> str:
-        """The name of an argument, a node or a number, in this type."""
+        """The name of an argument, a node or a number, cast to this type."""
         if not isinstance(value, Node):
             return self.constant(value, dtype)
         name = self.values[value]
@@ -70,7 +70,7 @@ class Writer:
         return self.op("Cast", name, to=TYPES[dtype])
 
     def shape(self, sizes: Sequence[Any]) -> str:
-        """Sizes as one vector; those that depend on the batch, nodes, are put in."""
+        """Sizes as one vector; those that depend on the batch are nodes."""
         if not any(isinstance(size, Node) for size in sizes):
             return self.integers(sizes)
         parts = [self.values[size] if isinstance(size, Node) else self.integers([size]) for size in sizes]
@@ -78,7 +78,7 @@ class Writer:
 
 
 def shape_of(node: Any) -> list[int]:
-    """As it was traced, the stand-in for the number of rows included."""
+    """As traced, with `batch_prime` for the number of rows."""
     return list(node.meta["val"].shape)
 
 
@@ -88,13 +88,13 @@ def dtype_of(value: Any) -> torch.dtype:
 
 
 def arguments(node: Any) -> list[Any]:
-    """All arguments of an aten operation in their order, the default where one is not given."""
+    """All arguments of an aten operation in their order, with the defaults."""
     declared = enumerate(node.target._schema.arguments)
-    given, named = node.args, node.kwargs
-    return [given[i] if i < len(given) else named.get(a.name, a.default_value) for i, a in declared]
+    args, kwargs = node.args, node.kwargs
+    return [args[i] if i < len(args) else kwargs.get(a.name, a.default_value) for i, a in declared]
 
 
-def require_supported(holds: bool) -> None:
-    """ONNX has the operation with some arguments only."""
-    if not holds:
+def require_supported(condition: bool) -> None:
+    """Raise for arguments with which ONNX lacks the operation."""
+    if not condition:
         raise NotImplementedError
