@@ -14,7 +14,7 @@ from trustgp.data import chunking
 from trustgp.experts.features import NO_COLUMNS
 from trustgp.experts.system import DualSystem, PrimalSystem, select_rows
 from trustgp.math.evidence import Prior
-from trustgp.math.low_rank import AT_ONCE
+from trustgp.math.low_rank import ONE_STEP_BYTES
 from trustgp.tangents.rows import RowFeatures
 
 N, D, B = 60, 20, 2
@@ -46,7 +46,7 @@ def both(phi: torch.Tensor) -> tuple[PrimalSystem, DualSystem]:
 @pytest.fixture(params=["one block", "many blocks", "as on a GPU"])
 def few_at_a_time(request, monkeypatch):
     if request.param == "as on a GPU":
-        monkeypatch.setitem(AT_ONCE, "cpu", 2**28)
+        monkeypatch.setitem(ONE_STEP_BYTES, "cpu", 2**28)
     if request.param != "one block":
         monkeypatch.setattr(chunking, "CHUNK_BYTES", 8 * D * 7)
         monkeypatch.setattr(chunking.chunks, "__defaults__", (7,))

@@ -12,8 +12,8 @@ from trustgp.math import evidence
 from trustgp.math.evidence import (
     FactorisationError,
     factorise,
-    least_on_grid,
     maximise_evidence,
+    minimise_on_grid,
     profile_loss,
     profile_losses,
     profile_scale,
@@ -59,7 +59,7 @@ def test_profile_loss_differs_from_the_log_marginal_likelihood_by_a_constant():
 
 @pytest.mark.parametrize("together", [1, 2**24])
 def test_losses_at_several_tau_are_those_at_each(together, monkeypatch):
-    monkeypatch.setattr(evidence, "TOGETHER", together)
+    monkeypatch.setattr(evidence, "MAX_BATCH_BYTES", together)
     _, gram, targets = kernel(12, 5)
     taus = torch.tensor([1e-2, 0.3, 2.0, 50.0], dtype=torch.float64)
     found = profile_losses(gram, targets, taus.log())
@@ -241,7 +241,7 @@ def test_a_search_from_fewer_rows_ends_where_one_on_all_rows_does(true_log_tau, 
         return counted(factor, some)
 
     monkeypatch.setattr(evidence, "profile_loss", loss)
-    monkeypatch.setattr(evidence, "MANY", 100)
+    monkeypatch.setattr(evidence, "MIN_THINNED_ROWS", 100)
     found = evidence.maximise_evidence(gram, targets)
     # of 240 numbers together: a fiftieth of log tau more or less makes no difference that anyone sees
     assert counted(found.factor, targets) <= counted(expected.factor, targets) + 0.05
@@ -252,13 +252,13 @@ def test_a_search_from_fewer_rows_ends_where_one_on_all_rows_does(true_log_tau, 
 @pytest.mark.parametrize("best", [-10.0, -3.0, 0.0, 2.7, 10.0])
 def test_from_anywhere_the_lowest_place_is_found(start, best):
     places = torch.tensor([start, -8.0, 8.0], dtype=torch.float64)
-    found = evidence.least_near(lambda x: torch.cosh(0.5 * (x - best)), *places)
+    found = evidence.minimise_near(lambda x: torch.cosh(0.5 * (x - best)), *places)
     assert float(found) == pytest.approx(min(max(best, -8.0), 8.0), abs=0.1)
 
 
 def test_a_loss_that_is_flat_has_any_place():
     places = torch.tensor([0.0, -8.0, 8.0], dtype=torch.float64)
-    assert -8.0 <= float(evidence.least_near(torch.ones_like, *places)) <= 8.0
+    assert -8.0 <= float(evidence.minimise_near(torch.ones_like, *places)) <= 8.0
 
 
 @pytest.mark.parametrize("place", [-30.0, -3.3, 0.0, 1.234, 6.9, 30.0])
@@ -267,5 +267,7 @@ def test_numbers_are_searched_as_tensors_are(place):
         return (places - place) ** 2
 
     bounds = torch.tensor([-9.0, 7.0], dtype=torch.float64)
-    expected = float(least_on_grid(losses, *bounds))
-    assert least_on_grid(losses, *bounds.tolist(), arrays=np) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    expected = float(minimise_on_grid(losses, *bounds))
+    assert minimise_on_grid(losses, *bounds.tolist(), arrays=np) == pytest.approx(
+        expected, rel=1e-12, abs=1e-12
+    )

@@ -34,7 +34,7 @@ def objective(rows: ClassCalibrationRows, logs: np.ndarray) -> float:
     z, y, v = rows.logits.numpy(), rows.labels.numpy(), rows.variance.numpy()
     spread = np.sqrt(np.exp(logs[0]) + np.pi / 8 * np.exp(logs[1]) * v)
     fit = -log_softmax(z / spread[:, None], axis=1)[np.arange(len(y)), y].sum()
-    return fit + 0.5 * (logs[0] / module.BASE_SPREAD) ** 2 + 0.5 * (logs[1] / module.SLOPE_SPREAD) ** 2
+    return fit + 0.5 * (logs[0] / module.BASE_STD) ** 2 + 0.5 * (logs[1] / module.SLOPE_STD) ** 2
 
 
 def test_the_default_is_mackays_approximation():
@@ -94,7 +94,7 @@ def test_an_expert_with_enough_rows_has_its_own_slope_pulled_towards_that_of_all
 
     def pulled(delta: float) -> float:
         own = found.base + found.slope * math.exp(delta) * parts[1].variance
-        return float(tempered_nll(parts[1], own.sqrt()).sum()) + 0.5 * (delta / module.EXPERT_SPREAD) ** 2
+        return float(tempered_nll(parts[1], own.sqrt()).sum()) + 0.5 * (delta / module.EXPERT_STD) ** 2
 
     grid = np.linspace(-1, 3, 4001)
     best = grid[np.argmin([pulled(d) for d in grid])]
@@ -112,9 +112,9 @@ def test_a_variance_that_says_nothing_leaves_plain_temperature_scaling():
 
 
 def test_of_very_many_rows_evenly_spread_ones_are_used(monkeypatch):
-    monkeypatch.setattr(module, "MOST_NUMBERS", 400)
-    monkeypatch.setattr(module, "FEWEST_ROWS", 50)
-    some = rows_of(1000, base=1.0, slope=1.0).enough()
+    monkeypatch.setattr(module, "MAX_LOGITS", 400)
+    monkeypatch.setattr(module, "MIN_FIT_ROWS", 50)
+    some = rows_of(1000, base=1.0, slope=1.0).thinned()
     assert len(some) == 100
     assert torch.equal(some.expert[[0, -1]], torch.tensor([0, 999 % 3]))
 

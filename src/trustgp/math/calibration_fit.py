@@ -66,8 +66,8 @@ def loss_and_slopes(
     variance = rows["epistemic"] + rows["noise"]
     fading = np.maximum(np.maximum(nu / c["reach"], variance / extent), 1.0)
     way = _way(nu, c["beyond"])
-    familiar, gamma = nu ** c["onset"], c["varying"]
-    near, noise = (1.0 - familiar) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
+    power, gamma = nu ** c["onset"], c["varying"]
+    near, noise = (1.0 - power) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
     own = np.log(level) + c["fade"] * rows["log_kappa"]
     fitted = gamma * own + (1.0 - gamma) * noise
     exponent = near * fitted + way @ c["growth"]
@@ -76,8 +76,8 @@ def loss_and_slopes(
     g = np.nan_to_num(trust * p * v, nan=0.0)
     more, square = 1.0 + g, 1.0 + g * g
     mu, left = (c["weight"] * rows["residual_mean"] + g * rows["witness_mean"]) / more, v * more / square
-    shift, apart = c["shift"], np.sqrt(c["excess"]) * (1.0 - c["shift"])
-    error, offset = rows["residual"] - shift * mu, apart * mu
+    shift, weight = c["shift"], np.sqrt(c["excess"]) * (1.0 - c["shift"])
+    error, offset = rows["residual"] - shift * mu, weight * mu
     both, by_error, by_offset, by_scale, by_df = _on_both_sides(error, offset, left * (df - 2.0) / df, df)
     # with outliers
     total = spread + left + offset * offset
@@ -90,13 +90,13 @@ def loss_and_slopes(
     by_offset = rest * by_offset + 2.0 * by_total * offset
     by_left = rest * by_scale + by_total * left
     # chain rule back to the parameters
-    by_mu = apart * by_offset - shift * by_error
+    by_mu = weight * by_offset - shift * by_error
     by_g = by_mu * (rows["witness_mean"] - mu) / more + by_left * (1.0 / more - 2.0 * g / square)
     by_v = np.where(np.abs(exponent) < MAX_LOG_SCALE, by_left + by_g * g, 0.0)
-    known = np.log(np.maximum(nu, np.finfo(nu.dtype).tiny))
+    log_nu = np.log(np.maximum(nu, np.finfo(nu.dtype).tiny))
     entries = {
         "fade": by_v * near * gamma * rows["log_kappa"],
-        "onset": -by_v * fitted * familiar * known / fading,
+        "onset": -by_v * fitted * power * log_nu / fading,
         "level": by_v * near * gamma / level,
         "excess": by_offset * offset / (2.0 * c["excess"]),
         "weight": by_mu * rows["residual_mean"] / more,
@@ -113,7 +113,7 @@ def _on_both_sides(
     error: np.ndarray, offset: np.ndarray, squared_scale: np.ndarray, df: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Half a Student-t on either side: log density, and its gradients in error, offset, log s^2 and df."""
-    from scipy import special  # it takes a while to import
+    from scipy import special  # slow to import
 
     unit = special.gammaln((df + 1.0) / 2) - special.gammaln(df / 2) - 0.5 * np.log(math.pi * df)
     by_unit = 0.5 * (special.digamma((df + 1.0) / 2) - special.digamma(df / 2) - 1.0 / df)
@@ -127,14 +127,13 @@ def _on_both_sides(
     both = np.logaddexp(sides[0][0], sides[1][0])
     first, second = (np.exp(side[0] - both) for side in sides)
     _, by_e, by_scale, by_df = ([first * a, second * b] for a, b in zip(*sides, strict=True))
-    density = both + unit - math.log(2.0)
-    return (
-        density,
+    gradients = (
         by_e[0] + by_e[1],
         by_e[1] - by_e[0],
         by_scale[0] + by_scale[1],
         by_df[0] + by_df[1] + by_unit,
     )
+    return both + unit - math.log(2.0), *gradients
 
 
 def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.ndarray:
@@ -146,9 +145,8 @@ def _gathered(entries: np.ndarray, like: np.ndarray, output: np.ndarray) -> np.n
 
 def _way(novelty: np.ndarray, beyond: np.ndarray) -> np.ndarray:
     """Weights of the values at the knots in A(nu), shape [L, K]."""
-    way = 1.0 - np.clip(
-        np.log(np.maximum(novelty, MIN_SUPPORT)) / np.log(np.minimum(beyond, MAX_SUPPORT)), 0.0, 1.0
-    )
+    way = np.log(np.maximum(novelty, MIN_SUPPORT)) / np.log(np.minimum(beyond, MAX_SUPPORT))
+    way = 1.0 - np.clip(way, 0.0, 1.0)
     knots = (0.0, *KNOTS)
     return np.stack([np.interp(way, knots, row) for row in np.eye(len(knots))[1:]], axis=1)
 
@@ -177,44 +175,42 @@ def fit_calibration(
     if not len(rows):
         return start
     # about the network's own output, without a witness, only the product v^2 w is identified
-    apart = bool(start.shift) or bool((rows.witness_precision > 0).any())
+    identified = bool(start.shift) or bool((rows.witness_precision > 0).any())
 
-    known, entries = _arrays(start), _arrays(rows)
+    initial, entries = _arrays(start), _arrays(rows)
 
     def at(free: np.ndarray) -> dict[str, np.ndarray]:
         free = np.clip(free, -MAX_LOG_STEP, MAX_LOG_STEP)
         few, each = np.exp(free[:3]), np.exp(free[3:-2]).reshape(len(PER_OUTPUT), -1)
-        found = {
-            name: known[name] * factor
-            for name, factor in zip((*SHARED, *PER_OUTPUT), (*few, *each), strict=True)
-        }
-        found["df"] = np.minimum(MIN_DF + (known["df"] - MIN_DF) * each[-1], MAX_DF)
-        rest = 1.0 - known["varying"]
-        found["varying"] = known["varying"] / (known["varying"] + rest * np.exp(-free[-2]))
-        return known | found | {"weight": known["weight"] + apart * free[-1]}
+        factors = zip((*SHARED, *PER_OUTPUT), (*few, *each), strict=True)
+        values = {name: initial[name] * factor for name, factor in factors}
+        values["df"] = np.minimum(MIN_DF + (initial["df"] - MIN_DF) * each[-1], MAX_DF)
+        rest = 1.0 - initial["varying"]
+        values["varying"] = initial["varying"] / (initial["varying"] + rest * np.exp(-free[-2]))
+        return initial | values | {"weight": initial["weight"] + identified * free[-1]}
 
     @np.errstate(all="ignore")
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         now = at(free)
         loss, slopes = loss_and_slopes(now, entries)
         rates = now | {"df": now["df"] - MIN_DF, "varying": now["varying"] * (1.0 - now["varying"])}
-        rates["weight"] = np.asarray(float(apart))
+        rates["weight"] = np.asarray(float(identified))
         slope = [np.ravel(slopes[name] * rates[name]) for name in (*SHARED, *PER_OUTPUT, "varying", "weight")]
         pull, within = free / spread**2 / len(rows), np.abs(free) < MAX_LOG_STEP
         return loss + 0.5 * float(free @ pull), np.concatenate(slope) * within + pull
 
-    found = minimise_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=TOLERANCE)
-    if found is None:
+    place = minimise_from_zero(penalised, 4 * len(start.level) + 5, max_iter=steps, tolerance=TOLERANCE)
+    if place is None:
         return start
-    return replace(start, **{name: torch.from_numpy(np.array(value)) for name, value in at(found).items()})
+    return replace(start, **{name: torch.from_numpy(np.array(value)) for name, value in at(place).items()})
 
 
 def _extent(rows: CalibrationRows, before: Tensor) -> Tensor:
     """E_0 of each output [C]; as before for outputs without rows."""
-    variance, found = rows.epistemic + rows.noise, before.clone()
+    variance, extent = rows.epistemic + rows.noise, before.clone()
     for output in rows.output.unique().tolist():
-        found[output] = support_quantile(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
-    return found
+        extent[output] = support_quantile(variance[rows.output == output], torch.finfo(variance.dtype).tiny)
+    return extent
 
 
 def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
@@ -227,13 +223,13 @@ def choose_spread(rows: CalibrationRows, start: Calibration) -> float:
     if len(parts) < FOLDS:
         return PRIOR_STDS[0]
 
-    def left(spread: float) -> float:
-        found = [
-            (fit_calibration(most, start, spread=spread, steps=FOLD_STEPS), rest) for most, rest in parts
-        ]
-        return sum(len(rest) * held_out_loss(one, rest) for one, rest in found)
+    def cross_validated(spread: float) -> float:
+        fits = (
+            (fit_calibration(train, start, spread=spread, steps=FOLD_STEPS), test) for train, test in parts
+        )
+        return sum(len(test) * held_out_loss(one, test) for one, test in fits)
 
-    return min(PRIOR_STDS, key=left)
+    return min(PRIOR_STDS, key=cross_validated)
 
 
 def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
@@ -243,20 +239,17 @@ def fit_growth(rows: CalibrationRows, start: Calibration) -> Calibration:
     if not len(rows):
         return start
 
-    known, entries = _arrays(start), _arrays(rows)
+    initial, entries = _arrays(start), _arrays(rows)
 
     def penalised(free: np.ndarray) -> tuple[float, np.ndarray]:
         share = np.tanh(free / MAX_GROWTH)
-        loss, slopes = loss_and_slopes(known | {"growth": MAX_GROWTH * share}, entries)
+        loss, slopes = loss_and_slopes(initial | {"growth": MAX_GROWTH * share}, entries)
         pull = free / PRIOR_STD**2 / EFFECTIVE_FAR_ROWS
         return loss + 0.5 * float(free @ pull), slopes["growth"] * (1.0 - share**2) + pull
 
-    found = minimise_from_zero(penalised, len(KNOTS), max_iter=MAX_STEPS, tolerance=TOLERANCE)
-    return (
-        start
-        if found is None
-        else replace(start, growth=torch.from_numpy(MAX_GROWTH * np.tanh(found / MAX_GROWTH)))
-    )
+    place = minimise_from_zero(penalised, len(KNOTS), max_iter=MAX_STEPS, tolerance=TOLERANCE)
+    growth = start.growth if place is None else torch.from_numpy(MAX_GROWTH * np.tanh(place / MAX_GROWTH))
+    return replace(start, growth=growth)
 
 
 def mean_by_output(rows: CalibrationRows, values: Tensor, num_outputs: int) -> Tensor:

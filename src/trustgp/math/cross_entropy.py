@@ -1,15 +1,15 @@
-r"""Cross entropy as squared error, and how sure a classifier may be.
+r"""Cross entropy as squared error, and the temperature of a classifier.
 
 The pseudo-target of a row is where one Newton step on its loss leads: with p = softmax(z), the loss of a row
 with label y has the gradient R = p - e_y and the curvature :math:`H = \mathrm{diag}(p) - p p^\top` in its
-logits z. What is said of a row has one temperature, which grows with its latent variance v:
+logits z. A row has one temperature, which grows with its latent variance v:
 
 .. math:: p = \mathrm{softmax}(z / T), \qquad T = \sqrt{T_0^2 + \lambda_e v}
 
 T_0 = 1 and lambda = pi / 8 is MacKay's approximation of the average of softmax(z) over Gaussian logits of
-variance v. Held-out rows say how large v is in truth (lambda, for all rows and for those of each expert e),
-and whether the network is too sure even where v is small (T_0: plain temperature scaling is lambda = 0). All
-logits of a row are divided by the same number, so the predicted class stays what it is.
+variance v. Held-out rows determine the scale of v (lambda, for all rows and for those of each expert e), and
+whether the network is overconfident where v is small (T_0: temperature scaling is lambda = 0). All logits of
+a row are divided by the same number, so the predicted class does not change.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ..data.trees import moved
 from .calibration import HeldOutRows
 from .search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
-# H is singular along (1, ..., 1), and nearly so wherever the network is sure. What is added to its diagonal
-# bounds the step of a row that the network gets wholly wrong to about 1 / FLOOR.
+# H is singular along (1, ..., 1), and nearly so for confident predictions. This is added to its diagonal and
+# bounds the step of a misclassified row to about 1 / FLOOR.
 FLOOR = 0.01
 SLOPE = math.pi / 8
-BASE_SPREAD = 0.5  # standard deviation of the pull of log T_0^2 towards 0
-SLOPE_SPREAD = 3.0  # ... of log lambda towards log(pi / 8); what v is worth is known to powers of ten only
-EXPERT_SPREAD = 0.5  # ... of an expert's log lambda towards that of all
-ENOUGH = 100  # held-out rows from which an expert has a lambda of its own
-MOST_NUMBERS = 2**22  # logits from which the three are found; of more rows, as many evenly spread
-FEWEST_ROWS = 1000  # of them that are used in any case
+BASE_STD = 0.5  # standard deviation of the prior of log T_0^2 about 0
+SLOPE_STD = 3.0  # ... of log lambda about log(pi / 8): the scale of v is known to powers of ten only
+EXPERT_STD = 0.5  # ... of an expert's log lambda about that of all
+MIN_EXPERT_ROWS = 100  # held-out rows from which an expert has a lambda of its own
+MAX_LOGITS = 2**22  # of the fit; evenly spread rows where there are more
+MIN_FIT_ROWS = 1000  # rows that are used in any case
 
 
 def newton_step(logits: Tensor, labels: Tensor, *, floor: float = FLOOR) -> Tensor:
@@ -46,7 +46,7 @@ def newton_step(logits: Tensor, labels: Tensor, *, floor: float = FLOOR) -> Tens
     .. math:: -D^{-1} R - D^{-1} p \, \frac{p^\top D^{-1} R}{1 - p^\top D^{-1} p}, \qquad
         1 - p^\top D^{-1} p = \epsilon \sum_c \frac{p_c}{p_c + \epsilon} ,
 
-    so a row costs C numbers, never C x C. Its entries add up to 0. With a single logit, p = sigmoid(z) and
+    so a row costs O(C). Its entries add up to 0. With a single logit, p = sigmoid(z) and
     that of the second of two classes, the step is :math:`(y - p) / (p (1 - p) + \epsilon)`.
     """
     z, gradient = logits.double(), loss_gradient(logits, labels)
@@ -70,13 +70,13 @@ def loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def two_sided(logits: Tensor) -> Tensor:
-    """Logits of at least two classes: a single one, z, is the pair (0, z), which means the same."""
+    """Logits of at least two classes: a single one, z, becomes the equivalent pair (0, z)."""
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """What turns a latent variance into a temperature."""
+    """Temperatures from latent variances."""
 
     base: Tensor  # T_0^2, a scalar
     slope: Tensor  # lambda of all rows, a scalar
@@ -89,19 +89,19 @@ class Temperature:
         return cls(torch.ones_like(slope), slope, slope.repeat(num_experts))
 
     def __call__(self, variance: Tensor, expert: Tensor) -> Tensor:
-        """T of rows of variance v, float64 [n], infinite where that is; `expert` < 0 where none answered."""
+        """T of rows of variance v, float64 [n], infinite where v is; `expert` is -1 for invalid rows."""
         slopes = torch.where(expert < 0, self.slope, self.slopes[expert.clamp_min(0)])
         return (self.base + slopes * variance).sqrt()
 
 
 @dataclass(frozen=True)
 class UsualNovelty:
-    r"""What is usual among held-out rows: the medians of the two figures that tell how foreign a row is.
+    r"""Medians of the two novelty measures among held-out rows.
 
     .. math:: \mathrm{score} = \max( v / \mathrm{median}(v), \; \nu / \mathrm{median}(\nu) )
 
-    How many times as novel as a usual row: by the latent variance v, or by its share nu of the prior
-    variance. Each misses rows that the other tells, so one that is high is enough.
+    How many times as novel as a typical row: by the latent variance v, or by its share nu of the prior
+    variance. Each misses out-of-distribution rows that the other detects.
     """
 
     variance: Tensor  # a scalar
@@ -109,7 +109,7 @@ class UsualNovelty:
 
     @classmethod
     def default(cls) -> UsualNovelty:
-        """Without held-out rows no variance is known to be high, unless it is infinite: the score is nu."""
+        """Without held-out rows the score is nu, or infinite where v is."""
         one = torch.ones((), dtype=torch.float64)
         return cls(torch.finfo(torch.float64).max * one, one)
 
@@ -126,17 +126,17 @@ class UsualNovelty:
 
 @dataclass(frozen=True)
 class ClassCalibrationRows(HeldOutRows):
-    """Rows with known classes that the experts have not seen."""
+    """Held-out rows with labels."""
 
     logits: Tensor  # z [n, C]; C = 1: of the second of two classes
     labels: Tensor  # class numbers [n]
     variance: Tensor  # v [n], float64
-    expert: Tensor  # which expert answered [n]
+    expert: Tensor  # index of the row's expert [n]
     novelty: Tensor  # share of the prior variance that is left [n], float64
 
-    def enough(self) -> ClassCalibrationRows:
-        """These rows, or evenly spread ones where there are more than it takes."""
-        most = max(FEWEST_ROWS, MOST_NUMBERS // self.logits.shape[1])
+    def thinned(self) -> ClassCalibrationRows:
+        """These rows, or evenly spread ones where there are more than a fit needs."""
+        most = max(MIN_FIT_ROWS, MAX_LOGITS // self.logits.shape[1])
         return moved(self, lambda values: values[evenly(len(self), most)])
 
 
@@ -147,19 +147,19 @@ def tempered_nll(rows: ClassCalibrationRows, temperature: Tensor) -> Tensor:
 
 
 def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool, local: bool) -> Temperature:
-    """T_0, lambda and, if `local`, each expert's own by maximum likelihood, logarithms pulled as above.
+    """T_0, lambda and, if `local`, that of each expert, by maximum a posteriori with the priors above.
 
-    Rows on which the network was trained, `seen`, say nothing about how much too sure it is: T_0 stays 1.
+    On rows of its training set, `seen`, the network's overconfidence does not show: T_0 stays 1.
     """
-    rows = rows.enough()
-    spread = torch.tensor([BASE_SPREAD, SLOPE_SPREAD], dtype=torch.float64)
+    rows = rows.thinned()
+    spread = torch.tensor([BASE_STD, SLOPE_STD], dtype=torch.float64)
     free = torch.tensor([0.0 if seen else 1.0, 1.0], dtype=torch.float64)
     base, slope = _fitted(rows, free, spread, lambda own: own[0] + SLOPE * own[1] * rows.variance)
     slope = SLOPE * slope
     slopes = slope.repeat(num_experts)
     if local:
-        free = (torch.bincount(rows.expert, minlength=num_experts) >= ENOUGH).double()
-        spread = torch.full_like(free, EXPERT_SPREAD)
+        free = (torch.bincount(rows.expert, minlength=num_experts) >= MIN_EXPERT_ROWS).double()
+        spread = torch.full_like(free, EXPERT_STD)
         own = _fitted(rows, free, spread, lambda own: base + slope * own[rows.expert] * rows.variance)
         slopes = slopes * own
     return Temperature(base, slope, slopes)
@@ -168,8 +168,8 @@ def fit_temperature(rows: ClassCalibrationRows, num_experts: int, *, seen: bool,
 def _fitted(
     rows: ClassCalibrationRows, free: Tensor, spread: Tensor, squared: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The factors, 1 where they are not `free`, with which T^2 = `squared(factors)` [n] suits the rows best;
-    never worse than with all of them 1."""
+    """The factors of the best T^2 = `squared(factors)` [n], 1 where they are not `free`; never worse than
+    with all of them 1."""
 
     def factors(steps: Tensor) -> Tensor:
         return (free * steps.clamp(-MAX_LOG_STEP, MAX_LOG_STEP)).exp()
@@ -178,5 +178,5 @@ def _fitted(
         fit = tempered_nll(rows, squared(factors(steps)).sqrt()).sum()
         return (fit + 0.5 * (steps / spread).square().sum()) / len(rows)
 
-    found = minimise_from_zero(with_gradient(loss), len(free), max_iter=100, tolerance=1e-14)
-    return factors(torch.zeros_like(free) if found is None else torch.from_numpy(found))
+    steps = minimise_from_zero(with_gradient(loss), len(free), max_iter=100, tolerance=1e-14)
+    return factors(torch.zeros_like(free) if steps is None else torch.from_numpy(steps))

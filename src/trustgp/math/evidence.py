@@ -1,4 +1,4 @@
-r"""Hyperparameters by the profile marginal likelihood: one number to search, of a stationary kernel two.
+r"""Hyperparameters by the profile marginal likelihood.
 
 With the noise ratio tau fixed, the prior scale of each output has the closed form
 
@@ -23,20 +23,19 @@ from torch import Tensor
 
 from .search import minimise_from_zero
 
-# tau is searched between these multiples of the kernel's mean diagonal. Below the lower end float64
-# could no longer take the variance as a difference; above the upper end the data say nothing.
+# tau is searched between these multiples of the kernel's mean diagonal. Below the lower end the difference
+# that gives the variance is lost in float64; above the upper end the kernel does not matter.
 LOWEST, HIGHEST = 1e-8, 1e2
 GRID, REFINE = 11, 9
-MANY, THINNED = 512, 4  # from so many rows on, the search begins on one row in four
-TOGETHER = 2**24  # bytes of matrices that are factorised in one call
-NEAR, CLOSE, STEPS = 1.0, 0.02, 4  # first step of that search, in log tau; when to stop; parabolas at most
+MIN_THINNED_ROWS, THINNING = 512, 4  # from so many rows on, the search begins on one row in four
+MAX_BATCH_BYTES = 2**24  # of matrices that are factorised in one call
+FIRST_STEP, TOLERANCE, MAX_PARABOLAS = 1.0, 0.02, 4  # of that search, in log tau
 # Of a stationary kernel: in multiples of the median distance, and of its diagonal.
 LENGTHS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.8)
 RATIOS = (1e-8, 1e-6, 1e-4, 1e-2, 1e-1, 1.0, 10.0)
-# Of lengths by column, as logarithms: standard deviation of the pull towards one, the most that they may be
-# from that one, and it from typical, the steps in which they are told; where the search for tau begins, and
-# its steps.
-PULL, FURTHEST, TOLD, MIDDLE, SEARCH = 2.0, 3.0, 1 / 16, 1e-2, 15
+# Of lengths by column, as logarithms: standard deviation of their prior about the common length, largest
+# deviation from it, and of it from typical, resolution; initial tau, and steps of the search.
+LENGTH_STD, MAX_LOG_LENGTH, RESOLUTION, INITIAL_TAU, MAX_STEPS = 2.0, 3.0, 1 / 16, 1e-2, 15
 
 
 class FactorisationError(ValueError):
@@ -49,7 +48,7 @@ class Evidence(NamedTuple):
     tau: Tensor  # noise ratio sigma^2 / s, a scalar
     scale: Tensor  # prior scale s of each output [C]
     factor: Tensor  # lower Cholesky factor of K + (tau + jitter) I [m, m]
-    jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar; 0 as a rule
+    jitter: Tensor  # added to the diagonal besides tau, a scalar; usually 0
 
 
 def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
@@ -59,7 +58,7 @@ def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
         noisy = gram.clone()
         noisy.diagonal().add_(tau + jitter)
         factor, info = torch.linalg.cholesky_ex(noisy)
-        if bool(_sound(factor, info)):  # all that a GPU is waited for, as a rule
+        if bool(_valid(factor, info)):  # usually the only synchronisation with a GPU
             return factor, jitter
         level = float(gram.diagonal().mean())
         if not math.isfinite(level):
@@ -68,8 +67,8 @@ def factorise(gram: Tensor, tau: float | Tensor) -> tuple[Tensor, float]:
     raise FactorisationError("the kernel is not positive definite even with jitter 1e-6 of its diagonal.")
 
 
-def _sound(factor: Tensor, info: Tensor) -> Tensor:
-    """Which factors [..., m, m] are factors, shape [...]."""
+def _valid(factor: Tensor, info: Tensor) -> Tensor:
+    """Which factors [..., m, m] are valid, shape [...]."""
     return (info == 0) & (factor.diagonal(dim1=-2, dim2=-1).sum(dim=-1) < math.inf)
 
 
@@ -93,21 +92,21 @@ def profile_loss(factor: Tensor, targets: Tensor) -> Tensor:
 
 
 def profile_losses(gram: Tensor, targets: Tensor, log_taus: Tensor, *, jitter: float = 0.0) -> Tensor:
-    """The same at several log tau [k]; infinite where rounding keeps K from being factorised."""
+    """The same at several log tau [k]; infinite where K is not positive definite to rounding."""
     losses = []
-    for lot in (log_taus.exp() + jitter).split(max(1, TOGETHER // max(1, gram.nbytes))):
+    for lot in (log_taus.exp() + jitter).split(max(1, MAX_BATCH_BYTES // max(1, gram.nbytes))):
         noisy = gram.repeat(len(lot), 1, 1)
         noisy.diagonal(dim1=1, dim2=2).add_(lot[:, None])
         factor, info = torch.linalg.cholesky_ex(noisy)
-        losses.append(torch.where(_sound(factor, info), profile_loss(factor, targets), torch.inf))
+        losses.append(torch.where(_valid(factor, info), profile_loss(factor, targets), torch.inf))
     return torch.cat(losses)
 
 
 def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
     """Of K [m, m] and t [m, C], float64: log tau on a grid, then by golden section around the best point.
 
-    Of many rows, that is done on every fourth, and the place it finds is where a search on all rows begins:
-    a few factorisations in place of twenty.
+    With many rows, that is done on every fourth, and its result starts a search on all rows: a few
+    factorisations instead of twenty.
     """
     tau = _best_log_tau(gram, targets).exp()
     factor, jitter = factorise(gram, tau)
@@ -116,15 +115,15 @@ def maximise_evidence(gram: Tensor, targets: Tensor) -> Evidence:
 
 def _best_log_tau(gram: Tensor, targets: Tensor) -> Tensor:
     bounds = log_bounds(gram.diagonal().mean())
-    if len(gram) < MANY:
-        _, jitter = factorise(gram, bounds[0].exp())  # what rounding asks for at the least noise
-        return least_on_grid(lambda places: profile_losses(gram, targets, places, jitter=jitter), *bounds)
-    few = _best_log_tau(gram[::THINNED, ::THINNED].contiguous(), targets[::THINNED])
-    return least_near(lambda places: profile_losses(gram, targets, places), few, *bounds)
+    if len(gram) < MIN_THINNED_ROWS:
+        _, jitter = factorise(gram, bounds[0].exp())  # what rounding needs at the smallest noise
+        return minimise_on_grid(lambda places: profile_losses(gram, targets, places, jitter=jitter), *bounds)
+    few = _best_log_tau(gram[::THINNING, ::THINNING].contiguous(), targets[::THINNING])
+    return minimise_near(lambda places: profile_losses(gram, targets, places), few, *bounds)
 
 
 def log_bounds(level: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) -> tuple[Tensor, Tensor]:
-    """Between which log tau is searched, scalars; at level 0, without any gradient, only noise is left."""
+    """Bounds of log tau, scalars; at level 0, without any gradient, those of level 1."""
     level = torch.where(level == 0, 1.0, level)
     return (lowest * level).log(), (highest * level).log()
 
@@ -137,7 +136,7 @@ class Prior:
     scale: Tensor  # s, a scalar
 
     def at(self, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """tau, and s of each output of targets [m, B], where these are."""
+        """tau, and s of each output, in the dtype and on the device of targets [m, B]."""
         return self.tau.to(targets), self.scale.to(targets).repeat(targets.shape[1])
 
 
@@ -163,26 +162,26 @@ def pooled_evidence(
     level = spectrum.mean()
 
     def scales(log_taus: Tensor) -> Tensor:
-        found = (energy / (spectrum + log_taus.exp()[:, None])).mean(dim=1)
-        return found.clamp_min(torch.finfo(energy.dtype).tiny)
+        scale = (energy / (spectrum + log_taus.exp()[:, None])).mean(dim=1)
+        return scale.clamp_min(torch.finfo(energy.dtype).tiny)
 
     def losses(log_taus: Tensor) -> Tensor:
         return scales(log_taus).log() + (spectrum + log_taus.exp()[:, None]).log().mean(dim=1)
 
-    log_tau = least_on_grid(losses, *log_bounds(level, lowest, highest))
+    log_tau = minimise_on_grid(losses, *log_bounds(level, lowest, highest))
     return Prior(tau=log_tau.exp(), scale=scales(log_tau[None])[0])
 
 
-def least_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: Any = torch) -> Any:
-    """Where a loss is least: on a grid, then by golden section around the best grid point. All scalars.
+def minimise_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: Any = torch) -> Any:
+    """The minimum of a loss: on a grid, then by golden section around the best grid point. All scalars.
 
-    Places and losses go in pairs [2], and on a GPU stay there: which way to go is not asked. With numpy in
-    place of torch, as `arrays`, numbers take less time than so many small steps of tensors.
+    Places and losses are pairs [2] without data-dependent control flow, so a GPU need not synchronise. With
+    numpy in place of torch, as `arrays`, small steps take less time.
     """
     step, ratio = (high - low) / (GRID - 1), (math.sqrt(5.0) - 1.0) / 2.0
     values = losses(arrays.stack([low + step * k for k in range(GRID)]))
     best = values.argmin()
-    known = arrays.stack([low + best * step, values.min()])
+    coarse = arrays.stack([low + best * step, values.min()])
     left, right = (low + arrays.clip(place, 0, GRID - 1) * step for place in (best - 1, best + 1))
     places = arrays.stack([right - ratio * (right - left), left + ratio * (right - left)])
     inner = arrays.stack([places, losses(places)]).T
@@ -192,59 +191,59 @@ def least_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, arrays: 
         place = arrays.where(first, right - ratio * (right - left), left + ratio * (right - left))[None]
         new = arrays.concatenate([place, losses(place)])
         inner = arrays.where(first, arrays.stack([new, inner[0]]), arrays.stack([inner[1], new]))
-    seen = arrays.concatenate([known[None], inner])
-    return seen[:, 0].take(seen[:, 1].argmin())
+    tried = arrays.concatenate([coarse[None], inner])
+    return tried[:, 0].take(tried[:, 1].argmin())
 
 
-def least_near(losses: Callable[[Tensor], Tensor], near: Tensor, least: Tensor, most: Tensor) -> Tensor:
-    """Where a loss is least between two places, from one near it: steps downhill, then parabolas."""
-    start, low, high = torch.stack([near, least, most]).tolist()
-    known: dict[float, float] = {}
+def minimise_near(losses: Callable[[Tensor], Tensor], start: Tensor, least: Tensor, most: Tensor) -> Tensor:
+    """The minimum of a loss between two bounds, from a start near it: steps downhill, then parabolas."""
+    place, low, high = torch.stack([start, least, most]).tolist()
+    values: dict[float, float] = {}
 
-    def look(*places: float) -> None:
-        new = [place for place in (min(max(p, low), high) for p in places) if place not in known]
-        known.update(zip(new, losses(near.new_tensor(new)).tolist(), strict=True))
+    def evaluate(*places: float) -> None:
+        new = [place for place in (min(max(p, low), high) for p in places) if place not in values]
+        values.update(zip(new, losses(start.new_tensor(new)).tolist(), strict=True))
 
     def around() -> tuple[float, float | None, float | None]:
-        best = min(known, key=known.__getitem__)
-        left = max((place for place in known if place < best), default=None)
-        return best, left, min((place for place in known if place > best), default=None)
+        best = min(values, key=values.__getitem__)
+        left = max((place for place in values if place < best), default=None)
+        return best, left, min((place for place in values if place > best), default=None)
 
-    step = NEAR
-    look(start - step, start, start + step)
+    step = FIRST_STEP
+    evaluate(place - step, place, place + step)
     best, left, right = around()
     while (left is None and best > low) or (right is None and best < high):
         step *= 2
-        look(best - step if left is None and best > low else best + step)
+        evaluate(best - step if left is None and best > low else best + step)
         best, left, right = around()
-    for _ in range(STEPS):
+    for _ in range(MAX_PARABOLAS):
         if left is None or right is None:  # the end of the interval
             break
         before, after = best - left, best - right
-        fall, climb = known[best] - known[left], known[best] - known[right]
+        fall, climb = values[best] - values[left], values[best] - values[right]
         rise = before * climb - after * fall
-        if not abs(rise) > 0.0:  # they lie on a line, or nothing could be factorised
+        if not abs(rise) > 0.0:  # collinear, or not positive definite
             break
         lowest = best - 0.5 * (before**2 * climb - after**2 * fall) / rise  # of the parabola through them
-        if abs(lowest - best) < CLOSE:
+        if abs(lowest - best) < TOLERANCE:
             break
-        look(lowest)
+        evaluate(lowest)
         best, left, right = around()
-    return near.new_tensor(best)
+    return start.new_tensor(best)
 
 
 def distances(first: Tensor, second: Tensor) -> Tensor:
     """Between all rows of [n, d] and [m, d], shape [n, m].
 
-    From the differences themselves: |x|^2 + |x'|^2 - 2 x.x' would lose what is small beside |x|, and with it
-    the kernel's positive definiteness where one row lies far from all others.
+    From the differences: |x|^2 + |x'|^2 - 2 x.x' cancels where one row lies far from the others, and the
+    kernel would no longer be positive definite.
     """
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor:
     """exp(-|x - x'|^2 / (2 l^2)) of all rows of [n, d] and [m, d], shape [n, m]."""
-    # in place: of matrices this large there should be few
+    # in place, to save memory
     return distances(first, second).div_(length).square_().mul_(-0.5).exp_()
 
 
@@ -279,34 +278,34 @@ def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typica
     .. math:: \sum_{\mathrm{sets}} \mathrm{profile}(l, \tau)
         + \tfrac12 \sum_j (\log l_j - \log l)^2 / 2^2 \to \min
 
-    by L-BFGS over tau, l and every l_j. A column of which the targets say nothing keeps the common length.
-    Logarithms come in steps of 1/16: what rounding changes is not told.
+    by L-BFGS over tau, l and every l_j. A column on which the targets do not depend keeps the common length.
+    Logarithms are rounded to 1/16, so that the result does not depend on floating-point rounding.
     """
 
     def loss(free: np.ndarray) -> tuple[float, np.ndarray]:
-        tau, common, apart = MIDDLE * math.exp(free[0]), free[1], free[2:]
-        lengths = typical * typical.new_tensor(np.exp(common + apart))
-        pull = apart / PULL**2
-        total, slope = 0.5 * float(apart @ pull), np.concatenate([[0.0], pull])
+        tau, common, relative = INITIAL_TAU * math.exp(free[0]), free[1], free[2:]
+        lengths = typical * typical.new_tensor(np.exp(common + relative))
+        pull = relative / LENGTH_STD**2
+        total, slope = 0.5 * float(relative @ pull), np.concatenate([[0.0], pull])
         for rows, values in zip(inputs, targets, strict=True):
             value, *by_log = torch.cat(_profile_and_slopes(rows / lengths, values, tau)).tolist()
             total, slope = total + value, slope + by_log
-        by_common = slope[1:].sum() - pull.sum()  # which is not pulled
+        by_common = slope[1:].sum() - pull.sum()  # which has no prior
         return total, np.insert(slope, 1, by_common)
 
     columns = inputs[0].shape[1]
-    noise = [math.log(ratio / MIDDLE) for ratio in (RATIOS[0], RATIOS[-1])]
-    bounds = [noise, *([-FURTHEST, FURTHEST] for _ in range(1 + columns))]
-    found = minimise_from_zero(loss, 2 + columns, max_iter=SEARCH, tolerance=1e-6, bounds=bounds)
-    if found is None:
+    noise = [math.log(ratio / INITIAL_TAU) for ratio in (RATIOS[0], RATIOS[-1])]
+    bounds = [noise, *([-MAX_LOG_LENGTH, MAX_LOG_LENGTH] for _ in range(1 + columns))]
+    place = minimise_from_zero(loss, 2 + columns, max_iter=MAX_STEPS, tolerance=1e-6, bounds=bounds)
+    if place is None:
         return torch.ones_like(inputs[0][0])
-    apart = found[2:] - found[2:].mean()
-    return typical.new_tensor(np.exp(TOLD * np.round(apart / TOLD)))
+    relative = place[2:] - place[2:].mean()
+    return typical.new_tensor(np.exp(RESOLUTION * np.round(relative / RESOLUTION)))
 
 
 def _profile_and_slopes(points: Tensor, targets: Tensor, tau: float) -> tuple[Tensor, Tensor, Tensor]:
     """The profile [1] of targets [m, C] at points [m, d], in units of the lengths, and its slopes in log tau
-    [1] and the logarithm of each length [d]; no numbers where rounding keeps K from being factorised."""
+    [1] and the logarithm of each length [d]; NaN where K is not positive definite to rounding."""
     gram = squared_exponential(points, points, points.new_ones(()))
     noisy = gram.clone()
     noisy.diagonal().add_(tau)

@@ -1,4 +1,4 @@
-"""Rows predicted from the others, in closed form."""
+"""Leave-one-out and leave-group-out predictions in closed form."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple
 def by_group(
     left: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor, groups: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What `left` says of the rows of each group, errors and variances, in the places of these rows."""
+    """Errors and variances that `left` returns for each group, at the positions of its rows."""
     errors, variances = torch.empty_like(residual), torch.empty_like(residual[:, 0])
     sizes = groups.unique(return_counts=True)[1].tolist()
     for rows in groups.argsort(stable=True).split(sizes):

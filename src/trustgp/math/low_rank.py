@@ -1,4 +1,4 @@
-r"""Many rows through few columns, which rows say most, and the components of a kernel.
+r"""Kernels of low rank, row selection, and principal components of a kernel.
 
 With explicit features :math:`\Phi`, shape [m, r], of fewer columns than rows, and
 :math:`\Phi^\top \Phi = V \Lambda V^\top`, the evidence, the left-out rows and the posterior have closed
@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from ..data.chunking import byte_chunks
-from .evidence import FactorisationError, factorise, least_on_grid, log_bounds
+from .evidence import FactorisationError, factorise, log_bounds, minimise_on_grid
 from .leave_out import by_group
 
-# Noise ratio assumed while rows are chosen, before the evidence has spoken, over the mean diagonal.
+# Noise ratio over the mean diagonal while rows are selected, before the evidence is maximised.
 SELECTION_NOISE = 1e-4
-AT_ONCE = {"cuda": 2**28}  # bytes of rows that a device takes in one step, where steps take longer than work
+ONE_STEP_BYTES = {"cuda": 2**28}  # of rows that a device takes in one step, where launches dominate
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """The kernel of m rows with r columns, in sums over the rows: of these only few at a time are float64."""
+    """The kernel of m rows with r columns; only a chunk of rows at a time is converted to float64."""
 
     phi: Tensor  # Phi [m, r], in any precision, on any device, or in a mapped file
     rotation: Tensor  # V [r, r], float64
@@ -76,25 +76,25 @@ class LowRank:
         weights, white = self.solve(tau, residual), self.rotation / (self.values + tau).sqrt()
 
         def left(rows: Tensor) -> tuple[Tensor, Tensor]:
-            phi, known = self.phi[rows.to(self.phi.device)], weights[rows]
+            phi, own = self.phi[rows.to(self.phi.device)], weights[rows]
             eye = torch.eye(min(phi.shape), dtype=white.dtype, device=white.device)
             if len(phi) <= len(white):
-                some = phi.to(white) @ white
-                spread = torch.linalg.inv(eye - some @ some.T)
-                return tau * spread @ known, tau * spread.diagonal()
+                inside = phi.to(white) @ white
+                spread = torch.linalg.inv(eye - inside @ inside.T)
+                return tau * spread @ own, tau * spread.diagonal()
             inner = eye - white.T @ column_sums(phi, white.device) @ white
             core = white @ torch.linalg.solve(inner, white.T)
-            inside = core @ column_sums(phi, white.device, known)
+            inside = core @ column_sums(phi, white.device, own)
             errors = torch.cat([part @ inside for part in _parts(phi, core)])
             variances = torch.cat([(part @ core * part).sum(dim=1) for part in _parts(phi, core)])
-            return tau * (known + errors), tau * (1.0 + variances)
+            return tau * (own + errors), tau * (1.0 + variances)
 
         return by_group(left, residual, groups)
 
 
 def _parts(phi: Tensor, like: Tensor) -> Iterator[Tensor]:
-    """Rows [m, d], a few at a time, in the precision and on the device of another tensor."""
-    whole = phi.nbytes <= AT_ONCE.get(phi.device.type, 0)
+    """Rows [m, d], chunk by chunk, in the precision and on the device of another tensor."""
+    whole = phi.nbytes <= ONE_STEP_BYTES.get(phi.device.type, 0)
     return (part.to(like) for part in ((phi,) if whole else byte_chunks(phi)))
 
 
@@ -118,14 +118,14 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     with pseudo-targets t [m, B]; tau is searched over `level`, the kernel's mean diagonal, a scalar.
     """
     m, r = kernel.phi.shape
-    seen = kernel.values > kernel.values[-1:] * r * torch.finfo(targets.dtype).eps
-    divisor = torch.where(seen, kernel.values, 1.0)[:, None]
+    kept = kernel.values > kernel.values[-1:] * r * torch.finfo(targets.dtype).eps
+    divisor = torch.where(kept, kernel.values, 1.0)[:, None]
     turned = kernel.rotation.T @ column_sums(kernel.phi, targets.device, targets)
-    energy = torch.where(seen[:, None], turned.square() / divisor, 0.0)
+    energy = torch.where(kept[:, None], turned.square() / divisor, 0.0)
     rest = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
-    # what is left of the targets has the eigenvalue 0
+    # the rest of the targets has the eigenvalue 0
     table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, rest[None]])])
-    # few numbers, looked at many times: a GPU would take longer to be asked than to answer
+    # few numbers, many evaluations: on a GPU, launches would dominate
     spectrum, shares = np.split(table.cpu().numpy(), [1], axis=1)
 
     def scales(taus: np.ndarray) -> np.ndarray:  # [B, k]
@@ -137,13 +137,13 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
         log_determinant = np.log(spectrum + taus).sum(axis=0) + (m - r - 1) * log_taus
         return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(rest) * log_determinant)
 
-    tau = np.exp([least_on_grid(losses, *map(float, log_bounds(level.cpu())), arrays=np)])
-    found = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)
-    return found[0], found[1:]
+    tau = np.exp([minimise_on_grid(losses, *map(float, log_bounds(level.cpu())), arrays=np)])
+    best = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)
+    return best[0], best[1:]
 
 
 def selection_noise(gram: Tensor) -> float:
-    """The noise tau that is assumed while rows of the kernel K [m, m] are chosen."""
+    """The noise tau assumed while rows of the kernel K [m, m] are selected."""
     return SELECTION_NOISE * float(gram.diagonal().mean())
 
 
@@ -167,7 +167,7 @@ def pivoted_cholesky_rows(covariance: Tensor, count: int, noise: float) -> Tenso
     From the candidates' covariance [n, n] and tau come the chosen indices, shape [min(count, n)], int64, on
     the CPU.
     """
-    left = covariance.cpu().numpy()  # many small steps, for which a GPU takes longer
+    left = covariance.cpu().numpy()  # many small steps, slower on a GPU
     variance, chosen = left.diagonal().copy(), np.empty(min(count, len(left)), dtype=np.int64)
     columns = np.empty((len(chosen), len(left)))  # L^T
     for step in range(len(chosen)):
@@ -190,7 +190,7 @@ def principal_components(gram: Tensor, components: int) -> tuple[Tensor, Tensor]
     centred = gram - column_mean - column_mean[:, None] + gram.mean()
     values, vectors = torch.linalg.eigh(centred)
     values, vectors = values.flip(0)[:components], vectors.flip(1)[:, :components]
-    # against the kernel itself: the centred kernel of identical rows is nothing but rounding
+    # relative to the kernel itself: the centred kernel of identical rows is only rounding
     keep = values > gram.diagonal().max() * len(gram) * torch.finfo(gram.dtype).eps
     vectors = vectors[:, keep]
     # The sign of an eigenvector is arbitrary: fix it, so that the same kernel gives the same gate.

@@ -1,11 +1,12 @@
-r"""The posterior of one expert, in the forms it may keep; with less to hold, never of a smaller variance.
+r"""The posterior variance of one expert, from a Gram matrix or from a basis, truncated or not.
 
 All give, per row and before the prior scale s, the unit variance
 
 .. math:: |\text{part of } J(x) \text{ outside the rows' span}|^2
           + \sum_i \tfrac{\tau}{\lambda_i + \tau} (v_i^\top J(x))^2 .
 
-A direction v_i that is left out counts as outside the span: with 1 in place of tau / (lambda_i + tau).
+A direction v_i that is left out counts as outside the span, with 1 in place of tau / (lambda_i + tau): a
+truncated posterior never has a smaller variance.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 def gram_variance(prior: Tensor, cross: Tensor, factor: Tensor) -> Tensor:
     r"""Unit variance from a Gram matrix, as the difference :math:`k(x,x) - |L^{-1} k(x)|^2`.
 
-    Equal to the sum of squares above, but only exact to rounding of k(x, x): float64 is required, and
-    the caller must not hide what falls below zero. From k(x, x) [n], k(x, rows) [n, m], both over s, and the
+    Equal to the sum of squares above up to rounding of k(x, x): float64 is required, and the caller must
+    report values below zero. From k(x, x) [n], k(x, rows) [n, m], both over s, and the
     lower factor L of K + tau I [m, m]; shape [n].
     """
     if cross.dtype != torch.float64:
@@ -41,8 +42,8 @@ def span_variance(phi: Tensor, basis: Tensor, shrink: Tensor) -> Tensor:
 def span(phi: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     r"""Basis V [d, r] and shrink tau / (lambda + tau) [r] of the span of rows [m, d], float64.
 
-    From :math:`\Phi \Phi^\top = U \Lambda U^\top`. Directions whose eigenvalue is lost in rounding are left
-    out: they count as outside the span.
+    From :math:`\Phi \Phi^\top = U \Lambda U^\top`. Directions whose eigenvalue is below rounding are left
+    out.
     """
     _, singular, right = torch.linalg.svd(phi, full_matrices=False)
     keep = singular > singular[:1] * max(phi.shape) * torch.finfo(phi.dtype).eps

@@ -1,10 +1,10 @@
-r"""The distribution of a target: a Student-t on both sides of the mean, and a few rows that are far off.
+r"""The distribution of a target: a Student-t on both sides of the mean, and outliers.
 
 .. math:: p(f + e) = (1 - \pi) \, \tfrac12 \big( T(e - d) + T(e + d) \big) + \pi \, N(e; 0, W + u) ,
 
-where f is the mean, T a Student-t density of scale s with df degrees of freedom, d the distance at which the
-target is thought to lie from f (on which side is left open, so that f stays the mean), and u the variance of
-the first part: a row that is far off, one in 1 / pi, is off by W more than others.
+where f is the mean, T a Student-t density of scale s with df degrees of freedom, d the expected distance of
+the target from f (on either side, so that f stays the mean), and u the variance of the first part: outliers,
+a share pi of the rows, have a variance larger by W.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 MAX_DF = 1e6  # beyond, a Student-t is a Gaussian
-STEPS, CLOSE = 80, 1e-10  # to a quantile, and when to stop
-NODES = 20  # of each part of an integral
+MAX_STEPS, TOLERANCE = 80, 1e-10  # of the search for a quantile
+NODES = 20  # of quadrature, in each part
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PredictiveDistribution(Distribution):
-    """Of targets that belong together by shape; tensors broadcast, and answers are float64.
+    """Of a batch of targets; parameters broadcast, and results are float64.
 
-    A `torch.distributions.Distribution` of single numbers: each entry is one of the batch.
+    A scalar `torch.distributions.Distribution`: each entry is one of the batch.
     """
 
     loc: Tensor  # f
@@ -52,7 +52,7 @@ class PredictiveDistribution(Distribution):
     def __post_init__(self) -> None:
         wide = (getattr(self, name).detach().double() for name in self.arg_constraints)
         values = dict(zip(self.arg_constraints, torch.broadcast_tensors(*wide), strict=True))
-        # what is not known is infinite, or no number: arguments are not validated
+        # parameters of invalid rows are infinite or NaN: they are not validated
         shapes = {"_batch_shape": values["loc"].shape, "_event_shape": torch.Size(), "_validate_args": False}
         vars(self).update(values, **shapes)
 
@@ -73,10 +73,10 @@ class PredictiveDistribution(Distribution):
         return self._usual() + self.share * self.spread
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of the targets, in nats; minus infinity where nothing is known."""
+        """Log density of the targets, in nats; minus infinity for invalid rows."""
         error = value.double() - self.mean
-        found = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
-        return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), found, -torch.inf)
+        density = log_density(error, self.offset, self.scale.square(), self.df, self.share, self.spread)
+        return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), density, -torch.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         """P(Y <= y)."""
@@ -86,36 +86,36 @@ class PredictiveDistribution(Distribution):
     @np.errstate(invalid="ignore", over="ignore")  # where the scale is infinite
     def within(self, distance: Tensor) -> Tensor:
         """P(|Y - f| <= z); 0 where the scale is infinite."""
-        from scipy import special  # it takes a while to import
+        from scipy import special  # slow to import
 
         z, d, s, df, far = self._arrays(distance)
-        near = special.stdtr(df, (z - d) / s) + special.stdtr(df, (z + d) / s) - 1.0
+        usual = special.stdtr(df, (z - d) / s) + special.stdtr(df, (z + d) / s) - 1.0
         share = self.share.cpu().numpy()
-        found = (1.0 - share) * near + share * special.erf(z / (far * math.sqrt(2.0)))
-        return torch.from_numpy(np.asarray(found)).to(self.mean.device)
+        inside = (1.0 - share) * usual + share * special.erf(z / (far * math.sqrt(2.0)))
+        return torch.from_numpy(np.asarray(inside)).to(self.mean.device)
 
     def half_width(self, level: float | Tensor) -> Tensor:
         """z with P(|Y - f| <= z) = level, in (0, 1); infinite where the scale is."""
         level = torch.as_tensor(level, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
-        known = torch.isfinite(self.scale)
+        finite = torch.isfinite(self.scale)
         low, z = torch.zeros_like(self.scale), self.offset + self.variance.sqrt()
         high = torch.full_like(low, torch.inf)
-        for _ in range(STEPS):  # Newton's, and where one leaves the bracket, a larger or a halved one
+        for _ in range(MAX_STEPS):  # Newton steps; outside the bracket, expansion or bisection
             gap = self.within(z) - level
             low, high = torch.where(gap < 0, z, low), torch.where(gap < 0, high, z)
             step = z - 0.5 * gap * torch.exp(-self.log_prob(self.mean + z))
             safe = torch.where(torch.isinf(high), 4.0 * z, 0.5 * (low + high))
             new = torch.where((step > low) & (step < high) & (step < 16.0 * z), step, safe)
-            moved, z = (new - z).abs() > CLOSE * new, new
-            if not bool((moved & known).any()):
+            moved, z = (new - z).abs() > TOLERANCE * new, new
+            if not bool((moved & finite).any()):
                 break
-        return torch.where(torch.isfinite(self.scale), z, torch.inf)
+        return torch.where(finite, z, torch.inf)
 
     def icdf(self, value: float | Tensor) -> Tensor:
         """y with P(Y <= y) = q, in (0, 1)."""
         q = torch.as_tensor(value, dtype=torch.float64, device=self.mean.device).expand_as(self.mean)
         side = (q - 0.5).sign()
-        # in the middle the half width is 0, and a level of 0 is none
+        # at the median the half width is 0, and 0 is no valid level
         half = self.half_width((2.0 * q - 1.0).abs().clamp(min=torch.finfo(q.dtype).tiny))
         return self.mean + torch.where(side == 0, 0.0, side * half)
 
@@ -149,19 +149,18 @@ class PredictiveDistribution(Distribution):
         z, d, s, df, far = self._arrays(error)
         share = self.share.cpu().numpy()
         usual = 0.5 * s * (_mean_distance((z - d) / s, df) + _mean_distance((z + d) / s, df))
-        apart = z / far
-        gross = far * (
-            apart * special.erf(apart / math.sqrt(2.0)) + math.sqrt(2.0 / math.pi) * np.exp(-0.5 * apart**2)
-        )
+        unit = z / far
+        gross = unit * special.erf(unit / math.sqrt(2.0)) + math.sqrt(2.0 / math.pi) * np.exp(-0.5 * unit**2)
+        gross = far * gross
         first = torch.from_numpy(np.asarray((1.0 - share) * usual + share * gross)).to(error.device)
-        found = first - self._half_difference()
-        return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), found, torch.inf)
+        score = first - self._half_difference()
+        return torch.where(torch.isfinite(self.scale) & torch.isfinite(error), score, torch.inf)
 
     def _half_difference(self) -> Tensor:
         """E|Y - Y'| / 2."""
         d, s = self.offset, self.scale
-        # Parts end where rows that are far off begin and end: their tail is too sharp in u for one part.
-        # Beyond the last end less than 1e-7 of the whole is left, also with heavy tails.
+        # Outliers change the tail too sharply in u for one part. Beyond the last end less than 1e-7 of the
+        # integral is left, also with heavy tails.
         far = (self.spread + self._usual()).sqrt() / s
         reach = [torch.asinh(times * far) for times in (0.1, 10.0, 1e6)]
         ends = [torch.asinh(-d / s), torch.zeros_like(s), torch.full_like(s, 4.0)]
@@ -183,7 +182,7 @@ class PredictiveDistribution(Distribution):
         return self.scale.square() * self.df / (self.df - 2.0) + self.offset.square()
 
     def _arrays(self, distance: Tensor) -> tuple[np.ndarray, ...]:
-        """z, d, s, df and the standard deviation of rows that are far off."""
+        """z, d, s, df and the standard deviation of outliers."""
         far = (self.spread + self._usual()).sqrt()
         values = torch.broadcast_tensors(distance.double(), self.offset, self.scale, self.df, far)
         return tuple(value.cpu().numpy() for value in values)
