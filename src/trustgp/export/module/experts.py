@@ -1,7 +1,7 @@
-"""Gate, experts and witness in the form of a graph: distances written out, the nearest answers for a row.
+"""Gate, experts and witness as modules of plain tensor operations.
 
-A posterior answers about one row, or about n rows with an expert each: [...] is then none, or n. A row of
-zeros without weight, or a direction of zeros, adds nothing.
+A posterior predicts one row, or n rows with an expert each: [...] is empty or n. A row of zeros without
+weight, or a direction of zeros, adds nothing.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ CHOICES: weakref.WeakValueDictionary[int, Chosen] = weakref.WeakValueDictionary(
 
 
 def one_of(experts: Sequence[nn.Module], example: Sequence[Tensor], *, plain: bool) -> nn.Module:
-    """A module of labels [n] and tensors of the rows, [n, ...] each: what expert `labels[i]` says of row i.
+    """A module of labels [n] and tensors of the rows, [n, ...] each: the prediction of expert `labels[i]` for
+    row i.
 
-    An expert takes tensors of one row, as in `example`, and gives a tuple of numbers [] or vectors. They
-    differ in their buffers only, whose sizes do not show in what they give. Where these and the tensors have
-    a first dimension more, for each row an expert of its own, so has what they give.
+    An expert takes tensors of one row, as in `example`, and returns a tuple of numbers [] or vectors. Experts
+    differ only in their buffers, whose sizes do not affect those of the results. If buffers and tensors have
+    a batch dimension, with an expert for each row, so have the results.
 
-    Behind the operation `trustgp::choose`, which stays whole in a traced graph, each stands by itself: where
-    a file format can branch, only the chosen expert's numbers are touched, and they are stored as they are,
-    neither padded nor copied together. What it costs does not depend on the number of experts. In `plain`
-    operations they stand side by side, padded with zeros to one size, and an expert is an index away.
+    The operation `trustgp::choose` is one node of a traced graph: where a file format can branch, only the
+    chosen expert's numbers are read, and they are stored without padding, so the cost does not depend on the
+    number of experts. In `plain` operations they are stacked, padded with zeros to one size, and indexed.
     """
     return Stacked(experts) if plain else Chosen(experts, example)
 
 
 class Stacked(nn.Module):
-    """Modules side by side; what is padded with zeros adds nothing to an answer."""
+    """Stacked modules; padding with zeros does not change a result."""
 
     def __init__(self, experts: Sequence[nn.Module]) -> None:
         super().__init__()
         self.expert = experts[0]
         for name, _ in self.expert.named_buffers():
-            self.register_buffer(name, padded([one.get_buffer(name) for one in experts]))
+            self.register_buffer(name, padded([expert.get_buffer(name) for expert in experts]))
 
     def forward(self, labels: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
-        """What the experts `labels` [n] say of the rows."""
+        """The predictions of the experts `labels` [n]."""
         tables = {name: self.get_buffer(name)[labels] for name, _ in self.expert.named_buffers()}
         return functional_call(self.expert, tables, vectors)
 
 
 def padded(tensors: Sequence[Tensor], fill: float = 0.0) -> Tensor:
-    """Tensors filled up to the largest size along each dimension, [M, ...]."""
+    """Tensors padded to the largest size along each dimension, [M, ...]."""
     shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
     table = tensors[0].new_full((len(tensors), *shape), fill)
     for place, tensor in zip(table, tensors, strict=True):
@@ -71,7 +71,7 @@ def padded(tensors: Sequence[Tensor], fill: float = 0.0) -> Tensor:
 
 
 class Chosen(nn.Module):
-    """Modules of one kind, each by itself."""
+    """Modules of one class, stored separately."""
 
     def __init__(self, experts: Sequence[nn.Module], example: Sequence[Tensor]) -> None:
         super().__init__()
@@ -82,17 +82,17 @@ class Chosen(nn.Module):
         CHOICES[self.key] = self
 
     def forward(self, labels: Tensor, *vectors: Tensor) -> list[Tensor]:
-        """What the experts `labels` [n] say of the rows."""
+        """The predictions of the experts `labels` [n]."""
         return choose(labels, list(vectors), self.key)
 
 
 @torch.library.custom_op("trustgp::choose", mutates_args=())
 def choose(labels: Tensor, vectors: Sequence[Tensor], key: int) -> list[Tensor]:
-    """The answers of `Chosen` number `key`."""
+    """The predictions of `Chosen` number `key`."""
     choice = CHOICES[key]
     chosen = (choice.experts[label] for label in labels.tolist())
     rows = [expert(*(vector[i] for vector in vectors)) for i, expert in enumerate(chosen)]
-    return [torch.stack(lot) for lot in zip(*rows, strict=True)]
+    return [torch.stack(values) for values in zip(*rows, strict=True)]
 
 
 @choose.register_fake
@@ -109,23 +109,23 @@ class RowExpert(nn.Module):
 
     def __init__(self, posterior: Any) -> None:
         super().__init__()
-        held = posterior.features.tensors()
-        self.pairs = sum(name.startswith("activations") for name in held)
-        self.names = [f"features_{i}" for i in range(len(held))]
-        for name, value in zip(self.names, held.values(), strict=True):
+        features = posterior.features.tensors()
+        self.pairs = sum(name.startswith("activations") for name in features)
+        self.names = [f"features_{i}" for i in range(len(features))]
+        for name, value in zip(self.names, features.values(), strict=True):
             self.register_buffer(name, value.contiguous())
         self.register_buffer("whitening", posterior.whitening())
         self.register_buffer("weights", posterior.weights.T.contiguous())
 
     def forward(self, *vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """What the rows take from the prior, :math:`|W k(x)|^2` [...], and the mean [..., B]."""
+        """The reduction of the prior variance, :math:`|W k(x)|^2` [...], and the mean [..., B]."""
         cross = self.kernel([getattr(self, name) for name in self.names], vectors)
         white = self.whitening @ cross
         return (white * white).sum(dim=(-2, -1)), (self.weights @ cross).squeeze(-1)
 
-    def kernel(self, held: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
+    def kernel(self, features: Sequence[Tensor], vectors: Sequence[Tensor]) -> Tensor:
         """k(x, rows) / s of layer factors, from columns [..., d, 1]: shape [..., m, 1], float64."""
-        shares = [rows.double() @ vector for rows, vector in zip(held, vectors, strict=True)]
+        shares = [rows.double() @ vector for rows, vector in zip(features, vectors, strict=True)]
         layers = zip(shares[: self.pairs], shares[self.pairs : 2 * self.pairs], strict=True)
         return reduce(add, [*(a * g for a, g in layers), *shares[2 * self.pairs :]])
 
@@ -146,29 +146,29 @@ class SpanExpert(nn.Module):
     def forward(self, phi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Unit variance [...], prior [...] and m(x) [..., B] of a gradient [..., 1, d]. The variance is the
         sum of squares :math:`|\phi - V V^\top \phi|^2 + \sum_i c_i (v_i^\top \phi)^2`, in the precision of
-        the basis: nothing that is large cancels, but in the part outside, as in it."""
-        inside, wide = phi @ self.basis, phi.double()
+        the basis: only the first term cancels, as in the posterior itself."""
+        inside, double = phi @ self.basis, phi.double()
         outside = (phi.transpose(-2, -1) - self.basis @ inside.transpose(-2, -1)).double()
         unit = (outside * outside).sum(dim=(-2, -1))
         unit = unit + (self.shrinkage * inside.squeeze(-2).double().square()).sum(dim=-1)
-        return unit, (wide * wide).sum(dim=(-2, -1)), (wide @ self.weights).squeeze(-2)
+        return unit, (double * double).sum(dim=(-2, -1)), (double @ self.weights).squeeze(-2)
 
 
 class FactorExperts(nn.Module):
-    """The experts of a mixture with layer factors; one that could not be solved leaves the prior."""
+    """The experts of a mixture with layer factors; a failed one predicts the prior."""
 
     def __init__(self, mixture: Mixture, *, plain: bool) -> None:
         super().__init__()
         self.mixture, solved = mixture, first_solved(mixture)
         blank = {name: torch.zeros_like(value[:1]) for name, value in solved.features.tensors().items()}
-        nothing = FactorFeatures.from_tensors(blank)
-        # the kernel with a row of zeros is zero, so it takes nothing from the prior
-        none = GramPosterior(nothing, solved.weights.new_ones(1, 1), torch.zeros_like(solved.weights[:1]))
-        experts = [RowExpert(none if e.failed else e.posterior) for e in mixture.experts]
-        self.experts = one_of(experts, [column[0] for column in _columns(nothing)], plain=plain)
+        zeros = FactorFeatures.from_tensors(blank)
+        # the kernel with a row of zeros is zero, so the prior is not reduced
+        prior = GramPosterior(zeros, solved.weights.new_ones(1, 1), torch.zeros_like(solved.weights[:1]))
+        experts = [RowExpert(prior if e.failed else e.posterior) for e in mixture.experts]
+        self.experts = one_of(experts, [column[0] for column in _columns(zeros)], plain=plain)
 
     def forward(self, features: FactorFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
-        r"""What the experts `labels` [n] say, and the amplitudes of the outputs, [n, B] or [n, 1]. The
+        r"""Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B] or [n, 1]. The
         variance is the difference :math:`k(x, x) - |L^{-1} k(x)|^2`, in float64."""
         reduction, mean = self.experts(labels, *_columns(features))
         prior = features.diag()
@@ -176,37 +176,37 @@ class FactorExperts(nn.Module):
 
 
 class SpanExperts(nn.Module):
-    """The experts of a mixture with explicit features; one that could not be solved is all padding."""
+    """The experts of a mixture with explicit features; a failed one is all padding."""
 
     def __init__(self, mixture: Mixture, *, plain: bool) -> None:
         super().__init__()
         self.mixture, first = mixture, first_solved(mixture)
         narrow = replace(first, basis=first.basis[:, :1], shrinkage=first.shrinkage[:1])
-        none = moved(narrow, torch.zeros_like)
-        posteriors: list[Any] = [none if e.failed else e.posterior for e in mixture.experts]
+        zeros = moved(narrow, torch.zeros_like)
+        posteriors: list[Any] = [zeros if e.failed else e.posterior for e in mixture.experts]
         example = first.basis[:, 0][None].contiguous()
         self.precision = example.dtype
-        self.experts = one_of([SpanExpert(one) for one in posteriors], [example], plain=plain)
-        self.columns = torch.stack([one.columns for one in posteriors]).to(example.device)  # [M, d]; 0: all
+        self.experts = one_of([SpanExpert(posterior) for posterior in posteriors], [example], plain=plain)
+        self.columns = torch.stack([p.columns for p in posteriors]).to(example.device)  # [M, d]; d = 0: all
         failed = torch.tensor([e.failed for e in mixture.experts], device=example.device)
         self.failed = failed if self.columns.numel() and bool(failed.any()) else None
 
     def forward(self, features: RowFeatures, labels: Tensor) -> tuple[LatentMoments, Tensor]:
-        """What the experts `labels` [n] say, and the amplitudes of the outputs, [n, B] or [n, 1]."""
+        """Moments of the experts `labels` [n], and the amplitudes of the outputs, [n, B] or [n, 1]."""
         kept = features
         if self.columns.numel():
             kept = RowFeatures(features.rows.gather(1, self.columns[labels]))
         unit, prior, mean = self.experts(labels, kept.rows[:, None].to(self.precision))
         sizes = _amplitudes(self.mixture, kept)
-        if self.failed is not None:  # what an expert without an answer leaves is all of the gradient
-            none, whole = self.failed[labels], features.diag()
-            unit, prior = torch.where(none, whole, unit), torch.where(none, whole, prior)
-            sizes = torch.where(none[:, None], _amplitudes(self.mixture, features), sizes)
+        if self.failed is not None:  # a failed expert does not reduce the gradient at all
+            failed, norms = self.failed[labels], features.diag()
+            unit, prior = torch.where(failed, norms, unit), torch.where(failed, norms, prior)
+            sizes = torch.where(failed[:, None], _amplitudes(self.mixture, features), sizes)
         return LatentMoments(unit, prior, mean), sizes
 
 
 def distances(points: Tensor, centroids: Tensor) -> Tensor:
-    """Squared, shape [n, M]; of equal ones the first is the nearest."""
+    """Squared, shape [n, M]."""
     return (points[:, None] - centroids).square().sum(dim=2)
 
 
@@ -219,23 +219,23 @@ class GraphGate(nn.Module):
         self.subset: Any = None if gate.projection is None else gate.projection.features
 
     def forward(self, features: FactorFeatures | RowFeatures) -> Tensor:
-        """Which expert answers, shape [n]."""
+        """The number of each row's expert, shape [n]."""
         projection, centroids = self.gate.projection, self.gate.centroids
         if projection is None or len(centroids) == 1:
             return torch.zeros(len(features), dtype=torch.int64, device=centroids.device)
         if isinstance(features, RowFeatures):
-            known = features.rows.double()
+            points = features.rows.double()
         else:  # k(x, S) / s, float64, shape [n, m]: products in the network's precision, their sum in float64
             assert self.subset is not None
-            lots = zip(features.groups(), self.subset.groups(), strict=True)
-            a, g, p = ([(x @ y.T).double() for x, y in zip(*pair, strict=True)] for pair in lots)
+            groups = zip(features.groups(), self.subset.groups(), strict=True)
+            a, g, p = ([(x @ y.T).double() for x, y in zip(*pair, strict=True)] for pair in groups)
             shares = [*(x * y for x, y in zip(a, g, strict=True)), *p]
-            known = torch.stack(shares).sum(dim=0) if len(shares) > 1 else shares[0]
-        return distances(known @ projection.directions - projection.offset, centroids).argmin(dim=1)
+            points = torch.stack(shares).sum(dim=0) if len(shares) > 1 else shares[0]
+        return distances(points @ projection.directions - projection.offset, centroids).argmin(dim=1)
 
 
 class GraphWitness(nn.Module):
-    """A witness with the rows of its cells side by side, padded to one size; see `witness.WitnessState`."""
+    """A witness with the rows of its cells padded to one size; see `witness.WitnessState`."""
 
     def __init__(self, state: WitnessState) -> None:
         super().__init__()
@@ -243,37 +243,37 @@ class GraphWitness(nn.Module):
         self.size, device = max(sizes), state.points.device
         self.neighbours = min(state.most_neighbours, self.size)
         self.places = torch.arange(self.size, device=device)
-        # [M * size, d] and [M * size, C]; a row that is not there is far away
+        # [M * size, d] and [M * size, C]; padding is far away
         self.points = padded(state.points.split(sizes), APART).flatten(0, 1)
         self.targets = padded(state.targets.split(sizes)).flatten(0, 1)
         self.noise = state.ratio * torch.eye(self.neighbours + 1, dtype=torch.float64, device=device)
         self.noise[-1, -1] = 0.0
 
     def forward(self, inputs: Inputs) -> WitnessPrediction:
-        """What it says of these rows."""
+        """The prediction for these rows."""
         state, points = self.state, self.state.scaled(vectors_of(inputs))
         labels = distances(points, state.centroids).argmin(dim=1)
         first = self.size * labels[:, None]
-        apart = (points[:, None] - self.points[first + self.places]).square().sum(dim=2)
-        apart = apart.sqrt() + state.order
-        near = apart.topk(self.neighbours, dim=1, largest=False)[1] + first
-        mean, novelty = self.solved(points, near)
+        radius = (points[:, None] - self.points[first + self.places]).square().sum(dim=2)
+        radius = radius.sqrt() + state.order
+        nearest = radius.topk(self.neighbours, dim=1, largest=False)[1] + first
+        mean, novelty = self.solve(points, nearest)
         variance = torch.maximum(state.level[labels] * (novelty + state.ratio), state.floor)
         return WitnessPrediction(state.centre[labels] + mean, variance, novelty.squeeze(1), state.reach)
 
-    def solved(self, points: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The mean about the centre [n, C] and the novelty [n, 1], from the rows at the places `near`.
+    def solve(self, points: Tensor, nearest: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The mean about the centre [n, C] and the novelty [n, 1], from the rows `nearest`.
 
-        Gaussian elimination leaves of
+        Gaussian elimination reduces
 
         .. math:: \begin{pmatrix} G & k & T \\ k^\top & 1 & 0 \end{pmatrix}
 
-        the row :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`. No format has a Cholesky factor.
+        to :math:`(1 - k^\top G^{-1} k, \; -k^\top G^{-1} T)`. No format has a Cholesky factor.
         """
-        joint = torch.cat([self.points[near], points[:, None]], dim=1)  # [n, p + 1, d]
-        apart = ((joint[:, :, None] - joint[:, None]) / self.state.length).square().sum(dim=3)
-        targets = nn.functional.pad(self.targets[near], (0, 0, 0, 1))
-        left = torch.cat([torch.exp(-0.5 * apart) + self.noise, targets], dim=2)  # [n, p + 1, p + 1 + C]
+        joint = torch.cat([self.points[nearest], points[:, None]], dim=1)  # [n, p + 1, d]
+        squares = ((joint[:, :, None] - joint[:, None]) / self.state.length).square().sum(dim=3)
+        targets = nn.functional.pad(self.targets[nearest], (0, 0, 0, 1))
+        left = torch.cat([torch.exp(-0.5 * squares) + self.noise, targets], dim=2)  # [n, p + 1, p + 1 + C]
         for _ in range(self.neighbours):
             left = left[:, 1:, 1:] - left[:, 1:, :1] * (left[:, :1, 1:] / left[:, :1, :1])
         novelty, mean = left.squeeze(1).split([1, self.targets.shape[1]], dim=1)

@@ -1,4 +1,4 @@
-"""Normalisations, and what comes back through convolutions and pools, in operations that every format has."""
+"""Normalisations, and gradients of convolutions and pools, in operations that every format has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-aten = torch.ops.aten  # whose schemas name and order the arguments of what stands here
-
-# torch knows how these are made of others; `full` is left
-KNOWN = """
+aten = torch.ops.aten  # its schemas define the order of arguments here
+# decomposed by torch
+TORCH_DECOMPOSES = """
     gelu_backward silu_backward tanh_backward sigmoid_backward threshold_backward hardtanh_backward
     leaky_relu_backward elu_backward softplus_backward hardswish_backward hardsigmoid_backward mish_backward
     log_sigmoid_backward native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
@@ -29,43 +28,43 @@ KNOWN = """
 
 
 def full_like(inputs: Tensor, value: float, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-    """The value wherever there is a number."""
+    """The value everywhere."""
     return inputs.new_full(inputs.shape, value, dtype=dtype or inputs.dtype)
 
 
 def layer_norm(
     inputs: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows, standardised along their last dimensions; their mean, and one over their spread."""
-    found, mean, inverse = _standardised(inputs, range(-len(shape), 0), epsilon)
-    return _with_gain(found, weight, bias), mean, inverse
+    """The rows, standardised along their last dimensions; their mean, and the inverse of their deviation."""
+    rows, mean, inverse = _standardised(inputs, range(-len(shape), 0), epsilon)
+    return _with_gain(rows, weight, bias), mean, inverse
 
 
 def group_norm(
     inputs: Tensor, weight, bias, rows: int, channels: int, size: int, groups: int, epsilon: float
 ):
-    """The same for groups of channels, means and spreads of shape [n, groups]."""
-    lots = inputs.reshape(rows, groups, channels // groups * size)
-    found, mean, inverse = _standardised(lots, [-1], epsilon)
-    wide = (channels, *[1] * (inputs.ndim - 2))
-    gain = [None if value is None else value.reshape(wide) for value in (weight, bias)]
-    return _with_gain(found.reshape(inputs.shape), *gain), mean.squeeze(2), inverse.squeeze(2)
+    """The same for groups of channels, with means and inverse deviations of shape [n, groups]."""
+    grouped = inputs.reshape(rows, groups, channels // groups * size)
+    values, mean, inverse = _standardised(grouped, [-1], epsilon)
+    shape = (channels, *[1] * (inputs.ndim - 2))
+    gain = [None if value is None else value.reshape(shape) for value in (weight, bias)]
+    return _with_gain(values.reshape(inputs.shape), *gain), mean.squeeze(2), inverse.squeeze(2)
 
 
 def _standardised(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     r"""(x - mean) / sqrt(variance + epsilon), the mean, and one over that root.
 
-    Where a square overflows, torch's kernels differ: the variance is infinite, and all of the row a harmless
-    0, or it is no number, by whether the row fills one of the processor's vectors. Here it is no number
-    wherever any order of the sums may overflow: all squares in them, of differences of two means too, are at
-    most :math:`4 \sum x^2`.
+    Where a square overflows, torch's kernels differ: depending on whether the row fills one of the
+    processor's vectors, the variance is infinite and the row a harmless 0, or it is NaN. Here it is NaN
+    wherever any order of summation may overflow: all squares, also of differences of two means, are at most
+    :math:`4 \sum x^2`.
     """
     axes = list(axes)
     mean = x.mean(axes, keepdim=True)
-    apart = x - mean
-    lost = 4.0 * x.square().sum(axes, keepdim=True) * 0.0  # 0, or no number
-    inverse = (apart.square().mean(axes, keepdim=True) + epsilon + lost).rsqrt()
-    return apart * inverse, mean, inverse
+    centred = x - mean
+    overflow = 4.0 * x.square().sum(axes, keepdim=True) * 0.0  # 0 or NaN
+    inverse = (centred.square().mean(axes, keepdim=True) + epsilon + overflow).rsqrt()
+    return centred * inverse, mean, inverse
 
 
 def _with_gain(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -76,18 +75,18 @@ def _with_gain(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 def convolution_backward(
     grad: Tensor, inputs: Tensor, weight: Tensor, _, stride, padding, dilation, transposed, __, groups, wanted
 ) -> Any:
-    """What comes back to the input: the adjoint of a convolution is the transposed one, and the reverse."""
+    """The gradient of the input: the adjoint of a convolution is the transposed one, and vice versa."""
     if wanted[1] or wanted[2]:
         return NotImplemented
     sides = zip(inputs.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     extra = [size - ((out - 1) * s - 2 * p + d * (kernel - 1) + 1) for size, out, kernel, s, p, d in sides]
     extra = [0] * len(extra) if transposed else extra
-    found = aten.convolution(grad, weight, None, stride, padding, dilation, not transposed, extra, groups)
-    return found, None, None
+    options = (stride, padding, dilation, not transposed, extra, groups)
+    return aten.convolution(grad, weight, None, *options), None, None
 
 
 def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
-    """Each number goes back to the place that it came from, which the last argument tells."""
+    """Each gradient goes to the index in the last argument."""
     places = options[-1]
     dims = inputs.ndim - 2 if len(options) == 1 else len(options[0])
     lead = inputs.shape[: inputs.ndim - dims]
@@ -99,7 +98,7 @@ def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
 def average_pool_backward(
     grad: Tensor, inputs: Tensor, kernel, stride, padding, ceil_mode, count_include_pad, divisor
 ) -> Tensor:
-    """An average pool is a product with a constant matrix along each side; back with these transposed."""
+    """An average pool is a product with a constant matrix along each side; its adjoint transposes them."""
     if divisor is not None or (any(padding) and count_include_pad and ceil_mode):
         return NotImplemented
     matrices = []
@@ -111,16 +110,16 @@ def average_pool_backward(
 
 
 def _averages(start: Tensor, end: Tensor, size: int, count: int | None = None) -> Tensor:
-    """What each of m windows takes from each of `size` places, shape [m, size], from their ends [m, 1]."""
-    place = torch.arange(size)
-    inside = ((place >= start) & (place < end)).double()
+    """The weights of `size` positions in each of m windows, shape [m, size], from their ends [m, 1]."""
+    position = torch.arange(size)
+    inside = ((position >= start) & (position < end)).double()
     return inside / (count or inside.sum(dim=1, keepdim=True))
 
 
-def _adaptive(inputs: Tensor, found: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The windows of an adaptive average along the last two sides, shape [found, size] each."""
+def _adaptive(inputs: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The windows of an adaptive average along the last two sides, shape [count, size] each."""
     sides = []
-    for size, windows in zip(inputs.shape[-2:], found, strict=True):
+    for size, windows in zip(inputs.shape[-2:], counts, strict=True):
         number = torch.arange(windows)[:, None]
         start, end = number * size // windows, ((number + 1) * size + windows - 1) // windows
         sides.append(_averages(start, end, size).to(inputs))
@@ -129,18 +128,18 @@ def _adaptive(inputs: Tensor, found: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 def adaptive_average(inputs: Tensor, sizes: Sequence[int]) -> Tensor:
     """A X B^T with the averages of each side."""
-    high, wide = _adaptive(inputs, sizes)
-    return torch.matmul(torch.matmul(high, inputs), wide.T)
+    left, right = _adaptive(inputs, sizes)
+    return torch.matmul(torch.matmul(left, inputs), right.T)
 
 
 def adaptive_average_backward(grad: Tensor, inputs: Tensor) -> Tensor:
     """A^T G B."""
-    high, wide = _adaptive(inputs, grad.shape[-2:])
-    return torch.matmul(torch.matmul(high.T, grad), wide)
+    left, right = _adaptive(inputs, grad.shape[-2:])
+    return torch.matmul(torch.matmul(left.T, grad), right)
 
 
 def adaptive_max(inputs: Tensor, sizes: Sequence[int]) -> Any:
-    """A max pool, where the windows are all of one size."""
+    """A max pool, if all windows have one size."""
     if any(inputs.shape[-2 + i] % sizes[i] for i in range(2)):
         return NotImplemented
     kernel = [inputs.shape[-2 + i] // sizes[i] for i in range(2)]
@@ -148,18 +147,18 @@ def adaptive_max(inputs: Tensor, sizes: Sequence[int]) -> Any:
 
 
 def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
-    """Windows along a dimension, by index; the places in a window come last."""
+    """Windows along a dimension, by index; the last dimension is the position in a window."""
     axis = axis % inputs.ndim
     count = (inputs.shape[axis] - size) // step + 1
     places = torch.arange(count)[:, None] * step + torch.arange(size)
-    found = inputs.index_select(axis, places.flatten().to(inputs.device))
-    return found.unflatten(axis, (count, size)).movedim(axis + 1, -1)
+    windows = inputs.index_select(axis, places.flatten().to(inputs.device))
+    return windows.unflatten(axis, (count, size)).movedim(axis + 1, -1)
 
 
 def slice_scatter(
     inputs: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step=1
 ) -> Any:
-    """The inputs with a slice of them replaced: what is before it, it, and what is behind."""
+    """The inputs with a slice of them replaced: what precedes it, the source, and what follows."""
     size = inputs.shape[dim]
     first, last, _ = slice(start, end).indices(size)
     last = max(first, last)
@@ -171,8 +170,8 @@ def slice_scatter(
 
 
 def table() -> dict[Any, Callable]:
-    """What is taken apart while a graph is traced."""
-    return get_decompositions([getattr(aten, name) for name in KNOWN.split()]) | {
+    """The decompositions that apply while a graph is traced."""
+    return get_decompositions([getattr(aten, name) for name in TORCH_DECOMPOSES.split()]) | {
         aten.full_like.default: full_like,
         aten.native_layer_norm.default: layer_norm,
         aten.native_group_norm.default: group_norm,
@@ -190,10 +189,10 @@ def table() -> dict[Any, Callable]:
 
 
 def aten_graph(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
-    """A function of tensors as a graph of what is left, without operations in place."""
+    """A function of tensors as a graph of the remaining operations, none of them in place."""
     options = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
-    found = make_fx(function, table(), **options)(*inputs)
-    schemas = [getattr(node.target, "_schema", None) for node in found.graph.nodes]
+    module = make_fx(function, table(), **options)(*inputs)
+    schemas = [getattr(node.target, "_schema", None) for node in module.graph.nodes]
     if any(schema.is_mutable for schema in schemas if schema is not None):
-        found = make_fx(functionalize(found, remove="mutations"), table(), **options)(*inputs)
-    return found
+        module = make_fx(functionalize(module, remove="mutations"), table(), **options)(*inputs)
+    return module
