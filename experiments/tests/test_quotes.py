@@ -8,49 +8,40 @@ from pathlib import Path
 import pytest
 
 from trustgp_experiments.report.quotes import __main__ as command
-from trustgp_experiments.report.quotes.blocks import BLOCKS
+from trustgp_experiments.report.quotes.blocks import BLOCKS, table
 from trustgp_experiments.report.quotes.comparisons import StoredCase, better_than_ours
 from trustgp_experiments.report.quotes.elsewhere import calls, classes, sequences
 from trustgp_experiments.report.quotes.front import tally
 from trustgp_experiments.report.quotes.pages import BLOCK, loose, pages, rewritten
-from trustgp_experiments.report.quotes.stored import Stored, bullets, grid, number, short
+from trustgp_experiments.report.quotes.stored import NotRun, Stored, bullets, grid, number, short
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = ROOT / "experiments"
 ALLOWED = tomllib.loads((Path(__file__).parent / "allowed_figures.toml").read_text(encoding="utf-8"))
 PAGES = {str(page.relative_to(ROOT)): page for page in pages(ROOT)}
 EVERYWHERE = ALLOWED.pop("*")
+STORED = Stored(EXPERIMENTS)
 KINDS = ("setting", "formula", "size", "version", "published", "example", "name")
 
 
-@pytest.fixture(scope="module")
-def stored():
-    return Stored(EXPERIMENTS)
-
-
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_says_what_its_results_say(page, stored):
+def test_a_page_quotes_its_results_and_no_other_figure(page):
     text = PAGES[page].read_text(encoding="utf-8")
-    assert rewritten(text, BLOCKS, stored) == text, "python -m trustgp_experiments.report.quotes --write"
+    assert rewritten(text, BLOCKS, STORED) == text, "python -m trustgp_experiments.report.quotes --write"
+    assert "yet to be run" not in text
+    assert list(loose(text, EVERYWHERE | ALLOWED.get(page, {}))) == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_no_figure_stands_outside_a_block(page):
-    found = loose(PAGES[page].read_text(encoding="utf-8"), EVERYWHERE | ALLOWED.get(page, {}))
-    assert [f"line {one.line}: {one.figure!r} in {one.text!r}" for one in found] == []
-
-
-def test_what_is_allowed_is_there_and_has_a_reason():
+def test_allowed_figures_are_on_their_pages_with_a_reason_and_every_block_is_used():
+    texts = {name: page.read_text(encoding="utf-8") for name, page in PAGES.items()}
     wrong = []
-    for page, texts in ALLOWED.items():
-        text = PAGES[page].read_text(encoding="utf-8")
-        wrong += [f"{page}: {one!r} is not there" for one in texts if one not in text]
-        wrong += [f"{page}: {one!r}: {why!r}" for one, why in texts.items() if why.split(":")[0] not in KINDS]
+    for page, allowed in ALLOWED.items():
+        wrong += [f"{page}: {one!r} is missing" for one in allowed if one not in texts[page]]
+        wrong += [
+            f"{page}: {one!r}: {why!r}" for one, why in allowed.items() if why.split(":")[0] not in KINDS
+        ]
     assert wrong == []
-
-
-def test_every_block_is_on_a_page_or_is_the_findings_of_a_study():
-    used = {match["name"] for page in PAGES.values() for match in BLOCK.finditer(page.read_text())}
+    used = {match["name"] for text in texts.values() for match in BLOCK.finditer(text)}
     assert {name for name in BLOCKS if not name.startswith("findings.")} <= used
 
 
@@ -59,25 +50,18 @@ def test_every_block_is_on_a_page_or_is_the_findings_of_a_study():
 
 def test_a_block_is_replaced_and_the_rest_stays():
     page = "before\n<!-- from: a -->\nold\n<!-- /from -->\nafter 1.5\n"
-    made = rewritten(page, {"a": lambda _: "new\n"}, Stored(EXPERIMENTS))
+    made = rewritten(page, {"a": lambda _: "new\n"}, STORED)
     assert made == "before\n<!-- from: a -->\nnew\n<!-- /from -->\nafter 1.5\n"
-    assert rewritten(made, {"a": lambda _: "new\n"}, Stored(EXPERIMENTS)) == made
+    assert rewritten(made, {"a": lambda _: "new\n"}, STORED) == made
+    nested = "<!-- from: a -->\n<!-- from: a -->\n<!-- /from -->\n<!-- /from -->"
+    with pytest.raises(KeyError):
+        rewritten("<!-- from: nobody -->\n<!-- /from -->", {"a": lambda _: ""}, STORED)
+    for broken in ("<!-- from: a -->\nopen", nested):
+        with pytest.raises(ValueError):
+            rewritten(broken, {"a": lambda _: ""}, STORED)
 
 
-@pytest.mark.parametrize(
-    ("page", "error"),
-    [
-        ("<!-- from: nobody -->\n<!-- /from -->", KeyError),
-        ("<!-- from: a -->\nopen", ValueError),
-        ("<!-- from: a -->\n<!-- from: a -->\n<!-- /from -->\n<!-- /from -->", ValueError),
-    ],
-)
-def test_unknown_and_broken_blocks_are_refused(page, error):
-    with pytest.raises(error):
-        rewritten(page, {"a": lambda _: ""}, Stored(EXPERIMENTS))
-
-
-def test_a_study_that_was_not_run_is_said_to_be_missing(tmp_path):
+def test_a_block_of_a_study_that_was_not_run_says_so(tmp_path):
     page = "<!-- from: findings.toy -->\n<!-- /from -->"
     assert "study `toy` is yet to be run" in rewritten(page, BLOCKS, Stored(tmp_path))
     for name in BLOCKS:
@@ -85,9 +69,8 @@ def test_a_study_that_was_not_run_is_said_to_be_missing(tmp_path):
         assert len(text.splitlines()) >= 3, name
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_looks_measured_is_found_and_code_links_blocks_and_counts_are_not():
+    measured = [
         "an NLL of -1.741",
         "covers 95 %",
         "1e-3",
@@ -95,56 +78,53 @@ def test_a_study_that_was_not_run_is_said_to_be_missing(tmp_path):
         "ten times as fast",
         "took 15 s",
         "2 ms",
-        "64 MiB",
-        "12 nats",
-        "2.1 GB",
-        "0.9 ± 0.1",
-        "in 6 of 8 cases",
-        ".25",
-        "| 4.5 |",
-        "8 hours",
-    ],
-)
-def test_what_looks_measured_is_found(text):
-    assert list(loose(f"Words, {text}, words.", {}))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+    ]
+    measured += ["64 MiB", "12 nats", "2.1 GB", "0.9 ± 0.1", "in 6 of 8 cases", ".25", "| 4.5 |", "8 hours"]
+    assert [text for text in measured if not list(loose(f"Words, {text}, words.", {}))] == []
+    other = [
         "512 rows",
         "`budget=64 MiB`",
         "[a page](v1.2.md)",
         "one of 3 kinds",
         "```\n1.5 s\n```",
-        "<!-- 1.5 -->",
-        "<!-- from: a -->\n1.5 s\n<!-- /from -->",
         "seeds 0 to 4",
-        "    ```sh\n    1.5\n    ```",
-    ],
-)
-def test_code_links_blocks_and_counts_are_not(text):
-    assert list(loose(f"Words\n\n{text}\n\nwords", {})) == []
-
-
-def test_allowed_texts_allow_only_themselves():
+    ]
+    other += ["<!-- 1.5 -->", "<!-- from: a -->\n1.5 s\n<!-- /from -->", "    ```sh\n    1.5\n    ```"]
+    assert [text for text in other if list(loose(f"Words\n\n{text}\n\nwords", {}))] == []
     (one,) = loose("the 95 % interval\ncovers 93 % of them", {"95 % interval": "setting"})
-    assert (one.line, one.figure) == (2, "3 %")
+    assert one.startswith("line 2: '3 %'")
 
 
-def test_the_command_says_what_differs_and_writes_it(tmp_path, monkeypatch, capsys):
-    (tmp_path / "docs").mkdir()
+def test_the_command_prints_what_differs_and_writes_it(tmp_path, monkeypatch, capsys):
     page = tmp_path / "README.md"
     page.write_text("<!-- from: findings.toy -->\n<!-- /from -->\n")
-    monkeypatch.setattr("sys.argv", ["quotes", "--root", str(tmp_path)])
-    assert command.main() == 1
-    monkeypatch.setattr("sys.argv", ["quotes", "--root", str(tmp_path), "--write"])
-    assert command.main() == 0
+    for more, status in (([], 1), (["--write"], 0)):
+        monkeypatch.setattr("sys.argv", ["quotes", "--root", str(tmp_path), *more])
+        assert command.main() == status
     assert "yet to be run" in page.read_text()
     assert "README.md" in capsys.readouterr().out
 
 
 # --- numbers and words -------------------------------------------------------------------------
+
+
+def test_a_table_shows_mean_and_spread_in_its_digits_and_a_gap_as_nothing(tmp_path):
+    columns = [{"name": name, "digits": digits, "unit": unit} for name, digits, unit in
+               (("method", -1, ""), ("AUROC", 3, ""), ("caught", 1, "%"))]  # fmt: skip
+    rows = [["a", [0.98765, 0.00123], None], ["b", 0.5, [12.34, 0.5]]]
+    made = {"title": "T", "columns": columns, "rows": rows, "note": "So it is."}
+    store(tmp_path, "classification", tables=[made])
+    expected = ["| method | AUROC | caught, % |", "| --- | --- | --- |", "| a | 0.988 ± 0.001 |  |"]
+    expected += ["| b | 0.500 | 12.3 ± 0.5 |", "", "So it is."]
+    assert table(Stored(tmp_path), title="T").splitlines() == expected
+    with pytest.raises(NotRun, match="present form"):
+        table(Stored(tmp_path), title="another")
+
+
+def store(root, name, /, **result) -> None:
+    folder = root / "results" / name
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
 
 
 def case(**nll):
@@ -200,8 +180,7 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
                 "tests": {"in domain": {"coverage": 0.95}},
                 "fit_seconds": 1.0,
             }
-    (tmp_path / "results" / "transfer").mkdir(parents=True)
-    (tmp_path / "results" / "transfer" / "result.json").write_text(json.dumps(result))
+    store(tmp_path, "transfer", **result)
     text = BLOCKS["readme.table"](Stored(tmp_path))
     assert "| heteroscedastic ensemble of 5 | -" in text
     assert "| conformal, split |  |  | 95.0 %" in text
@@ -215,9 +194,7 @@ def _stored(folder, study, methods, cases, **about):
     sizes = {"train": 100, "in domain": 20}
     seeds = [{"sizes": sizes, "methods": methods(s)} for s in (0.0, 0.01, 0.02)]
     numbers = {"runs": [{"trained": case, **about, "seeds": seeds} for case in cases]}
-    folder = folder / "results" / study
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps({"numbers": numbers}))
+    store(folder, study, numbers=numbers)
 
 
 def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_interval(tmp_path):
@@ -290,11 +267,7 @@ def test_dear_calls_are_those_of_one_row_that_take_longer_than_five_networks(tmp
 
     entries = [entry("torch eager", 1.5), entry("onnxruntime", 0.5), entry("torch graph", None)]
     entries += [entry("torch eager", 9.0, batch=64), entry("torch eager", 9.0, method="trustgp small")]
-    folder = tmp_path / "results" / "runtime"
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(
-        json.dumps({"numbers": {"networks": {"MLP": [{"entries": entries}]}}})
-    )
+    store(tmp_path, "runtime", numbers={"networks": {"MLP": [{"entries": entries}]}})
     (told,) = calls(Stored(tmp_path))
     assert told.endswith("in the same runtime: in 1 of 2 on a CPU, by most 1.5 times (MLP in torch eager).")
     assert calls(Stored(tmp_path / "nothing")) == []

@@ -1,9 +1,11 @@
-"""The committed results are whole; what pages quote of them is tried in `test_quotes.py`."""
+"""The committed results are complete, and their tables and findings follow from their numbers."""
 
 import json
 import re
 from dataclasses import asdict
 from pathlib import Path
+
+import pytest
 
 from trustgp_experiments.core.borders import jump_words
 from trustgp_experiments.core.cases import costs_grid, read_tests
@@ -15,39 +17,25 @@ from trustgp_experiments.studies.bound import study as bound
 from trustgp_experiments.studies.classification import tables as classification
 from trustgp_experiments.studies.classification.findings import class_findings
 from trustgp_experiments.studies.continuity import study as continuity
+from trustgp_experiments.studies.detection import tables as detection
+from trustgp_experiments.studies.distributed import study as distributed
+from trustgp_experiments.studies.runtime import study as runtime
+from trustgp_experiments.studies.scale.study import scale_findings, scale_grid, scale_tables
 from trustgp_experiments.studies.sequence import study as sequence
 from trustgp_experiments.studies.tables import study as tables
 from trustgp_experiments.studies.toy import study as toy
 from trustgp_experiments.studies.transfer import scores as transfer
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-TIMED = {
-    "scale",
-    "distributed",
-    "distributed-cuda",
-    "runtime",
-    "runtime-cuda",
-}  # of these, seeds repeat a measurement of time
-
 STUDIES = sorted(path.parent.name for path in RESULTS.glob("*/result.json"))
+TIMED = {"scale", "distributed", "distributed-cuda", "runtime", "runtime-cuda"}  # seeds repeat a measurement
 
 
-def test_a_full_run_of_every_study_of_the_paper_is_there():
-    assert {
-        "toy",
-        "ablation",
-        "transfer",
-        "continuity",
-        "bound",
-        "classification",
-        "sequence",
-        "scale",
-        "detection",
-        "tables",
-    } <= set(STUDIES)
+def stored(study: str) -> dict:
+    return json.loads((RESULTS / study / "result.json").read_text())
 
 
-def test_results_are_of_full_runs_with_three_seeds_and_say_where_they_come_from():
+def test_results_are_of_full_runs_and_name_their_origin():
     wrong = []
     for study in STUDIES:
         result = stored(study)
@@ -63,84 +51,85 @@ def test_results_are_of_full_runs_with_three_seeds_and_say_where_they_come_from(
     assert wrong == []
 
 
-def test_tables_and_findings_of_stored_results_follow_from_their_numbers():
-    """What the code of today makes of the stored numbers is what the page shows."""
-    found = {
-        "transfer": _transfer(),
-        "classification": _classes(),
-        "sequence": _sequence(),
-        "ablation": _ablation(),
-        "bound": _bound(),
-        "toy": (None, _toy()),
-        "continuity": _continuity(),
-        "tables": _tables(),
-    }
-    wrong = []
-    for study, (made, findings) in found.items():
-        result = stored(study)
-        shown = {table["title"]: table for table in result["tables"]}
-        for table in json.loads(json.dumps([asdict(table) for table in made or ()])):
-            wrong += [] if shown[table["title"]] == table else [f"{study}: table {table['title']}"]
-        if findings is not None and findings != result["findings"]:
-            wrong.append(f"{study}: findings")
-    assert wrong == []
-
-
-def runs(study: str, *axes: str) -> dict:
+def runs(numbers: dict, *axes: str) -> dict:
     """By case, the parts of all seeds."""
-    return {tuple(run[axis] for axis in axes): run["seeds"] for run in stored(study)["numbers"]["runs"]}
+    return {tuple(run[axis] for axis in axes): run["seeds"] for run in numbers["runs"]}
 
 
-def stored(study: str) -> dict:
-    return json.loads((RESULTS / study / "result.json").read_text())
-
-
-def _transfer():
-    grid = Grid.of(transfer.AXES, runs("transfer", "trained", "split"), read_tests)
+def of_transfer(numbers, origin):
+    grid = Grid.of(transfer.AXES, runs(numbers, "trained", "split"), read_tests)
     return transfer.tables(grid), transfer.findings(grid)
 
 
-def _tables():
-    grid = Grid.of(tables.AXES, runs("tables", "table"), read_tests)
+def of_tables(numbers, origin):
+    grid = Grid.of(tables.AXES, runs(numbers, "table"), read_tests)
     return tables.tables(grid), tables.findings(grid)
 
 
-def _classes():
-    grid = Grid.of(classification.AXES, runs("classification", "trained"), read_tests)
-    alone = costs_grid(stored("classification")["numbers"]["costs"])
-    return classification.class_tables(grid, alone), class_findings(grid, alone)
+def of_classification(numbers, origin):
+    grid = Grid.of(classification.AXES, runs(numbers, "trained"), read_tests)
+    costs = costs_grid(numbers["costs"])
+    return classification.class_tables(grid, costs), class_findings(grid, costs)
 
 
-def _sequence():
-    cases = {(*case, sequence.SPLIT): seeds for case, seeds in runs("sequence", "trained").items()}
+def of_sequence(numbers, origin):
+    cases = {(*case, sequence.SPLIT): seeds for case, seeds in runs(numbers, "trained").items()}
     grid = Grid.of(transfer.AXES, cases, read_tests)
     return sequence.sequence_tables(grid), sequence.findings(grid)
 
 
-def _ablation():
+def of_ablation(numbers, origin):
     paper, ours = paper_axes(quick=False), our_axes(quick=False)
-    grid = ablation.collect([*paper, *ours], stored("ablation")["numbers"]["seeds"])
+    grid = ablation.collect([*paper, *ours], numbers["seeds"])
     return ablation.tables(paper, ours, grid), ablation.findings(paper, ours, grid)
 
 
-def _bound():
-    parts = {(data,): seeds for data, seeds in stored("bound")["numbers"]["seeds"].items()}
-    grid = Grid.of(bound.AXES, parts, bound._read)
+def of_bound(numbers, origin):
+    grid = Grid.of(bound.AXES, {(data,): seeds for data, seeds in numbers["seeds"].items()}, bound._read)
     findings = [*(bound._finding(grid, data) for data in bound.DATA), *bound._on_components(grid)]
     return [bound._pivot(data).table(grid) for data in bound.DATA], findings
 
 
-def _toy():
-    parts = [{"variants": seed} for seed in stored("toy")["numbers"]["seeds"]]
-    grid = Grid.of(("variant",), {(): parts}, toy._read)
-    return [*jump_words(grid, toy.NAMES, toy.MEAN, toy.LARGEST), toy._on_the_gap(grid)]
+def of_toy(numbers, origin):
+    grid = Grid.of(("variant",), {(): [{"variants": seed} for seed in numbers["seeds"]]}, toy._read)
+    return [], [*jump_words(grid, toy.NAMES, toy.MEAN, toy.LARGEST), toy._on_the_gap(grid)]
 
 
-def _continuity():
-    result = stored("continuity")
-    seeds = [{**seed, "num_lines": result["provenance"]["lines"]} for seed in result["numbers"]["seeds"]]
+def of_continuity(numbers, origin):
+    seeds = [{**seed, "num_lines": origin["lines"]} for seed in numbers["seeds"]]
     grid = Grid.of(("quantity", "variant"), {(): seeds}, continuity._read)
     return [continuity.TABLE.table(grid)], continuity._findings(grid, seeds)
+
+
+def of_scale(numbers, origin):
+    grid = scale_grid(numbers["seeds"])
+    return scale_tables(grid), scale_findings(grid, "cuda")
+
+
+def of_distributed(numbers, origin):
+    grid = distributed.times_grid(numbers["seeds"])
+    return [distributed.TABLE.table(grid)], distributed.findings(grid, numbers["seeds"])
+
+
+def of_detection(numbers, origin):
+    return detection.tables(**numbers), detection.findings(**numbers)
+
+
+def of_runtime(numbers, origin):
+    entries, qualities = runtime.merged_networks(numbers["networks"])
+    device = "cpu" if origin["device"] == "CPU" else "cuda"
+    findings = runtime.findings(entries, qualities, numbers["skipped"])
+    return runtime.tables(entries, qualities, device), findings
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_stored_tables_and_findings_follow_from_the_stored_numbers(study):
+    result = stored(study)
+    make = globals()[f"of_{study.removesuffix('-cuda')}"]
+    made, findings = make(result["numbers"], result["provenance"])
+    made = json.loads(json.dumps([asdict(table) for table in made]))
+    assert [table for table in result["tables"] if table["title"] in {one["title"] for one in made}] == made
+    assert findings == result["findings"]
 
 
 def test_the_page_of_all_results_can_be_made(tmp_path):

@@ -17,15 +17,15 @@ def findings(stored: Stored, *, study: str) -> str:
     return f"{bullets(result['findings'])}\n\nFrom {made}"
 
 
-def table(stored: Stored, *, title: str, study: str = "classification") -> str:
-    """A stored table of that title, mean and spread over seeds in a cell, and its note."""
-    tables = {one["title"]: one for one in stored.study(study)["tables"]}
-    if title not in tables:
+def table(stored: Stored, *, title: str | None = None, study: str = "classification") -> str:
+    """A stored table of that title, or the first, mean and spread over seeds in a cell, and its note."""
+    tables = [one for one in stored.study(study)["tables"] if title in (None, one["title"])]
+    if not tables:
         raise NotRun(f"study `{study}` in its present form")
-    columns, rows = tables[title]["columns"], tables[title]["rows"]
+    columns, rows = tables[0]["columns"], tables[0]["rows"]
     cells = [[_cell(cell, column) for cell, column in zip(row, columns, strict=True)] for row in rows]
     names = [", ".join(filter(None, (column["name"], column["unit"]))) for column in columns]
-    return f"{grid(names, cells)}\n\n{words(tables[title]['note'])}".strip()
+    return f"{grid(names, cells)}\n\n{words(tables[0]['note'])}".strip()
 
 
 def _cell(cell: Any, column: dict[str, Any]) -> str:
@@ -57,18 +57,16 @@ BLOCKS: dict[str, Block] = {
     "speed.calls": benchmarks.calls,
     "speed.cpu": partial(speed.over_network, study="runtime"),
     "speed.cuda": partial(speed.over_network, study="runtime-cuda"),
-    "speed.ensemble": speed.against_ensemble,
     "speed.worth": speed.worth,
-    "paper.toy": paper.toy,
+    "paper.toy": partial(table, study="toy"),
     "paper.ablation": paper.ablation,
     "paper.transfer": paper.transfer,
     "paper.zero-shot": paper.zero_shot,
-    "paper.detection": paper.detection,
+    "paper.detection": detection.summary,
     "detection.told": detection.told,
     "detection.right": detection.right,
     "detection.loses": detection.loses,
     "detection.times": detection.times,
-    "detection.ap": detection.ap,
     **{f"classification.{name}": partial(table, title=title) for name, title in CLASSES.items()},
     **{f"findings.{study}": partial(findings, study=study) for study in FOLDERS},
 }

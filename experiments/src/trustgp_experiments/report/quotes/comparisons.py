@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from ...core.claim import Difference, paired
-from .stored import Stored, mean_of
+from .stored import NotRun, Stored
 
 IN_DOMAIN = "in domain"
 OURS, CORRECTED = "trustgp", "trustgp corrected"
@@ -75,6 +75,22 @@ def cases(stored: Stored, study: str) -> list[StoredCase]:
     return found
 
 
+def stored_cases(stored: Stored, study: str) -> list[StoredCase]:
+    """The same; none, if the study was not run."""
+    try:
+        return cases(stored, study)
+    except NotRun:
+        return []
+
+
+def splits_of(found: Sequence[StoredCase]) -> dict[str, list[StoredCase]]:
+    """Cases by how their rows were split."""
+    splits: dict[str, list[StoredCase]] = {}
+    for case in found:
+        splits.setdefault(case.about["split"], []).append(case)
+    return splits
+
+
 def methods_of(found: Sequence[StoredCase]) -> list[str]:
     """All methods of some cases, in the order in which they come."""
     return list(dict.fromkeys(method for case in found for method in case.methods))
@@ -88,29 +104,24 @@ def peers_of(case: StoredCase) -> list[str]:
 def average(found: Sequence[StoredCase], method: str, key: str, test: str = IN_DOMAIN) -> float | None:
     """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
     values = [case.mean(method, key, test) for case in found]
-    return None if any(value is None for value in values) else mean_of(values)
+    return None if None in values else fmean(values)
 
 
 def better_than_ours(
     case: StoredCase, ours: str, test: str = IN_DOMAIN, *, key: str = "nll"
 ) -> list[tuple[str, Difference]]:
     """Peers that are ahead of ours beyond the interval, the furthest first."""
-    found = []
-    for peer in peers_of(case):
-        gap = case.against(ours, peer, key, test)
-        if gap is not None and gap.verdict == "worse":
-            found.append((peer, gap))
-    return sorted(found, key=lambda one: -abs(one[1].mean))
+    gaps = [(peer, case.against(ours, peer, key, test)) for peer in peers_of(case)]
+    ahead = [(peer, gap) for peer, gap in gaps if gap is not None and gap.verdict == "worse"]
+    return sorted(ahead, key=lambda one: -abs(one[1].mean))
 
 
 def mostly_better(case: StoredCase, ours: str) -> list[str]:
     """Peers with the lower NLL in most seeds, beyond the interval or not."""
-    found, mine = [], case.values(ours, "nll")
-    for peer in peers_of(case):
-        theirs = case.values(peer, "nll")
-        if mine and theirs and 2 * sum(b < a for a, b in zip(mine, theirs, strict=True)) > len(mine):
-            found.append(peer)
-    return found
+    values = case.values(ours, "nll") or []
+    peers = {peer: case.values(peer, "nll") or [] for peer in peers_of(case)}
+    lower = {peer: sum(b < a for a, b in zip(values, theirs, strict=False)) for peer, theirs in peers.items()}
+    return [peer for peer, count in lower.items() if 2 * count > len(values)]
 
 
 def other_tests(found: Sequence[StoredCase]) -> Iterator[tuple[StoredCase, str]]:

@@ -5,27 +5,28 @@ from typing import Any
 
 from .stored import Stored, bullets, grid, number, percent
 
-BEST = "latent variance"
 
-
-def _half(found: Mapping[str, float], digits: int = 3) -> str:
+def _half(found: Mapping[str, float]) -> str:
     """A mean with half of its interval."""
-    return f"{number(found['mean'], digits)} ± {number((found['high'] - found['low']) / 2, digits)}"
+    return f"{number(found['mean'], 3)} ± {number((found['high'] - found['low']) / 2, 3)}"
+
+
+def _best(scores: Mapping[str, Any]) -> float:
+    """The highest AUROC of a method's scores."""
+    return max(one["auroc"]["mean"] for one in scores.values())
 
 
 def told(stored: Stored) -> str:
-    """AUROC of novel things, flights and raccoons by every score, and what is caught at few alarms."""
+    """AUROC of novel things, flights and raccoons by every score, and the shares at few alarms."""
     worlds = stored.numbers("detection")["worlds"]
-    scenes, cells = worlds["scenes"], worlds.get("cells", {"told": {}})
+    cells = worlds.get("cells", {"told": {}})["told"]
     rows = []
-    for method, tests in scenes["told"].items():
+    for method, tests in worlds["scenes"]["told"].items():
         for score, one in tests["novel things"].items():
             shares = [percent(one[key]["mean"], 0) for key in ("caught 0.01", "caught 0.05", "confident")]
-            other = cells["told"].get(method, {}).get("raccoons", {}).get(score)
-            last = "" if other is None else number(other["auroc"]["mean"], 3)
-            rows.append(
-                [method, score, _half(one["auroc"]), *shares, _half(tests["flight"][score]["auroc"]), last]
-            )
+            other = cells.get(method, {}).get("raccoons", {}).get(score)
+            line = [method, score, _half(one["auroc"]), *shares, _half(tests["flight"][score]["auroc"])]
+            rows.append([*line, "" if other is None else number(other["auroc"]["mean"], 3)])
     columns = ["", "by", "novel things", "at 1 %", "at 5 %", "confident", "flights", "raccoons"]
     return grid(columns, rows)
 
@@ -34,23 +35,16 @@ def right(stored: Stored) -> str:
     """Likelihood and coverage of edges, likelihood and calibration of classes."""
     rows = []
     found = stored.numbers("detection")["worlds"]["scenes"]["right"]
-    near, far = (found[f"scenes, {name}"] for name in ("familiar", "flight"))
-    for method, one in near.items():
-        two = far[method]
-        line = [method, *(number(part["box_nll"]["mean"], 3) for part in (one, two))]
-        line += [percent(part["within 0.95"]["mean"]) for part in (one, two)]
-        line += [percent(two["all four"]["mean"], 0)]
-        line += [number(part["class_nll"]["mean"], 3) for part in (one, two)]
-        rows.append([*line, *(percent(part["dece"]["mean"]) for part in (one, two))])
-    columns = [
-        "scenes",
-        "NLL of edges, familiar",
-        "flights",
-        "within 95 %, familiar",
-        "flights",
-        "all four, flights",
-    ]
-    return grid([*columns, "NLL of classes, familiar", "flights", "D-ECE, familiar", "flights"], rows)
+    for method, familiar in found["scenes, familiar"].items():
+        both = familiar, found["scenes, flight"][method]
+        line = [method, *(number(part["box_nll"]["mean"], 3) for part in both)]
+        line += [percent(part["within 0.95"]["mean"]) for part in both]
+        line += [percent(both[1]["all four"]["mean"], 0)]
+        line += [number(part["class_nll"]["mean"], 3) for part in both]
+        rows.append([*line, *(percent(part["dece"]["mean"]) for part in both)])
+    columns = ["scenes", "NLL of edges, familiar", "flights", "within 95 %, familiar", "flights"]
+    columns += ["all four, flights", "NLL of classes, familiar", "flights", "D-ECE, familiar", "flights"]
+    return grid(columns, rows)
 
 
 def loses(stored: Stored) -> str:
@@ -66,25 +60,15 @@ def behind(found: Mapping[str, Any]) -> list[str]:
         part = found["right"][f"scenes, {where}"]
         for key, what in (("box_nll", "NLL of edges"), ("class_nll", "NLL of classes"), ("dece", "D-ECE")):
             ours = part["trustgp"][key]["mean"]
-            ahead = {m: one[key]["mean"] for m, one in part.items() if one[key]["mean"] < ours}
-            if ahead:
-                names = ", ".join(
-                    f"{m} {number(v, 3)}" for m, v in sorted(ahead.items(), key=lambda o: o[1])[:3]
-                )
+            lower = sorted((one[key]["mean"], m) for m, one in part.items() if one[key]["mean"] < ours)
+            if lower:
+                names = ", ".join(f"{method} {number(value, 3)}" for value, method in lower[:3])
                 sentences.append(f"{what}, {where}: {number(ours, 3)}; lower: {names}.")
-    asked = found["told"]["trustgp"]
-    for test, scores in asked.items():
-        ours = max(one["auroc"]["mean"] for one in scores.values())
-        ahead = {
-            m: best
-            for m, tests in found["told"].items()
-            if m != "trustgp"
-            and test in tests
-            and (best := max(one["auroc"]["mean"] for one in tests[test].values())) > ours
-        }
-        if ahead:
-            names = ", ".join(f"{m} {number(v, 3)}" for m, v in ahead.items())
-            sentences.append(f"AUROC, {test}: {number(ours, 3)}; higher: {names}.")
+    for test, scores in found["told"]["trustgp"].items():
+        others = {m: _best(tests[test]) for m, tests in found["told"].items() if test in tests}
+        higher = [f"{m} {number(best, 3)}" for m, best in others.items() if best > _best(scores)]
+        if higher:
+            sentences.append(f"AUROC, {test}: {number(_best(scores), 3)}; higher: {', '.join(higher)}.")
     return sentences
 
 
@@ -99,12 +83,13 @@ def times(stored: Stored) -> str:
     return f"{made}\n\nThe error bar holds {number(numbers['worlds']['scenes']['megabytes'], 2)} MiB."
 
 
-def ap(stored: Stored) -> str:
-    """AP50 of the detectors themselves."""
-    worlds = stored.numbers("detection")["worlds"]
-    return bullets(
-        f"AP50 of the first detector of {world}: "
-        + ", ".join(f"{k} {number(v, 3)}" for k, v in one["ap50"].items())
-        + "."
-        for world, one in worlds.items()
-    )
+def summary(stored: Stored) -> str:
+    """What MC-dropout and trustgp cost over the detector, and how well they detect novel things."""
+    numbers = stored.numbers("detection")
+    rows = [
+        [method, number(numbers["times"][method]["over"], 2)]
+        + [number(_best(tests[test]), 3) for test in ("novel things", "flight")]
+        for method, tests in numbers["worlds"]["scenes"]["told"].items()
+        if method in numbers["times"]
+    ]
+    return grid(["method", "times the detector", "AUROC, novel things", "AUROC, flights"], rows)

@@ -1,22 +1,21 @@
 """Where trustgp loses outside the arms' networks of single states: sequences, classes and detectors."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from ...datasets import IMAGE_SETS
-from .comparisons import IN_DOMAIN, OURS, StoredCase, better_than_ours, cases, other_tests, peers_of
+from .comparisons import IN_DOMAIN, OURS, StoredCase, better_than_ours, other_tests, peers_of, stored_cases
 from .detection import behind
 from .stored import NotRun, Stored, listed, number
 
 DEFAULT = "trustgp default"  # as the study of run time calls it
-MOST = 3  # peers, or sets of images, that are named
+MAX_NAMED = 3  # peers, or sets of images
 Place = tuple[StoredCase, str]  # a case, and one of its test sets
 
 
 def sequences(stored: Stored) -> list[str]:
     """Peers of a recurrent network with the lower NLL, on new motions and on other arms."""
-    found = _cases(stored, "sequence")
+    found = stored_cases(stored, "sequence")
 
     def where(place: Place) -> str:
         case, test = place
@@ -30,7 +29,7 @@ def sequences(stored: Stored) -> list[str]:
 
 def classes(stored: Stored) -> list[str]:
     """Peers with the lower NLL of labelled images, and those that tell novel ones better."""
-    found = _cases(stored, "classification")
+    found = stored_cases(stored, "classification")
 
     def where(place: Place) -> str:
         case, test = place
@@ -45,17 +44,15 @@ def classes(stored: Stored) -> list[str]:
     )
     sentences = []
     if lost := _ahead(labelled, "nll", where, digits=3):
-        sentences.append(
-            f"Classes, {len(labelled)} sets of images, familiar, turned or noisy: lower NLL have {lost}."
-        )
+        sets = f"{len(labelled)} sets of images, familiar, turned or noisy"
+        sentences.append(f"Classes, {sets}: lower NLL have {lost}.")
     if lost := _ahead(novel, "auroc", where, digits=3):
         sentences.append(f"Classes, {len(novel)} sets of novel images: higher AUROC have {lost}.")
     ahead = [one for place in novel if (one := _better_told(place)) is not None]
-    ahead.sort(key=lambda one: one[0] - one[1])
     if ahead:
         worst = [
             f"{where(place)} ({number(ours, 3)}, `{peer}` {number(best, 3)})"
-            for ours, best, place, peer in ahead[:MOST]
+            for ours, best, place, peer in sorted(ahead, key=lambda one: one[0] - one[1])[:MAX_NAMED]
         ]
         sentences.append(
             f"Classes, novel images: the mean AUROC of a peer, if not beyond the interval, is the higher in "
@@ -67,10 +64,9 @@ def classes(stored: Stored) -> list[str]:
 def detectors(stored: Stored) -> list[str]:
     """Scores by which another method is ahead."""
     try:
-        worlds: Mapping[str, Any] = stored.numbers("detection")["worlds"]
+        lost = behind(stored.numbers("detection")["worlds"]["scenes"])
     except NotRun:
         return []
-    lost = behind(worlds["scenes"])
     return [f"Detectors: {' '.join(lost)}"] if lost else []
 
 
@@ -89,21 +85,12 @@ def calls(stored: Stored) -> list[str]:
             if (entry["batch"], entry["threads"], entry["method"]) == (1, 1, DEFAULT)
             and entry["over_ensemble"] is not None
         ]
-        dear = [ratio for ratio, _ in ratios if ratio > 1]
-        if dear:
+        if slower := sum(ratio > 1 for ratio, _ in ratios):
             most, case = max(ratios)
-            found.append(
-                f"in {len(dear)} of {len(ratios)} on {where}, by most {number(most, 1)} times ({case})"
-            )
+            share = f"in {slower} of {len(ratios)} on {where}"
+            found.append(f"{share}, by most {number(most, 1)} times ({case})")
     text = "A call with one row takes longer than five networks in the same runtime"
     return [f"{text}: {'; '.join(found)}."] if found else []
-
-
-def _cases(stored: Stored, study: str) -> list[StoredCase]:
-    try:
-        return cases(stored, study)
-    except NotRun:
-        return []
 
 
 def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, digits: int = 2) -> str:
@@ -117,7 +104,7 @@ def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, 
         return ""
     counts = Counter(peer for peer, _, _ in found)
     peer, gap, place = max(found, key=lambda one: one[1])
-    most = [f"`{name}` in {count}" for name, count in counts.most_common(MOST)]
+    most = [f"`{name}` in {count}" for name, count in counts.most_common(MAX_NAMED)]
     return f"{listed(most)}, by most `{peer}` by {gap:.{digits}f} ({where(place)})"
 
 
@@ -126,6 +113,6 @@ def _better_told(place: Place) -> tuple[float, float, Place, str] | None:
     case, test = place
     ahead = {peer for peer, _ in better_than_ours(case, OURS, test, key="auroc")}
     scores = {name: case.mean(name, "auroc", test) for name in [OURS, *peers_of(case)] if name not in ahead}
-    known = {method: score for method, score in scores.items() if score is not None}
-    best = max(known, key=known.__getitem__)
-    return None if best == OURS else (known[OURS], known[best], place, best)
+    means = {method: score for method, score in scores.items() if score is not None}
+    best = max(means, key=means.__getitem__)
+    return None if best == OURS else (means[OURS], means[best], place, best)

@@ -15,9 +15,11 @@ from .comparisons import (
     mostly_better,
     other_tests,
     peers_of,
+    splits_of,
+    stored_cases,
 )
 from .elsewhere import calls, classes, detectors, sequences
-from .stored import NotRun, Stored, bullets, grid, listed, number, percent, seeds_of, short, words
+from .stored import Stored, bullets, grid, listed, number, percent, short, words
 
 # Peers that people would pick, and ours last.
 PICKED = (
@@ -29,48 +31,35 @@ BEYOND = "beyond the interval over seeds"
 LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
 
 
-def picked(methods: Sequence[str]) -> list[str]:
-    """Those of the README's table that there are, ours last."""
-    return [method for method in (*PICKED, *OWN) if method in methods]
-
-
 def table(stored: Stored) -> str:
     """NLL and coverage by split, mean over arms, and what they cost; tables where these were run."""
     found = cases(stored, "transfer")
-    splits = list(dict.fromkeys(case.about["split"] for case in found))
-    by_split = {split: [case for case in found if case.about["split"] == split] for split in splits}
-    tabled = _tabled(stored)
+    splits, tabled = splits_of(found), stored_cases(stored, "tables")
     columns = ["", *(f"NLL, {split}" for split in splits)]
     columns += ["NLL, tables"] * bool(tabled) + [f"95 % covers, {split}" for split in splits]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
-    rows = []
-    for method in picked(methods_of([*found, *tabled])):
-        line = [method, *(number(average(part, method, "nll")) for part in by_split.values())]
+    rows, methods = [], methods_of([*found, *tabled])
+    for method in (method for method in (*PICKED, *OWN) if method in methods):
+        line = [method, *(number(average(part, method, "nll")) for part in splits.values())]
         line += [number(average(tabled, method, "nll"))] * bool(tabled)
-        line += [percent(average(part, method, "coverage")) for part in by_split.values()]
+        line += [percent(average(part, method, "coverage")) for part in splits.values()]
         rows.append([*line, *_costs(stored, method)])
-    dropped = [place for place in range(1, len(columns)) if not any(row[place] for row in rows)]
-    kept = [place for place in range(len(columns)) if place not in dropped]
+    kept = [0, *(place for place in range(1, len(columns)) if any(row[place] for row in rows))]
     made = grid([columns[place] for place in kept], [[row[place] for place in kept] for row in rows])
     return f"{made}\n\n{words(_about(stored, found, tabled))}"
 
 
 def tally(stored: Stored) -> str:
     """In how many cases the NLL of `trustgp` is worse, alike and better than that of each peer."""
-    found, tabled = cases(stored, "transfer"), _tabled(stored)
+    found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     places: dict[str, list[tuple[StoredCase, str]]] = {}
-    for split in dict.fromkeys(case.about["split"] for case in found):
-        part = [case for case in found if case.about["split"] == split]
+    for split, part in splits_of(found).items():
         places[f"same arm, {split}"] = [(case, IN_DOMAIN) for case in part]
         places[f"other arms, {split}"] = list(other_tests(part))
     if tabled:
         places["tables"] = [(case, IN_DOMAIN) for case in tabled]
-    rows = []
-    for peer in PICKED:
-        line = [_verdicts(peer, some) for some in places.values()]
-        if any(line):
-            rows.append([peer, *line])
-    return grid(["against", *places], rows)
+    rows = [[peer, *(_verdicts(peer, part) for part in places.values())] for peer in PICKED]
+    return grid(["against", *places], [row for row in rows if any(row[1:])])
 
 
 def _verdicts(peer: str, places: Sequence[tuple[StoredCase, str]]) -> str:
@@ -92,8 +81,8 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
     result = stored.study("transfer")
     arms = list(dict.fromkeys(case.about["trained"] for case in found))
     text = (
-        f"Mean over {len(arms)} arms ({listed(arms)}) and {seeds_of(result)}; NLL in nats per torque, "
-        "lower is better; unseen: motions that no training row comes near. "
+        f"Mean over {len(arms)} arms ({listed(arms)}) and {len(result['provenance']['seeds'])} seeds; NLL in "
+        "nats per torque, lower is better; unseen: motions that no training row comes near. "
         "A gap: not stored, or the method has no likelihood."
     )
     text += f" Tables: {len(tabled)} data sets." * bool(tabled)
@@ -103,19 +92,10 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
 
 def loses(stored: Stored) -> str:
     """Where a peer is better beyond the interval over seeds; most of what speaks against us first."""
-    found, tabled = cases(stored, "transfer"), _tabled(stored)
-    return bullets(
-        [
-            *_in_domain(found),
-            *_elsewhere(found),
-            *_coverage([*found, *tabled]),
-            *_tables(tabled),
-            *sequences(stored),
-            *classes(stored),
-            *detectors(stored),
-            *calls(stored),
-        ]
-    )
+    found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
+    lost = [*_in_domain(found), *_elsewhere(found), *_coverage([*found, *tabled]), *_tables(tabled)]
+    lost += [sentence for block in (sequences, classes, detectors, calls) for sentence in block(stored)]
+    return bullets(lost)
 
 
 def _in_domain(found: Sequence[StoredCase]) -> list[str]:
@@ -146,23 +126,16 @@ def _named(methods: Sequence[str]) -> str:
 def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
     """On other arms, zero shot, by split: in how many cases each peer is ahead."""
     sentences = []
-    for split in dict.fromkeys(case.about["split"] for case in found):
-        part = [case for case in found if case.about["split"] == split]
+    for split, part in splits_of(found).items():
         places = list(other_tests(part))
         ahead = Counter(peer for case, test in places for peer, _ in better_than_ours(case, OURS, test))
         most = [f"`{name}` in {count}" for name, count in ahead.most_common(4)]
-        worst = max(
-            ((case.mean(OURS, "nll", test) or 0.0, case, test) for case, test in places), key=lambda o: o[0]
-        )
-        text = f"On other arms, zero shot, trained with the {split} split ({len(places)} cases): "
-        text += (
-            f"lower NLL than ours have {listed(most)}"
-            if most
-            else "no peer has a lower NLL beyond the interval"
-        )
-        sentences.append(
-            f"{text}. Our worst is {short(worst[0])} nats, {worst[1].about['trained']} on {worst[2]}."
-        )
+        case, test = max(places, key=lambda place: place[0].mean(OURS, "nll", place[1]) or 0.0)
+        worst = f"{short(case.mean(OURS, 'nll', test))} nats, {case.about['trained']} on {test}"
+        lower = f"lower NLL than ours have {listed(most)}"
+        text = lower if most else "no peer has a lower NLL beyond the interval"
+        where = f"On other arms, zero shot, trained with the {split} split ({len(places)} cases)"
+        sentences.append(f"{where}: {text}. Our worst is {worst}.")
     return sentences
 
 
@@ -176,24 +149,13 @@ def _coverage(found: Sequence[StoredCase]) -> list[str]:
     return [f"The 95 % interval covers {bounds} in: {listed(off)}."] if off else []
 
 
-def _tabled(stored: Stored) -> list[StoredCase]:
-    try:
-        return cases(stored, "tables")
-    except NotRun:
-        return []
-
-
 def _tables(found: Sequence[StoredCase]) -> list[str]:
     """Peers that are ahead on most tables."""
     if not found:
         return []
-    ahead = Counter(peer for case in found for peer, _ in better_than_ours(case, OURS))
-    behind = Counter(
-        peer
-        for case in found
-        for peer in peers_of(case)
-        if (gap := case.against(OURS, peer)) is not None and gap.verdict == "better"
-    )
-    lines = [f"`{peer}` in {count} (worse in {behind[peer]})" for peer, count in ahead.most_common(5)]
+    gaps = [(peer, case.against(OURS, peer)) for case in found for peer in peers_of(case)]
+    counts = Counter((peer, gap.verdict) for peer, gap in gaps if gap is not None)
+    ahead = Counter({peer: count for (peer, verdict), count in counts.items() if verdict == "worse"})
+    lines = [f"`{peer}` in {n} (worse in {counts[peer, 'better']})" for peer, n in ahead.most_common(5)]
     text = f"On {len(found)} tables a lower NLL beyond the interval have: {listed(lines)}." if lines else ""
     return [text or f"On {len(found)} tables no peer has a lower NLL beyond the interval."]

@@ -1,8 +1,7 @@
-"""Blocks on a page that code writes, and figures that stand outside of them."""
+"""Blocks on a page that code writes, and figures outside of them."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from .stored import NotRun, Stored
@@ -22,17 +21,8 @@ FIGURE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Loose:
-    """A figure that no stored result stands behind."""
-
-    line: int  # from 1
-    figure: str
-    text: str  # of its line
-
-
 def rewritten(page: str, blocks: Mapping[str, Block], stored: Stored) -> str:
-    """The page with every block as its results have it.
+    """The page with every block written from the results.
 
     Raises:
         KeyError: A block whose name is unknown.
@@ -51,15 +41,15 @@ def rewritten(page: str, blocks: Mapping[str, Block], stored: Stored) -> str:
 
 
 def text_of(block: Block, stored: Stored) -> str:
-    """What a block says; where its study has no result yet, that."""
+    """The text of a block, or that its study was not run."""
     try:
         return block(stored).strip()
     except NotRun as missing:
         return f"*The {missing} is yet to be run.*"
 
 
-def loose(page: str, allowed: Mapping[str, str]) -> Iterator[Loose]:
-    """Figures outside blocks and code, but for those within texts that are allowed, by text and reason."""
+def loose(page: str, allowed: Iterable[str]) -> Iterator[str]:
+    """Figures outside blocks and code, with line and text; those within the allowed texts do not count."""
     bare = _blank(_blank(page, BLOCK), CODE)
     for text in allowed:
         bare = bare.replace(text, " " * len(text))
@@ -67,7 +57,7 @@ def loose(page: str, allowed: Mapping[str, str]) -> Iterator[Loose]:
     lines = page.splitlines()
     for match in FIGURE.finditer(bare):
         line = bare.count("\n", 0, match.start())
-        yield Loose(line + 1, match[0], lines[line].strip())
+        yield f"line {line + 1}: {match[0]!r} in {lines[line].strip()!r}"
 
 
 def _blank(text: str, pattern: re.Pattern) -> str:

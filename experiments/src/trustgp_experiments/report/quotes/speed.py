@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from .stored import Stored, bullets, grid, number, short, words
-
-RIVALS = ("MC-dropout 20", "MC-dropout 20, batched", "ensemble of 5", "Laplace last layer")
+from .stored import Stored, grid, number, short, words
 
 
 def _entries(stored: Stored, study: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -44,16 +42,3 @@ def worth(stored: Stored) -> str:
                 size = None if one["bytes"] is None else one["bytes"] / 2**20
                 rows.append([network, method, number(one["nll"], 3), number(one["auroc"], 3), short(size)])
     return grid(["network", "method", "NLL", "AUROC of new rows", "MiB, with the network"], rows)
-
-
-def against_ensemble(stored: Stored) -> str:
-    """Of each network and runtime, whether trustgp is slower or faster than five networks there."""
-    sentences = []
-    for network, calls in _entries(stored, "runtime").items():
-        for runtime in dict.fromkeys(one["runtime"] for one in calls):
-            here = {one["method"]: one["over_network"] for one in calls if one["runtime"] == runtime}
-            five, ours = here.get("ensemble of 5"), {m: t for m, t in here.items() if m.startswith("trustgp")}
-            if five and ours:
-                parts = ", ".join(f"{m} {number(t / five, 2)}" for m, t in ours.items())
-                sentences.append(f"{network}, {runtime}, over five networks there: {parts}.")
-    return bullets(sentences)

@@ -2,19 +2,18 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
-from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-WIDTH = 150  # letters of a line of prose
+_fill = partial(fill, width=150, break_long_words=False, break_on_hyphens=False)
 
 
 class NotRun(LookupError):
-    """A study or benchmark without a stored result; a block then says that it is yet to be run."""
+    """A study or benchmark without a stored result; its block says that it is yet to be run."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Stored:
 
     def study(self, name: str) -> dict[str, Any]:
         """What a study stored."""
-        return self._read(self.root / "results" / name / "result.json", f"study `{name}`")
+        return _read(self.root / "results" / name / "result.json", f"study `{name}`")
 
     def numbers(self, name: str) -> Any:
         """The numbers of a study, of which everything else is made."""
@@ -33,25 +32,18 @@ class Stored:
 
     def benchmark(self, name: str) -> Any:
         """The figures in `results/benchmarks/NAME.json`."""
-        return self._read(self.root / "results" / "benchmarks" / f"{name}.json", f"benchmark `{name}`")
-
-    def _read(self, file: Path, what: str) -> Any:
-        if file not in self._files:
-            if not file.exists():
-                raise NotRun(what)
-            self._files[file] = json.loads(file.read_text())
-        return self._files[file]
-
-    @cached_property
-    def _files(self) -> dict[Path, Any]:
-        return {}
+        return _read(self.root / "results" / "benchmarks" / f"{name}.json", f"benchmark `{name}`")
 
 
-# --- text --------------------------------------------------------------------------------------
+@cache
+def _read(file: Path, what: str) -> Any:
+    if not file.exists():
+        raise NotRun(what)
+    return json.loads(file.read_text())
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number of a table, nothing for a gap; what is infinite is said to be so."""
+    """A number of a table, nothing for a gap; "infinite" for infinity."""
     if value is None or math.isnan(value):
         return ""
     return f"{value:.{digits}f}" if math.isfinite(value) else "infinite" if value > 0 else "-infinite"
@@ -78,39 +70,14 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def bullets(sentences: Iterable[str]) -> str:
     """A list, in lines that can be read in an editor."""
-    return "\n".join(
-        fill(
-            text,
-            WIDTH,
-            initial_indent="* ",
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for text in sentences
-    )
+    return "\n".join(_fill(text, initial_indent="* ", subsequent_indent="  ") for text in sentences)
 
 
 def words(text: str) -> str:
     """A paragraph in such lines."""
-    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return _fill(text)
 
 
 def listed(names: Sequence[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-# --- numbers -----------------------------------------------------------------------------------
-
-
-def mean_of(values: Iterable[float | None]) -> float | None:
-    """Mean of what is there."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def seeds_of(result: Mapping[str, Any]) -> str:
-    """How many seeds a study ran, in words."""
-    count = len(result["provenance"]["seeds"])
-    return f"{count} seed{'' if count == 1 else 's'}"
