@@ -12,7 +12,7 @@ from torch import nn
 import trustgp
 from trustgp.fitting import budget, pipeline
 from trustgp.fitting.compress import ModelForm, reduced
-from trustgp.fitting.divide import FEWEST, OVERHEAD, Sizing
+from trustgp.fitting.divide import MIN_RANK, OVERHEAD, Sizing
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.plan import LIGHT_ROWS, MAX_EXPERTS, RANK
 from trustgp.state.model_state import nbytes
@@ -142,7 +142,7 @@ def test_the_witness_goes_where_the_experts_alone_fit(fit):
     whole = fit(FEWER, witness=trustgp.Witness())
     small = budget.shrink_to_budget(whole.state, nbytes(replace(whole.state, witness=None)) + OVERHEAD)
     assert small.witness is not None  # fewer directions come first
-    least = nbytes(reduced(whole.state, ModelForm(FEWEST, False))) + OVERHEAD
+    least = nbytes(reduced(whole.state, ModelForm(MIN_RANK, False))) + OVERHEAD
     assert budget.shrink_to_budget(whole.state, least).witness is None
 
 
@@ -197,6 +197,6 @@ def test_the_announced_size_is_right_within_a_tenth(n, hidden, options, walk, ca
         model = trustgp.fit(
             wide(4, hidden, 2), (inputs, targets), groups=torch.arange(n) // 10, witness=None, **options
         )
-    (said,) = re.findall(r"the model will hold about ([\d.]+) (\w+)", caplog.text)
+    (said,) = re.findall(r"the model will take about ([\d.]+) (\w+)", caplog.text)
     size = float(said[0]) * {"KiB": 2**10, "MiB": 2**20}[said[1]]
     assert size == pytest.approx(model.nbytes, rel=0.1)

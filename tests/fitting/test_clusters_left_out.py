@@ -92,10 +92,10 @@ def left_out(dense, model, number: int, ranks) -> list[dict[str, torch.Tensor]]:
 
 
 def test_rows_of_left_out_clusters_are_those_of_a_network_trained_without_them(dense, model):
-    wanted = [i for i, rows in enumerate(owned(model)) if len(rows) >= module.FEWEST]
-    assert 3 <= len(wanted) <= module.CLUSTERS
-    assert max(map(len, owned(model))) <= module.ROWS
-    parts = [part for number in wanted for part in left_out(dense, model, number, module.RANKS)]
+    wanted = [i for i, rows in enumerate(owned(model)) if len(rows) >= module.MIN_CLUSTER_ROWS]
+    assert 3 <= len(wanted) <= module.MAX_CLUSTERS
+    assert max(map(len, owned(model))) <= module.MAX_ROWS
+    parts = [part for number in wanted for part in left_out(dense, model, number, module.DISTANCE_RANKS)]
     assert len(parts) > len(wanted)  # each as several others see it
     for name in parts[0]:
         expected = torch.cat([part[name] for part in parts])
@@ -120,9 +120,10 @@ def again(case, model, monkeypatch=None, **changes):
 
 
 def test_only_some_rows_of_few_clusters_are_looked_at(case, model, monkeypatch):
-    found = clusters_left_out(*again(case, model, monkeypatch, ROWS=10, CLUSTERS=2, RANKS=(1,)))
+    few = {"MAX_ROWS": 10, "MAX_CLUSTERS": 2, "DISTANCE_RANKS": (1,)}
+    found = clusters_left_out(*again(case, model, monkeypatch, **few))
     assert 0 < len(found) <= 2 * 2 * 10
-    whole = clusters_left_out(*again(case, model, monkeypatch, ROWS=1000, RANKS=(1,)))
+    whole = clusters_left_out(*again(case, model, monkeypatch, MAX_ROWS=1000, DISTANCE_RANKS=(1,)))
     assert len(found) < len(whole)
 
 
@@ -130,13 +131,14 @@ def test_clusters_that_are_small_or_not_judged_or_alone_say_nothing(case, fit_ca
     problem, mixture, tasks = again(case, model)
     assert clusters_left_out(problem, mixture, [replace(task, judged=False) for task in tasks]) is None
     assert fit_case(num_experts=1, witness=None).memory.far is None
-    assert clusters_left_out(*again(case, model, monkeypatch, FEWEST=1000)) is None
+    assert clusters_left_out(*again(case, model, monkeypatch, MIN_CLUSTER_ROWS=1000)) is None
 
 
 def test_without_borrowed_rows_every_row_of_a_cluster_is_new(fit_case):
     options = {"tangents": LayerFactors(), "witness": None, "budget": "none"}
     model = fit_case(num_experts=3, patchwork=Patchwork(neighbours=0), **options)
     sizes = [len(rows) for rows in owned(model)]
-    others = sum(rank <= len(sizes) - 1 for rank in module.RANKS)
-    expected = sum(2 * others * min(size, module.ROWS) for size in sizes if size >= module.FEWEST)
+    others = sum(rank <= len(sizes) - 1 for rank in module.DISTANCE_RANKS)
+    large = [size for size in sizes if size >= module.MIN_CLUSTER_ROWS]
+    expected = sum(2 * others * min(size, module.MAX_ROWS) for size in large)
     assert len(model.memory.far) == expected

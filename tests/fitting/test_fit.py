@@ -647,7 +647,7 @@ def test_of_many_experts_a_few_are_judged_and_the_scores_are_of_their_rows(fit_c
     model = fit_case(num_experts=14)
     (solved,) = model.memory.solved
     judged = [one for one in solved if one.held_out is not None]
-    assert len(judged) == solving.JUDGED < len(solved)
+    assert len(judged) == solving.JUDGED_EXPERTS < len(solved)
     assert len(model.held_scores) == sum(int(one.expert.own) for one in judged)
 
 

@@ -11,7 +11,7 @@ from trustgp.data.rows import Rows
 from trustgp.data.trees import state_tensors
 from trustgp.experts.witness import Witness
 from trustgp.fitting.budget import plan_for_budget
-from trustgp.fitting.divide import FEWEST, expert_bytes, gate_bytes
+from trustgp.fitting.divide import MIN_RANK, expert_bytes, gate_bytes
 from trustgp.fitting.options import FitOptions
 from trustgp.fitting.plan import WITNESS_SHARE, Plan, check_memory, make_plan
 from trustgp.fitting.prepare import FitRows, prepare_network
@@ -93,7 +93,7 @@ def test_the_smallest_experts_keep_enough_directions(fit_case):
         fit_case(budget=1000)
     needed = int(str(caught.value).split("works is ")[1].split(" bytes")[0])
     model = fit_case(budget=needed)
-    assert all(e.posterior.directions >= min(FEWEST, int(e.own)) for e in model.mixtures[0].experts)
+    assert all(e.posterior.directions >= min(MIN_RANK, int(e.own)) for e in model.mixtures[0].experts)
 
 
 def test_where_features_are_kept_no_worker_makes_them(case):

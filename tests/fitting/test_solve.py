@@ -14,7 +14,7 @@ from trustgp.experts.neighbours import CANDIDATES, FEWEST_LENT, Patchwork, lend_
 from trustgp.fitting import divide as divide_module
 from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
-from trustgp.fitting.solve import JUDGED, judged_tasks, make_tasks, solve_tasks
+from trustgp.fitting.solve import JUDGED_EXPERTS, judged_tasks, make_tasks, solve_tasks
 from trustgp.likelihoods import Classification, Regression
 from trustgp.math.evidence import FactorisationError
 from trustgp.math.low_rank import mass_between
@@ -125,8 +125,8 @@ def test_the_bound_is_lower_than_that_of_random_divisions(case, report):
 
 def test_the_bound_of_many_rows_is_right_on_average(case, report, monkeypatch):
     gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
-    monkeypatch.setattr(divide_module, "EXACT_BOUND", 100)  # now 160 rows are many
-    monkeypatch.setattr(divide_module, "SOME", 20)
+    monkeypatch.setattr(divide_module, "EXACT_BOUND_ROWS", 100)  # now 160 rows are many
+    monkeypatch.setattr(divide_module, "SAMPLED_BOUND_ROWS", 20)
     off = []
     for seed in range(20):
         partition, estimate = divided(case, report, 16, seed=seed)
@@ -174,7 +174,7 @@ def test_without_groups_a_few_experts_evenly_spread_are_judged_and_with_groups_a
     alone, grouped = problem_of(case), problem_of(case, groups=torch.arange(160) // 8)
     few = [task.judged for task in judged_tasks(alone, tasks, partition, Regression())]
     assert len(few) >= 20
-    assert sum(few) == JUDGED
+    assert sum(few) == JUDGED_EXPERTS
     assert (few[0], few[-1]) == (True, True)
     places = [i for i, one in enumerate(few) if one]
     steps = [after - before for before, after in pairwise(places)]

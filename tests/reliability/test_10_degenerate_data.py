@@ -199,7 +199,7 @@ def _checked(
 ) -> trustgp.UncertaintyModel:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", category=UserWarning)
-        warnings.filterwarnings("ignore", message="the network has learnt its training rows by heart")
+        warnings.filterwarnings("ignore", message="The network overfits")
         warnings.filterwarnings("ignore", message="there are only")  # so few rows are the point here
         model = quiet_fit(network, (x, y), **options)
         prediction = model.predict(at)

@@ -201,8 +201,8 @@ def fussy_network() -> nn.Module:
 def test_a_worker_that_raises_ends_the_fit_with_an_error_that_names_the_expert(ray_workers):
     data = rows(240, inputs=3)
     assert float(data[0][:, 0].max()) > 1.9
+    options = {"executor": ray_workers, "witness": None, "budget": "none"}
     with pytest.raises(KeyError, match="a mistake") as caught:
-        options = {"executor": ray_workers, "witness": None, "budget": "none"}
         quiet_fit(fussy_network(), data, num_experts=EXPERTS, **options)
     (note,) = caught.value.__notes__
     assert re.search(r"in expert \d+", note)

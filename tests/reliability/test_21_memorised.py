@@ -1,4 +1,4 @@
-"""Promise 21: no validation rows, and a network that has learnt its independent rows by heart."""
+"""Promise 21: no validation rows, and a network that overfits its independent rows."""
 
 from __future__ import annotations
 
@@ -62,42 +62,42 @@ def covered(seed: int) -> tuple[float, float]:
     return float(inside.double().mean()), squared_error(network, train) / squared_error(network, new)
 
 
-def told(network: nn.Module, train: Pair, **options) -> list[str]:
-    """What `fit` warns of, about memory."""
+def overfit_warnings(network: nn.Module, train: Pair, **options) -> list[str]:
+    """Those of a fit."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trustgp.fit(network, train, progress=False, **options)
-    return [str(one.message) for one in caught if "by heart" in str(one.message)]
+    return [str(one.message) for one in caught if "overfits" in str(one.message)]
 
 
-def test_the_interval_covers_new_rows_of_networks_that_have_learnt_theirs_by_heart():
+def test_the_interval_covers_new_rows_of_networks_that_overfit():
     found = [covered(seed) for seed in range(len(CASES))]
     shares = [share for share, _ in found]
-    assert all(ratio < 0.8 for _, ratio in found), "they have not learnt them by heart"
+    assert all(ratio < 0.8 for _, ratio in found), "they do not overfit"
     assert sum(shares) / len(shares) >= 0.88
     assert min(shares) >= 0.80
 
 
 @pytest.mark.parametrize("seed", [0, 1, 4])
-def test_fit_tells_that_rows_are_learnt_by_heart_and_how_much_worse_new_ones_are(seed):
+def test_fit_warns_of_overfitting_with_the_ratio_of_the_errors(seed):
     train, new = rows_of(seed, *CASES[seed])
     network = learnt(seed)
-    (message,) = told(network, train)
-    times = float(re.search(r"about (\d+) times", message).group(1))
+    (message,) = overfit_warnings(network, train)
+    times = float(re.search(r"about (\d+)x", message).group(1))
     actual = (squared_error(network, new) / squared_error(network, train)) ** 0.5
     assert 0.5 * actual <= times <= 2.5 * actual
-    assert not told(network, train, validation=new)  # those speak for themselves
+    assert not overfit_warnings(network, train, validation=new)
 
 
-def test_nothing_is_told_of_a_network_that_has_learnt_no_row_by_heart():
+def test_a_network_that_does_not_overfit_has_no_warning():
     train, _ = rows_of(3, *CASES[3])
-    assert not told(trained(3, train, width=16, steps=200), train)
+    assert not overfit_warnings(trained(3, train, width=16, steps=200), train)
 
 
-def test_rows_that_are_met_exactly_are_learnt_by_heart():
+def test_rows_that_are_met_exactly_are_overfitted():
     train, _ = rows_of(0, 60, 0.1)
     network = learnt(0)
     with torch.no_grad():
         exact = network(train[0])
-    (message,) = told(network, (train[0], exact))
-    assert "about 1000 times" in message
+    (message,) = overfit_warnings(network, (train[0], exact))
+    assert "about 1000x" in message

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from ..data.rows import Rows
 from ..data.trees import Inputs, leaves
 from ..executors import FitContext
 from ..math.calibration import steady_log_kappa, support_quantile
-from ..math.evidence import choose_length, distances, relative_lengths
+from ..math.evidence import LENGTHS, best_length, distances, length_losses, relative_lengths
 from .gate import find_centroids, nearest_two
 from .witness import ExcludedGroups, Witness, WitnessPrediction, WitnessState, vectors_of
 
@@ -261,7 +262,9 @@ def _smoothness(
     losses = []
     for k, (points, places) in enumerate(zip(views, near, strict=True)):
         lots = _varying_targets(points, targets, [*places[:, :size], *apart])
-        length, ratio = choose_length(*lots, _typical(points), each=context.map)
+        typical = _typical(points)
+        by_length = context.map(partial(length_losses, *lots, typical), LENGTHS)
+        length, ratio = best_length(by_length, typical)
         found[k] = replace(found[k], length=length, ratio=ratio)
         losses.append(_left_out_loss(found[k], points, targets, members))
     entries = min(len(order), len(centres) * len(some)) * targets.shape[1]

@@ -16,7 +16,7 @@ from ..data.rows import Rows
 from ..state.model_state import ModelState, nbytes
 from ..tangents import Sketch
 from .compress import ModelForm, reduced
-from .divide import FEWEST, OVERHEAD, Sizing
+from .divide import MIN_RANK, OVERHEAD, Sizing
 from .options import FitOptions
 from .plan import RANK, WITNESS_SHARE, default_sizes, witness_needs
 from .prepare import FitRows, Prepared, prepare_network
@@ -70,12 +70,12 @@ def plan_for_budget(
             f"{needed} bytes ({size_text(needed)}). Fewer experts, outputs='pseudo' or parameters='last' "
             "need less."
         )
-    return ready, experts, FEWEST
+    return ready, experts, MIN_RANK
 
 
 def _sizing(ready: Prepared, n: int, options: FitOptions) -> Sizing:
     maps = [bound for bound, _ in ready.maps]
-    outputs = (len(ready.blends) or ready.num_outputs) // len(maps)
+    outputs = (len(ready.projections) or ready.num_outputs) // len(maps)
     return Sizing(maps, n, outputs, options.division, options.patchwork)
 
 
@@ -104,7 +104,7 @@ def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
         return state
     most = state.directions
     for witness in (True, False) if state.witness is not None else (True,):
-        forms = [ModelForm(rank, witness) for rank in (*range(min(FEWEST, most), most), None)]
+        forms = [ModelForm(rank, witness) for rank in (*range(min(MIN_RANK, most), most), None)]
         fitting = bisect_right(forms, size - OVERHEAD, key=lambda form: nbytes(reduced(state, form)))
         if fitting:
             small = state if forms[fitting - 1] == ModelForm() else reduced(state, forms[fitting - 1])
@@ -116,7 +116,7 @@ def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
 
 def _budget_error(state: ModelState, size: int) -> BudgetError:
     """States the size of the smallest form."""
-    form = ModelForm(min(FEWEST, state.directions) or None, state.witness is None)
+    form = ModelForm(min(MIN_RANK, state.directions) or None, state.witness is None)
     return BudgetError(
         f"nothing fits within {size_text(size)}: the smallest form ({form}) needs "
         f"{size_text(nbytes(reduced(state, form)))}. Raise the budget, or fit with fewer experts, a shorter "

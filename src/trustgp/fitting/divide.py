@@ -1,11 +1,10 @@
-"""Which expert each training row belongs to, and what experts and gate hold."""
+"""Which expert each training row belongs to, and the sizes of experts and gate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,48 +19,64 @@ from ..math.evidence import FactorisationError
 from ..math.low_rank import mass_between
 from ..tangents.base import Features, TangentMap
 
-EXACT_BOUND, SOME = 2048, 512  # rows up to which the bound of the division is exact, else how many are used
-SPARE = 2 * 2**30  # bytes that torch may keep on a GPU for later, while experts are solved
-FEWEST = 8  # an expert with fewer directions than this, if it has them, is not worth its gate
+EXACT_BOUND_ROWS, SAMPLED_BOUND_ROWS = 2048, 512  # the bound of the division is exact up to these rows
+MAX_CACHED_BYTES = 2 * 2**30  # that torch may cache on a GPU while experts are solved
+MIN_RANK = 8  # an expert with fewer directions than this, if it has them, is not worth its gate
 OVERHEAD = 64 * 2**10  # names, scales and settings
 # Rows of experts over their mean, and experts over those asked for, since some are split: measured.
 UNEVEN, SPLIT = (0.6, 0.8, 1.0, 1.2, 1.4), 1.02
-Tell = Callable[[Tensor, Tensor], Any]  # is told the numbers of some rows, and their outputs
 
 
-def precompute_features(
-    tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool, tell: Tell | None = None
-) -> Features:
-    """Features of all rows, made once, chunk by chunk: in memory, or in a mapped file.
+class FeatureTable:
+    """Features of n rows, written chunk by chunk: in memory, or in a mapped file."""
 
-    The outputs of the same pass go to `tell`, with the numbers of their rows.
-    """
+    def __init__(self, tangents: TangentMap, n: int, *, mapped: bool) -> None:
+        self._tangents, self._n, self._mapped = tangents, n, mapped
+        self._tensors: dict[str, Tensor] = {}
+
+    def write(self, index: Tensor, features: Features) -> None:
+        """Store those of consecutive rows."""
+        for name, value in features.tensors().items():
+            if name not in self._tensors:
+                shape = (self._n, *value.shape[1:])
+                table = mapped_rows(self._n, value) if self._mapped else value.new_empty(shape)
+                self._tensors[name] = table
+            self._tensors[name].narrow(0, int(index[0]), len(value)).copy_(value)
+
+    def features(self) -> Features:
+        """Of all rows."""
+        return self._tangents.kind.from_tensors(self._tensors)
+
+
+def run_tangents(
+    tangents: TangentMap, rows: Rows, context: FitContext, *, outputs: bool
+) -> Iterator[tuple[Tensor, Features, Tensor]]:
+    """Chunk by chunk the numbers of rows, their features, and outputs [k, C] of the same pass through the
+    network; [k, 0] where they are not wanted."""
     size = min(chunk_rows(tangents), rows_at_once(rows.first, tangents.network.device))
     parts = list(chunks(len(rows), size))
 
     @torch.no_grad()
-    def make(index: Tensor) -> tuple[Features, Tensor | None]:
-        found = map_chunks(lambda some: tangents.features_and_outputs(rows.take(some)), index, len(index))
-        features, outputs = zip(*found, strict=True)
+    def make(index: Tensor) -> tuple[Features, Tensor]:
+        pieces = map_chunks(lambda part: tangents.features_and_outputs(rows.take(part)), index, len(index))
+        features, values = zip(*pieces, strict=True)
         whole = features[0] if len(features) == 1 else tangents.kind.cat(features)
-        if tell is None:
-            return whole, None
-        if any(one is None for one in outputs):
+        if not outputs:
+            return whole, torch.empty(len(index), 0)
+        if any(one is None for one in values):
             return whole, tangents.network.matrix(rows.take(index)).cpu()
-        return whole, torch.cat(outputs).cpu()
+        return whole, torch.cat(values).cpu()
 
-    table: dict[str, Tensor] = {}
-    # written to their places as they come: they stand there once only
-    made = context.inline().run(make, parts, stage="making the features", rows=len)
-    for place, (found, outputs) in made:
-        for name, value in found.tensors().items():
-            if name not in table:
-                shape = (len(rows), *value.shape[1:])
-                table[name] = mapped_rows(len(rows), value) if mapped else value.new_empty(shape)
-            table[name].narrow(0, int(parts[place][0]), len(value)).copy_(value)
-        if tell is not None and outputs is not None:
-            tell(parts[place], outputs)
-    return tangents.kind.from_tensors(table)
+    for place, made in context.inline().run(make, parts, stage="making the features", rows=len):
+        yield parts[place], *made
+
+
+def precompute_features(tangents: TangentMap, rows: Rows, context: FitContext, *, mapped: bool) -> Features:
+    """Features of all rows, made once."""
+    table = FeatureTable(tangents, len(rows), mapped=mapped)
+    for index, features, _ in run_tangents(tangents, rows, context, outputs=False):
+        table.write(index, features)
+    return table.features()
 
 
 def precompute_linear(tangents: TangentMap, rows: Rows, context: FitContext) -> Tensor | None:
@@ -117,11 +132,11 @@ def divide(
         return projection, projection(features)
 
     if num_experts > 1:
-        give_back(device)
+        empty_cuda_cache(device)
         ((projection, chosen),) = context.inline().map(project, [subset])
         if chosen.shape[1]:  # else the rows do not differ: there is nothing to divide them by
             points = embed_rows(tangents, replace(gate, projection=projection), rows, context, known)
-            give_back(device)
+            empty_cuda_cache(device)
             _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
             chosen = points[clustered.to(device)] if len(clustered) > len(subset) else chosen
             gate = Gate(projection, find_centroids(chosen, points, num_experts, seed=context.seed))
@@ -137,14 +152,14 @@ def divide(
         gram = features.gram(features)
         return mass_between(gram, nearest[index].to(gram.device), len(rows)).cpu()
 
-    some = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
-    (bound,) = context.inline().map(mass_of, [some])
+    sample = torch.randperm(len(rows), generator=generator)[: bound_rows(len(rows))].sort().values
+    (bound,) = context.inline().map(mass_of, [sample])
     return partition, bound
 
 
 def bound_rows(n: int) -> int:
     """On how many of n rows the share of squared kernel mass between experts is found."""
-    return n if n <= EXACT_BOUND else SOME
+    return n if n <= EXACT_BOUND_ROWS else SAMPLED_BOUND_ROWS
 
 
 def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
@@ -157,16 +172,16 @@ def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
         )
 
 
-def give_back(device: torch.device) -> None:
-    """Memory that torch keeps on a GPU in pieces that fit no other expert."""
+def empty_cuda_cache(device: torch.device) -> None:
+    """Release memory that torch caches on a GPU in pieces that fit no other expert."""
     if device.type == "cuda":
-        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if spare > SPARE:
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if cached > MAX_CACHED_BYTES:
             torch.cuda.empty_cache()
 
 
 def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | None = None) -> int:
-    """What an expert of so many rows holds, which keeps at most so many directions; None: all."""
+    """The size of an expert of so many rows, which keeps at most so many directions; None: all."""
     width = tangents.num_columns(expert=True)
     numbers = 8 * (3 * num_outputs + 4)  # scales, noise, kappa, jitter, sizes
     if width is None:
@@ -178,7 +193,7 @@ def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | 
 
 
 def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: int) -> int:
-    """What a gate holds, with what the kernel itself needs: the mix, and which parameters are kept."""
+    """The size of a gate and its kernel: the mix, and which parameters are kept."""
     kernel = sum(value.nbytes for value in tangents.state().values())
     if num_experts == 1:
         return kernel + 8
@@ -191,7 +206,7 @@ def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: 
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a model will hold whose experts keep directions, without a witness."""
+    """The size of a model whose experts keep directions, without a witness."""
 
     maps: list[TangentMap]  # one for each kernel
     rows: int  # n
@@ -211,15 +226,15 @@ class Sizing:
         return int(total)
 
     def least(self, num_experts: int) -> int:
-        """Memory with which it is possible for certain: every expert split, and few directions in each."""
+        """A size that is certainly possible: every expert split, and few directions in each."""
         most = min(2 * num_experts, self.rows) if num_experts > 1 else 1
         rows, total = self._rows(num_experts, most), 0
         for one in self.maps:  # explicit: the gate holds no rows
             total += OVERHEAD + gate_bytes(one, 0, self.division.components, most)
-            total += most * expert_bytes(one, rows, self.outputs, FEWEST)
+            total += most * expert_bytes(one, rows, self.outputs, MIN_RANK)
         return total
 
-    def _rows(self, num_experts: int, found: int) -> int:
-        """Of an average expert, its neighbours' among them, where so many were asked for and found."""
-        near = min(self.patchwork.neighbours, found - 1)
-        return ceil(self.rows / found) + lend_rows(self.patchwork, self.rows, num_experts) * near
+    def _rows(self, num_experts: int, actual: int) -> int:
+        """Of an average expert with its neighbours', where so many experts were asked for and made."""
+        neighbours = min(self.patchwork.neighbours, actual - 1)
+        return ceil(self.rows / actual) + lend_rows(self.patchwork, self.rows, num_experts) * neighbours

@@ -1,4 +1,4 @@
-"""What happens far from the data: whole clusters of training rows, seen by experts that have none of them."""
+"""Calibration far from the data: whole clusters of rows, predicted by experts that have none of them."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from ..experts.mixture import Mixture
 from ..math.calibration import CalibrationRows
 from ..math.evidence import distances, maximise_evidence
 
-RANKS = (1, 2, 4, 8, 16)  # how many experts lie nearer, with itself, than the one that answers
-ROWS = 60  # of each of these experts
-CLUSTERS = 8  # experts, evenly spread, that are left out
-FEWEST = 20  # rows of a cluster
+DISTANCE_RANKS = (1, 2, 4, 8, 16)  # how many experts lie nearer, with itself, than the one that answers
+MAX_ROWS = 60  # of each of these experts
+MAX_CLUSTERS = 8  # experts, evenly spread, that are left out
+MIN_CLUSTER_ROWS = 20
 
 
 @torch.no_grad()
 def clusters_left_out(problem: Problem, mixture: Mixture, tasks: list[Task]) -> CalibrationRows | None:
-    r"""Rows of some experts, as experts further and further away see them; None: there are none such.
+    r"""Rows of some experts, predicted by experts further and further away; None: there are none such.
 
     How wrong a network would be that was trained without a cluster B, its own and those nearer than the one
     that answers, follows from the pseudo-targets: :math:`e_B = Q_{BB}^{-1} (Q t)_B`, where
     :math:`Q = (K + \tau I)^{-1}`, on some rows of each expert.
     """
-    found, experts = [], mixture.experts
-    wanted = [i for i, task in enumerate(tasks) if task.judged and len(task.own) >= FEWEST]
+    parts, experts = [], mixture.experts
+    wanted = [i for i, task in enumerate(tasks) if task.judged and len(task.own) >= MIN_CLUSTER_ROWS]
     wanted = [i for i in wanted if not experts[i].failed]
-    for place in evenly(len(wanted), CLUSTERS).tolist():
-        found += _from_further_away(problem, mixture, tasks, wanted[place])
-    return CalibrationRows.cat(found) if found else None
+    for place in evenly(len(wanted), MAX_CLUSTERS).tolist():
+        parts += _from_further_away(problem, mixture, tasks, wanted[place])
+    return CalibrationRows.cat(parts) if parts else None
 
 
 def _from_further_away(
     problem: Problem, mixture: Mixture, tasks: list[Task], number: int
 ) -> list[CalibrationRows]:
-    """The rows of one expert, as each of several others sees them."""
+    """The rows of one expert, predicted by each of several others."""
     centroids = mixture.gate.centroids
     order = distances(centroids[number : number + 1], centroids)[0].argsort(stable=True).tolist()
-    near = [i for i in order if i != number and len(tasks[i].own) and not mixture.experts[i].failed]
-    others = [near[rank - 1] for rank in RANKS if rank <= len(near)]
+    order = [i for i in order if i != number and len(tasks[i].own) and not mixture.experts[i].failed]
+    others = [order[rank - 1] for rank in DISTANCE_RANKS if rank <= len(order)]
     if not others:
         return []
-    lots = [tasks[i].own[evenly(len(tasks[i].own), ROWS)] for i in (number, *others)]
+    lots = [tasks[i].own[evenly(len(tasks[i].own), MAX_ROWS)] for i in (number, *others)]
     rows, cluster = torch.cat(lots), lots[0]
-    judge = problem.tangents if problem.judge is None else problem.judge
-    known = problem.known if judge is problem.tangents else None
-    features = features_at(judge, problem.rows, rows, NO_COLUMNS, known)
+    kernel = problem.tangents if problem.judge is None else problem.judge
+    cached = problem.known if kernel is problem.tangents else None
+    features = features_at(kernel, problem.rows, rows, NO_COLUMNS, cached)
     targets = problem.targets_at(rows, NO_COLUMNS)
     inverse = torch.cholesky_inverse(maximise_evidence(features.gram(features), targets).factor)
     weights, left, parts = inverse @ targets, 0, []
@@ -61,29 +61,29 @@ def _from_further_away(
         # the few that it has borrowed are not new to it
         new = ~torch.isin(cluster, mixture.experts[other].rows.cpu()).to(errors.device)
         if bool(new.any()):
-            part = _answered(problem, mixture, other, seen.take(new.nonzero().flatten()), errors[new])
+            part = _predicted(problem, mixture, other, seen.take(new.nonzero().flatten()), errors[new])
             parts.append(part)
     return parts
 
 
-def _answered(
+def _predicted(
     problem: Problem, mixture: Mixture, number: int, features: Any, errors: Tensor
 ) -> CalibrationRows:
-    """What an expert says of rows that are new to it; the witness is silent there."""
+    """An expert's prediction of rows that are new to it, without the witness."""
     expert, log_kappa = mixture.experts[number], mixture.log_kappa[number]
-    said = expert.posterior(features)
+    posterior = expert.posterior(features)
     columns = features.select(expert.posterior.columns)
     amplitude = amplitudes(problem.tangents, columns, blended=problem.blend is not None)
-    novelty = torch.where(said.prior > 0, said.unit / said.prior, 1.0).clamp(0.0, 1.0)
-    silent = torch.zeros_like(errors)
+    novelty = torch.where(posterior.prior > 0, posterior.unit / posterior.prior, 1.0).clamp(0.0, 1.0)
+    zero = torch.zeros_like(errors)
     return CalibrationRows.of(
         mixture.outputs,
-        residual=errors + said.residual_mean,
-        residual_mean=said.residual_mean,
-        epistemic=said.unit.clamp_min(0.0)[:, None] * amplitude * expert.scale,
+        residual=errors + posterior.residual_mean,
+        residual_mean=posterior.residual_mean,
+        epistemic=posterior.unit.clamp_min(0.0)[:, None] * amplitude * expert.scale,
         noise=expert.noise,
         novelty=novelty[:, None],
         log_kappa=log_kappa,
-        witness_mean=silent,
-        witness_precision=silent,
+        witness_mean=zero,
+        witness_precision=zero,
     )

@@ -150,7 +150,7 @@ def make_plan(
     the features of all rows."""
     maps, rows, n = [tangents for tangents, _ in ready.maps], data.rows, len(data.rows)
     tangents, kernels, division, budget = maps[0], len(maps), options.division, options.budget.size
-    num_outputs, device = len(ready.blends) or ready.num_outputs, tangents.network.device
+    num_outputs, device = len(ready.projections) or ready.num_outputs, tangents.network.device
     sample = rows.take(torch.arange(min(PROBE_ROWS, chunk_rows(tangents), n)))
     answered = 0 if data.validation is None else len(data.validation)
     double = rows.targets.dtype == torch.float64

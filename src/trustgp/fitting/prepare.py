@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,6 @@ from ..tangents.network import (
     probe,
 )
 from ..tangents.sketch import SketchMap
-from .divide import Tell
 from .options import FitOptions
 
 PROBE_ROWS = 64  # rows on which the network is probed and timed
@@ -49,7 +48,9 @@ class Prepared:
     maps: list[tuple[TangentMap, Tensor]]  # what makes the features of each kernel, and its outputs [B]
     tangents: Tangents
     reason: str  # why these
-    blends: list[Tensor]  # what the experts of each kernel learn, [C, B] each; empty: all of its outputs
+    projections: list[
+        Tensor
+    ]  # of outputs, [C, B] each, that the experts of a kernel learn; empty: all outputs
     probed: Tensor  # outputs of the first rows
 
     @property
@@ -87,8 +88,8 @@ def prepare_network(
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
     if maps[0][0].slow_reason:
         warn_user(maps[0][0].slow_reason)
-    blends = find_blends([bound.mix for bound, _ in maps], likelihood, options.seed)
-    return Prepared(prepared, maps, tangents, reason, blends, probed)
+    projections = target_projections([bound.mix for bound, _ in maps], likelihood, options.seed)
+    return Prepared(prepared, maps, tangents, reason, projections, probed)
 
 
 def _longest(network: TangentNetwork, inputs: Inputs, generator: torch.Generator) -> Tensor:
@@ -149,34 +150,36 @@ def exact_tangents(
 
 
 class Residuals:
-    """-H^-1 R of rows, [n, C], from their outputs chunk by chunk; with blends [C, B], [n, B] for each: all
-    n x C numbers of many outputs are never there at once. `name` is what error messages call the rows."""
+    """-H^-1 R of rows, [n, C], from their outputs chunk by chunk; with projections [C, B], [n, B] for each:
+    the n x C residual matrix is then never materialised. `name` is what error messages call the rows."""
 
-    def __init__(self, likelihood: Likelihood, rows: Rows, name: str, blends: Sequence[Tensor] = ()) -> None:
-        self._likelihood, self._name, self._blends = likelihood, name, blends
+    def __init__(
+        self, likelihood: Likelihood, rows: Rows, name: str, projections: Sequence[Tensor] = ()
+    ) -> None:
+        self._likelihood, self._name, self._projections = likelihood, name, projections
         self._targets, self._finite = rows.targets.cpu(), torch.ones(len(rows), dtype=torch.bool)
         self._parts: dict[int, list[Tensor]] = {}  # by their first rows
-        self._some: list[tuple[Tensor, Tensor]] = []  # evenly spread rows and their outputs
+        self._sample: list[tuple[Tensor, Tensor]] = []  # evenly spread rows and their outputs
 
-    def __call__(self, index: Tensor, outputs: Tensor) -> None:
+    def add(self, index: Tensor, outputs: Tensor) -> None:
         """Take the outputs [k, C] of the rows `index`, ascending."""
         outputs = self.check(index, outputs)
-        found = self._likelihood.residual(outputs, self._targets[index])
-        self._parts[int(index[0])] = [found @ blend for blend in self._blends] or [found]
+        residual = self._likelihood.residual(outputs, self._targets[index])
+        self._parts[int(index[0])] = [residual @ one for one in self._projections] or [residual]
 
     def check(self, index: Tensor, outputs: Tensor) -> Tensor:
-        """Look at the outputs of rows whose residuals nobody needs, too; they come back on the CPU."""
+        """Check the outputs of rows whose residuals are not needed, too; return them on the CPU."""
         outputs = outputs.cpu()
         if not self._parts:
             self._likelihood.check(outputs.shape[1], self._targets, name=self._name)
         self._finite[index] = finite_rows(outputs)
-        some = index % -(-len(self._finite) // COMPARED_ROWS) == 0
-        self._some.append((index[some], outputs[some]))
+        sampled = index % -(-len(self._finite) // COMPARED_ROWS) == 0
+        self._sample.append((index[sampled], outputs[sampled]))
         return outputs
 
     def warn(self) -> None:
-        """Of what the outputs look like, beside the targets."""
-        index, outputs = (torch.cat(lot) for lot in zip(*self._some, strict=True))
+        """Warn where the outputs do not suit the targets."""
+        index, outputs = (torch.cat(part) for part in zip(*self._sample, strict=True))
         if reason := self._likelihood.output_warning(outputs, self._targets[index]):
             warn_user(reason)
 
@@ -194,34 +197,35 @@ def residual_of(
     context: FitContext,
     *,
     name: str,
-    blends: Sequence[Tensor] = (),
+    projections: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """Those of all rows, by a pass through the network of their own."""
-    found = Residuals(likelihood, rows, name, blends)
-    tell_outputs(network, rows, context, found)
-    return found.all()
+    """Residuals of all rows, by a pass through the network of their own."""
+    residuals = Residuals(likelihood, rows, name, projections)
+    for index, outputs in run_network(network, rows, context):
+        residuals.add(index, outputs)
+    return residuals.all()
 
 
-def tell_outputs(network: TangentNetwork, rows: Rows, context: FitContext, tell: Tell) -> None:
-    """Run the network, and tell its outputs."""
+def run_network(network: TangentNetwork, rows: Rows, context: FitContext) -> Iterator[tuple[Tensor, Tensor]]:
+    """Chunk by chunk the numbers of some rows and the network's outputs for them, [k, C], on the CPU."""
     parts = list(chunks(len(rows), network.pass_rows(rows.first)))
 
     @torch.no_grad()
     def outputs_at(index: Tensor) -> Tensor:
         missing = len(parts[0]) - len(index) if network.device.type == "cuda" else 0
         full = torch.cat([index, index[-1:].repeat(missing)])  # cuDNN plans each shape anew
-        found = map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), full, len(full))
-        return torch.cat(found)[: len(index)]
+        pieces = map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), full, len(full))
+        return torch.cat(pieces)[: len(index)]
 
     for place, outputs in context.inline().run(outputs_at, parts, stage="running the network", rows=len):
-        tell(parts[place], outputs)
+        yield parts[place], outputs
 
 
-def find_blends(mixes: Sequence[Tensor], likelihood: Likelihood, seed: int) -> list[Tensor]:
-    """What the experts of each kernel learn, each [C, B]; empty: all of its outputs."""
+def target_projections(mixes: Sequence[Tensor], likelihood: Likelihood, seed: int) -> list[Tensor]:
+    """Projections [C, B] of the outputs that the experts of each kernel learn; empty: all of its outputs."""
     generator = torch.Generator().manual_seed(seed)
-    blends = [likelihood.output_combination(mix.cpu(), generator) for mix in mixes]
-    return [blend for blend in blends if blend is not None]
+    projections = [likelihood.output_combination(mix.cpu(), generator) for mix in mixes]
+    return [projection for projection in projections if projection is not None]
 
 
 def make_problems(
@@ -229,20 +233,20 @@ def make_problems(
     rows: Rows,
     residuals: Sequence[Tensor],
     groups: Tensor | None,
-    blends: Sequence[Tensor],
+    projections: Sequence[Tensor],
     linear: Tensor | None = None,
 ) -> list[Problem]:
-    """What the experts of each kernel share; without blends there is one residual for all kernels."""
-    residuals = residuals if blends else [*residuals] * len(maps)
-    each = zip(maps, residuals, blends or [None] * len(maps), strict=True)
+    """What the experts of each kernel share; without projections there is one residual for all kernels."""
+    residuals = residuals if projections else [*residuals] * len(maps)
+    each = zip(maps, residuals, projections or [None] * len(maps), strict=True)
     return [
-        Problem(rows, tangents, served, residual, groups, linear=linear, blend=blend)
-        for (tangents, served), residual, blend in each
+        Problem(rows, tangents, served, residual, groups, linear=linear, blend=projection)
+        for (tangents, served), residual, projection in each
     ]
 
 
-def find_judge(tangents: TangentMap, rows: Rows) -> TangentMap:
-    """What predicts rows of a light model from other trajectories: exact where that is possible."""
+def leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
+    """The kernel that predicts rows of a light model from other trajectories: exact where possible."""
     if not isinstance(tangents, SketchMap) or tangents.sketch.dim >= Sketch.dim:
         return tangents
     network, names = tangents.network, tangents.sketch.parameters

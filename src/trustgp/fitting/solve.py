@@ -23,12 +23,12 @@ from ..experts.system import prefer_primal
 from ..likelihoods import Likelihood
 from ..math.calibration import CalibrationRows
 from ..math.evidence import FactorisationError
-from .divide import divide, expert_bytes, gate_bytes, give_back, precompute_features
+from .divide import divide, empty_cuda_cache, expert_bytes, gate_bytes, precompute_features
 from .leave_out import clusters_left_out
 from .options import FitOptions
 from .plan import RANK, Plan
 
-JUDGED = 8  # experts, evenly spread, whose rows are left out one by one, where there are no groups
+JUDGED_EXPERTS = 8  # evenly spread, whose rows are left out one by one, where there are no groups
 
 
 @dataclass(frozen=True)
@@ -50,32 +50,29 @@ def fit_mixture(
     context: FitContext,
     *,
     kernels: int = 1,
-    witness: int = 0,
+    witness_bytes: int = 0,
 ) -> FittedMixture:
-    """Divide, hand out the rows, solve: kernel number `index` of several, beside a witness of so many
-    bytes."""
+    """Divide, hand out the rows, solve: kernel number `index` of several."""
     tangents, store, problem = problem.tangents, context.store, replace(problem, rank=plan.rank)
-    give_back(tangents.network.device)  # the features of the kernel before
+    empty_cuda_cache(tangents.network.device)  # the features of the kernel before
     if plan.keep_features and problem.known is None:
-        known = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
-        problem = replace(problem, known=known)
+        features = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
+        problem = replace(problem, known=features)
     context.report.begin("dividing the rows")
-    ways = {"division": options.division, "patchwork": options.patchwork, "known": problem.known}
-    partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **ways)
+    settings = {"division": options.division, "patchwork": options.patchwork, "known": problem.known}
+    partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **settings)
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
     tasks = judged_tasks(problem, make_tasks(partition, lend), partition, options.likelihood)
     if index == 0:  # other kernels are like this one
         subset = options.division.subset_size(len(problem.rows), plan.num_experts)
-        size = witness + kernels * held_bytes(problem, tasks, (subset, options.division.components))
+        size = witness_bytes + kernels * mixture_bytes(problem, tasks, (subset, options.division.components))
         size = min(size, options.budget.size or size)
-        context.report.say(f"{len(tasks)} experts: the model will hold about {size_text(size)}.")
+        context.report.say(f"{len(tasks)} experts: the model will take about {size_text(size)}.")
     if options.likelihood.common_prior:
         problem = replace(problem, prior=agree_on_prior(problem, tasks, context))
-    kept = {}
-    if store is not None:
-        known = store.finished(index, tasks, tangents)
-        kept = {"finished": known, "on_solved": partial(store.keep, index)}
-    solved = solve_tasks(problem, tasks, context, strict=options.strict, **kept)
+    stored = {} if store is None else store.finished(index, tasks, tangents)
+    keep = None if store is None else partial(store.keep, index)
+    solved = solve_tasks(problem, tasks, context, finished=stored, on_solved=keep, strict=options.strict)
     experts = tuple(result.expert for result in solved)
     mixture = Mixture(tangents, partition.gate, experts, problem.outputs, partition.neighbours, bound)
     far = clusters_left_out(problem, mixture, tasks)
@@ -83,8 +80,8 @@ def fit_mixture(
     return FittedMixture(mixture, partition, tuple(solved), lend, far)
 
 
-def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> int:
-    """What a kernel will hold, now that its rows are divided; `gate` has so many rows and components."""
+def mixture_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> int:
+    """The size of a kernel's mixture, once its rows are divided; `gate` has so many rows and components."""
     tangents, total = problem.tangents, 0
     outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
     for task in tasks:
@@ -95,15 +92,15 @@ def held_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> in
             assert phi is not None
             squared = prefer_primal(width, len(task.own))  # see `PrimalSystem.solve`
             least = width * torch.finfo(torch.float64).eps  # few gradients may depend on each other
-            there = torch.linalg.matrix_rank(phi.double(), rtol=least**0.5 if squared else least)
-            rank = min(int(there), rank or width)
+            actual = torch.linalg.matrix_rank(phi.double(), rtol=least**0.5 if squared else least)
+            rank = min(int(actual), rank or width)
         total += expert_bytes(tangents, len(task.own) + borrowed, outputs, rank)
     return total + gate_bytes(tangents, *gate, len(tasks))
 
 
 def make_tasks(partition: Partition, lend: int) -> list[Task]:
-    """The rows of each expert: its own, and its neighbours' nearest to the border, of which it takes so many
-    of each."""
+    """The rows of each expert: its own, and its neighbours' nearest to the border, of which it borrows `lend`
+    from each."""
     centroids = partition.gate.centroids
     nearest, points = (tensor.to(centroids.device) for tensor in (partition.nearest, partition.points))
     sizes = torch.bincount(nearest, minlength=len(centroids)).tolist()
@@ -117,17 +114,17 @@ def make_tasks(partition: Partition, lend: int) -> list[Task]:
     candidates = lent.split([sum(map(len, rows)) for rows in offered])
     own = order.cpu().split(sizes)
     parts = zip(own, candidates, offered, strict=True)  # cloned: each may travel
-    return [Task(rows.clone(), others.clone(), lend * len(near)) for rows, others, near in parts]
+    return [Task(rows.clone(), others.clone(), lend * len(lists)) for rows, others, lists in parts]
 
 
 def judged_tasks(
     problem: Problem, tasks: list[Task], partition: Partition, likelihood: Likelihood
 ) -> list[Task]:
-    """The same, and whose left-out rows are wanted: with groups all, else a few, evenly spread."""
+    """Mark the experts whose rows are left out to calibrate: with groups all, else a few, evenly spread."""
     if not likelihood.leaves_out:
         return tasks
     filled, tasks = [i for i, task in enumerate(tasks) if len(task.own)], list(tasks)
-    few = evenly(len(filled), JUDGED if problem.groups is None else len(filled)).tolist()
+    few = evenly(len(filled), JUDGED_EXPERTS if problem.groups is None else len(filled)).tolist()
     for i in (filled[k] for k in few):
         own = tasks[i].own
         around = torch.cat([own[:0], *(tasks[j].own for j in partition.neighbours[i])])
@@ -147,8 +144,8 @@ def solve_tasks(
 ) -> list[Solved]:
     """Solve every task that is not yet `finished`, by position; one that cannot be solved answers with the
     prior, or raises if `strict`. `on_solved` is called with the position and each new result as it comes."""
-    found: dict[int, Solved | FactorisationError] = dict(finished or {})
-    done, todo = len(found), [i for i in range(len(tasks)) if i not in found]
+    solved: dict[int, Solved | FactorisationError] = dict(finished or {})
+    done, todo = len(solved), [i for i in range(len(tasks)) if i not in solved]
     solve = partial(_solve_or_explain, problem)
     results = _named(context.executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
     tracked = context.report.track(
@@ -156,18 +153,18 @@ def solve_tasks(
         stage="solving the experts",
         total=len(tasks),
         done=done,
-        rows=lambda found: len(tasks[todo[found[0]]].own),
+        rows=lambda pair: len(tasks[todo[pair[0]]].own),
     )
     with closing(results):  # an error below stops the workers at once
         for position, result in tracked:
-            give_back(problem.tangents.network.device)
-            found[todo[position]] = result
+            empty_cuda_cache(problem.tangents.network.device)
+            solved[todo[position]] = result
             if isinstance(result, FactorisationError):
                 if strict:
                     raise FactorisationError(f"expert {todo[position]}: {result}") from result
             elif on_solved is not None:
                 on_solved(todo[position], result)
-    return _with_priors(tasks, found)
+    return _with_priors(tasks, solved)
 
 
 def _solve_or_explain(problem: Problem, task: Task) -> Solved | FactorisationError:
@@ -189,9 +186,9 @@ def _named(results: Iterator[tuple[int, Any]], todo: list[int]) -> Generator[tup
         raise
 
 
-def _with_priors(tasks: list[Task], found: dict[int, Solved | FactorisationError]) -> list[Solved]:
+def _with_priors(tasks: list[Task], solved: dict[int, Solved | FactorisationError]) -> list[Solved]:
     """Replace what could not be solved by experts that answer with the prior variance."""
-    in_order = [found[i] for i in range(len(tasks))]  # they come as they finish; sums must not depend on it
+    in_order = [solved[i] for i in range(len(tasks))]  # not as they finished: sums must not depend on that
     siblings = [r.expert for r in in_order if isinstance(r, Solved) and not r.expert.failed]
     failed = {i: r for i, r in enumerate(in_order) if isinstance(r, FactorisationError)}
     if failed:

@@ -17,7 +17,7 @@ from ..data.trees import leaves
 from ..data.user_warnings import warn_user
 from ..executors import Executor, FitContext, usual_threads
 from ..executors.progress import reporting
-from ..experts.expert import Solved, extended_expert, prior_of
+from ..experts.expert import Problem, Solved, extended_expert, prior_of
 from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.posteriors import SpanPosterior
@@ -26,7 +26,7 @@ from ..experts.witness_fit import extend_witness, update_witness
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
-from .prepare import find_blends, find_judge, make_problems, residual_of
+from .prepare import leave_out_kernel, make_problems, residual_of, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
 
 
@@ -69,8 +69,8 @@ def update_state(
         executor = executor or usual_threads(state.device)
         context = FitContext(state.device, state.provenance.seed, executor, report)
         if state.training is None and train is None:
-            return _extended(state, added, context)
-        before = _recall(state, train, unpack, context)
+            return _low_rank_update(state, added, context)
+        before = _rebuild_training(state, train, unpack, context)
         _check_alike(before.rows, added)
         labels = _join_groups(before.groups, check_groups(groups, added))
         state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
@@ -79,7 +79,7 @@ def update_state(
         batches = (rows.batch(index) for rows in both for index in chunks(len(rows), BATCH_ROWS))
         rows = Rows(*gather(batches, name="old and new rows"), before.rows.ordered and added.ordered)
         whole = replace(before, rows=rows, groups=labels)
-        after, mixtures, touched = _solved_again(state, whole, added, context)
+        after, mixtures, touched = _refit_experts(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
         witness = _witness_again(state, rows, context)
         found = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
@@ -106,7 +106,7 @@ def _with_threshold(found: ModelState, before: ModelState) -> ModelState:
     return replace(found, threshold=threshold)
 
 
-def _extended(state: ModelState, added: Rows, context: FitContext) -> tuple[ModelState, list[int]]:
+def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tuple[ModelState, list[int]]:
     """The experts with new rows added to what they keep, and which of them these are."""
     every = [expert for mixture in state.mixtures for expert in mixture.experts]
     if not all(expert.failed or isinstance(expert.posterior, SpanPosterior) for expert in every):
@@ -115,11 +115,7 @@ def _extended(state: ModelState, added: Rows, context: FitContext) -> tuple[Mode
             "exact; pass the rows: model.update(new_rows, train=(inputs, targets))."
         )
     state.likelihood.check(state.shape.outputs, added.targets, name="new_rows")
-    network, likelihood = state.mixtures[0].tangents.network, state.likelihood
-    blends = find_blends([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
-    residuals = residual_of(network, likelihood, added, context, name="new_rows", blends=blends)
-    maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
-    problems = make_problems(maps, added, residuals, None, blends)
+    problems = _problems(state, added, None, context)
     mixtures, touched, before, first = [], [], 0, state.provenance.rows
     for mixture, problem in zip(state.mixtures, problems, strict=True):
         labels = nearest(embed_rows(mixture.tangents, mixture.gate, added, context), mixture.gate.centroids)
@@ -138,21 +134,26 @@ def _extended(state: ModelState, added: Rows, context: FitContext) -> tuple[Mode
     return replace(state, mixtures=tuple(mixtures), witness=witness, provenance=provenance), touched
 
 
-def _solved_again(
+def _problems(state: ModelState, rows: Rows, groups: Tensor | None, context: FitContext) -> list[Problem]:
+    """What the experts of each kernel share, of these rows."""
+    network, likelihood = state.mixtures[0].tangents.network, state.likelihood
+    projections = target_projections([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
+    residuals = residual_of(network, likelihood, rows, context, name="new_rows", projections=projections)
+    maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
+    return make_problems(maps, rows, residuals, groups, projections)
+
+
+def _refit_experts(
     state: ModelState, training: Training, added: Rows, context: FitContext
 ) -> tuple[Training, tuple[Mixture, ...], list[int]]:
-    """Every kernel with all rows, and which experts were not the same; `training` has all rows, but the
-    partitions and the experts of before."""
-    network, likelihood = state.mixtures[0].tangents.network, state.likelihood
-    blends = find_blends([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
-    residuals = residual_of(network, likelihood, training.rows, context, name="new_rows", blends=blends)
-    maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
-    problems = make_problems(maps, training.rows, residuals, training.groups, blends)
+    """Every kernel with all rows, and which experts changed; `training` has all rows, but the partitions and
+    the experts of before."""
+    problems, likelihood = _problems(state, training.rows, training.groups, context), state.likelihood
     mixtures, partitions, solved, touched = [], [], [], []
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
         problem = replace(problem, rank=state.provenance.rank)
         if problem.rank is not None and likelihood.leaves_out:
-            problem = replace(problem, judge=find_judge(problem.tangents, training.rows))
+            problem = replace(problem, judge=leave_out_kernel(problem.tangents, training.rows))
         if likelihood.common_prior:
             problem = replace(problem, prior=prior_of(mixture.experts))
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
@@ -186,7 +187,7 @@ def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> Witnes
     return update_witness(witness, rows, provenance.witness, context.nearby(), room)
 
 
-def _recall(state: ModelState, train: Any, unpack: Unpack | None, context: FitContext) -> Training:
+def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, context: FitContext) -> Training:
     """What was there before: from memory, or made again from the training rows."""
     if state.training is not None:
         return state.training

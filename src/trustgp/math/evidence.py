@@ -247,26 +247,26 @@ def squared_exponential(first: Tensor, second: Tensor, length: Tensor) -> Tensor
     return distances(first, second).div_(length).square_().mul_(-0.5).exp_()
 
 
-def choose_length(
-    inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, *, each: Callable[..., Any] = map
-) -> tuple[Tensor, Tensor]:
-    """The length l and noise ratio tau with the highest evidence on all sets together, from a grid.
+def length_losses(
+    inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor, length: float
+) -> list[float]:
+    """Minus the log evidence at each of `RATIOS`, on all sets together, with one length for all columns.
 
     Every set of inputs [m, d] and centred targets [m, C] keeps its own scale of each output (in closed form);
-    what they share is how smooth they are. The unit of the lengths is a `typical` distance between rows, and
-    `each` is like `map`, results in order: lengths may be tried side by side.
+    they share the length and the noise ratio. The unit of the length is a `typical` distance between rows.
     """
+    ratios = typical.new_tensor(RATIOS).log()
+    losses = torch.zeros_like(ratios)
+    for rows, values in zip(inputs, targets, strict=True):
+        losses += profile_losses(squared_exponential(rows, rows, length * typical), values, ratios)
+    return losses.tolist()
 
-    def losses_of(length: float) -> list[float]:
-        ratios = typical.new_tensor(RATIOS).log()
-        losses = torch.zeros_like(ratios)
-        for rows, values in zip(inputs, targets, strict=True):
-            losses += profile_losses(squared_exponential(rows, rows, length * typical), values, ratios)
-        return losses.tolist()
 
+def best_length(losses: Sequence[Sequence[float]], typical: Tensor) -> tuple[Tensor, Tensor]:
+    """The length l and noise ratio tau of the least of `length_losses` at each of `LENGTHS`."""
     best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
-    for length, losses in zip(LENGTHS, each(losses_of, LENGTHS), strict=True):
-        for loss, ratio in zip(losses, RATIOS, strict=True):
+    for length, by_ratio in zip(LENGTHS, losses, strict=True):
+        for loss, ratio in zip(by_ratio, RATIOS, strict=True):
             if loss < best:
                 best, chosen = loss, (length, ratio)
     return chosen[0] * typical, typical.new_tensor(chosen[1])
