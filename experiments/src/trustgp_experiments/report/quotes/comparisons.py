@@ -104,7 +104,8 @@ def peers_of(case: StoredCase) -> list[str]:
 def average(found: Sequence[StoredCase], method: str, key: str, test: str = IN_DOMAIN) -> float | None:
     """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
     values = [case.mean(method, key, test) for case in found]
-    return None if None in values else fmean(values)
+    present = [value for value in values if value is not None]
+    return fmean(present) if values and len(present) == len(values) else None
 
 
 def better_than_ours(
