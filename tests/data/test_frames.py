@@ -6,6 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import torch
+from many import Many
 from reliability.helpers import mlp, quiet_fit, rows, trained
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -24,9 +25,10 @@ INPUTS, TARGETS = ["a", "b"], ["y", "z"]
 
 @pytest.fixture(scope="module")
 def case():
-    """A float32 network with two inputs and outputs, and its model."""
+    """A float32 network with two inputs and outputs, 60 rows, and its model of the first 40."""
     network, x, y = trained(60, dtype=torch.float32)
-    return network, x, y, quiet_fit(network, (x, y.double()), num_experts=1)
+    y = y.double()  # as a frame has them
+    return network, x, y, quiet_fit(network, (x[:40], y[:40]), validation=(x[40:], y[40:]), num_experts=1)
 
 
 def frame(library, x, y):
@@ -36,32 +38,21 @@ def frame(library, x, y):
 
 
 @LIBRARIES
-def test_a_frame_gives_the_model_that_tensors_give(case, library):
-    network, x, y, model = case
-    data = frame(library, x, y)
-    found = quiet_fit(network, (data[INPUTS], data[TARGETS]), num_experts=1)
-    assert torch.equal(found.predict(data[INPUTS]).variance, model.predict(x).variance)
-    assert torch.equal(model.predict(data[INPUTS]).mean, network(x))
-
-
-@LIBRARIES
 def test_frames_serve_wherever_rows_are_taken(case, library):
+    """Every function that takes rows reads them on its own path; a cheaper test sees one of them only."""
     network, x, y, _ = case
-    data, more = frame(library, x[:40], y[:40]), frame(library, x[40:], y[40:])
-    held = (more[INPUTS], more[TARGETS])
-    model = quiet_fit(network, (data[INPUTS], data[TARGETS]), validation=held, num_experts=1)
-    y = y.double()  # as the frame has them
     plain = quiet_fit(network, (x[:40], y[:40]), validation=(x[40:], y[40:]), num_experts=1)
-    assert torch.equal(model.predict(x).variance, plain.predict(x).variance)
-    score = trustgp.evaluate(plain, (x, y), ood=x + 9, progress=False)
-    framed = frame(library, x, y), frame(library, x + 9, y)[INPUTS]
-    found = trustgp.evaluate(model, (framed[0][INPUTS], framed[0][TARGETS]), ood=framed[1], progress=False)
-    assert str(found) == str(score)
-    said = trustgp.evaluate(model.predict(x), framed[0][TARGETS], progress=False)
-    assert said.nll == found.nll
-    assert model.threshold(framed[0][INPUTS], false_alarm=0.1) == plain.threshold(x, false_alarm=0.1)
-    limits = model.conformal((framed[0][INPUTS], framed[0][TARGETS])).interval(framed[0][INPUTS])
-    assert torch.equal(limits[0], plain.conformal((x, y)).interval(x)[0])
+    data, more, far = (frame(library, *pair) for pair in ((x[:40], y[:40]), (x[40:], y[40:]), (x + 9, y)))
+    held, whole = (more[INPUTS], more[TARGETS]), frame(library, x, y)
+    both = whole[INPUTS], whole[TARGETS]
+    model = quiet_fit(network, (data[INPUTS], data[TARGETS]), validation=held, num_experts=1)
+    assert torch.equal(model.predict(both[0]).variance, plain.predict(x).variance)
+    assert torch.equal(model.predict(both[0]).mean, network(x))
+    scores = trustgp.evaluate(model, both, ood=far[INPUTS], progress=False)
+    assert str(scores) == str(trustgp.evaluate(plain, (x, y), ood=x + 9, progress=False))
+    assert trustgp.evaluate(model.predict(x), both[1], progress=False).nll == scores.nll
+    assert model.threshold(both[0], false_alarm=0.1) == plain.threshold(x, false_alarm=0.1)
+    assert torch.equal(model.conformal(both).interval(both[0])[0], plain.conformal((x, y)).interval(x)[0])
     model.update(held, progress=False)
     plain.update((x[40:], y[40:]), progress=False)
     assert torch.equal(model.predict(x).variance, plain.predict(x).variance)
@@ -69,104 +60,78 @@ def test_frames_serve_wherever_rows_are_taken(case, library):
 
 @LIBRARIES
 def test_a_series_is_a_vector_of_targets_or_groups(library):
-    network, x, y = trained(60, outputs=1)
-    data = frame(library, x, y.repeat(1, 2))
-    labels = library.Series(["left", "right"] * 30)
-    model = quiet_fit(network, (data[INPUTS], data["y"]), groups=labels, num_experts=1)
-    plain = quiet_fit(network, (x, y), groups=torch.arange(60) % 2, num_experts=1)
-    assert torch.equal(model.predict(x).variance, plain.predict(x).variance)
+    x, y = rows(6)
+    data = frame(library, x, y)
+    read = read_rows((data[INPUTS], data["y"]), name="train")
+    assert torch.equal(read.inputs, x)
+    assert torch.equal(read.targets, y[:, :1])
+    assert check_groups(library.Series(["left", "right"] * 3), read).tolist() == [0, 1] * 3
 
 
 @LIBRARIES
 def test_whole_numbers_become_what_the_network_needs(library):
     data = library.DataFrame({"a": [1, 2, 3], "b": [4, 5, 6]})
     assert as_inputs(data).dtype == torch.int64
-    assert as_inputs(data, mlp(2, 3, 2, dtype=torch.float32)).dtype == torch.float32
-    assert as_inputs(data, mlp(2, 3, 2)).dtype == torch.float64
+    for dtype in (torch.float32, torch.float64):
+        assert as_inputs(data, mlp(2, 3, 2, dtype=dtype)).dtype == dtype
     words = nn.Sequential(nn.Embedding(7, 2), nn.Flatten(), nn.Linear(4, 1))
     assert as_inputs(data, words).dtype == torch.int64
     assert words(as_inputs(data, words)).shape == (3, 1)
-    ids = torch.tensor([[1, 2]])
-    assert as_inputs(ids, mlp(2, 3, 2)).dtype == torch.int64  # only frames are changed
-
-
-@LIBRARIES
-def test_columns_of_several_numeric_types_go_together(library):
+    assert as_inputs(torch.tensor([[1, 2]]), mlp(2, 3, 2)).dtype == torch.int64  # only frames are changed
     data = library.DataFrame({"a": [1, 2], "b": [True, False], "c": [0.5, 0.25], "d": [Decimal("1.5")] * 2})
     assert as_inputs(data).tolist() == [[1.0, 1.0, 0.5, 1.5], [2.0, 0.0, 0.25, 1.5]]
 
 
 @LIBRARIES
-@pytest.mark.parametrize(
-    "values", [["a", "b"], ["1.5", "2"], [[1.0], [2.0]], [None, "x"]], ids=["text", "digits", "lists", "some"]
-)
-def test_a_column_that_is_not_numeric_is_named(library, values):
-    data = library.DataFrame({"a": [1.0, 2.0], "grip": values})
-    with pytest.raises(ValueError, match=r"column 'grip' is not numeric.*return_inverse"):
-        read_rows((data, [0.0, 1.0]), name="train")
-    with pytest.raises(ValueError, match="series 'grip' is not numeric"):
-        read_rows((torch.zeros(2, 1), data["grip"]), name="train")
+def test_a_column_that_is_not_numeric_is_named(library):
+    for values in (["a", "b"], ["1.5", "2"], [[1.0], [2.0]], [None, "x"]):
+        data = library.DataFrame({"a": [1.0, 2.0], "grip": values})
+        with pytest.raises(ValueError, match=r"column 'grip' is not numeric.*return_inverse"):
+            read_rows((data, [0.0, 1.0]), name="train")
+        with pytest.raises(ValueError, match="series 'grip' is not numeric"):
+            read_rows((torch.zeros(2, 1), data["grip"]), name="train")
 
 
-def test_a_column_of_dates_or_one_that_stands_twice_is_named():
-    dates = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=2)})
-    with pytest.raises(ValueError, match="column 'when' is not numeric: it holds datetime64"):
-        as_inputs(dates)
-    with pytest.raises(ValueError, match="column 'a' stands in the DataFrame twice"):
-        as_inputs(pd.DataFrame([[1, 2]], columns=["a", "a"]))
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
+def test_missing_values_are_counted_with_the_first_row():
+    columns = [
         pd.Series([1.0, None, 3.0, float("nan")]),
         pd.Series([1, None, 3, None], dtype="Int64"),
         pd.Series([True, None, False, None], dtype="boolean"),
         pd.Series([1, None, 3, pd.NA], dtype=object),
-        pl.Series([1.0, None, 3.0, None]),
-        pl.Series([1, None, 3, None]),
-        pl.Series([True, None, False, None]),
+        *(pl.Series([a, None, b, None]) for a, b in ((1.0, 3.0), (1, 3), (True, False))),
         np.ma.masked_invalid([1.0, np.nan, 3.0, np.nan]),
-    ],
-    ids=["float", "Int64", "boolean", "object", "polars", "polars-int", "polars-bool", "masked"],
-)
-def test_missing_values_are_counted_with_the_first_row(column):
-    with pytest.raises(ValueError, match="targets are NaN or infinite in 2 of 4 rows, first in row 1"):
-        read_rows((torch.zeros(4, 1), column), name="train")
+    ]
+    with Many() as check:
+        for column in columns:
+            with check(column.dtype), pytest.raises(ValueError, match="in 2 of 4 rows, first in row 1"):
+                read_rows((torch.zeros(4, 1), column), name="train")
+    read = read_rows((torch.zeros(3, 1), torch.zeros(3)), name="train")
+    for labels in (pd.Series(["a", None, "b"]), pl.Series([1.0, None, 2.0])):
+        with pytest.raises(ValueError, match="groups have no label in 1 of 3 rows, first in row 1"):
+            check_groups(labels, read)
 
 
 @LIBRARIES
 def test_a_missing_value_at_predict_flags_its_row_only(case, library):
     _, x, _, model = case
-    whole = model.predict(x[:3])
-    values = x[:3].double().T.tolist()
+    whole, values = model.predict(x[:3]), x[:3].double().T.tolist()
     values[0][1] = None
-    found = model.predict(library.DataFrame(dict(zip(INPUTS, values, strict=True))))
-    assert found.valid.tolist() == [True, False, True]
-    assert torch.allclose(found.variance[[0, 2]], whole.variance[[0, 2]])
-
-
-def test_groups_with_a_missing_label_are_refused():
-    known = read_rows((torch.zeros(3, 1), torch.zeros(3)), name="train")
-    for labels in (pd.Series(["a", None, "b"]), pl.Series([1.0, None, 2.0])):
-        with pytest.raises(ValueError, match="groups have no label in 1 of 3 rows, first in row 1"):
-            check_groups(labels, known)
-
-
-def test_the_index_of_a_frame_means_nothing(case):
-    _, x, y, model = case
-    data = frame(pd, x, y)[INPUTS]
-    assert torch.equal(model.predict(data.set_index(data.index[::-1])).mean, model.predict(x).mean)
+    prediction = model.predict(library.DataFrame(dict(zip(INPUTS, values, strict=True))))
+    assert prediction.valid.tolist() == [True, False, True]
+    assert torch.allclose(prediction.variance[[0, 2]], whole.variance[[0, 2]])
 
 
 @LIBRARIES
-def test_a_whole_frame_as_rows_is_told_how_to_split(case, library):
-    network, x, y, _ = case
+def test_a_whole_frame_as_rows_is_refused_with_how_to_split_it(case, library):
+    network, x, y, model = case
     data = frame(library, x, y)
     with pytest.raises(TypeError, match=r"train is a DataFrame with 'a', 'b', 'y', 'z'; pass \(inputs"):
         quiet_fit(network, data)
     split = read_rows(data, name="train", unpack=lambda one: (one[INPUTS], one[TARGETS]), network=network)
     assert torch.equal(split.inputs, x)
+    if library is pd:  # whose index has no meaning here
+        reversed_index = data[INPUTS].set_index(data.index[::-1])
+        assert torch.equal(model.predict(reversed_index).mean, model.predict(x).mean)
 
 
 class Named(nn.Module):
@@ -199,29 +164,21 @@ def unpack(batch):
     return {key: batch[key] for key in ("left", "right")}, batch["label"]
 
 
-def test_any_mapping_is_taken():  # such as the BatchEncoding of a tokenizer, a UserDict
+def test_datasets_loaders_and_mappings_of_dicts_go_through_unpack_everywhere():
+    """Every function that takes rows unpacks them on its own path; a cheaper test sees one of them only."""
     x, y = rows(60)
-    network = Named().eval()
-    inputs = {"left": x[:, 0], "right": x[:, 1]}
-    model = quiet_fit(network, (UserDict(inputs), y), num_experts=1)
-    plain = quiet_fit(network, (inputs, y), num_experts=1)
-    assert torch.equal(model.predict(UserDict(inputs)).variance, plain.predict(inputs).variance)
-    batch = UserDict({**inputs, "label": y})
-    assert torch.equal(model.predict(batch, unpack=unpack).mean, network(**inputs))
-
-
-def test_datasets_and_loaders_of_dicts_go_through_unpack_everywhere():
-    x, y = rows(60)
-    network = Named().eval()
-    inputs = {"left": x[:, 0], "right": x[:, 1]}
+    network, inputs = Named().eval(), {"left": x[:, 0], "right": x[:, 1]}
     first, rest = Recordings(x[:40], y[:40]), DataLoader(Recordings(x[40:], y[40:]), batch_size=7)
     pairs = [({k: v[part] for k, v in inputs.items()}, y[part]) for part in (slice(40), slice(40, 60))]
     model = quiet_fit(network, first, validation=rest, unpack=unpack, num_experts=1)
-    plain = quiet_fit(network, pairs[0], validation=pairs[1], num_experts=1)
-    assert torch.equal(model.predict(inputs).variance, plain.predict(inputs).variance)
+    # a UserDict such as the BatchEncoding of a tokenizer is taken, too
+    plain = quiet_fit(network, (UserDict(pairs[0][0]), y[:40]), validation=pairs[1], num_experts=1)
+    assert torch.equal(model.predict(inputs).variance, plain.predict(UserDict(inputs)).variance)
+    batch = UserDict({**inputs, "label": y})
+    assert torch.equal(model.predict(batch, unpack=unpack).mean, network(**inputs))
     assert len(read_rows(pairs[1], name="validation", unpack=unpack)) == 20  # what is a pair stays one
-    held = trustgp.evaluate(model, rest, ood=rest, unpack=unpack, progress=False)
-    assert held.nll == pytest.approx(trustgp.evaluate(plain, pairs[1], progress=False).nll)
+    scores = trustgp.evaluate(model, rest, ood=rest, unpack=unpack, progress=False)
+    assert scores.nll == pytest.approx(trustgp.evaluate(plain, pairs[1], progress=False).nll)
     assert torch.allclose(model.predict(rest, unpack=unpack).variance, plain.predict(pairs[1]).variance)
     assert model.conformal(rest, unpack=unpack).counts.sum() == 20
     assert model.threshold(rest, false_alarm=0.1, unpack=unpack) > 0
@@ -232,45 +189,44 @@ def test_datasets_and_loaders_of_dicts_go_through_unpack_everywhere():
     assert torch.equal(model.predict(inputs).variance, plain.predict(inputs).variance)
 
 
-def test_triples_go_through_unpack_and_frames_in_chunks_too(case):
-    _, x, y, _ = case
+def test_triples_go_through_unpack_and_frames_in_chunks_too():
+    x, y = rows(60)
     triples = DataLoader(Recordings(x, y, triples=True), batch_size=7)
-    found = read_rows(triples, name="train", unpack=lambda batch: batch[:2])
-    assert torch.equal(found.inputs, x)
+    assert torch.equal(read_rows(triples, name="train", unpack=lambda batch: batch[:2]).inputs, x)
     data = frame(pd, x, y)
-    lots = (data.iloc[i : i + 25] for i in range(0, len(data), 25))
-    found = read_rows(
-        lots, name="train", unpack=lambda lot: (lot[INPUTS], lot[TARGETS]), network=mlp(2, 3, 2)
-    )
-    assert torch.equal(found.inputs, x.double())
+    parts = (data.iloc[i : i + 25] for i in range(0, len(data), 25))
+    read = read_rows(parts, name="train", unpack=lambda one: (one[INPUTS], one[TARGETS]))
+    assert torch.equal(read.inputs, x)
 
 
-@pytest.mark.parametrize(
-    ("how", "error", "message"),
-    [
-        (None, TypeError, "batch 0 of train is a dict with 'left', 'right', 'label'; pass .*unpack=lambda"),
-        (lambda batch: batch["joints"], ValueError, "unpack= failed on batch 0 of train, a dict .*'joints'"),
-        (lambda batch: batch["left"], TypeError, "unpack= gave a Tensor for batch 0 of train; a pair"),
-    ],
-)
-def test_batches_that_are_no_pairs_are_told_what_to_do(how, error, message):
-    with pytest.raises(error, match=message):
-        read_rows(Recordings(*rows(4)), name="train", unpack=how)
+def read_dicts(how=None):
+    return read_rows(Recordings(*rows(4)), name="train", unpack=how)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (np.array([["a"]]), "an array of <U1; numbers are needed"),
-        (np.array([[None]]), "an array of object; numbers are needed"),
-        ([[1.0, 2.0]], "inputs hold a float; pass a tensor, an array or a data frame"),
-        (torch.eye(2).to_sparse(), "sparse_coo; a dense one is needed"),
-        (torch.eye(2, device="meta"), "on the meta device"),
-    ],
-)
-def test_what_holds_no_plain_numbers_is_refused(inputs, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        as_inputs(inputs)
+DATES = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=2)})
+TWICE = pd.DataFrame([[1, 2]], columns=["a", "a"])
+REFUSED = [
+    (read_dicts, "batch 0 of train is a dict with 'left', 'right', 'label'; pass .*unpack="),
+    (
+        lambda: read_dicts(lambda batch: batch["joints"]),
+        "unpack= failed on batch 0 .*'joints'",
+    ),
+    (lambda: read_dicts(lambda batch: batch["left"]), "unpack= gave a Tensor for batch 0 of train; a pair"),
+    (lambda: as_inputs(DATES), "column 'when' is not numeric: it holds datetime64"),
+    (lambda: as_inputs(TWICE), "column 'a' occurs twice in the DataFrame"),
+    (lambda: as_inputs(np.array([["a"]])), "an array of <U1; numbers are needed"),
+    (lambda: as_inputs(np.array([[None]])), "an array of object; numbers are needed"),
+    (lambda: as_inputs([[1.0, 2.0]]), "inputs hold a float; pass a tensor, an array or a data frame"),
+    (lambda: as_inputs(torch.eye(2).to_sparse()), "sparse_coo; a dense one is needed"),
+    (lambda: as_inputs(torch.eye(2, device="meta")), "on the meta device"),
+]
+
+
+def test_data_without_plain_numbers_is_refused_with_what_to_do():
+    with Many() as check:
+        for call, message in REFUSED:
+            with check(message), pytest.raises((TypeError, ValueError), match=message):
+                call()
 
 
 def test_arrays_of_foreign_byte_order_or_odd_strides_are_taken():

@@ -187,14 +187,14 @@ def test_no_rows_are_refused_in_a_sentence(model, file, tmp_path):
 def test_a_graph_that_differs_from_predict_is_not_kept(model, tmp_path, monkeypatch):
     from trustgp.export.module import experts
 
-    (tmp_path / "model.onnx").write_text("what stood there before")
+    (tmp_path / "model.onnx").write_text("the old file")
     inputs = rows_of("gelu", 5)[0]
     right = experts.vectors_of
     monkeypatch.setattr(experts, "vectors_of", lambda rows: right(rows) + 1)  # the witness looks elsewhere
     with pytest.raises(ExportError, match="differs from predict"):
         trustgp.export_onnx(model, tmp_path / "model.onnx", inputs)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
-    assert (tmp_path / "model.onnx").read_text() == "what stood there before"
+    assert (tmp_path / "model.onnx").read_text() == "the old file"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
             for what is called after its file, and for what is a folder itself.
 
     Raises:
-        OSError: It could not be written; what stood there before is intact.
+        OSError: It could not be written; the file before it is intact.
     """
     path = Path(path)
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
@@ -52,7 +52,7 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
                 _sync(part, mode)
         os.replace(made, target)
     except OSError as error:
-        raise explained(error, f"{path} was not written; what stood there before is intact") from error
+        raise explained(error, f"{path} was not written; the file before it is intact") from error
     finally:
         if named:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -71,7 +71,7 @@ def _mode(path: Path, target: Path) -> int | None:
     except OSError:  # not there; or its folder is not, as whoever writes will see
         return None
     if not stat.S_ISREG(found):
-        kind, what = (errno.EISDIR, "a folder") if stat.S_ISDIR(found) else (errno.EINVAL, "no ordinary file")
+        kind, what = (errno.EISDIR, "a folder") if stat.S_ISDIR(found) else (errno.EINVAL, "not an ordinary file")
         raise OSError(kind, f"{path} was not written: {target} is {what}; name a file")
     return stat.S_IMODE(found)
 

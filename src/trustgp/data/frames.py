@@ -45,7 +45,7 @@ def _table(frame: Any) -> np.ndarray:
         raise ValueError(f"the {type(frame).__name__} has no columns.")
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"column {name!r} stands in the {type(frame).__name__} twice; rename one.")
+            raise ValueError(f"column {name!r} occurs twice in the {type(frame).__name__}; rename one.")
         values = _values(frame[name], f"column {name!r}")
         if values.ndim != 1:
             raise ValueError(f"column {name!r} holds lists; pass them as an array of their own.")
