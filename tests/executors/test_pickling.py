@@ -18,7 +18,7 @@ from trustgp.data.rows import read_rows
 from trustgp.data.trees import state_tensors
 from trustgp.executors import FitContext, Threads
 from trustgp.executors.base import tensors_in
-from trustgp.executors.pickling import OUT_OF_BAND, Shared, cached_function, pack, unpack
+from trustgp.executors.pickling import OUT_OF_BAND, cached_function, pack, unpack
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
 from trustgp.fitting.divide import divide, precompute_features
@@ -85,11 +85,11 @@ def test_devices_are_noted():
 
 
 def test_a_worker_unpacks_a_function_once_and_caches_one_at_a_time():
-    shared = {name: Shared(name, pack(partial(given, [name]))[0]) for name in "ab"}
-    cached_function.cache_clear()
-    results = [cached_function(Shared(name, shared[name].parts))(None) for name in "aabbab"]
+    parts = {name: pack(partial(given, [name]))[0] for name in "ab"}
+    results = [cached_function(name, parts[name])(None) for name in "aabbab"]
     assert results == [["a"], ["a"], ["b"], ["b"], ["a"], ["b"]]
-    assert cached_function.cache_info().misses == 4
+    assert [results[k] is results[k + 1] for k in range(5)] == [True, False, True, False, False]
+    assert results[0] is not results[4]
 
 
 KINDS = {

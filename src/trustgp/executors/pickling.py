@@ -1,6 +1,6 @@
 """How a function travels to Ray's workers: small things as bytes, large tensors beside them, uncopied.
 
-Nothing here is read from a user's file: a worker unpacks what its own driver packed. Imported only with Ray.
+Nothing here is read from a user's file: a worker unpacks what its own driver packed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
-from ray import cloudpickle
 from torch import Tensor
 
 OUT_OF_BAND = 2**14  # bytes from which a tensor travels beside the function
@@ -24,7 +22,7 @@ def pack(function: Any) -> tuple[list[memoryview], set[str]]:
     and the types of devices that its tensors are on."""
     file, buffers, devices = io.BytesIO(), [], set()
     try:
-        _Packer(file, buffers, devices).dump(function)
+        _pickler(file, buffers, devices).dump(function)
     except Exception as error:  # whatever an object raises that cannot be pickled
         reason = str(error).partition("\n")[0]
         raise TypeError(
@@ -41,23 +39,15 @@ def unpack(parts: Sequence[Any]) -> Any:
         return pickle.loads(parts[0], buffers=parts[1:])
 
 
-class Shared:
-    """The parts of a function, equal by name: so a worker unpacks each function once."""
-
-    def __init__(self, name: str, parts: Sequence[Any]) -> None:
-        self.name, self.parts = name, parts
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shared) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
+_cache: dict[str, Callable[[Any], Any]] = {}
 
 
-@lru_cache(maxsize=1)
-def cached_function(shared: Shared) -> Callable[[Any], Any]:
+def cached_function(name: str, parts: Sequence[Any]) -> Callable[[Any], Any]:
     """The function of one run, unpacked once in this process; the previous one is dropped."""
-    return unpack(shared.parts)
+    if name not in _cache:
+        _cache.clear()
+        _cache[name] = unpack(parts)
+    return _cache[name]
 
 
 def run_task(function: Callable[[Any], Any], task: Any) -> Any:
@@ -83,23 +73,23 @@ def _sendable(error: Exception) -> Exception:
     return plain
 
 
-class _Packer(cloudpickle.Pickler):
+def _pickler(file: io.BytesIO, buffers: list[pickle.PickleBuffer], devices: set[str]) -> Any:
     """Notes the devices, and lets the memory of large tensors travel beside the bytes."""
+    from ray import cloudpickle
 
-    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer], devices: set[str]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=buffers.append)
-        self.devices = devices
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, Tensor):
+                devices.add(obj.device.type)
+                # large and plain: its memory is all there is to it
+                plain = type(obj) is Tensor and obj.layout == torch.strided and not obj.requires_grad
+                plain = plain and obj.device.type == "cpu" and not (obj.is_conj() or obj.is_neg())
+                if plain and obj.is_contiguous() and obj.nbytes >= OUT_OF_BAND:
+                    memory: Any = obj.flatten().view(torch.uint8).numpy()
+                    return _tensor, (pickle.PickleBuffer(memory), obj.dtype, tuple(obj.shape))
+            return super().reducer_override(obj)
 
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, Tensor):
-            self.devices.add(obj.device.type)
-            # large and plain: its memory is all there is to it
-            plain = type(obj) is Tensor and obj.layout == torch.strided and not obj.requires_grad
-            plain = plain and obj.device.type == "cpu" and not (obj.is_conj() or obj.is_neg())
-            if plain and obj.is_contiguous() and obj.nbytes >= OUT_OF_BAND:
-                memory: Any = obj.flatten().view(torch.uint8).numpy()
-                return _tensor, (pickle.PickleBuffer(memory), obj.dtype, tuple(obj.shape))
-        return super().reducer_override(obj)
+    return Pickler(file, protocol=5, buffer_callback=buffers.append)
 
 
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

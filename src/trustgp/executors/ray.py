@@ -15,6 +15,7 @@ import numpy as np
 
 from ..data.user_warnings import optional_package
 from .base import Threads, Work, WorkerLostError, check_counts
+from .pickling import cached_function, pack, run_task
 
 
 class Ray:
@@ -64,10 +65,7 @@ class Ray:
         if len(tasks) < 2:
             yield from self.nearby.run(function, tasks)
             return
-        ray = self._connected()
-        from .pickling import pack
-
-        parts, devices = pack(function)
+        ray, (parts, devices) = self._connected(), pack(function)
         if "cuda" in devices and not self.gpus:
             raise ValueError(
                 "the network is on a GPU, but gpus=0 gives the tasks none; pass Ray(gpus=0.25), which puts "
@@ -148,6 +146,4 @@ def _begin(ray: Any, **options: Any) -> None:
 
 def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:
     """In a worker."""
-    from .pickling import Shared, cached_function, run_task
-
-    return run_task(cached_function(Shared(name, parts)), task)
+    return run_task(cached_function(name, parts), task)
