@@ -26,7 +26,7 @@ aten = torch.ops.aten
 PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097)
 COPIES = (aten.clone.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default)
-CREATORS = tuple(getattr(aten, name).default for name in "full scalar_tensor arange eye linspace".split())
+CREATORS = tuple(op.default for op in (aten.full, aten.scalar_tensor, aten.arange, aten.eye, aten.linspace))
 ENDLESS = 2**63 - 1  # the end of a slice without one
 MAX_FOLDED_BYTES = 2**16  # of a folded constant; a larger one may not exceed its largest operand
 
