@@ -124,8 +124,3 @@ def test_classes_are_cooled_by_a_variance_with_the_noise_inside(make_mlp, toy):
     cooled = (1 + math.pi / 8 * torch.stack(variances).mean(0)).sqrt()
     expected = (network(new) / cooled[:, None]).softmax(dim=1)
     torch.testing.assert_close(model.predict(new).probabilities, expected.detach(), rtol=1e-6, atol=1e-9)
-
-
-def test_a_detector_has_no_such_form(case):
-    with pytest.raises(ValueError, match="the paper has Regression"):
-        trustgp.paper(case.network, (case.inputs, case.targets), likelihood=trustgp.Detection())

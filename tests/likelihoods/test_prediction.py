@@ -32,12 +32,6 @@ def whole(n: int) -> Prediction:
     return replace(p, df=3.0 + p.mean, rare=0.5 + p.mean, share=0.05)
 
 
-def test_variance_is_the_sum_of_its_three_parts():
-    p = prediction(4)
-    assert torch.equal(p.variance, p.epistemic + p.aleatoric + p.excess)
-    assert torch.equal(p.std, p.variance.sqrt())
-
-
 def test_rows_that_are_far_off_are_part_of_the_variance_and_of_the_interval():
     p = prediction(4)
     rare = replace(p, rare=torch.full_like(p.mean, 0.5), share=0.01)
@@ -54,24 +48,6 @@ def test_the_variance_is_that_of_the_distribution():
         torch.testing.assert_close(p.distribution.variance, p.variance, rtol=close, atol=0)
     p = whole(4)
     torch.testing.assert_close(p.distribution.variance, p.variance, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_without_an_excess_the_interval_is_the_central_gaussian_one(level):
-    p = prediction(3, share=0.0)
-    half = scipy.stats.norm.ppf(0.5 + level / 2) * p.std
-    for end, expected in zip(p.interval(level), (p.mean - half, p.mean + half), strict=True):
-        torch.testing.assert_close(end - p.mean, expected - p.mean, rtol=GAUSSIAN, atol=1e-12)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_with_degrees_of_freedom_the_interval_is_that_of_a_student_t_of_the_same_variance(level):
-    p = replace(prediction(3, share=0.0), df=torch.tensor([2.5, 7.0], dtype=torch.float64))
-    df = p.df.expand_as(p.mean).numpy()
-    scale = p.std.numpy() / scipy.stats.t.std(df)
-    expected = scipy.stats.t.interval(level, df, p.mean.numpy(), scale)
-    for end, other in zip(p.interval(level), expected, strict=True):
-        torch.testing.assert_close(end, torch.from_numpy(other), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -150,12 +126,6 @@ def test_a_level_outside_zero_and_one_is_refused(level):
         prediction(2).quantile(level)
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         prediction(2).quantile(torch.tensor([0.5, level]))
-
-
-def test_without_variants_a_prediction_is_its_own_corrected_and_plain():
-    p = prediction(2)
-    assert p.corrected is p
-    assert p.plain is p
 
 
 def test_parts_are_laid_end_to_end_with_their_variants():

@@ -149,20 +149,10 @@ def test_shape_and_precision_are_those_of_the_outputs():
     assert p.novelty.shape == p.expert.shape == (4,)
 
 
-def test_one_gate_gives_one_expert_a_row_and_several_give_one_each():
-    assert PREDICTION.expert.tolist() == [0, 1, 2, 3]
-    several = replace(RAW, expert=torch.arange(8).reshape(4, 2))
-    assert Regression().prediction(OUTPUTS, several, ALL).expert.shape == (4, 2)
-
-
 def test_the_residual_is_target_minus_output_in_float64():
     residual = Regression().residual(torch.ones(2, 1), torch.full((2, 1), 3.0))
     assert residual.dtype == torch.float64
     assert residual.tolist() == [[2.0], [2.0]]
-
-
-def test_whole_numbers_are_targets():
-    Regression().check(1, torch.arange(3)[:, None], name="train")
 
 
 @pytest.mark.parametrize(

@@ -56,21 +56,11 @@ def test_one_logit_is_the_binary_cross_entropy():
     torch.testing.assert_close(newton_step(logits, labels)[:, 0], -first / (second + FLOOR))
 
 
-def test_a_constant_added_to_all_logits_changes_nothing():
-    logits, labels = drawn(20, 5)
-    torch.testing.assert_close(newton_step(logits + 7.5, labels), newton_step(logits, labels))
-
-
 def test_classes_may_be_numbered_otherwise():
     logits, labels = drawn(20, 5)
     order = torch.tensor([3, 0, 4, 1, 2])
     moved = newton_step(logits[:, order], order.argsort()[labels])
     torch.testing.assert_close(moved, newton_step(logits, labels)[:, order])
-
-
-def test_the_entries_of_a_step_add_up_to_nothing():
-    logits, labels = drawn(50, 6)
-    assert float(newton_step(logits, labels).sum(dim=1).abs().max()) < 1e-10
 
 
 @pytest.mark.parametrize("classes", [1, 2, 4])

@@ -142,18 +142,6 @@ def test_evidence_holds_the_factor_and_scale_of_its_own_tau():
     assert float(found.jitter) == 0.0
 
 
-def test_tau_recovers_a_known_noise_ratio():
-    generator = torch.Generator().manual_seed(0)
-    phi = torch.randn(400, 5, generator=generator, dtype=torch.float64)
-    clean = phi @ torch.randn(5, 8, generator=generator, dtype=torch.float64) * 2.0
-    targets = clean + 0.5 * torch.randn(400, 8, generator=generator, dtype=torch.float64)
-    found = maximise_evidence(phi @ phi.T, targets)
-    # sigma^2 = tau s is identified by 3,200 numbers: within a tenth of 0.25.
-    torch.testing.assert_close(
-        (found.tau * found.scale).mean(), torch.tensor(0.25, dtype=torch.float64), rtol=0.1, atol=0
-    )
-
-
 def test_tau_stays_within_its_limits():
     _, gram, _ = kernel(12, 30)
     level = float(gram.diagonal().mean())
@@ -176,13 +164,6 @@ def test_a_kernel_of_zeros_leaves_only_noise():
     torch.testing.assert_close(noise, targets.square().mean(dim=0), rtol=1e-10, atol=0)
 
 
-def test_duplicated_rows_are_factorised():
-    phi, _, _ = kernel(6, 3)
-    twice = torch.cat([phi, phi, phi])
-    factor, _ = factorise(twice @ twice.T, 1e-8)
-    assert torch.isfinite(factor).all()
-
-
 def test_rounding_is_mended_by_the_smallest_jitter_that_does():
     gram = torch.eye(4, dtype=torch.float64)
     gram[0, 1] = gram[1, 0] = 1.0 + 1e-9  # indefinite by 1e-9 of the diagonal
@@ -203,14 +184,6 @@ def test_a_kernel_that_is_not_finite_is_refused():
     gram[1, 1] = torch.inf
     with pytest.raises(FactorisationError, match="not finite"):
         factorise(gram, 1.0)
-
-
-@given(st.integers(0, 10**6), st.integers(2, 12), st.integers(1, 12))
-def test_scales_and_tau_are_positive_whatever_the_kernel(seed, rows, width):
-    _, gram, targets = kernel(rows, width, seed)
-    found = maximise_evidence(gram, targets)
-    assert float(found.tau) > 0
-    assert bool((found.scale > 0).all())
 
 
 @pytest.mark.parametrize("power", [-12, -3.3, 0.7, 3, 12])
@@ -254,11 +227,6 @@ def test_from_anywhere_the_lowest_place_is_found(start, best):
     places = torch.tensor([start, -8.0, 8.0], dtype=torch.float64)
     found = evidence.minimise_near(lambda x: torch.cosh(0.5 * (x - best)), *places)
     assert float(found) == pytest.approx(min(max(best, -8.0), 8.0), abs=0.1)
-
-
-def test_a_loss_that_is_flat_has_any_place():
-    places = torch.tensor([0.0, -8.0, 8.0], dtype=torch.float64)
-    assert -8.0 <= float(evidence.minimise_near(torch.ones_like, *places)) <= 8.0
 
 
 @pytest.mark.parametrize("place", [-30.0, -3.3, 0.0, 1.234, 6.9, 30.0])

@@ -43,12 +43,6 @@ def test_no_other_prior_is_likelier():
         assert best < min(dense_loss(found, tau, scale) for scale in scales)
 
 
-def test_the_prior_of_the_draw_is_found_again():
-    prior = pooled_evidence(systems(sizes=(200, 300, 250), outputs=8))
-    assert float(prior.scale) == pytest.approx(2.0, rel=0.25)
-    assert float(prior.tau) == pytest.approx(0.3, rel=0.35)
-
-
 def test_tau_stays_within_its_bounds():
     found = systems()
     level = float(torch.cat([gram.diagonal() for gram, _ in found]).mean())

@@ -42,16 +42,6 @@ def test_condition_equals_the_explicit_inverse(noise):
     torch.testing.assert_close(condition(corner, cross, given_gram, noise), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_the_most_uncertain_row_comes_first():
-    gram = kernel(15)
-    assert int(pivoted_cholesky_rows(gram, 1, 0.1)[0]) == int(gram.diagonal().argmax())
-
-
-def test_the_second_row_is_the_most_uncertain_given_the_first():
-    gram = torch.tensor([[4.0, 3.9, 0.0], [3.9, 3.95, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
-    assert pivoted_cholesky_rows(gram, 3, 0.01).tolist() == [0, 2, 1]
-
-
 def test_ties_go_to_the_first_row():
     assert pivoted_cholesky_rows(torch.eye(5, dtype=torch.float64), 5, 0.1).tolist() == [0, 1, 2, 3, 4]
 
@@ -61,10 +51,6 @@ def test_no_row_is_selected_twice_even_when_rows_repeat():
     twice = torch.cat([gram, gram], dim=1)
     found = pivoted_cholesky_rows(torch.cat([twice, twice]), 12, 1e-9)
     assert sorted(found.tolist()) == list(range(12))
-
-
-def test_no_more_rows_come_back_than_there_are():
-    assert sorted(pivoted_cholesky_rows(kernel(5), 99, 0.1).tolist()) == [0, 1, 2, 3, 4]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 14), st.integers(0, 16), st.integers(1, 6), st.floats(-9, 2))

@@ -56,11 +56,6 @@ def test_the_kernel_of_a_row_with_itself_is_one_and_of_strangers_zero():
     assert gram[5, :5].tolist() == [0.0] * 5
 
 
-def test_a_length_too_small_to_square_is_no_trouble():
-    rows = draw(3, 2)
-    assert torch.equal(squared_exponential(rows, rows, scalar(1e-300)), torch.eye(3, dtype=torch.float64))
-
-
 def test_the_kernel_stays_positive_definite_beside_a_row_far_away():
     rows = torch.cat([1e-6 * draw(80, 3), scalar(30.0).expand(1, 3)])
     gram = squared_exponential(rows, rows, scalar(1e-6))
@@ -96,13 +91,6 @@ def test_the_choice_is_that_of_the_highest_evidence_on_the_grid():
     }
     best = max(losses, key=losses.__getitem__)
     assert (float(length), float(ratio)) == pytest.approx((1.3 * best[0], best[1]), rel=1e-12)
-
-
-@pytest.mark.parametrize("length", [0.7, 1.4])
-@pytest.mark.parametrize("ratio", [1e-4, 1e-2])
-def test_the_choice_is_what_the_rows_were_drawn_with(length, ratio):
-    found = choose_length(*sets(length, ratio, count=3), scalar(1.0))
-    assert [float(value) for value in found] == pytest.approx([length, ratio])
 
 
 def test_a_change_of_units_does_not_change_the_choice():
@@ -180,13 +168,6 @@ def test_a_column_without_a_say_keeps_the_common_length():
     still = relative_lengths(wide, targets, scalar(2.0)).log()
     assert float(still.abs().max()) < 0.5
     assert still[2] == pytest.approx(float(still.mean()), abs=0.5)
-
-
-def test_units_and_rounding_do_not_change_relative_lengths():
-    inputs, targets = sets_of_columns([1.0, 3.0, 8.0])
-    once = relative_lengths(inputs, targets, scalar(2.0))
-    again = relative_lengths([8.0 * rows for rows in inputs], [1e-3 * t for t in targets], scalar(16.0))
-    assert torch.equal(once, again)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

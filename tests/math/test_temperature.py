@@ -63,13 +63,6 @@ def test_base_and_slope_are_those_that_scipy_finds(base, slope):
     np.testing.assert_allclose(ours, best.x, atol=1e-5)
 
 
-def test_the_true_base_and_slope_are_found_again():
-    found = fit_temperature(rows_of(20_000, base=2.0, slope=0.5), 3, seen=False, local=True)
-    assert float(found.base) == pytest.approx(2.0, rel=0.2)
-    assert float(found.slope) == pytest.approx(0.5, rel=0.2)
-    assert found.slopes.tolist() == pytest.approx([0.5] * 3, rel=0.3)
-
-
 def test_few_rows_hardly_move_the_defaults():
     rows = rows_of(3, base=9.0, slope=5.0)
     found = fit_temperature(rows, 3, seen=False, local=True)

@@ -68,11 +68,6 @@ def test_foreign_rows_with_labels_are_scored(case, model):
     assert alone.auroc_score is None
 
 
-def test_a_prediction_is_scored_like_its_model(case, model, found):
-    again = trustgp.evaluate(model.predict(case.test[0]), case.test[1])
-    assert again.nll == pytest.approx(found.nll)
-
-
 def test_table_dict_and_file_say_the_same(found, tmp_path):
     assert "400 rows, 3 classes, against 400 foreign rows" in str(found)
     assert "AUROC by score" in str(found)

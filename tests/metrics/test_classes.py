@@ -7,7 +7,7 @@ import pytest
 import torch
 from many import each
 from scipy.stats import entropy as scipy_entropy
-from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
+from sklearn.metrics import accuracy_score, log_loss
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
 from trustgp import metrics
@@ -27,12 +27,6 @@ def test_likelihood_is_that_of_scikit_learn(classes):
     assert float(ours.mean()) == pytest.approx(log_loss(labels, p, labels=range(classes)), abs=1e-10)
 
 
-def test_brier_score_of_two_classes_is_twice_that_of_scikit_learn():
-    p, labels = drawn(classes=2)
-    expected = brier_score_loss(labels, p[:, 1], scale_by_half=True)  # which counts one of the classes
-    assert float(metrics.brier(p, labels).mean()) == pytest.approx(2 * expected, abs=1e-12)
-
-
 def test_brier_score_is_the_squared_distance_from_the_one_hot_row():
     p, labels = drawn()
     onehot = torch.nn.functional.one_hot(labels, 4).double()
@@ -45,15 +39,6 @@ def test_calibration_error_is_that_of_torchmetrics(bins):
     expected = multiclass_calibration_error(p, labels, num_classes=4, n_bins=bins, norm="l1")
     ours = metrics.expected_calibration_error(p, labels, bins=bins)
     assert float(ours) == pytest.approx(float(expected), abs=1e-6)  # torchmetrics works in float32
-
-
-def test_calibration_error_of_honest_probabilities_is_small_and_of_sure_mistakes_one():
-    p, _ = drawn(n=40_000)
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.multinomial(p, 1, generator=generator).flatten()
-    assert float(metrics.expected_calibration_error(p, labels)) < 0.02
-    sure = torch.tensor([[1.0, 0.0]]).repeat(5, 1)
-    assert float(metrics.expected_calibration_error(sure, torch.ones(5, dtype=torch.int64))) == 1.0
 
 
 def test_accuracy_is_that_of_torchmetrics_and_scikit_learn():

@@ -58,14 +58,6 @@ def test_a_figure_is_written_and_the_settings_of_matplotlib_stay(tmp_path, evalu
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_figure_without_a_path_is_written_nowhere(tmp_path, monkeypatch, evaluation):
-    monkeypatch.chdir(tmp_path)
-    drawn = plots.overview(evaluation)
-    assert list(tmp_path.iterdir()) == []
-    drawn.savefig("later.svg")
-    assert (tmp_path / "later.svg").stat().st_size > 0
-
-
 def test_a_figure_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch):
     (tmp_path / "a.png").write_text("before")
 
@@ -78,12 +70,6 @@ def test_a_figure_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatc
         pass
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_text() == "before"
-
-
-def test_a_figure_without_an_ending_is_a_png(tmp_path):
-    with plots.figure(tmp_path / "a", width=1, height=1):
-        pass
-    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
 
 
 def test_the_band_covers_mean_plus_and_minus_half(axes):
@@ -120,14 +106,6 @@ def test_zeros_and_infinities_are_counted_at_the_ends(axes):
     np.testing.assert_allclose(heights(axes), [[0.6, 0, 0, 0.4]], atol=1e-12)
 
 
-@pytest.mark.parametrize("sample", [torch.zeros(5), torch.full((5,), 3.0), torch.full((5,), torch.inf)])
-def test_a_sample_of_one_value_is_a_single_bar(axes, sample):
-    plots.draw_histograms(axes, {"constant": sample}, bins=5)
-    assert sorted(heights(axes)[0])[-2:] == [0.0, pytest.approx(1.0)]
-    edges = [bar.get_width() for bar in axes.containers[0]]
-    assert min(edges) > 0
-
-
 @each("sample", [torch.zeros(0), torch.tensor([-1.0]), torch.tensor([torch.nan])])
 def test_what_has_no_place_in_a_histogram_is_refused_by_name(axes, sample):
     with pytest.raises(ValueError, match="novelty"):
@@ -146,11 +124,6 @@ def test_bands_follow_the_input_however_the_rows_are_ordered(axes):
     assert (wide.min(), wide.max()) == (-6, 26)
     assert (narrow.min(), narrow.max()) == (-2, 22)
     assert axes.collections[2].get_offsets().tolist() == [[2, 2], [0, 0], [1, 1]]
-
-
-def test_bands_need_one_input_for_each_row(axes):
-    with pytest.raises(ValueError, match="for a prediction of 3 rows"):
-        plots.draw_bands(axes, torch.zeros(3, 2), make(torch.zeros(3, 1), torch.ones(3, 1)))
 
 
 # calibration, sparsification, parity
@@ -174,12 +147,6 @@ def test_sparsification_shows_the_oracle_below_and_random_order_level(axes, eval
     np.testing.assert_allclose(found["random order"][:, 1], evaluation.outputs["hip"].rmse, rtol=1e-12)
 
 
-def test_several_methods_share_axes_with_one_set_of_references(axes, evaluation):
-    plots.draw_sparsification(axes, evaluation)
-    plots.draw_sparsification(axes, evaluation.corrected, label="corrected", references=False)
-    assert list(lines(axes)) == ["random order", "oracle", "ranked by std", "corrected"]
-
-
 def test_parity_draws_targets_predictions_and_misses_apart(axes, evaluation):
     plots.draw_parity(axes, evaluation, output="knee")
     inside, missed = (container.lines[0].get_xydata() for container in axes.containers)
@@ -189,14 +156,6 @@ def test_parity_draws_targets_predictions_and_misses_apart(axes, evaluation):
     np.testing.assert_array_equal(rows[rows[:, 0].argsort()], pairs)
     assert len(inside) == round(evaluation.outputs["knee"].coverage * 60)
     assert len(missed) + len(inside) == 60
-
-
-def test_parity_picks_few_of_many_rows_from_end_to_end(axes, evaluation):
-    plots.draw_parity(axes, evaluation, most=10)
-    rows = np.concatenate([container.lines[0].get_xydata() for container in axes.containers])
-    assert len(rows) == 10
-    assert rows[:, 0].min() == float(evaluation.targets[:, 0].min())
-    assert rows[:, 0].max() == float(evaluation.targets[:, 0].max())
 
 
 @pytest.mark.parametrize("draw", [plots.draw_calibration, plots.draw_sparsification, plots.draw_parity])
@@ -232,23 +191,6 @@ def test_the_map_sends_rows_where_predict_sends_them(fitted, toy):
     mixture = fitted.mixtures[0]
     torch.testing.assert_close(found.points, mixture.gate.embed(mixture.tangents(inputs))[:, :2])
     assert torch.equal(found.centroids, mixture.gate.centroids[:, :2])
-
-
-def test_separate_outputs_have_a_map_each(fit_case, toy):
-    model, (inputs, _) = fit_case(outputs="separate"), toy(30, seed=6)
-    experts = model.predict(inputs).expert
-    for output in (0, 1):
-        assert torch.equal(plots.map_experts(model, inputs, output=output).expert, experts[:, output])
-    with pytest.raises(ValueError, match="outputs 0 to 1"):
-        plots.map_experts(model, inputs, output=2)
-
-
-def test_a_gate_of_one_component_is_drawn_on_a_line(fit_case, toy):
-    model = fit_case(division=trustgp.Division(components=1))
-    found = plots.map_experts(model, toy(20, seed=6)[0])
-    assert found.points.shape == (20, 2)
-    assert bool((found.points[:, 1] == 0).all())
-    assert found.points[:, 0].std() > 0
 
 
 def test_every_expert_is_drawn_with_its_rows_in_its_colour(axes, fitted, toy):
