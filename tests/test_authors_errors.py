@@ -9,7 +9,6 @@ import torch
 from pairwise import every_pair
 from reference import gaussian_nll
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import LayerFactors, Patchwork, Witness
@@ -55,24 +54,7 @@ def test_borrowed_rows_carry_the_label_of_a_neighbour(fit_case, case):
 # DualSystem never repeats a row.
 
 
-def test_no_expert_holds_a_row_twice(fit_case):
-    for budget in (None, "220 KiB"):
-        for expert in fit_case(num_experts=4, budget=budget).mixtures[0].experts:
-            assert len(set(expert.rows.tolist())) == len(expert.rows)
-
-
 # Every row is scored.
-
-
-@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
-def test_as_many_rows_come_back_as_were_asked_for_in_order(fitted, toy, batch):
-    inputs, targets = toy(101, seed=50)
-    whole = fitted.predict(inputs)
-    p = fitted.predict(DataLoader(TensorDataset(inputs, targets), batch_size=batch))
-    assert len(p) == len(p.corrected) == len(p.plain) == 101
-    for name in ("mean", "variance", "novelty", "expert"):
-        # another batch size may add in another order
-        torch.testing.assert_close(getattr(p, name), getattr(whole, name), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("outputs", ["shared", "separate"])
@@ -151,16 +133,6 @@ def test_other_units_shift_the_likelihood_by_the_logarithm_of_the_factor(case, t
         torch.testing.assert_close(other.std, factor * one.std, rtol=tolerance, atol=0)
         assert other_nll - nll == pytest.approx(math.log(factor), abs=tolerance)
         torch.testing.assert_close(other.novelty, one.novelty, rtol=1e-6, atol=1e-9)
-
-
-def test_outputs_in_unlike_units_keep_their_own_scale(case, toy):
-    units = torch.tensor([1e3, 1e-3], dtype=torch.float64)
-    inputs = toy(40, seed=60)[0]
-    options = {"num_experts": 4, "outputs": "separate", "progress": False}
-    one = trustgp.fit(case.network, (case.inputs, case.targets), **options).predict(inputs)
-    network = InUnits(case.network, units)
-    other = trustgp.fit(network, (case.inputs, case.targets * units), **options).predict(inputs)
-    torch.testing.assert_close(other.std, units * one.std, rtol=1e-6, atol=0)  # as above
 
 
 def test_independent_experts_are_a_strict_partition(fit_case):

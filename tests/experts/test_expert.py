@@ -17,10 +17,9 @@ from reference import (
     scale_from_eigenpairs,
 )
 
-from trustgp.data.chunking import working_set
 from trustgp.data.rows import Rows
 from trustgp.experts.expert import Problem, Task, prior_expert, solve_expert
-from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes, chunk_rows, features_at
+from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes
 from trustgp.math.evidence import FactorisationError, maximise_evidence
 from trustgp.math.low_rank import SELECTION_NOISE
 from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
@@ -209,17 +208,6 @@ def test_amplitudes_are_the_squared_gradients_of_each_output_over_their_mean(cas
     torch.testing.assert_close(found, setting.amplitude, rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("outputs", ["separate", "pseudo"])
-def test_a_kernel_of_one_mixed_output_has_no_amplitudes(case, tangents, outputs):
-    made = Setting(case, tangents, outputs).problem.tangents
-    assert bool((amplitudes(made, made(case.inputs[:5])) == 1.0).all())
-
-
-def test_a_sketch_does_not_tell_the_outputs_apart(case):
-    made = Setting(case, Sketch(64)).problem.tangents
-    assert bool((amplitudes(made, made(case.inputs[:5])) == 1.0).all())
-
-
 def test_an_output_without_a_gradient_is_not_certain_for_that(case, tangents):
     """As behind a ReLU that is off: the kernel of the others still says how new the row is."""
     network = copy.deepcopy(case.network)
@@ -246,20 +234,6 @@ def test_columns_are_chosen_from_the_experts_own_rows(case):
     expert = solve_expert(setting.problem, Task(own, candidates, 5)).expert
     assert torch.equal(expert.posterior.columns, bound.columns(case.inputs[own]))
     assert len(expert.posterior.columns) == 24
-
-
-def test_an_expert_of_one_row_is_solved(case, tangents):
-    setting = Setting(case, tangents)
-    expert = solve_expert(setting.problem, whole(torch.tensor([3]))).expert
-    assert bool(torch.isfinite(expert.scale).all())
-    answer = expert.posterior(setting.problem.tangents(case.inputs[3:4]))
-    assert 0 <= float(answer.unit) < float(answer.prior)
-
-
-def test_duplicated_rows_are_solved(case, tangents):
-    setting = Setting(case, tangents)
-    expert = solve_expert(setting.problem, whole(torch.arange(10).repeat(4))).expert
-    assert bool((expert.kappa > 0).all())
 
 
 def test_a_network_whose_gradients_overflow_is_said_to(case):
@@ -292,13 +266,3 @@ def test_a_stand_in_has_the_typical_scale_and_no_rows(case):
     torch.testing.assert_close(stand_in.scale, expected, rtol=1e-10, atol=0)
     assert len(stand_in.rows) == int(stand_in.own) == 0
     assert stand_in.kappa.tolist() == [1.0, 1.0]
-
-
-def test_chunks_do_not_change_the_features(case, tangents, monkeypatch):
-    setting = Setting(case, tangents)
-    bound = setting.problem.tangents
-    whole_gram = features_at(bound, Rows(case.inputs, case.targets), torch.arange(20), EVERY, None)
-    monkeypatch.setattr(type(bound), "working_bytes", lambda self: working_set(self.network.device) // 3)
-    assert chunk_rows(bound) == 3
-    parts = features_at(bound, Rows(case.inputs, case.targets), torch.arange(20), EVERY, None)
-    torch.testing.assert_close(parts.gram(parts), whole_gram.gram(whole_gram), rtol=1e-10, atol=1e-10)

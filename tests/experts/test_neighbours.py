@@ -23,21 +23,8 @@ def test_neighbours_come_by_votes_of_the_border_rows_first():
     assert neighbour_lists(NEAREST, SECOND, LINE, 4)[1] == [2, 0]
 
 
-def test_a_border_without_rows_has_neighbours_too():
-    assert neighbour_lists(NEAREST, SECOND, LINE, 4) == [[1], [2, 0], [1, 3], [2]]
-
-
 def test_votes_go_before_neighbours_across_a_gap():
     assert neighbour_lists(NEAREST, SECOND, LINE, 1) == [[1], [2], [1], [2]]
-
-
-def test_no_neighbours_give_independent_experts():
-    assert neighbour_lists(NEAREST, SECOND, LINE, 0) == [[], [], [], []]
-
-
-def test_one_expert_has_no_neighbours():
-    zeros = torch.zeros(5, dtype=torch.int64)
-    assert neighbour_lists(zeros, zeros, LINE[:1], 4) == [[]]
 
 
 def test_border_rows_are_the_neighbours_rows_nearest_to_the_border():

@@ -63,11 +63,3 @@ def test_an_expert_that_knows_nothing_answers_with_the_prior():
     answer = PriorPosterior(torch.empty(0, 3, dtype=torch.float64))(RowFeatures(TEST))
     assert torch.equal(answer.unit, answer.prior)
     assert torch.equal(answer.residual_mean, torch.zeros(5, 3, dtype=torch.float64))
-
-
-def test_features_of_another_kind_are_refused():
-    phi = RowFeatures(TRAIN)
-    evidence = maximise_evidence(phi.gram(phi), RESIDUAL)
-    posterior = posterior_of(phi, EVERY, evidence, torch.cholesky_solve(RESIDUAL, evidence.factor))
-    with pytest.raises(TypeError, match="explicit features"):
-        posterior(as_factors(TEST))

@@ -92,16 +92,6 @@ def test_sums_over_the_rows_give_what_the_textbook_says():
     torch.testing.assert_close(left, leave_out(gram, residual, groups, tau), **close)
 
 
-def test_the_whole_lot_may_be_one_group():
-    phi = rows_of()
-    residual = values_of(phi)
-    found = both(phi)[0].solve(NO_COLUMNS, residual, residual, PRIOR)
-    errors, variances = found.leave_out(residual, torch.zeros(N))
-    torch.testing.assert_close(errors, residual, rtol=1e-8, atol=1e-8)  # nothing is left to predict from
-    prior = phi.square().sum(dim=1)
-    torch.testing.assert_close(found.unit(variances), prior, rtol=1e-8, atol=1e-8)
-
-
 def test_columns_that_say_the_same_count_once():
     phi = rows_of()
     phi[:, D // 2 :] = phi[:, : D // 2]
