@@ -10,7 +10,7 @@ from rich.console import Console
 
 from trustgp.cli import main
 from trustgp_experiments import studies
-from trustgp_experiments.core.result import Column, Result, Table, alone
+from trustgp_experiments.core.result import Column, Result, Table, single_thread
 from trustgp_experiments.demo import run as demo
 
 
@@ -146,7 +146,7 @@ def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(interruptible, m
         counts.append(torch.get_num_threads())
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setitem(demo._RUN, "toy", lambda *_: alone(work))
+    monkeypatch.setitem(demo._RUN, "toy", lambda *_: single_thread(work))
     assert error_line(["demo", "--out", tmp_path], capsys, 130).startswith("trustgp: stopped")
     assert counts == [1]
     assert torch.get_num_threads() == threads

@@ -1,4 +1,4 @@
-"""Rows of a 7-joint arm, real SARCOS or else simulated, and its network: for studies of the method alone."""
+"""Rows of a 7-joint arm, real SARCOS or else simulated, and its network: for studies without peers."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ QUICK_NETWORK = mlp_recipe([21, 16, 16, 7], epochs=15)
 
 @dataclass(frozen=True)
 class ArmRows:
-    """Standardised float32 rows of a recording, inputs [n, 21] and targets [n, 7]; its name, and in words
-    which rows, which split and which statistics they are."""
+    """Standardised float32 rows of a recording, inputs [n, 21] and targets [n, 7]; its name, and a
+    description of rows, split and scaling."""
 
     train: Pair
     validation: Pair
@@ -39,30 +39,30 @@ class ArmRows:
 
 
 def arm_rows(*, seed: int, quick: bool) -> ArmRows:
-    """Rows of one arm, split by the seed and scaled; some hundred only, where it must be quick."""
+    """Rows of one arm, split by the seed and scaled; `quick`: a few hundred."""
     recording, split, about = _recording(seed, quick)
     parts = [split.train, split.validation, split.test]
     if quick:
         parts = [part[evenly(len(part), count)] for part, count in zip(parts, QUICK_ROWS, strict=True)]
         about += f"; of these, at most {', '.join(map(str, QUICK_ROWS))} rows, evenly spaced"
     scaling = standardise(recording.inputs[parts[0]], recording.targets[parts[0]])
-    words = f"{about}. Inputs and torques are standardised by the training rows."
+    about += ". Inputs and torques are standardised by the training rows."
     train, validation, test = (scaled_rows(scaling, recording, part) for part in parts)
-    return ArmRows(train, validation, test, recording.name, words)
+    return ArmRows(train, validation, test, recording.name, about)
 
 
 def arm_recipe(quick: bool) -> NetworkRecipe:
-    """How the network is made and trained."""
+    """Architecture and training of the network."""
     return QUICK_NETWORK if quick else NETWORK
 
 
 def scaled_rows(scaling: Standardiser, source: Recording, part: Tensor | slice) -> Pair:
-    """Some rows of a recording in the units of those that train, float32."""
+    """Rows of a recording, scaled as the training rows, float32."""
     return scaling.inputs(source.inputs[part]).float(), scaling.targets(source.targets[part]).float()
 
 
 def evenly(n: int, count: int) -> Tensor:
-    """Numbers of at most `count` of n rows, evenly spaced."""
+    """Indices of at most `count` of n rows, evenly spaced."""
     return torch.linspace(0, n - 1, min(n, count)).long()
 
 

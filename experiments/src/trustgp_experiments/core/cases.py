@@ -1,4 +1,4 @@
-"""A training set with its test sets, and a fitted method on all of them: for studies beside the peers."""
+"""A training set with its test sets, and a fitted method scored on all of them: for studies with peers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..peers.registry import Fitted
 from ..training.train import now
 from .grid import Grid, Place
-from .pivot import Measure, Pivot
+from .pivot import Measure, Pivot, flat_table
 from .recipes import Pair
 from .result import Column, Setting, Table
 
@@ -20,8 +19,9 @@ IN_DOMAIN = "in domain"
 OURS, ENSEMBLE = "trustgp", "ensemble of 5"
 METHOD = {"method": Column.text("method")}
 TESTED = {"tested": Column.text("tested on"), **METHOD}
-FREE = {True: "the one", False: "its own"}
-NETWORKS = Measure("training_free", Column.text("networks"), words=FREE.__getitem__)
+NETWORKS = Measure(
+    "training_free", Column.text("networks"), words={True: "the one", False: "its own"}.__getitem__
+)
 FIT = Measure("fit_seconds", Column("fit s", digits=1))
 TRAINING = Measure("training_seconds", Column("more training s", digits=1))
 SIZE = Measure("mebibytes", Column("MiB", digits=2))
@@ -30,15 +30,17 @@ COSTS = (FIT, TRAINING, SIZE, PREDICT)
 
 Test = tuple[Tensor, Tensor | None]
 Scores = Callable[[str, Any, Any, Tensor | None], dict[str, Any]]
+Costs = Mapping[str, Mapping[str, float]]
+"""By method and the keys of `COSTS`."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training set, and what it is tested on: scaled float32 inputs, and targets."""
+    """One training set, and its test sets: scaled float32 inputs, and targets."""
 
     train: Pair
     validation: Pair
-    tests: Mapping[str, Test]  # by name: `IN_DOMAIN`, and everything else; what no target fits has None
+    tests: Mapping[str, Test]  # by name: `IN_DOMAIN`, and everything else; targets are None where none fit
     made: bool = False  # whether these are generated stand-ins, for small runs without the data
 
     @property
@@ -49,81 +51,66 @@ class Case:
 
 
 def score_tests(fitted: Fitted, tests: Mapping[str, Test], device: str, score: Scores) -> dict[str, Any]:
-    """Scores of a fitted method by test set, and what it costs; rows are put on the device untimed.
+    """Scores of a fitted method by test set, and its costs; rows are put on the device untimed.
 
-    `score` is given the name of a test set, the prediction in domain, from which the others are told apart,
+    `score` takes the name of a test set, the prediction in domain, against which the others are compared,
     that of the test set, and its targets.
     """
-    known, seconds = timed(fitted, tests[IN_DOMAIN][0].to(device))
+    in_domain, seconds = timed(fitted, tests[IN_DOMAIN][0].to(device))
     scores = {}
     for name, (inputs, targets) in tests.items():
-        said = known if name == IN_DOMAIN else fitted.predict(inputs.to(device))
-        scores[name] = score(name, known, said, None if targets is None else targets.to(device))
-    each = seconds / len(tests[IN_DOMAIN][0])
-    return {**costs_of(fitted, each), "tests": scores}
+        prediction = in_domain if name == IN_DOMAIN else fitted.predict(inputs.to(device))
+        scores[name] = score(name, in_domain, prediction, None if targets is None else targets.to(device))
+    return {**costs_of(fitted, seconds / len(tests[IN_DOMAIN][0])), "tests": scores}
 
 
-def costs_of(fitted: Fitted, each: float) -> dict[str, Any]:
+def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
+    """The prediction, and the seconds of a second one: the first may have to load or compile things."""
+    prediction, start = fitted.predict(inputs), now(inputs.device)
+    fitted.predict(inputs)
+    return prediction, now(inputs.device) - start
+
+
+def costs_of(fitted: Fitted, row_seconds: float) -> dict[str, Any]:
     """By the keys of `COSTS`, of a method that predicts a row in so many seconds; and whose networks."""
-    costs = (fitted.seconds, fitted.training_seconds, fitted.mebibytes, each)
+    costs = (fitted.seconds, fitted.training_seconds, fitted.mebibytes, row_seconds)
     named = {measure.key: cost for measure, cost in zip(COSTS, costs, strict=True)}
     return {NETWORKS.key: fitted.training_free, **named}
 
 
 def read_tests(part: Mapping[str, Any]) -> dict[Place, dict[str, Any]]:
-    """The numbers of a part by test set and method; `part["methods"]` holds what `score_tests` gave."""
+    """The numbers of a part by test set and method; `part["methods"]` is what `score_tests` gave."""
     cells = {}
-    for method, found in part["methods"].items():
-        shared = {measure.key: found.get(measure.key) for measure in (NETWORKS, *COSTS)}
-        cells |= {(test, method): {**scores, **shared} for test, scores in found["tests"].items()}
+    for method, numbers in part["methods"].items():
+        shared = {measure.key: numbers.get(measure.key) for measure in (NETWORKS, *COSTS)}
+        cells |= {(test, method): {**scores, **shared} for test, scores in numbers["tests"].items()}
     return cells
 
 
-def costs_table(
-    setting: Setting, grid: Grid, part: Callable[..., Any], case: Place, note: str, each: str
-) -> tuple[Table, Grid]:
-    """Fit and predict times with the machine to ourselves: parts that share it slow each other down.
+def measure_costs(setting: Setting, grid: Grid, part: Callable[..., Any], case: Place) -> Costs:
+    """Costs of seed 0 of a case with no other process of the study running: parallel parts slow each other.
 
-    Of the first seed of a case, which the note describes: of one process, its part holds the times already;
-    else `part` scores the test rows in domain once more. `each` names the column of the time to predict.
+    With one job its part has these times already; else `part` scores the test rows in domain once more.
     """
 
-    def times(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        return {name: {cost.key: one[cost.key] for cost in COSTS} for name, one in found["methods"].items()}
+    def costs(numbers: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        methods = numbers["methods"].items()
+        return {name: {cost.key: one[cost.key] for cost in COSTS} for name, one in methods}
 
     if setting.jobs == 1:
-        costs = times(grid.parts[case][0])
-    else:
-        costs = setting.once("costs", lambda: times(part(setting, *case, 0, only=IN_DOMAIN)))
-    found = costs_grid(costs)
-    measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at(each))]
-    return Pivot("What it costs", METHOD, measures, note=note).table(found), found
+        return costs(grid.parts[case][0])
+    return setting.once("costs", lambda: costs(part(setting, *case, 0, only=IN_DOMAIN)))
 
 
-def costs_grid(costs: Mapping[str, Mapping[str, float]]) -> Grid:
-    """By method what it costs, as `costs_table` has it, from numbers that `costs_numbers` gave."""
-    return Grid.of(("method",), {(): [costs]}, lambda part: {(name,): part[name] for name in part})
-
-
-def costs_numbers(costs: Grid) -> dict[str, dict[str, float]]:
-    """By method and the keys of `COSTS`, for the numbers of a result."""
-    return {name: {key: values[0] for key, values in cell.items()} for (name,), cell in costs.cells.items()}
-
-
-def timed(fitted: Fitted, inputs: Tensor) -> tuple[Any, float]:
-    """The prediction, and the seconds of a second one: the first may have to load or compile things."""
-    said, start = fitted.predict(inputs), now(inputs.device)
-    fitted.predict(inputs)
-    return said, now(inputs.device) - start
-
-
-def shares_between(values: Tensor, edges: Tensor) -> list[float]:
-    """Share of the values in each bar between edges; those beyond an end count in the last bar there."""
-    place = torch.bucketize(values.cpu().double(), edges[1:-1])
-    return (torch.bincount(place, minlength=len(edges) - 1).double() / max(1, len(values))).tolist()
+def costs_table(title: str, costs: Costs, note: str, predict: str = PREDICT.column.name) -> Table:
+    """By method; `predict` is the name of the column with the time to predict."""
+    measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at(predict))]
+    return flat_table(
+        Pivot(title, METHOD, measures, note=note), {(name,): one for name, one in costs.items()}
+    )
 
 
 def number(value: Tensor) -> float | str:
-    """As JSON can hold it: an infinite cost stays visible as text."""
-    found = float(value)
-    return found if math.isfinite(found) else str(found)
+    """As JSON can store it: an infinite cost becomes text."""
+    plain = float(value)
+    return plain if math.isfinite(plain) else str(plain)

@@ -1,4 +1,4 @@
-"""A finding: a statement, the cases it is judged on with their numbers, and a sentence made from them."""
+"""Findings: paired differences over seeds, and statements with the cases in which they hold."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ LEVEL = 0.95  # of the interval of a difference
 
 
 def mean_spread(values: Sequence[float]) -> list[float]:
-    """Mean and standard deviation of a sample over seeds (n - 1; of one seed 0), as a table's cell."""
+    """Mean and sample standard deviation over seeds (n - 1; 0 for one seed), as a table's cell."""
     return [fmean(values), stdev(values) if len(values) > 1 else 0.0]
 
 
@@ -26,7 +26,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Better or worse where the interval does not hold 0, else alike."""
+        """Better or worse where the interval excludes 0, else alike."""
         if not (self.low > 0 or self.high < 0):
             return "alike"
         return "better" if (self.high < 0) == self.lower_is_better else "worse"
@@ -39,15 +39,15 @@ class Difference:
 def paired(
     ours: Sequence[float], theirs: Sequence[float], *, overlap: float = 0.0, lower_is_better: bool = True
 ) -> Difference:
-    r"""Ours less theirs on the same seeds; with one seed nothing is known of its size, and they are alike.
+    r"""Ours less theirs on the same seeds; one seed has no interval, so that the verdict is alike.
 
     Seeds that draw their test rows from one table share training rows, so that differences are not
     independent. With test rows / training rows as :math:`\rho` (`overlap`) the interval is that of Nadeau and
     Bengio (2003), :math:`\bar d \pm t_{n-1} s \sqrt{1/n + \rho}`.
     """
-    lost, spared = (sum(map(math.isinf, side)) for side in (ours, theirs))
-    if lost or spared:  # an infinite cost is more than any other, and says no more than that
-        end = math.inf * (lost - spared) if lost != spared else 0.0
+    ours_infinite, theirs_infinite = (sum(map(math.isinf, side)) for side in (ours, theirs))
+    if ours_infinite or theirs_infinite:  # larger than any finite cost; by how much is undefined
+        end = math.inf * (ours_infinite - theirs_infinite) if ours_infinite != theirs_infinite else 0.0
         return Difference(end, end, end, lower_is_better)
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, n = fmean(gaps), len(gaps)
@@ -58,14 +58,14 @@ def paired(
 
 
 def versus(differences: Mapping[str, Difference], digits: int = 2) -> str:
-    """In how many cases we are worse, alike and better, and by how much; the cases we lose come first."""
+    """In how many cases we are worse, alike and better; each loss with its size, the largest first."""
     verdicts = [difference.verdict for difference in differences.values()]
     lost = [case for case, difference in differences.items() if difference.verdict == "worse"]
     lost.sort(key=lambda case: -abs(differences[case].mean))
-    told = "; ".join(f"{case} by {differences[case].words(digits)}" for case in lost)
+    losses = "; ".join(f"{case} by {differences[case].words(digits)}" for case in lost)
     alike, better = (verdicts.count(verdict) for verdict in ("alike", "better"))
     ends = f"alike in {alike}, better in {better} of {len(verdicts)} cases"
-    return f"worse in {len(lost)}{f' ({told})' if told else ''}, {ends}"
+    return f"worse in {len(lost)}{f' ({losses})' if losses else ''}, {ends}"
 
 
 def words(cell: Sequence[float], digits: int = 2) -> str:
@@ -74,7 +74,7 @@ def words(cell: Sequence[float], digits: int = 2) -> str:
 
 
 def change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> str:
-    """From the numbers of some seeds to those of another setting on the same seeds, in words."""
+    """How the numbers of one setting differ from those of another on the same seeds, in words."""
     pairs = list(zip(before, after, strict=True))
     verb = f"falls in {sum(b < a for a, b in pairs)} of {len(pairs)} seeds"
     if all(b < a for a, b in pairs):
@@ -86,7 +86,7 @@ def change(before: Sequence[float], after: Sequence[float], digits: int = 2) -> 
 
 @dataclass(frozen=True)
 class Check:
-    """One case of a claim, whether the statement is true of it, and by which numbers, in words."""
+    """One case of a claim, whether the statement is true of it, and its numbers in words."""
 
     where: str
     holds: bool
@@ -98,54 +98,31 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a study says of its numbers, true or not: the sentence tells in how many cases it holds."""
+    """A statement about a study's numbers, true or not, with the cases it is checked on."""
 
     statement: str
     checks: Sequence[Check]
 
     @property
-    def held(self) -> int:
+    def count(self) -> int:
         """Cases in which it holds."""
         return sum(check.holds for check in self.checks)
 
     @property
-    def lost(self) -> list[Check]:
-        """Cases in which it does not."""
-        return [check for check in self.checks if not check.holds]
-
-    @property
     def verdict(self) -> str:
-        """In a word or three."""
-        return "confirmed" if not self.lost else "confirmed in part" if self.held else "contradicted"
+        """In one to three words."""
+        if self.count == len(self.checks):
+            return "confirmed"
+        return "confirmed in part" if self.count else "contradicted"
 
     @property
     def sentence(self) -> str:
         """In how many cases it holds, and in which it does not, with their numbers."""
-        end = f"; not in: {'; '.join(map(str, self.lost))}." if self.lost else "."
-        return f"{self.statement}: in {self.held} of {len(self.checks)} cases{end}"
+        failed = "; ".join(str(check) for check in self.checks if not check.holds)
+        end = f"; not in: {failed}." if failed else "."
+        return f"{self.statement}: in {self.count} of {len(self.checks)} cases{end}"
 
 
-def at_most(
-    where: str,
-    ours: float,
-    theirs: float,
-    *,
-    slack: float = 0.0,
-    strict: bool = False,
-    form: str = ".4g",
-    of: str = "",
-    rival: str = "",
-) -> Check:
-    """Whether our number, of which lower is better, is no higher than another, or by no more than `slack`.
-
-    Where it is `strict`, a tie is no win. In the words, numbers have a `form`; what they are `of`, and whose
-    the second is (`rival`), is said where the statement does not say so.
-    """
-    holds = ours < theirs + slack if strict else ours <= theirs + slack
-    named = f"{of} {ours:{form}} against {theirs:{form}}".lstrip()
-    return Check(where, holds, f"{named} of {rival}" if rival else named)
-
-
-def within(where: str, share: float, lowest: float, highest: float, *, of: str = "") -> Check:
-    """Whether a share lies between two bounds; it is told in percent, after what it is of."""
-    return Check(where, lowest <= share <= highest, f"{of} {100 * share:.1f} %".lstrip())
+def within(where: str, share: float, lowest: float, highest: float) -> Check:
+    """Whether a share lies between two bounds; printed in percent."""
+    return Check(where, lowest <= share <= highest, f"{100 * share:.1f} %")

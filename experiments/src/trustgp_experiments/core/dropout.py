@@ -1,6 +1,11 @@
-"""Which rate suits dropout? From a few rates on, further ones are tried as long as an end of them wins."""
+"""Choice of the dropout rate: a few rates first, then neighbours of the best until both sides were tried."""
 
 from collections.abc import Callable, Sequence
+
+from ..peers import MCDropout
+from .cases import Case
+from .recipes import NetworkRecipe
+from .result import Setting
 
 RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 FIRST = (0.02, 0.05, 0.1)
@@ -9,19 +14,28 @@ FIRST = (0.02, 0.05, 0.1)
 def try_rates(
     loss: Callable[[float], float], *, first: Sequence[float] = FIRST, rates: Sequence[float] = RATES
 ) -> dict[str, float]:
-    """The loss on validation rows of every rate that was tried, by the rate, as JSON can hold it.
-
-    Those that are tried first, then the neighbours of the best one among all rates, until both were tried.
-    """
-    found = {rate: loss(rate) for rate in first}
+    """The validation loss of every rate that was tried, by the rate as text, for JSON."""
+    losses = {rate: loss(rate) for rate in first}
     while True:
-        best = rates.index(min(found, key=found.__getitem__))
-        beside = [rate for rate in rates[max(0, best - 1) : best + 2] if rate not in found]
+        best = rates.index(min(losses, key=losses.__getitem__))
+        beside = [rate for rate in rates[max(0, best - 1) : best + 2] if rate not in losses]
         if not beside:
-            return {str(rate): found[rate] for rate in sorted(found)}
-        found |= {rate: loss(rate) for rate in beside}
+            return {str(rate): losses[rate] for rate in sorted(losses)}
+        losses |= {rate: loss(rate) for rate in beside}
 
 
-def best_rate(tried: dict[str, float]) -> float:
+def search_dropout(setting: Setting, recipe: NetworkRecipe, case: Case) -> dict[str, float]:
+    """Validation NLL of a regression by MC-dropout, by rate, of the network of seed 0."""
+    inputs, targets = (part.to(setting.device) for part in case.validation)
+
+    def loss(rate: float) -> float:
+        network = recipe.train(case.train, seed=0, dropout=rate, **setting.place)
+        prediction = MCDropout.fit(network, case.validation, samples=20, seed=0).predict(inputs)
+        return float(-prediction.log_prob(targets).mean())
+
+    return try_rates(loss)
+
+
+def best_rate(losses: dict[str, float]) -> float:
     """The rate of the lowest loss."""
-    return float(min(tried, key=tried.__getitem__))
+    return float(min(losses, key=losses.__getitem__))

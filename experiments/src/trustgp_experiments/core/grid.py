@@ -1,4 +1,4 @@
-"""What a study measured: cases x methods x measures x seeds, in parts that are kept and can be resumed."""
+"""What a study measured, by its axes: trained on, tested on, method, seed. Parts are kept, and shared out."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,15 +22,13 @@ Read = Callable[[Any], Mapping[Place, Mapping[str, Any]]]
 class Grid:
     """Numbers by place and measure, one a seed, and the parts they were read from: see docs/studies.md.
 
-    A part is done once, with `setting.jobs` processes side by side, and kept in the study's folder. Where a
-    study shares work between its parts it makes them itself, through `Setting.once`, and calls `Grid.of`.
-    A value may be None (the measure has no meaning there), or "inf" (JSON holds no infinity).
+    A value may be None (the measure has no meaning there), or "inf" (JSON has no infinity). A place that a
+    seed lacks, since a method could not be fitted, is left out.
     """
 
     axes: tuple[str, ...]
     cells: Mapping[Place, Mapping[str, Sequence[Any]]]  # by place and measure, the values of all seeds
-    parts: Mapping[Place, Sequence[Any]] = field(default_factory=dict)  # by case, what each seed gave
-    missing: Mapping[Place, str] = field(default_factory=dict)  # by place, why it is not among the cells
+    parts: Mapping[Place, Sequence[Any]] = field(default_factory=dict)  # by case, the part of each seed
 
     @classmethod
     def run(
@@ -41,15 +39,14 @@ class Grid:
         *,
         axes: Sequence[str],
         read: Read,
-        ahead: Sequence[Place] | None = None,
     ) -> Self:
-        """Do every part that is not there yet, as `part(setting, *case, seed)`, and read all: see `of`.
+        """Compute every part that is not kept yet, as `part(setting, *case, seed)`, and read all: see `of`.
 
         Cases are `[()]` where seeds are all there is. The axes are those of a case, then those of `read`.
-        Processes take the cases in the order of `ahead`, the longest first; None: as they are.
+        Processes begin with the last case, which in most studies takes longest.
         """
-        tasks = [(part, case, seed) for case in ahead or cases for seed in range(setting.seeds)]
-        work_ahead(setting, keep_part, tasks)
+        tasks = [(part, case, seed) for case in reversed(cases) for seed in range(setting.seeds)]
+        run_parallel(setting, keep_part, tasks)
         parts: dict[Place, list[Any]] = {}
         for case in cases:
             setting.console.print(f"{' '.join(map(str, case)) or setting.out.name}: {setting.seeds} seeds")
@@ -60,25 +57,33 @@ class Grid:
     def of(cls, axes: Sequence[str], parts: Mapping[Place, Sequence[Any]], read: Read) -> Self:
         """By place and measure one value a seed, of parts by case and seed; `read` gives those of a part."""
         cells: dict[Place, dict[str, list[Any]]] = {}
-        gone: dict[Place, str] = {}
-        for case, found in parts.items():
-            seeds = [read(part) for part in found]
-            for rest in dict.fromkeys(chain.from_iterable(seeds)):
-                place = (*case, *rest)
+        for case, seeds in parts.items():
+            numbers = [read(part) for part in seeds]
+            for labels in dict.fromkeys(chain.from_iterable(numbers)):
+                place = (*case, *labels)
                 if len(place) != len(axes):
                     raise StudyError(f"place {place} has {len(place)} labels for the axes {tuple(axes)}.")
-                without = [str(number) for number, seed in enumerate(seeds) if rest not in seed]
-                if without:
-                    gone[place] = f"not in seed {', '.join(without)}"
-                    continue
-                cells[place] = {key: [seed[rest].get(key) for seed in seeds] for key in seeds[0][rest]}
-        return cls(tuple(axes), cells, parts, gone)
+                if all(labels in seed for seed in numbers):
+                    keys = numbers[0][labels]
+                    cells[place] = {key: [seed[labels].get(key) for seed in numbers] for key in keys}
+        return cls(tuple(axes), cells, parts)
+
+    @classmethod
+    def of_runs(cls, axes: Sequence[str], runs: Sequence[Mapping[str, Any]], read: Read) -> Self:
+        """The grid again, from what `runs` gave."""
+        parts = {tuple(run[axis] for axis in axes if axis in run): run["seeds"] for run in runs}
+        return cls.of(axes, parts, read)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The parts of every case, under the names of its axes: for the numbers of a result."""
+        named = {case: dict(zip(self.axes, case, strict=False)) for case in self.parts}
+        return [{**named[case], "seeds": seeds} for case, seeds in self.parts.items()]
 
     def along(self, *axes: str, **fixed: Any) -> list[Any]:
         """Labels on an axis, tuples of them on several, in the study's order, where others are `fixed`."""
         at, places = [self.axes.index(axis) for axis in axes], self.only(**{k: [v] for k, v in fixed.items()})
-        found = dict.fromkeys(tuple(place[number] for number in at) for place in places.cells)
-        return [labels[0] for labels in found] if len(axes) == 1 else list(found)
+        labels = dict.fromkeys(tuple(place[number] for number in at) for place in places.cells)
+        return [label for (label,) in labels] if len(axes) == 1 else list(labels)
 
     def only(self, **labels: Collection[Any]) -> Self:
         """The part of the grid whose places have one of these labels, by axis."""
@@ -90,15 +95,10 @@ class Grid:
         """The labels in the order of the axes; each axis must be named."""
         return tuple(labels[axis] for axis in self.axes)
 
-    def runs(self) -> list[dict[str, Any]]:
-        """The parts of every case, under the names of its axes: for the numbers of a result."""
-        named = {case: dict(zip(self.axes, case, strict=False)) for case in self.parts}
-        return [{**named[case], "seeds": found} for case, found in self.parts.items()]
-
     def values(self, place: Place, measure: str) -> Sequence[Any] | None:
         """One value a seed; None where the place has no such measure, or it has no meaning there."""
-        found = self.cells.get(place, {}).get(measure)
-        return None if found is None or None in found else found
+        values = self.cells.get(place, {}).get(measure)
+        return None if values is None or None in values else values
 
     def mean(self, place: Place, measure: str) -> float:
         """Mean over seeds; infinite where a seed's value is."""
@@ -113,32 +113,32 @@ class Grid:
 
 
 def keep_part(setting: Setting, part: Callable[..., Any], case: Place, seed: int) -> Any:
-    """What a part gives, done once: see `Grid.run`."""
+    """A part, computed once: see `Grid.run`."""
     key = "-".join(map(str, (*case, seed))) if case else f"seed-{seed}"
     return setting.once(key, lambda: part(setting, *case, seed))
 
 
 def is_infinite(values: Iterable[Any]) -> bool:
-    """Whether a seed's value is infinite, which JSON holds as text."""
+    """Whether a seed's value is infinite, which JSON stores as text."""
     return any(isinstance(value, str) for value in values)
 
 
-def work_ahead(setting: Setting, part: Callable[..., Any], tasks: Sequence[tuple]) -> None:
-    """Do parts of a study before they are asked for; what they find lies in the folder of `Setting.once`.
+def run_parallel(setting: Setting, part: Callable[..., Any], tasks: Sequence[tuple]) -> None:
+    """Compute parts of a study in `setting.jobs` processes; `Setting.once` keeps them in its folder.
 
-    A part is a function of a module, called as `part(setting, *task)`, the longest task first; `jobs`
-    processes share the work. With one, nothing is done: the study does each part when it comes to it.
+    A part is a function of a module, called as `part(setting, *task)`. With one job nothing is done: the
+    study then computes each part when it needs it.
     """
     jobs = min(setting.jobs, len(tasks))
     if jobs <= 1:
         return
     plain = {name: getattr(setting, name) for name in ("out", "seeds", "quick", "device")}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_do, part, plain, task) for task in tasks]
+        futures = [pool.submit(_run, part, plain, task) for task in tasks]
         with reporting(enabled=not setting.console.quiet) as report:
             for future in report.track(as_completed(futures), stage=setting.out.name, total=len(futures)):
                 future.result()
 
 
-def _do(part: Callable[..., Any], plain: dict[str, Any], task: tuple) -> None:
+def _run(part: Callable[..., Any], plain: dict[str, Any], task: tuple) -> None:
     part(Setting(**plain), *task)

@@ -18,7 +18,7 @@ class Measure:
     column: Column  # as it is printed: name, digits, unit, and which end is better
     factor: float = 1.0  # by which every number is multiplied
     statistic: Callable[[Sequence[float]], Any] = mean_spread  # from the numbers of all seeds to a cell
-    words: Callable[[Any], str | None] | None = None  # of values that are no numbers: from the first to text
+    words: Callable[[Any], str | None] | None = None  # for values that are no numbers: from the first to text
     place: Mapping[str, Any] = field(default_factory=dict)  # by axis, labels of this column alone
 
     def at(self, name: str | None = None, *, digits: int | None = None, **place: Any) -> Self:
@@ -27,14 +27,12 @@ class Measure:
         return replace(self, column=column if digits is None else replace(column, digits=digits), place=place)
 
     def cell(self, values: Sequence[Any] | None) -> Any:
-        """Of a table: an infinite cost as text; None where there is nothing to say."""
+        """Of a table: an infinite cost as text, None for a gap."""
         if values is None:
             return None
         if self.words is not None:
             return self.words(values[0])
-        if is_infinite(values):
-            return "infinite"
-        return self.statistic([self.factor * value for value in values])
+        return "infinite" if is_infinite(values) else self.statistic([self.factor * v for v in values])
 
 
 @dataclass(frozen=True)
@@ -56,18 +54,17 @@ class Pivot:
 
     def table(self, grid: Grid) -> Table:
         """All rows of the grid: by the labels of the first axis, within it by those of the next."""
-        rows, found = [dict(self.at)], []
+        places, rows = [dict(self.at)], []
         for axis in self.rows:
-            rows = [{**where, axis: label} for where in rows for label in grid.along(axis, **where)]
-        for where in rows:
-            labels = tuple(where[axis] for axis in self.rows)
-            places = [(measure, grid.place(**where, **measure.place)) for measure in self.measures]
-            if any(measure.key in grid.cells.get(place, {}) for measure, place in places):
+            places = [{**at, axis: label} for at in places for label in grid.along(axis, **at)]
+        for at in places:
+            labels = tuple(at[axis] for axis in self.rows)
+            cells = [(measure, grid.place(**at, **measure.place)) for measure in self.measures]
+            if any(measure.key in grid.cells.get(place, {}) for measure, place in cells):
                 names = [self.names.get(labels[:n], self.names.get(x, x)) for n, x in enumerate(labels, 1)]
-                cells = [measure.cell(grid.values(place, measure.key)) for measure, place in places]
-                found.append([*names, *cells])
+                rows.append([*names, *(m.cell(grid.values(place, m.key)) for m, place in cells)])
         columns = [*self.rows.values(), *(measure.column for measure in self.measures)]
-        return Table(self.title, columns, found, block=self.block, note=self.note)
+        return Table(self.title, columns, rows, block=self.block, note=self.note)
 
 
 def flat_measure(

@@ -20,7 +20,7 @@ Pair = tuple[Tensor, Tensor]
 class NetworkRecipe:
     """An architecture, and how every network of it is trained: AdamW, one cycle."""
 
-    make: Callable[..., nn.Module]  # a network with fresh weights: make(seed=...), also dropout= if asked
+    make: Callable[..., nn.Module]  # a network with fresh weights: make(seed=...), also dropout=
     shape: str  # the architecture, in words
     epochs: int  # this and what follows: see `trustgp_experiments.peers.train`
     batch_size: int = 128
@@ -28,7 +28,7 @@ class NetworkRecipe:
     loss: Callable[[Tensor, Tensor], Tensor] = mse_loss
     record: bool = True
     together: bool = False  # whether the members are one vectorised network; small ones gain by it
-    ending: str = ""  # what the words add after the batches
+    ending: str = ""  # of the description, after the batches
 
     def words(self) -> str:
         """For the protocol."""
@@ -43,19 +43,11 @@ class NetworkRecipe:
         return train(fresh, *rows, seed=seed, record=self.record, **self._options, **place)
 
     def bundle(
-        self,
-        rows: Pair,
-        validation: Pair,
-        *,
-        seed: int,
-        dropping: nn.Module | None = None,
-        dropout: float = 0.0,
-        **place: Any,
+        self, rows: Pair, validation: Pair, *, seed: int, dropout: float = 0.0, **place: Any
     ) -> Bundle:
-        """What methods are given: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows.
+        """What methods are fitted to: members of seeds 100 seed + 0, 1, ..., one with dropout, and the rows.
 
-        The network with dropout is trained here, with a rate of `dropout`, or given as `dropping`, whose
-        seconds are not known then. Of members that are trained together each has its share of the seconds.
+        Of members that are trained together each is counted with its share of the seconds.
         """
         seeds, device = [100 * seed + member for member in range(MEMBERS)], place["device"]
         start = now(device)
@@ -69,7 +61,8 @@ class NetworkRecipe:
             seconds = {"network": now(device) - start}
             networks += [self.train(rows, seed=number, **place) for number in seeds[1:]]
             seconds["ensemble"] = now(device) - start - seconds["network"]
-        if dropout and dropping is None:
+        dropping = None
+        if dropout:
             start = now(device)
             dropping = self.train(rows, seed=seeds[0], dropout=dropout, **place)
             seconds["dropout"] = now(device) - start

@@ -1,4 +1,4 @@
-"""Which studies there are: names and one line each. Nothing heavy is imported before one of them runs.
+"""Names of the studies, and one line about each. Nothing heavy is imported before one of them runs.
 
 A further study is a folder with a `study.py`, which has `run(setting) -> Result`, and its line here.
 """
@@ -20,18 +20,17 @@ STUDIES = {
     "transfer": "every method, trained on one arm and tested on all: the paper's Table 1",
     "tables": "twenty regression tables, small and large, twenty splits each: every method and its cost",
     "sequence": "a GRU over windows of past states on the real arms: torques and their error bars",
-    "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and whether foreign images are told",
+    "classification": "CNNs on Fashion-MNIST and MNIST: probabilities, and the detection of novel images",
     "continuity": "jumps of the variance at the borders of experts, in 21 dimensions",
     "scale": "time and memory of a fit from ten thousand rows to two million, stage by stage",
     "bound": "the kernel's approximation bound against the number of experts",
-    "distributed": "time to solve the experts against workers: threads, Ray; streams on a GPU",
-    "detection": "a detector's boxes and classes: novel things told, edges calibrated, the cost of it",
+    "distributed": "time to solve the experts against workers: threads and Ray; streams on a GPU",
+    "detection": "a detector's boxes and classes: novel objects, calibrated edges, and the cost",
     "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
 }
-"""Name of the folder below `studies`, and what it is about."""
-# Extras without which a study cannot begin: asked for before its module is imported. All draw.
-NEEDED = {"transfer": ("peers",), "classification": ("peers",), "detection": ("detection",)}
-NEEDED |= {"tables": ("peers",)}
+"""Name of the folder below `studies`, and its subject."""
+# extras that are checked before the study's module is imported; all studies draw
+NEEDED = dict.fromkeys(("transfer", "classification", "tables"), ("peers",)) | {"detection": ("detection",)}
 PEERS = (
     'pip install "./experiments[peers]"',
     "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch",
@@ -44,7 +43,7 @@ MODULES = {
     "ray": ("ray",),
     "peers": ("laplace",),
 }
-"""By extra of the distribution, the modules that tell whether it is there."""
+"""By extra of the distribution, the modules whose presence is checked."""
 
 
 def run_study(name: str, out: Path, **setting: Any) -> Result:
@@ -52,14 +51,14 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
     if name not in STUDIES:
         raise ValueError(f"study {name!r} is unknown; choose one of {', '.join(STUDIES)}.")
     require_extras(f"The study {name}", ("plots", *NEEDED.get(name, ())))
-    asked = import_module("trustgp_experiments.core.result").Setting(out / name, **setting)
-    found = import_module(f"trustgp_experiments.studies.{name}.study").run(asked)
-    found.write(asked.out)
-    return found
+    options = import_module("trustgp_experiments.core.result").Setting(out / name, **setting)
+    result = import_module(f"trustgp_experiments.studies.{name}.study").run(options)
+    result.write(options.out)
+    return result
 
 
 def require_extras(what: str, extras: Iterable[str]) -> None:
-    """An ImportError that names what is missing of `MODULES`, and how to get it for "The study toy"."""
+    """Raise an ImportError that names the missing modules and how to install them, for "The study toy"."""
     gone = {extra: [name for name in MODULES[extra] if find_spec(name) is None] for extra in extras}
     missing = [extra for extra, names in gone.items() if names]
     if missing:

@@ -1,4 +1,4 @@
-"""What every study shares: how it is asked for, and the form its result has on disk and in the report."""
+"""What every study shares: its options, and the form of its result on disk and in the report."""
 
 import hashlib
 import json
@@ -23,16 +23,16 @@ from trustgp.data.escapes import printable
 
 RESULT = "result.json"
 PACKAGES = ("torch", "numpy", "scikit-learn", "laplace-torch", "matplotlib")
-VARIABLE = "TRUSTGP_COMMIT"
-MOST_DIGITS = 20  # behind the point
+COMMIT_VARIABLE = "TRUSTGP_COMMIT"
+MAX_DIGITS = 20  # after the decimal point
 SOURCE = Path(__file__).parents[1]
 LIBRARY = Path(trustgp.__file__).parent
 Choice = TypeVar("Choice")
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class StudyError(ValueError):
-    """A study that was asked for wrongly, or a result that is damaged; the command line prints one line."""
+    """Wrong options of a study, or a damaged result; the command line prints one line."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(printable(message))  # it may quote a file
@@ -40,11 +40,11 @@ class StudyError(ValueError):
 
 @dataclass(frozen=True)
 class Setting:
-    """How a study is asked for."""
+    """Options of a study."""
 
-    out: Path  # folder of this study's result and figures, made if it is not there
+    out: Path  # folder of this study's result and figures, created if missing
     seeds: int = 3  # how many; they are 0, 1, 2, ...
-    quick: bool = False  # a small part, to see that it works in seconds: its figures mean nothing
+    quick: bool = False  # a small run of seconds, to see that it works: its numbers mean nothing
     device: str = "cpu"  # where networks are trained and models fitted: "cpu", "cuda"
     console: Console = field(default_factory=lambda: Console(quiet=True))  # bars only in a terminal
     jobs: int = 1  # processes that share the work, in studies that can share it
@@ -68,19 +68,19 @@ class Setting:
         return quick if self.quick else full
 
     def once(self, key: str, work: Callable[[], Any]) -> Any:
-        """The JSON value of `work()`; what the same code did before in this folder is read, not done again.
+        """The JSON value of `work()`; what the same code computed before in this folder is read instead.
 
-        A study that was stopped goes on where it was. What other code, versions or settings left behind
-        is not taken, nor is a file that cannot be read. The key names the part, as "sarcos-random-0" does.
+        So a study that was stopped resumes. Parts of other code, versions or settings are ignored, and so are
+        files that cannot be read. The key names the part, as "sarcos-random-0" does.
         """
         file = self.part(key, ".json")
         with suppress(FileNotFoundError, ValueError):
             return _parse(file)
-        write_json(file, alone(work))  # one thread: the same numbers on any number of cores, with any jobs
+        write_json(file, single_thread(work))  # the same numbers on any number of cores, with any jobs
         return _parse(file)  # what a resumed run would see
 
     def part(self, key: str, ending: str = "") -> Path:
-        """Where a part of this study is kept, named for its key, this setting and the code of today."""
+        """File of a part of this study, named for its key, this setting and a digest of the code."""
         stamp = [key, self.quick, self.device, versions(), source_digest()]
         digest = hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:12]
         return self.out / "parts" / f"{key}-{digest}{ending}"
@@ -88,7 +88,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: `better` ("low", "high" or None) says which end is printed in bold."""
+    """Of a table: the end that is `better` ("low", "high" or None) is printed in bold."""
 
     name: str
     digits: int = 3
@@ -97,8 +97,8 @@ class Column:
 
     def __post_init__(self) -> None:
         _require_text(self, "name", "unit")
-        if type(self.digits) is not int or self.digits > MOST_DIGITS:
-            raise StudyError(f"column {self.name!r}: digits={self.digits!r}; give up to {MOST_DIGITS}.")
+        if type(self.digits) is not int or self.digits > MAX_DIGITS:
+            raise StudyError(f"column {self.name!r}: digits={self.digits!r}; give up to {MAX_DIGITS}.")
         if self.better not in (None, "low", "high"):
             raise StudyError(f"column {self.name!r}: better={self.better!r}; give 'low', 'high' or None.")
 
@@ -115,8 +115,8 @@ class Table:
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
-    block: str | None = None  # column within whose equal values the best is looked for; None: the whole table
-    note: str = ""  # in plain words, below the table
+    block: str | None = None  # column within whose equal values the best is bold; None: the whole table
+    note: str = ""  # below the table
 
     def __post_init__(self) -> None:
         _require_text(self, "title", "note")
@@ -134,7 +134,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture beside the result, and the words under it."""
+    """A picture beside the result, and its caption."""
 
     file: str
     title: str
@@ -148,14 +148,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """What a study found: all that the report shows."""
+    """All that the report shows of a study."""
 
-    study: str  # its name on the command line
-    title: str  # what is asked, in one line
+    study: str  # name on the command line
+    title: str  # the question, in one line
     protocol: Sequence[str]  # a paragraph each: which rows, which split, which statistics, how many seeds
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
-    findings: Sequence[str] = ()  # one sentence each, made from the numbers by the study's code
+    findings: Sequence[str] = ()  # one sentence each, made from the numbers by code
     numbers: Mapping[str, Any] = field(default_factory=dict)  # everything else, for other programs
     provenance: Mapping[str, Any] = field(default_factory=dict)  # see `provenance`
 
@@ -179,10 +179,10 @@ def read_result(file: Path) -> Result:
     if not file.is_file():
         raise StudyError(f"{file} is not a file.")
     try:
-        found = _parse(file)
-        tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in found["tables"]]
-        figures = [Figure(**figure) for figure in found["figures"]]
-        return Result(**{**found, "tables": [Table(**table) for table in tables], "figures": figures})
+        fields = _parse(file)
+        tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in fields["tables"]]
+        figures = [Figure(**figure) for figure in fields["figures"]]
+        return Result(**{**fields, "tables": [Table(**table) for table in tables], "figures": figures})
     except KeyError as error:
         raise StudyError(f"{file} is not the result of a study: {error} is missing.") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -190,7 +190,7 @@ def read_result(file: Path) -> Result:
 
 
 def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
-    """Where a result comes from, the machine's paths aside: command, commit, versions, seeds, device, day."""
+    """Origin of a result, without paths of the machine: command, commit, versions, seeds, device, day."""
     flags = " --quick" if setting.quick else ""
     flags += f" --device {setting.device}" if setting.device != "cpu" else ""
     return {
@@ -205,20 +205,35 @@ def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def make_result(
+    setting: Setting,
+    study: str,
+    title: str,
+    protocol: Sequence[str],
+    numbers: Mapping[str, Any],
+    summary: tuple[Sequence[Table], Sequence[str]],
+    figures: Sequence[Figure] = (),
+    **origin: Any,
+) -> Result:
+    """The result of a study whose `summarise` made tables and findings from its numbers."""
+    made = provenance(setting, study, **origin)
+    return Result(study, title, protocol, summary[0], figures, summary[1], numbers, made)
+
+
 def commit() -> str | None:
-    """The commit of the source, "+" where files differ; of no checkout what TRUSTGP_COMMIT says, or None."""
+    """The commit of the source, "+" where files differ; outside a checkout TRUSTGP_COMMIT, or None."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(SOURCE), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        # an installed copy may lie inside somebody else's checkout, which does not know our files
+        # an installed copy may be inside another project's checkout, which does not track our files
         git("ls-files", "--error-unmatch", "__init__.py")
         changed = git("status", "--porcelain", ".", str(LIBRARY))
         return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get(VARIABLE)
+        return os.environ.get(COMMIT_VARIABLE)
 
 
 @cache
@@ -234,18 +249,15 @@ def source_digest() -> str:
 
 def versions() -> dict[str, str]:
     """Of trustgp, and of the packages that figures may depend on, where they are installed."""
-    found = {"trustgp": trustgp.__version__}
+    installed = {"trustgp": trustgp.__version__}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed
 
 
-def alone(work: Callable[[], Found]) -> Found:
-    """The result of `work`, on one BLAS thread: on a busy machine small batches lose tenfold by a second.
-
-    In this thread, so that Ctrl-C reaches it at once.
-    """
+def single_thread(work: Callable[[], Value]) -> Value:
+    """The result of `work` on one BLAS thread: on a busy machine a second one makes small batches slow."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -268,7 +280,7 @@ def write_text(file: Path, text: str) -> Path:
 
 
 def _parse(file: Path) -> Any:
-    """The file as JSON, without the NaN and infinity that Python would take."""
+    """The file as JSON, without the NaN and infinity that Python accepts."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a number.")
@@ -289,5 +301,5 @@ def _is_cell(cell: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one that can be written as a decimal: JSON knows larger whole ones than floats do."""
+    """Whether it can be written as a decimal: JSON has larger integers than floats."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)

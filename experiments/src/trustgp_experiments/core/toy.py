@@ -26,7 +26,7 @@ INDEPENDENT = Patchwork(neighbours=0)
 
 @dataclass(frozen=True)
 class ToyData:
-    """Rows of one input and one output, [n, 1] each; the interval without rows; their name, and in words."""
+    """Rows of one input and one output, [n, 1] each; the interval without rows; name and description."""
 
     inputs: Tensor
     targets: Tensor
@@ -41,7 +41,7 @@ class ToyData:
 
 
 def toy_data() -> ToyData:
-    """Snelson's rows with the paper's gap cut into them, or generated ones where those are not there."""
+    """Snelson's rows with the paper's gap cut into them, or generated ones without the data."""
     try:
         recording = load("snelson")
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def toy_data() -> ToyData:
 
 
 def fit_toy(network: nn.Module, rows: Pair, **options: Any) -> UncertaintyModel:
-    """The network's error bar; unless the options have a witness, experts speak alone, as in the paper."""
+    """The network's error bar; without a witness, as in the paper, unless the options have one."""
     own = {"division": Division(components=4), "num_experts": NUM_EXPERTS, "witness": None, "budget": "none"}
     return fit(network, rows, **{**own, **options})
 

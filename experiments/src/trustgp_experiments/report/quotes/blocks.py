@@ -35,14 +35,14 @@ def _cell(cell: Any, column: dict[str, Any]) -> str:
     return " ± ".join(number(value, column["digits"]) for value in values)
 
 
-NEW_PAIRS = "Novel images told, on pairs with which nothing was chosen"
+NEW_PAIRS = "Novel images detected, on pairs with which nothing was chosen"
 CLASSES = {
     "fashion": "Fashion-MNIST: test images like those that trained",
     "distorted": "NLL on distorted Fashion-MNIST",
     "told": f"{NEW_PAIRS}: AUROC",
     "caught": f"{NEW_PAIRS}: share caught at 1 % alarms",
     "table": "What it costs, and what it is worth",
-    "looked": "Looked at when choices were made: novel images told: AUROC",
+    "looked": "Looked at when choices were made: novel images detected: AUROC",
 }
 FOLDERS = (*STUDIES, "tables", "distributed-cuda", "runtime-cuda")
 BLOCKS: dict[str, Block] = {

@@ -1,4 +1,4 @@
-"""What the ablation turns, one axis for each setting of the method, and one trial: fit, predict, score."""
+"""The settings that the ablation varies, an axis for each, and one trial: fit, predict, score."""
 
 import time
 import warnings
@@ -8,14 +8,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trustgp import metrics
 from trustgp.api import fit
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import Patchwork
 from trustgp.experts.witness import Witness
-from trustgp.likelihoods.prediction import Prediction
 from trustgp.model import UncertaintyModel
 from trustgp.tangents import JacobianRows, LayerFactors
 
@@ -25,13 +24,13 @@ from ...core.result import Setting
 from ..scale.fits import held_rows
 
 KINDS = {"own": "own", "corrected": "corrected", "plain": "plain"}
-"""Predictions of the experts alone: about the network's output, about the corrected mean, evidence only."""
-HEARD = {"heard_own": "own, witness", "heard_corrected": "corrected, witness"}
-"""The same experts with the witness beside them."""
+"""Predictions without a witness: about the network's output, about the corrected mean, evidence only."""
+WITNESS_KINDS = {"heard_own": "own, witness", "heard_corrected": "corrected, witness"}
+"""The same experts with the witness; the keys are those of stored results."""
 
 ALL = "all"
 NUM_EXPERTS, QUICK_EXPERTS = EXPERTS = 12, 4  # of a full run, and of a quick one
-KEPT, QUICK_KEPT = 8192, 256  # parameters kept for all experts where stage (ii) is turned
+KEPT, QUICK_KEPT = 8192, 256  # parameters kept for all experts where stage (ii) is varied
 PER_EXPERT, QUICK_PER_EXPERT = 2048, 64  # of these, columns that an expert keeps in the pruned rows
 VALUES: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # of a full run, and of a quick one
     "experts": ((3, 6, NUM_EXPERTS, 24, 48, 96), (2, QUICK_EXPERTS)),
@@ -42,36 +41,39 @@ VALUES: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # of a full run, and
     "components": ((2, 4, 8, 16, 32), (2, 8)),
     "neighbours": ((1, 2, 4, 8), (1, 4)),
 }
+SMALL_SHARE = 3  # small trials use one row in so many
+WARM_ROWS = 64
 
 
 @dataclass(frozen=True)
 class AblationTrial:
-    """One fit; of the options what is not named is the library's default, but for the witness."""
+    """One fit; options that are not named are the library's defaults, but for the witness."""
 
     name: str  # of its part of the results: letters, digits, dots and dashes
     options: Mapping[str, Any] = field(default_factory=dict)  # of `trustgp.fit`
-    small: bool = False  # on a third of the rows, with the pseudo kernel: what gradient rows can afford
-    validated: bool = True  # whether it may see the validation rows
+    small: bool = False  # on a third of the rows, with the pseudo kernel, since gradient rows are costly
+    validated: bool = True  # whether it calibrates on the validation rows
 
 
 @dataclass(frozen=True)
 class Point:
-    """A setting on an axis: what is fitted, and by column (`KINDS`, `HEARD`) the score that stands there."""
+    """A setting on an axis: its trial, and by column (`KINDS`, `WITNESS_KINDS`) the score shown there."""
 
     label: str
     trial: AblationTrial
-    scores: Mapping[str, str] = field(default_factory=lambda: {name: name for name in (*KINDS, *HEARD)})
+    scores: Mapping[str, str] = field(
+        default_factory=lambda: {name: name for name in (*KINDS, *WITNESS_KINDS)}
+    )
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting that is turned while all others stay at their defaults."""
+    """A setting that varies while all others stay at their defaults."""
 
     name: str  # in the numbers
-    title: str  # for people
+    title: str
     points: Sequence[Point]
-    default: str  # label of the library's
-    ordered: bool = True  # whether the points are numbers that grow
+    default: str  # label of the library's default
 
 
 DEFAULT = AblationTrial("default")
@@ -80,31 +82,29 @@ LEFT_OUT = AblationTrial("leave-one-out", validated=False)
 
 
 def paper_axes(quick: bool) -> list[Axis]:
-    """What the paper turns."""
-    most, kept = (QUICK_EXPERTS, QUICK_KEPT) if quick else (NUM_EXPERTS, KEPT)
-    each = f"pruning (ii), an expert's, of {kept}"
-    turned = partial(_turned, quick)
-
+    """What the paper varies."""
+    experts, kept = (QUICK_EXPERTS, QUICK_KEPT) if quick else (NUM_EXPERTS, KEPT)
+    per_expert = f"pruning (ii), an expert's, of {kept}"
+    active = "active fraction of a neighbour"
+    axis = partial(_axis, quick)
     return [
-        turned("experts", "experts", most, lambda value: {"num_experts": value}),
-        turned("subset", "subset of the gate", 512, lambda v: {"division": Division(subset=v)}),
-        turned("stage_one", "pruning (i), parameters for all", ALL, base=SMALL, trial=_rows),
-        turned("stage_two", each, ALL, base=_rows(kept), trial=partial(_rows, kept)),
-        turned(
-            "fraction", "active fraction of a neighbour", 0.1, lambda v: {"patchwork": Patchwork(fraction=v)}
-        ),
+        axis("experts", "experts", experts, lambda value: {"num_experts": value}),
+        axis("subset", "subset of the gate", 512, lambda v: {"division": Division(subset=v)}),
+        axis("stage_one", "pruning (i), parameters for all", ALL, base=SMALL, trial=_rows),
+        axis("stage_two", per_expert, ALL, base=_rows(kept), trial=partial(_rows, kept)),
+        axis("fraction", active, 0.1, lambda v: {"patchwork": Patchwork(fraction=v)}),
     ]
 
 
 def our_axes(quick: bool) -> list[Axis]:
-    """What is ours to choose."""
-    kept, each = (QUICK_KEPT, QUICK_PER_EXPERT) if quick else (KEPT, PER_EXPERT)
-    alone, heard = ({name: name for name in names} for names in (KINDS, HEARD))
+    """Our own choices."""
+    kept, per_expert = (QUICK_KEPT, QUICK_PER_EXPERT) if quick else (KEPT, PER_EXPERT)
+    without, with_witness = ({name: name for name in names} for names in (KINDS, WITNESS_KINDS))
     outputs = [Point(kind, AblationTrial(kind, {"outputs": kind})) for kind in ("separate", "pseudo")]
     tangents = [  # rows with every parameter kept have the kernel of the factors: no point of their own
         Point("factors", SMALL),
         Point(f"rows, {kept}", _rows(kept)),
-        Point(f"rows, {kept}/{each}", _rows(kept, each)),
+        Point(f"rows, {kept}/{per_expert}", _rows(kept, per_expert)),
         Point("last layer", AblationTrial("last-layer", {"tangents": LayerFactors("last")}, small=True)),
     ]
     calibration = [
@@ -112,15 +112,15 @@ def our_axes(quick: bool) -> list[Axis]:
         Point("leave-one-out", LEFT_OUT),
         Point("evidence only", DEFAULT, {"own": "plain"}),
     ]
-    witness = [Point("off", DEFAULT, alone), Point("on", DEFAULT, heard)]
-    turned = partial(_turned, quick)
+    witness = [Point("off", DEFAULT, without), Point("on", DEFAULT, with_witness)]
+    axis = partial(_axis, quick)
     return [
-        turned("components", "components of the gate", 8, lambda v: {"division": Division(components=v)}),
-        turned("neighbours", "neighbours", 4, lambda v: {"patchwork": Patchwork(neighbours=v)}),
-        Axis("outputs", "outputs", [Point("shared", DEFAULT), *outputs], "shared", ordered=False),
-        Axis("tangents", "gradients", tangents, "factors", ordered=False),
-        Axis("witness", "witness", witness, "on", ordered=False),
-        Axis("calibration", "calibration", calibration, "validation rows", ordered=False),
+        axis("components", "components of the gate", 8, lambda v: {"division": Division(components=v)}),
+        axis("neighbours", "neighbours", 4, lambda v: {"patchwork": Patchwork(neighbours=v)}),
+        Axis("outputs", "outputs", [Point("shared", DEFAULT), *outputs], "shared"),
+        Axis("tangents", "gradients", tangents, "factors"),
+        Axis("witness", "witness", witness, "on"),
+        Axis("calibration", "calibration", calibration, "validation rows"),
     ]
 
 
@@ -129,7 +129,7 @@ def trials_of(axes: Sequence[Axis]) -> list[AblationTrial]:
     return list({point.trial.name: point.trial for axis in axes for point in axis.points}.values())
 
 
-def _turned(
+def _axis(
     quick: bool,
     name: str,
     title: str,
@@ -141,25 +141,21 @@ def _turned(
 ) -> Axis:
     """An axis of values; the default is the base trial, `options` are those of `fit`, or `trial` is all."""
 
-    def turned(value: Any) -> AblationTrial:
+    def make(value: Any) -> AblationTrial:
         return AblationTrial(f"{name}-{value}".replace(" ", ""), options(value))
 
-    points = [Point(str(v), base if v == default else (trial or turned)(v)) for v in VALUES[name][quick]]
+    points = [Point(str(v), base if v == default else (trial or make)(v)) for v in VALUES[name][quick]]
     return Axis(name, title, points, str(default))
 
 
-def _rows(kept: int, each: int | None = None) -> AblationTrial:
-    """Gradient rows after stage (i), and (ii) where `each` is given: points of several axes."""
-    name = f"kept-{kept}" if each is None else f"kept-{kept}-each-{each}"
-    return AblationTrial(name, {"tangents": JacobianRows(keep=kept, keep_per_expert=each)}, small=True)
-
-
-SHARE = 3  # small trials see one row in so many
-WARM_ROWS = 64
+def _rows(kept: int, per_expert: int | None = None) -> AblationTrial:
+    """Gradient rows after stage (i), and (ii) where `per_expert` is given: points of several axes."""
+    name = f"kept-{kept}" if per_expert is None else f"kept-{kept}-each-{per_expert}"
+    return AblationTrial(name, {"tangents": JacobianRows(keep=kept, keep_per_expert=per_expert)}, small=True)
 
 
 class Bench:
-    """Rows and network of one seed, made when they are first needed: a finished part needs none."""
+    """Rows and network of one seed, made when they are first needed: a kept part needs none."""
 
     def __init__(self, seed: int, setting: Setting) -> None:
         self.seed, self.setting = seed, setting
@@ -171,17 +167,17 @@ class Bench:
 
     @cached_property
     def network(self) -> nn.Module:
-        """The one that all trials share, and a machine that has done each kind of fit before it is timed."""
+        """The one that all trials share, after a small fit of each kind that loads what fits need."""
         recipe = arm_recipe(self.setting.quick)
         network = recipe.train(self.rows.train, seed=self.seed, device=self.setting.device)
-        few, held = ([part[:WARM_ROWS] for part in pair] for pair in (self.rows.train, self.rows.validation))
+        few, validation = (tuple(p[:WARM_ROWS] for p in x) for x in (self.rows.train, self.rows.validation))
         for tangents in (None, JacobianRows(keep=WARM_ROWS)):
-            options: Any = {"validation": tuple(held), "tangents": tangents, "num_experts": 2}
-            fit(network, tuple(few), progress=False, **options)
+            options: Any = {"validation": validation, "tangents": tangents, "num_experts": 2}
+            fit(network, few, progress=False, **options)
         return network
 
     def describe(self) -> dict[str, Any]:
-        """What the rows are, as JSON."""
+        """The rows, as JSON."""
         sizes = {**self.rows.sizes, "small": len(self.train(small=True)[0])}
         return {"source": self.rows.source, "about": self.rows.about, "rows": sizes}
 
@@ -191,12 +187,12 @@ class Bench:
             return self.rows.train
         n = self.rows.sizes["train"]
         order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
-        chosen = order[: n // SHARE].sort().values
+        chosen = order[: n // SMALL_SHARE].sort().values
         inputs, targets = self.rows.train
         return inputs[chosen], targets[chosen]
 
     def fitted(self, trial: AblationTrial, *, witness: Witness | None = None) -> UncertaintyModel:
-        """The experts alone, or the same ones with the witness."""
+        """The model of a trial, without or with a witness."""
         options: dict[str, Any] = {"num_experts": self.setting.sized(*EXPERTS), "budget": "none"}
         options["outputs"] = "pseudo" if trial.small else "shared"
         options["validation"] = self.rows.validation if trial.validated else None
@@ -207,40 +203,25 @@ class Bench:
             rows = self.train(small=trial.small)
             return fit(self.network, rows, witness=witness, progress=False, **options)
 
-    def measure(self, trial: AblationTrial, *, heard: bool) -> dict[str, Any]:
-        """Sizes, scores on all test rows and times, as JSON; `heard`: with the witness as well."""
+    def measure(self, trial: AblationTrial, *, witness: bool) -> dict[str, Any]:
+        """Sizes, NLL of all test rows by kind of prediction and fit seconds, as JSON; `witness`: of both.
+
+        The work of the factorisations is the sum over experts of their rows cubed.
+        """
         inputs, targets = self.rows.test
         _ = self.network  # trained before the clock starts
         start = time.perf_counter()
         model = self.fitted(trial)
-        fitted = time.perf_counter()
-        alone = model.predict(inputs)
-        found = {"own": alone, "corrected": alone.corrected, "plain": alone.plain}
-        seconds = {"fit_seconds": fitted - start, "predict_seconds": time.perf_counter() - fitted}
-        if heard:
+        seconds = time.perf_counter() - start
+        own, rows = model.predict(inputs), held_rows(model)
+        predictions = {"own": own, "corrected": own.corrected, "plain": own.plain}
+        if witness:
             both = self.fitted(trial, witness=Witness()).predict(inputs)
-            found |= {"heard_own": both, "heard_corrected": both.corrected}
-        return {**sizes_of(model), **scores_of(found, targets), **seconds}
-
-
-def sizes_of(model: UncertaintyModel) -> dict[str, Any]:
-    """How much a model holds, and the work of its factorisations: the sum over experts of rows cubed."""
-    rows = held_rows(model)
-    return {
-        "experts": model.num_experts,
-        "failed": len(model.failed),
-        "held_rows": sum(rows) / len(rows),
-        "work": sum(count**3 for count in rows),
-        "bytes": model.nbytes,
-    }
-
-
-def scores_of(predictions: Mapping[str, Prediction], targets: Tensor) -> dict[str, dict[str, float]]:
-    """Scores over all rows and torques, by score and prediction; targets [n, C]."""
-    found: dict[str, dict[str, float]] = {"nll": {}, "mse": {}, "coverage": {}}
-    for name, said in predictions.items():
-        known = targets.to(said.mean.device)
-        found["nll"][name] = float(metrics.gaussian_nll(said.mean, said.variance, known).mean())
-        found["mse"][name] = float(metrics.mse(said.mean, known))
-        found["coverage"][name] = float(metrics.coverage(said, known))
-    return found
+            predictions |= {"heard_own": both, "heard_corrected": both.corrected}
+        nll = {
+            name: float(metrics.gaussian_nll(p.mean, p.variance, targets.to(p.mean.device)).mean())
+            for name, p in predictions.items()
+        }
+        sizes = {"held_rows": sum(rows) / len(rows), "work": sum(count**3 for count in rows)}
+        sizes |= {"experts": model.num_experts, "bytes": model.nbytes}
+        return {**sizes, "nll": nll, "fit_seconds": seconds}

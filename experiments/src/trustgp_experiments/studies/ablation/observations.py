@@ -1,7 +1,7 @@
-"""What the paper observed about its settings: each a rule on numbers, and its verdict in words.
+"""The paper's observations about its settings: each a rule on numbers, and its verdict in words.
 
-The paper measured the variance that the evidence gives: the plain one decides. What the rule says of our own
-predictions, which are calibrated, stands beside the verdict and does not count into it.
+The paper measured the variance that the evidence gives, so the plain one decides. What the rule gives for our
+own predictions, which are calibrated, is reported beside the verdict and does not count.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from statistics import fmean
 
 from ...core.claim import Check, Claim
 
-LITTLE = 0.05  # nats per torque that count as a small cost
+SMALL_COST = 0.05  # nats per torque
 GAIN = 0.01  # nats per torque, on average and with the same sign in every seed, that count as a help
 JUDGED = "plain"  # the kind of prediction by which the paper is judged
 
@@ -33,7 +33,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the paper saw."""
+    """What the paper observed."""
 
     claim: str
     axes: Sequence[str]  # on which it is judged
@@ -42,8 +42,7 @@ class Observation:
 
 
 def grows(curve: Curve) -> Check:
-    """The most raise the NLL against the fewest in every seed, by `GAIN` on average, and no step lowers "
-    "it so."""
+    """The most raise the NLL in every seed, by `GAIN` on average, and no step lowers it by as much."""
     means = curve.means
     falls = max(earlier - later for earlier, later in pairwise(means))
     less_work = fmean(curve.work[0]) / fmean(curve.work[-1])
@@ -55,20 +54,20 @@ def grows(curve: Curve) -> Check:
 
 
 def hardly_matters(curve: Curve) -> Check:
-    """The best and the worst setting are no further apart than `LITTLE`."""
+    """The best and the worst setting differ by no more than `SMALL_COST`."""
     means = curve.means
     best, worst = (pick(range(len(means)), key=means.__getitem__) for pick in (min, max))
-    apart = means[worst] - means[best]
-    because = f"best {curve.labels[best]}, worst {curve.labels[worst]}, {apart:.3f} apart"
-    return Check(curve.kind, apart <= LITTLE, because)
+    gap = means[worst] - means[best]
+    because = f"best {curve.labels[best]}, worst {curve.labels[worst]}, {gap:.3f} apart"
+    return Check(curve.kind, gap <= SMALL_COST, because)
 
 
 def moderate_hardly_hurts(curve: Curve) -> Check:
-    """Against the last setting, unpruned, the one before costs at most `LITTLE` and the first costs more."""
+    """Against the last setting, unpruned, the one before costs at most `SMALL_COST`, the first more."""
     means = curve.means
     moderate, extreme = means[-2] - means[-1], means[0] - means[-1]
     because = f"{curve.labels[-2]} costs {moderate:.3f}, {curve.labels[0]} costs {extreme:.3f}"
-    return Check(curve.kind, moderate <= LITTLE < extreme, because)
+    return Check(curve.kind, moderate <= SMALL_COST < extreme, because)
 
 
 def helps(curve: Curve) -> Check:
@@ -78,27 +77,32 @@ def helps(curve: Curve) -> Check:
     return Check(curve.kind, _helps(curve.nll[0], curve.nll[-1]), because)
 
 
+def _helps(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether the NLL falls in every seed, and by `GAIN` on average."""
+    gains = [b - a for b, a in zip(before, after, strict=True)]
+    return min(gains) > 0 and fmean(gains) >= GAIN
+
+
 OBSERVATIONS = (
     Observation(
         "the NLL grows with the number of experts",
         ("experts",),
         grows,
         f"the most have a higher NLL than the fewest in every seed, by {GAIN} or more on average, and no "
-        "step "
-        f"lowers the mean by {GAIN}; the work of the factorisations is the sum over experts of their rows "
-        "cubed",
+        f"step lowers the mean by {GAIN}; the work of the factorisations is the sum over experts of their "
+        "rows cubed",
     ),
     Observation(
         "the size of the gate's subset has no significant influence",
         ("subset",),
         hardly_matters,
-        f"the mean NLL of the best and of the worst size are at most {LITTLE} apart",
+        f"the mean NLL of the best and of the worst size differ by at most {SMALL_COST}",
     ),
     Observation(
         "moderate pruning hardly hurts, extreme pruning does",
         ("stage_one", "stage_two"),
         moderate_hardly_hurts,
-        f"against what is not pruned, the mildest pruning costs at most {LITTLE} and the hardest more",
+        f"against no pruning, the mildest pruning costs at most {SMALL_COST} and the hardest more",
     ),
     Observation(
         "a larger active fraction helps",
@@ -109,27 +113,15 @@ OBSERVATIONS = (
 )
 
 
-def judge(
-    observation: Observation, curves: Mapping[str, Sequence[Curve]], titles: Mapping[str, str]
-) -> tuple[str, str]:
-    """The verdict, and a sentence with the numbers behind it; curves and titles are by axis."""
-    found = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
-    judged = [check for checks in found.values() for check in checks if check.where == JUDGED]
-    claim = Claim(observation.claim, judged)
-    count = f" ({claim.held} of {len(claim.checks)})" if claim.verdict == "confirmed in part" else ""
+def judge(observation: Observation, curves: Mapping[str, Sequence[Curve]], titles: Mapping[str, str]) -> str:
+    """The verdict with the numbers behind it; curves and titles are by axis."""
+    checks = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
+    claim = Claim(observation.claim, [c for some in checks.values() for c in some if c.where == JUDGED])
+    count = f" ({claim.count} of {len(claim.checks)})" if claim.verdict == "confirmed in part" else ""
     sentence = f"That {claim.statement}, as the paper observed, is {claim.verdict}{count}."
-    for axis, checks in found.items():
-        paper = "; ".join(f"{c.where}: {c.because}" for c in checks if c.where == JUDGED)
-        ours = "; ".join(
-            f"{c.where} {'holds' if c.holds else 'does not hold'} ({c.because})"
-            for c in checks
-            if c.where != JUDGED
-        )
+    for axis, some in checks.items():
+        paper = "; ".join(f"{c.where}: {c.because}" for c in some if c.where == JUDGED)
+        verbs = {True: "holds", False: "does not hold"}
+        ours = "; ".join(f"{c.where} {verbs[c.holds]} ({c.because})" for c in some if c.where != JUDGED)
         sentence += f" {titles[axis].capitalize()}, {paper}." + (f" Of our own: {ours}." if ours else "")
-    return claim.verdict, sentence
-
-
-def _helps(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether the NLL falls in every seed, and by `GAIN` on average."""
-    gains = [b - a for b, a in zip(before, after, strict=True)]
-    return min(gains) > 0 and fmean(gains) >= GAIN
+    return sentence

@@ -1,8 +1,7 @@
-"""`trustgp study ablation`: what does each setting of the method bring?"""
+"""`trustgp study ablation`: likelihood against each setting of the method, one at a time."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from trustgp import plots
@@ -10,115 +9,115 @@ from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
 from ...core.claim import change, paired, words
-from ...core.grid import Grid, Place, work_ahead
+from ...core.figures import Curve as DrawnCurve
+from ...core.figures import draw_curves
+from ...core.grid import Grid, Place, run_parallel
 from ...core.pivot import Measure, Pivot, flat_measure
-from ...core.result import Column, Figure, Result, Setting, Table, provenance
-from .axes import EXPERTS, HEARD, KINDS, SHARE, Axis, Bench, our_axes, paper_axes, trials_of
-from .observations import GAIN, JUDGED, LITTLE, OBSERVATIONS, Curve, judge
+from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from .axes import EXPERTS, KINDS, SMALL_SHARE, WITNESS_KINDS, Axis, Bench, our_axes, paper_axes, trials_of
+from .observations import GAIN, JUDGED, OBSERVATIONS, SMALL_COST, Curve, judge
 
-FITTED = "fitted"  # stands for a kind of prediction where sizes and times are, which all kinds share
+FITTED = "fitted"  # takes the place of a kind of prediction for sizes and times, which all kinds share
 SIZES = (
     flat_measure("experts", "experts", 0),
     flat_measure("held_rows", "rows of one", 0),
     flat_measure("bytes", "MiB", 0, factor=2**-20),
     flat_measure("fit_seconds", "fit", 1, unit="s"),
 )
-PAPER, OURS = tuple(KINDS), (*KINDS, *HEARD)  # kinds of prediction that are shown
-
-STYLES = {
-    "own": (plots.BLUE, "network's own prediction"),
-    "corrected": (plots.GREEN, "corrected"),
-    "plain": (plots.GREY, "plain: evidence only"),
-    "heard_own": (plots.BLUE, "own, with the witness"),
-    "heard_corrected": (plots.GREEN, "corrected, with the witness"),
+STYLES = {  # by kind of prediction
+    "own": (plots.BLUE, "-"),
+    "corrected": (plots.GREEN, "-"),
+    "plain": (plots.GREY, "-"),
+    "heard_own": (plots.BLUE, "--"),
+    "heard_corrected": (plots.GREEN, "--"),
 }
-"""Colour and label by kind of prediction."""
-COLUMNS = 4
-LEAST_SPAN = 0.2  # nats: differences smaller than the eye should see stay small
+NOTE = (
+    "NLL per torque in units of its standard deviation, lower is better; mean ± standard deviation over "
+    "seeds. Own: about the network's output. Corrected: about the corrected mean. Plain: evidence "
+    "only. Rows of one: that an expert holds, on average. MiB and time to fit: without the witness."
+)
+CAPTION = "Mean over seeds with its standard deviation; dashed: with the witness. Panels differ in scale."
+TITLE = "What does each setting of the method bring?"
 
-Cells = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
-Run = dict[str, dict[str, Any]]  # what was measured on one network, by trial
+Run = Mapping[str, Mapping[str, Any]]  # what was measured on one network, by trial
 
 
 def run(setting: Setting) -> Result:
-    """Turn one setting at a time, on one network a seed, and score all test rows."""
-    paper, ours = paper_axes(setting.quick), our_axes(setting.quick)
-    axes = [*paper, *ours]
-    work_ahead(setting, one_seed, [(seed,) for seed in range(setting.seeds)])
+    """Vary one setting at a time, on one network a seed, and score all test rows."""
+    run_parallel(setting, one_seed, [(seed,) for seed in range(setting.seeds)])
     about, runs = zip(*(one_seed(setting, seed) for seed in range(setting.seeds)), strict=True)
+    axes = [*paper_axes(setting.quick), *our_axes(setting.quick)]
     grid = collect(axes, runs)
-    cells = {axis.name: _cells(grid, axis.name) for axis in axes}
-    shown = {axis.name: PAPER for axis in paper} | {axis.name: OURS for axis in ours}
-    draw_ablation(axes, cells, shown, setting.out / "ablation.png")
-    verdicts = verdicts_of(paper, grid)
-    told = {claim: verdict for claim, (verdict, _) in verdicts.items()}
+    panels = {axis.title: _curves(grid, axis) for axis in axes}
+    draw_curves(setting.out / "ablation.png", panels, "", "NLL per torque")
+    figures, numbers = [Figure("ablation.png", "NLL against each setting", CAPTION)], {"seeds": runs}
     origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
     origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
-    return Result(
-        study="ablation",
-        title="What does each setting of the method bring?",
-        protocol=_protocol(setting, about[0]),
-        tables=tables(paper, ours, grid),
-        figures=[Figure("ablation.png", "NLL against each setting", CAPTION)],
-        findings=findings(paper, ours, grid),
-        numbers={"axes": cells, "observations": told, "seeds": runs},
-        provenance=provenance(setting, "ablation", **origin),
-    )
+    protocol, summary = _protocol(setting, about[0]), summarise(numbers, quick=setting.quick)
+    return make_result(setting, "ablation", TITLE, protocol, numbers, summary, figures, **origin)
 
 
 def one_seed(setting: Setting, seed: int) -> tuple[dict[str, Any], Run]:
-    """Which rows there are, and all trials on one network; those on our axes with the witness too."""
+    """The rows, and all trials on one network; those on our axes with the witness, too."""
     paper, ours = paper_axes(setting.quick), our_axes(setting.quick)
-    bench, found = Bench(seed, setting), {}
+    bench, measured = Bench(seed, setting), {}
     about = setting.once(f"seed-{seed}-data", bench.describe)
-    trials, heard = trials_of([*paper, *ours]), {trial.name for trial in trials_of(ours)}
+    trials, with_witness = trials_of([*paper, *ours]), {trial.name for trial in trials_of(ours)}
     with reporting(enabled=not setting.console.quiet) as bars:
         for trial in bars.track(trials, stage=f"seed {seed}: fitting", total=len(trials)):
-            work = partial(bench.measure, trial, heard=trial.name in heard)
-            found[trial.name] = setting.once(f"seed-{seed}-{trial.name}", work)
-    return about, found
+            work = partial(bench.measure, trial, witness=trial.name in with_witness)
+            measured[trial.name] = setting.once(f"seed-{seed}-{trial.name}", work)
+    return about, measured
 
 
 def collect(axes: Sequence[Axis], runs: Sequence[Run]) -> Grid:
-    """By axis, setting and kind of prediction, from what was measured for each seed, by trial."""
+    """By axis, setting and kind of prediction, from the trials of each seed."""
 
     def read(run: Run) -> dict[Place, dict[str, float]]:
-        found: dict[Place, dict[str, float]] = {}
+        cells: dict[Place, dict[str, float]] = {}
         for axis in axes:
             for point in axis.points:
                 measured, at = run[point.trial.name], (axis.name, point.label)
                 for kind, score in point.scores.items():
                     if score in measured["nll"]:
-                        found[*at, kind] = {"nll": measured["nll"][score]}
-                found[*at, FITTED] = {key: measured[key] for key in ("work", *(m.key for m in SIZES))}
-        return found
+                        cells[*at, kind] = {"nll": measured["nll"][score]}
+                cells[*at, FITTED] = {key: measured[key] for key in ("work", *(m.key for m in SIZES))}
+        return cells
 
     return Grid.of(("axis", "setting", "kind"), {(): runs}, read)
 
 
-def tables(paper: Sequence[Axis], ours: Sequence[Axis], grid: Grid) -> list[Table]:
-    """One for the paper's axes and one for ours."""
-    nll = Measure("nll", Column("NLL", digits=3, better="low"))
-    rows = {"axis": Column.text("axis"), "setting": Column.text("setting")}
-
-    def table(title: str, axes: Sequence[Axis], kinds: Sequence[str]) -> Table:
-        names: dict[Any, str] = {axis.name: axis.title for axis in axes}
-        names |= {(axis.name, axis.default): f"{axis.default} (default)" for axis in axes}
-        measures = [nll.at({**KINDS, **HEARD}[kind], kind=kind) for kind in kinds]
-        measures += [size.at(kind=FITTED) for size in SIZES]
-        pivot = Pivot(title, rows, measures, names=names, block="axis", note=NOTE)
-        return pivot.table(grid.only(axis=set(names)))
-
-    return [
-        table("What the paper turns: experts alone", paper, PAPER),
-        table("What is ours: with and without the witness", ours, OURS),
+def summarise(numbers: Mapping[str, Any], *, quick: bool = False) -> tuple[list[Table], list[str]]:
+    """A table for the paper's axes and one for ours; what is against our defaults, then the paper's
+    observations, then our own axes."""
+    paper, ours = paper_axes(quick), our_axes(quick)
+    grid = collect([*paper, *ours], numbers["seeds"])
+    tables = [
+        _table(grid, "What the paper turns: experts alone", paper, KINDS),
+        _table(grid, "What is ours: with and without the witness", ours, {**KINDS, **WITNESS_KINDS}),
     ]
+    curves = {axis.name: [_observed(grid, axis, kind) for kind in KINDS] for axis in paper}
+    titles = {axis.name: axis.title for axis in paper}
+    verdicts = [judge(observation, curves, titles) for observation in OBSERVATIONS]
+    return tables, [against_us([*paper, *ours], grid), *verdicts, *on_our_axes(ours, grid)]
 
 
-def findings(paper: Sequence[Axis], ours: Sequence[Axis], grid: Grid) -> list[str]:
-    """What speaks against our defaults, then the paper's observations, then our own axes."""
-    verdicts = [sentence for _, sentence in verdicts_of(paper, grid).values()]
-    return [against_us([*paper, *ours], grid), *verdicts, *on_our_axes(ours, grid)]
+def _table(grid: Grid, title: str, axes: Sequence[Axis], kinds: Mapping[str, str]) -> Table:
+    names: dict[Any, str] = {axis.name: axis.title for axis in axes}
+    names |= {(axis.name, axis.default): f"{axis.default} (default)" for axis in axes}
+    nll = Measure("nll", Column("NLL", digits=3, better="low"))
+    measures = [nll.at(name, kind=kind) for kind, name in kinds.items()]
+    measures += [size.at(kind=FITTED) for size in SIZES]
+    rows = {"axis": Column.text("axis"), "setting": Column.text("setting")}
+    pivot = Pivot(title, rows, measures, names=names, block="axis", note=NOTE)
+    return pivot.table(grid.only(axis=set(names)))
+
+
+def _observed(grid: Grid, axis: Axis, kind: str) -> Curve:
+    labels = [point.label for point in axis.points]
+    nll = [grid.values((axis.name, label, kind), "nll") or () for label in labels]
+    work = [grid.values((axis.name, label, FITTED), "work") or () for label in labels]
+    return Curve(kind, labels, nll, work)
 
 
 def against_us(axes: Sequence[Axis], grid: Grid) -> str:
@@ -127,10 +126,10 @@ def against_us(axes: Sequence[Axis], grid: Grid) -> str:
     for axis in axes:
         for kind, end in (("own", ""), ("heard_own", ", with the witness")):
             labels = grid.along("setting", axis=axis.name, kind=kind)
-            known = {label: grid.values((axis.name, label, kind), "nll") or () for label in labels}
-            if axis.default not in known:
+            values = {label: grid.values((axis.name, label, kind), "nll") or () for label in labels}
+            if axis.default not in values:
                 continue
-            gaps = {label: paired(known[axis.default], values) for label, values in known.items()}
+            gaps = {label: paired(values[axis.default], other) for label, other in values.items()}
             best = max(gaps, key=lambda label: gaps[label].mean)
             if gaps[best].verdict == "worse":
                 far = f"{gaps[best].mean:.3f} ({gaps[best].low:.3f} to {gaps[best].high:.3f})"
@@ -139,52 +138,27 @@ def against_us(axes: Sequence[Axis], grid: Grid) -> str:
     return start + (f"for {'; '.join(lost)}." if lost else "beyond the interval over seeds, on no axis.")
 
 
-def verdicts_of(paper: Sequence[Axis], grid: Grid) -> dict[str, tuple[str, str]]:
-    """By observation of the paper, a verdict and its sentence."""
-
-    def curve(axis: Axis, kind: str) -> Curve:
-        labels = [point.label for point in axis.points]
-        nll = [grid.values((axis.name, label, kind), "nll") or () for label in labels]
-        work = [grid.values((axis.name, label, FITTED), "work") or () for label in labels]
-        return Curve(kind, labels, nll, work)
-
-    curves = {axis.name: [curve(axis, kind) for kind in KINDS] for axis in paper}
-    titles = {axis.name: axis.title for axis in paper}
-    return {one.claim: judge(one, curves, titles) for one in OBSERVATIONS}
-
-
-def _cells(grid: Grid, axis: str) -> dict[str, dict[str, list[float]]]:
-    """Mean and spread over seeds of the NLL, by setting and kind of prediction."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for label, kind in grid.along("setting", "kind", axis=axis):
-        if kind != FITTED:
-            found.setdefault(label, {})[kind] = grid.spread((axis, label, kind), "nll")
-    return found
-
-
 def on_our_axes(axes: Sequence[Axis], grid: Grid) -> list[str]:
-    """What the default of each of our axes costs against its best setting, and what the witness brings."""
-    found = [_on_axis(axis, grid) for axis in axes if axis.name != "witness"]
+    """The cost of each default against its best setting, and the gain by the witness."""
 
-    def heard(kind: str) -> str:
+    def witness(kind: str) -> str:
         places = ("witness", "off", kind), ("witness", "on", f"heard_{kind}")
-        without, with_ = (grid.values(place, "nll") or () for place in places)
-        return change(without, with_, digits=3)
+        without, with_witness = (grid.values(place, "nll") or () for place in places)
+        return change(without, with_witness, digits=3)
 
-    found.append(
-        f"Witness: beside the default experts, the NLL of the network's own prediction {heard('own')}; that "
-        f"of the corrected one {heard('corrected')}."
-    )
-    return found
+    return [
+        *(_on_axis(axis, grid) for axis in axes if axis.name != "witness"),
+        f"Witness: beside the default experts, the NLL of the network's own prediction {witness('own')}; "
+        f"that of the corrected one {witness('corrected')}.",
+    ]
 
 
 def _on_axis(axis: Axis, grid: Grid) -> str:
     def reached(kind: str) -> str:
         labels = grid.along("setting", axis=axis.name, kind=kind)
-        known = {label: grid.spread((axis.name, label, kind), "nll") for label in labels}
-        default = known[axis.default]
-        label = min(known, key=lambda label: known[label][0])
-        rank = "the lowest" if label == axis.default else f"{default[0] - known[label][0]:.3f} above {label}"
+        cells = {label: grid.spread((axis.name, label, kind), "nll") for label in labels}
+        best, default = min(cells, key=lambda label: cells[label][0]), cells[axis.default]
+        rank = "the lowest" if best == axis.default else f"{default[0] - cells[best][0]:.3f} above {best}"
         return f"{words(default, 3)} ({rank})"
 
     return (
@@ -193,91 +167,40 @@ def _on_axis(axis: Axis, grid: Grid) -> str:
     )
 
 
-def draw_ablation(axes: Sequence[Axis], cells: Cells, shown: Mapping[str, Sequence[str]], path: Path) -> None:
-    """NLL against every setting, mean and spread by axis, setting and kind; a strip is the default."""
-    count = -(-len(axes) // COLUMNS)
-    with plots.figure(path, width=12.0, height=2.7 * count + 0.5, dpi=100) as figure:
-        panels = figure.subplots(count, COLUMNS, squeeze=False).flatten()
-        for panel, axis in zip(panels, axes, strict=False):
-            _draw_axis(panel, axis, cells[axis.name], shown[axis.name])
-        for panel in panels[len(axes) :]:
-            panel.set_axis_off()
-        for panel in panels[::COLUMNS]:
-            panel.set_ylabel("NLL per torque")
-        legends = [zip(*panel.get_legend_handles_labels(), strict=True) for panel in panels]
-        lines = {label: line for legend in legends for line, label in legend}
-        figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(STYLES))
-
-
-def _draw_axis(
-    panel: Any, axis: Axis, cells: Mapping[str, Mapping[str, Sequence[float]]], shown: Sequence[str]
-) -> None:
-    labels = [point.label for point in axis.points]
-    default = labels.index(axis.default)
-    panel.axvspan(default - 0.3, default + 0.3, color=plots.ORANGE, alpha=0.15, linewidth=0)
-    for kind in shown:
-        values = {place: cells[label][kind] for place, label in enumerate(labels) if kind in cells[label]}
-        if values:
-            _draw_kind(panel, kind, values, ordered=axis.ordered)
-    # names in lines, so that neighbours do not touch
-    ticks = labels if axis.ordered else [label.replace(" ", "\n") for label in labels]
-    panel.set_xticks(range(len(labels)), ticks, fontsize=8)
-    panel.set_xlim(-0.5, len(labels) - 0.5)
-    low, high = panel.get_ylim()
-    missing = max(0.0, LEAST_SPAN - (high - low))
-    panel.set_ylim(low - missing / 2, high + missing / 2)
-    panel.set_title(axis.title, fontsize=9)
-
-
-def _draw_kind(panel: Any, kind: str, values: Mapping[int, Sequence[float]], *, ordered: bool) -> None:
-    """Values are mean and spread by place."""
-    places, (mean, spread) = list(values), zip(*values.values(), strict=True)
-    (colour, label), heard = STYLES[kind], kind in HEARD
-    style = {"marker": "o", "markersize": 4, "markerfacecolor": "white" if heard else colour, "label": label}
-    if not ordered:
-        panel.errorbar(places, mean, yerr=spread, color=colour, capsize=2, linestyle="none", **style)
-        return
-    line = (0, (3, 2)) if heard else "-"
-    panel.plot(places, mean, color=colour, linestyle=line, linewidth=1.3, **style)
-    lower, upper = ([m + sign * s for m, s in values.values()] for sign in (-1, 1))
-    panel.fill_between(places, lower, upper, color=colour, alpha=0.15, linewidth=0)
+def _curves(grid: Grid, axis: Axis) -> list[DrawnCurve]:
+    curves = []
+    for kind, (colour, line) in STYLES.items():
+        labels = grid.along("setting", axis=axis.name, kind=kind)
+        if labels:
+            cells = [grid.spread((axis.name, label, kind), "nll") for label in labels]
+            mean, spread = zip(*cells, strict=True)
+            name = {**KINDS, **WITNESS_KINDS}[kind]
+            curves.append(DrawnCurve(name, labels, mean, spread, colour, line))
+    return curves
 
 
 def _protocol(setting: Setting, about: Mapping[str, Any]) -> list[str]:
-    """How it was measured on these rows, a paragraph each."""
     rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
     return [
         f"Data: {about['about']} Every test row is scored.",
         f"Network: {arm_recipe(setting.quick).words()}, trained once a seed and shared by all settings. One "
-        "setting is turned at a time; experts are exact (`budget='none'`), "
+        "setting varies at a time; experts are exact (`budget='none'`), "
         f"{setting.sized(*EXPERTS)} of them, and all else stays at the library's defaults.",
-        "On the paper's axes (experts, subset, both stages of pruning, active rows) the experts speak "
-        "alone, without the witness, so that they are what is measured. Three predictions are scored: the "
-        "network's own, the corrected one, and the plain variance: what the evidence gives, as in the paper, "
-        "with nothing held out or left out. On our axes the same experts are scored a second time with the "
-        "witness beside them.",
+        "On the paper's axes (experts, subset, both stages of pruning, active rows) there is no witness, so "
+        "that the experts alone are measured. Three predictions are scored: the network's own, the corrected "
+        "one, and the plain variance: what the evidence gives, as in the paper, with nothing held out or "
+        "left out. On our axes the same experts are scored a second time with the witness.",
         "Gradient rows are costly, so pruning and the kinds of gradients are measured on a random part, one "
-        f"row in {SHARE} ({about['rows']['small']} rows), with one random mix of the torques as the kernel "
-        "(outputs='pseudo'). Stage (i) keeps the parameters of largest size for all experts, stage (ii) "
-        "those columns of them whose sum over an expert's rows is largest. Rows that keep every parameter "
-        "have the very kernel of the factors, which stand for them.",
+        f"row in {SMALL_SHARE} ({about['rows']['small']} rows), with one random mix of the torques as the "
+        "kernel (outputs='pseudo'). Stage (i) keeps the parameters of largest size for all experts, stage "
+        "(ii) those columns of them whose sum over an expert's rows is largest. Rows that keep every "
+        "parameter have the kernel of the factors, which are measured instead.",
         "Active rows are chosen by their variance given the rows already chosen: from each neighbour, as a "
         "share of an average expert's rows.",
         f"When an observation of the paper counts as confirmed: {rules}. To help means that the mean NLL "
-        f"falls by {GAIN} or more and that it falls in every seed; costs up to {LITTLE} count as little. The "
-        f"{JUDGED} variance decides, since it is what the paper measured: confirmed in part where the rule "
-        "holds on some of the axes only, contradicted where it holds on none. Whether it holds for our own "
-        "predictions is said beside it.",
+        f"falls by {GAIN} or more and that it falls in every seed; costs up to {SMALL_COST} count as little. "
+        f"The {JUDGED} variance decides, since it is what the paper measured: confirmed in part where the "
+        "rule holds on some of the axes only, contradicted where it holds on none. Whether it holds for our "
+        "own predictions is reported beside it.",
         f"Seeds: {setting.seeds}, of split, network, division and the random part.",
     ]
-
-
-NOTE = (
-    "NLL per torque in units of its standard deviation, lower is better; mean ± standard deviation over "
-    "seeds. Own: about the network's output. Corrected: about the corrected mean. Plain: evidence "
-    "only. Rows of one: that an expert holds, on average. MiB and time to fit: without the witness."
-)
-CAPTION = (
-    "Mean over seeds, and the spread as a band or a bar; the shaded strip is the default. Filled: the "
-    "experts alone; hollow: with the witness. Every panel has its own scale."
-)

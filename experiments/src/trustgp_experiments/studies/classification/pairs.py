@@ -23,19 +23,19 @@ SETS = IMAGE_SETS
 EIGHT = "-8"  # ends the name of a training on eight of ten classes
 TRAINED = (*SETS, *(f"{name}{EIGHT}" for name in SETS))
 QUICK_TRAINED = ("fashion_mnist", f"mnist{EIGHT}")
-NAMES = {**SETS, **{f"{name}{EIGHT}": f"eight classes of {said}" for name, said in SETS.items()}}
+NAMES = {**SETS, **{f"{name}{EIGHT}": f"eight classes of {title}" for name, title in SETS.items()}}
 VALIDATION = 5_000  # images split off the training images
 NOVEL = 5_000  # letters, and textures
 DEGREES, QUICK_DEGREES = (15, 30, 45, 60, 90), (30,)
 NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.2,)
-LETTERS, TEXTURES, HELD, UNIFORM = "letters", "textures", "held-out classes", "uniform noise"
+LETTERS, TEXTURES, HELD_OUT, UNIFORM = "letters", "textures", "held-out classes", "uniform noise"
 QUICK_ROWS = {"train": 240, "validation": 80, "test": 50}
 Pair = tuple[str, str]  # what trained, and what is novel to it
 
 
 @dataclass(frozen=True)
 class ImageTraining:
-    """What a network is trained on."""
+    """The training set of a network."""
 
     data: str  # a name of `SETS`
     eight: bool = False  # whether two classes are held out
@@ -47,11 +47,11 @@ class ImageTraining:
 
     @property
     def classes(self) -> int:
-        """That the network tells apart."""
+        """Of the network."""
         return 8 if self.eight else 10
 
     def held_out(self, seed: int) -> tuple[int, ...]:
-        """Classes that no network sees; five seeds hold out each class once, the next five in other pairs."""
+        """Classes that train no network; five seeds hold out each once, the next five in other pairs."""
         first = 2 * seed % 10
         return (first, (first + 1 + 2 * (seed // 5)) % 10) if self.eight else ()
 
@@ -63,11 +63,13 @@ def foreign_to(data: str) -> str:
 
 def new_pairs() -> list[Pair]:
     """Pairs with which nothing was chosen, the set that trained first."""
-    return [pair for name in SETS for pair in ((name, LETTERS), (name, TEXTURES), (f"{name}{EIGHT}", HELD))]
+    return [
+        pair for name in SETS for pair in ((name, LETTERS), (name, TEXTURES), (f"{name}{EIGHT}", HELD_OUT))
+    ]
 
 
 def looked_at() -> list[Pair]:
-    """Pairs that were seen when defaults of trustgp, or the form of its score, were chosen."""
+    """Pairs that were evaluated when defaults of trustgp, or the form of its score, were chosen."""
     return [pair for name in SETS for pair in ((name, foreign_to(name)), (name, UNIFORM))]
 
 
@@ -77,16 +79,15 @@ def pair_name(pair: Pair) -> str:
 
 
 def shifts_of(names: list[str]) -> list[str]:
-    """The names of tests that show the trained images distorted."""
+    """The names of test sets of distorted images."""
     return [name for name in names if name.startswith(("rotated", "noisy"))]
 
 
 def make_images(trained: str, *, seed: int, quick: bool) -> Case:
     """Load, split by the seed, distort and scale; with eight classes, the two others are novel.
 
-    Pixels from 0 to 1 are scaled by the mean and the standard deviation of all training pixels, after
-    they were distorted. Where it must be quick, some hundred images of each part, generated ones where there
-    are no others.
+    Pixels from 0 to 1 are distorted, then scaled by the mean and the standard deviation of all training
+    pixels. `quick`: some hundred images of each part, generated ones without the data.
     """
     training = ImageTraining.of(trained)
     (whole, made), (test, _) = (_load(training.data, part, quick) for part in ("train", "test"))
@@ -103,7 +104,7 @@ def make_images(trained: str, *, seed: int, quick: bool) -> Case:
 
     tests: dict[str, Test] = {IN_DOMAIN: (scaled(familiar), known)}
     if training.eight:
-        tests[HELD] = scaled(novel), None
+        tests[HELD_OUT] = scaled(novel), None
     else:
         distorted = _distorted(familiar, seed, quick)
         tests |= {name: (scaled(images), known) for name, images in distorted.items()}
@@ -142,7 +143,7 @@ def _foreign(data: str, seed: int, quick: bool) -> dict[str, Tensor]:
 
 
 def _load(name: str, part: str, quick: bool) -> tuple[Images, bool]:
-    """The images, all of them or a few, and whether they are stand-ins."""
+    """The images, all or a few, and whether they are generated stand-ins."""
     if not quick:
         return load_images(name, part), False
     few = QUICK_ROWS["train"] + QUICK_ROWS["validation"] if part == "train" else QUICK_ROWS["test"]

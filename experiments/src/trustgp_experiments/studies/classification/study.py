@@ -1,4 +1,4 @@
-"""`trustgp study classification`: CNNs, their probabilities, and whether novel images are told."""
+"""`trustgp study classification`: CNNs, their probabilities, and the detection of novel images."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,37 +8,27 @@ from torch.nn.functional import cross_entropy
 
 from trustgp.metrics import class_nll
 
-from ...core.cases import Case, costs_numbers, costs_table, read_tests
+from ...core.cases import Case, measure_costs, read_tests
 from ...core.dropout import best_rate, try_rates
-from ...core.grid import Grid, work_ahead
+from ...core.figures import draw_dots
+from ...core.grid import Grid, run_parallel
 from ...core.recipes import MEMBERS, NetworkRecipe
-from ...core.result import Result, Setting, provenance
+from ...core.result import Figure, Result, Setting, make_result
 from ...datasets.letters import FONTS, LETTERS, OMITTED
 from ...peers import CLASS_METHODS, Bundle, DropoutClassifier, cnn, fit_methods
 from ...peers.novelty import NEIGHBOURS, NOVELTY, Known, NoveltyPeer
 from ...peers.registry import Fitted
 from ...peers.size import shipped_bytes
-from .figures import class_figures
-from .findings import class_findings
-from .pairs import (
-    DEGREES,
-    NAMES,
-    NOISES,
-    NOVEL,
-    QUICK_TRAINED,
-    SETS,
-    TRAINED,
-    VALIDATION,
-    ImageTraining,
-    make_images,
-)
+from . import pairs
+from .pairs import DEGREES, NAMES, NOISES, NOVEL, SETS, VALIDATION, ImageTraining, make_images
 from .scores import DECLARED, SCORES, score_method
-from .tables import AXES, class_tables
+from .tables import AXES, measured, summarise
 
 FIRST = (0.1, 0.2, 0.3)  # rates of dropout with which the search begins
 SAMPLES = 20
 SLOW = ("SWAG",)  # not in a quick run
 TITLE = "Are the probabilities of a classifier right, and does it notice images of another kind?"
+CAPTION = "AUROC by the one score declared for each method, mean over seeds, a colour for each pair."
 
 
 def cnn_recipe(
@@ -61,102 +51,94 @@ QUICK = partial(cnn_recipe, (4, 6), 12, 3, batch_size=40, learning_rate=1e-2)
 
 def run(setting: Setting) -> Result:
     """Train, fit every method and score it on every set of images, for each training and seed."""
-    trained = setting.sized(TRAINED, QUICK_TRAINED)
-    cases = [(name,) for name in trained]
-    work_ahead(setting, dropout_rate, cases)
-    rates = {name: dropout_rate(setting, name) for name in trained}
+    cases = [(name,) for name in setting.sized(pairs.TRAINED, pairs.QUICK_TRAINED)]
+    run_parallel(setting, dropout_rate, cases)
+    rates = {name: dropout_rate(setting, name) for (name,) in cases}
     grid = Grid.run(setting, one_training, cases, axes=AXES, read=read_tests)
-    _, costs = costs_table(setting, grid, one_training, cases[0], "", "")
+    costs = measure_costs(setting, grid, one_training, cases[0])
+    kinds = {"nothing was chosen with these": pairs.new_pairs(), "looked at": pairs.looked_at()}
+    panels = {t: {pairs.pair_name(p): p for p in measured(grid, some)} for t, some in kinds.items()}
+    draw_dots(setting.out / "novelty.png", grid, panels, "auroc", symlog=False)
+    figures = [Figure("novelty.png", "Novel images detected, by method and pair", CAPTION)]
     network = setting.sized(FULL, QUICK)().words()
-    rows = {trained: found[0]["sizes"] for (trained,), found in grid.parts.items()}
-    return Result(
-        study="classification",
-        title=TITLE,
-        protocol=_protocol(setting, grid.parts, rates, network),
-        tables=class_tables(grid, costs),
-        figures=class_figures(setting, grid),
-        findings=class_findings(grid, costs),
-        numbers={"runs": grid.runs(), "costs": costs_numbers(costs), "dropout": rates},
-        provenance=provenance(setting, "classification", network=network, rows=rows),
-    )
+    rows = {trained: parts[0]["sizes"] for (trained,), parts in grid.parts.items()}
+    protocol = _protocol(setting, grid.parts, rates, network)
+    numbers = {"runs": grid.runs(), "costs": costs, "dropout": rates}
+    origin, summary = {"network": network, "rows": rows}, summarise(numbers)
+    return make_result(setting, "classification", TITLE, protocol, numbers, summary, figures, **origin)
 
 
 def one_training(setting: Setting, trained: str, seed: int, only: str | None = None) -> dict[str, Any]:
-    """Every method on one training, on all test images or those of one name: scores, curves and costs."""
-    case = make_images(trained, seed=seed, quick=setting.quick)
-    bundle = train_bundle(setting, case, ImageTraining.of(trained), seed, dropout_rate(setting, trained))
+    """Every method on one training, on all test images or those of one name: scores and costs."""
+    case, training = make_images(trained, seed=seed, quick=setting.quick), ImageTraining.of(trained)
+    bundle = train_bundle(setting, case, training, seed, dropout_rate(setting, trained))
     names = [method.name for method in CLASS_METHODS if not (setting.quick and method.name in SLOW)]
-    methods = {}
-    for fitted in (*fit_methods(bundle, names, methods=CLASS_METHODS), *fit_novelty(bundle)):
-        methods[fitted.name] = score_method(fitted, case, setting.device, only=only)
-        if seed:
-            methods[fitted.name].pop("curves")  # drawn for seed 0 only
-    held_out = ImageTraining.of(trained).held_out(seed)
+    fitted = (*fit_methods(bundle, names, methods=CLASS_METHODS), *fit_novelty(bundle))
+    methods = {one.name: score_method(one, case, setting.device, only=only) for one in fitted}
+    held_out = training.held_out(seed)
     return {"sizes": case.sizes, "made": case.made, "held_out": held_out, "methods": methods}
 
 
 def fit_novelty(bundle: Bundle) -> list[Fitted]:
-    """The novelty peers, whose `predict` is their score; each pays for the features of all training rows."""
+    """The novelty peers, whose `predict` is their score; each is timed with the features of all rows."""
 
     def fit(name: str) -> NoveltyPeer:
         known = bundle.once("known", lambda: Known.by(*bundle.rows))
         return NoveltyPeer(bundle.network, NOVELTY[name](known))
 
-    found = {name: bundle.timed(partial(fit, name)) for name in NOVELTY}
+    peers = {name: bundle.timed(partial(fit, name)) for name in NOVELTY}
     return [
         Fitted(name, True, seconds, peer.score, training, shipped_bytes(peer) / 2**20)
-        for name, (peer, seconds, training) in found.items()
+        for name, (peer, seconds, training) in peers.items()
     ]
 
 
 def train_bundle(
-    setting: Setting, case: Case, training: ImageTraining, seed: int, tried: dict[str, float]
+    setting: Setting, case: Case, training: ImageTraining, seed: int, rates: dict[str, float]
 ) -> Bundle:
-    """All networks of one training, whose images go to the device once; dropout has the best rate tried."""
-    recipe, rows, held = _placed(setting, case, training)
-    return recipe.bundle(rows, held, seed=seed, dropout=best_rate(tried), **setting.place)
+    """All networks of one training, whose images go to the device once; dropout has the best rate."""
+    recipe, rows, validation = _placed(setting, case, training)
+    return recipe.bundle(rows, validation, seed=seed, dropout=best_rate(rates), **setting.place)
 
 
 def dropout_rate(setting: Setting, trained: str) -> dict[str, float]:
     """By rate the validation NLL of the network of seed 0 at its best temperature, searched once."""
-    return setting.once(f"dropout-{trained}", lambda: _search(setting, trained))
 
+    def search() -> dict[str, float]:
+        case = make_images(trained, seed=0, quick=setting.quick)
+        recipe, rows, validation = _placed(setting, case, ImageTraining.of(trained))
 
-def _search(setting: Setting, trained: str) -> dict[str, float]:
-    case = make_images(trained, seed=0, quick=setting.quick)
-    recipe, rows, held = _placed(setting, case, ImageTraining.of(trained))
+        def loss(rate: float) -> float:
+            network = recipe.train(rows, seed=0, dropout=rate, **setting.place)
+            peer = DropoutClassifier.fit(network, validation, samples=SAMPLES, seed=0)
+            return float(class_nll(peer.predict(validation[0]).probabilities, validation[1]).mean())
 
-    def loss(rate: float) -> float:
-        network = recipe.train(rows, seed=0, dropout=rate, **setting.place)
-        said = DropoutClassifier.fit(network, held, samples=SAMPLES, seed=0).predict(held[0])
-        return float(class_nll(said.probabilities, held[1]).mean())
+        if setting.quick:
+            return try_rates(loss, first=FIRST[:2], rates=FIRST[:2])
+        return try_rates(loss, first=FIRST)
 
-    return (
-        try_rates(loss, first=FIRST[:2], rates=FIRST[:2]) if setting.quick else try_rates(loss, first=FIRST)
-    )
+    return setting.once(f"dropout-{trained}", search)
 
 
 def _placed(setting: Setting, case: Case, training: ImageTraining) -> tuple[NetworkRecipe, Any, Any]:
     """The recipe for so many classes, and training and validation rows on the device."""
     recipe = setting.sized(FULL, QUICK)(classes=training.classes)
-    pairs = (case.train, case.validation)
-    rows, held = ((inputs.to(setting.device), labels.to(setting.device)) for inputs, labels in pairs)
-    return recipe, rows, held
+    parts = (case.train, case.validation)
+    rows, validation = ((inputs.to(setting.device), labels.to(setting.device)) for inputs, labels in parts)
+    return recipe, rows, validation
 
 
 def _protocol(
     setting: Setting, parts: Mapping[Any, Sequence[Any]], rates: Mapping[str, Any], network: str
 ) -> list[str]:
-    made = any(run["made"] for found in parts.values() for run in found)
-    chosen = "; ".join(f"{NAMES[name]} {_tried(found)}" for name, found in rates.items())
+    made = any(part["made"] for seeds in parts.values() for part in seeds)
+    chosen = "; ".join(f"{NAMES[name]} {_losses(losses)}" for name, losses in rates.items())
     stand_ins = "THE IMAGES ARE GENERATED STAND-INS, for the data is not here. " if made else ""
-    by: dict[str, list[str]] = {}
-    for method, score in DECLARED.items():
-        by.setdefault(SCORES[score], []).append(method)
-    declared = "; ".join(f"by {score}: {', '.join(methods)}" for score, methods in by.items())
+    by = {score: [m for m in DECLARED if DECLARED[m] == score] for score in dict.fromkeys(DECLARED.values())}
+    declared = "; ".join(f"by {SCORES[score]}: {', '.join(methods)}" for score, methods in by.items())
     return [
         f"{stand_ins}{' and '.join(SETS.values())}, 28 x 28 grey images of ten classes. {VALIDATION:,} of "
-        "the 60,000 training images, at random, are held out: no network sees them, and every method may "
+        "the 60,000 training images, at random, are held out: they train no network, and every method may "
         "tune on them. All 10,000 test images are scored. Pixels are scaled by the mean and standard "
         "deviation of the training pixels.",
         f"Distorted: test images turned by {', '.join(map(str, DEGREES))} degrees about their centre, and "
@@ -164,10 +146,10 @@ def _protocol(
         f"Novel, and nothing was chosen with it: {NOVEL:,} letters drawn from {len(FONTS)} fonts that come "
         f"with matplotlib ({LETTERS}; left out, for they look like a digit or like another letter: "
         f"{OMITTED}), turned, shifted and of several thicknesses; {NOVEL:,} textures (stripes, checks, "
-        "clouds, blobs); and two classes of the same set that no network of that training has seen, "
-        "others for each seed, all ten in five seeds. Of that kind something was looked at before: the "
-        "form of trustgp's score was chosen, among others, with classes 5 to 9 left out, on training "
-        "images. Looked at and reported apart: each set against the other, and uniform noise.",
+        "clouds, blobs); and two classes of the same set that are in no training images, others for each "
+        "seed, all ten in five seeds. Of that kind something was looked at before: the form of trustgp's "
+        "score was chosen, among others, with classes 5 to 9 left out, on training images. Looked at and "
+        "reported separately: each set against the other, and uniform noise.",
         f"Network: {network}. One such network serves every method but the ensemble ({MEMBERS} of them, from "
         "other starts) and MC-dropout (one with dropout after every activation, 20 passes). Its rate has the "
         f"lowest validation NLL of seed 0, from a grid that is widened until no end of it wins: {chosen}.",
@@ -175,28 +157,27 @@ def _protocol(
         "(the network trained on at a constant rate, the best of three by validation NLL) one for all "
         "members before they are averaged, Laplace one after the probit. The Laplace methods are "
         "laplace-torch's KFAC of all training images, linearised; the prior precision is the one of the "
-        "lowest validation NLL on a grid of 17 around the evidence's, or the evidence's. trustgp is as it "
-        "comes: `Classification()`, calibrated on the validation images.",
-        "Novelty peers read the one network's logits or penultimate features, and none has seen a novel "
-        f"image: k = {NEIGHBOURS} neighbours (Sun et al. 2022, for as many training images), ViM's rank by "
+        "lowest validation NLL on a grid of 17 around the evidence's, or the evidence's. trustgp has its "
+        "defaults: `Classification()`, calibrated on the validation images.",
+        "Novelty peers read the one network's logits or penultimate features; no novel image was used to fit "
+        f"them: k = {NEIGHBOURS} neighbours (Sun et al. 2022, for as many training images), ViM's rank by "
         "the rule of its paper's code, and a ridge on covariances by the likelihood of validation images. "
         "DDU density is DDU's Gaussians on the network as it is, not one trained with spectral "
         "normalisation.",
         f"Each method is judged by one score, declared before the run: {declared}. Of trustgp that is its "
         "default, `p.score`; of a peer with several, the one that was best on average over the pairs "
-        "looked at in the run before, in which SWAG was not: it has the ensemble's. Other scores are in the "
-        "last tables.",
+        "looked at in the run before, in which SWAG was not: it has the ensemble's.",
         "NLL in nats, ECE over 15 bins of equal width, Brier from 0 to 2; AURC is the mean error over all "
-        "shares of images kept, the most probable first. AUROC and FPR95 tell the familiar test images from "
-        "novel ones; for what is caught at 1 % and 5 % alarms, validation images set the threshold.",
+        "shares of images kept, the most probable first. AUROC and FPR95 separate the familiar test images "
+        "from novel ones; for what is caught at 1 % and 5 % alarms, validation images set the threshold.",
         f"{setting.seeds} seeds: a seed decides which images validate, the classes held out, the networks, "
-        "what is drawn and the fits. Cells are mean ± standard deviation over seeds; better and worse are "
-        "said of paired differences whose 95 % interval by Student's t does not hold 0, beside the peer that "
-        "has the best mean on the very test images. Fit seconds do not hold the training of networks, which "
-        "is said apart; times were taken with one process on the machine.",
+        "the drawings and the fits. Cells are mean ± standard deviation over seeds; better and worse are by "
+        "paired differences whose 95 % interval by Student's t excludes 0, beside the peer that has the best "
+        "mean on the same test images. Fit seconds exclude the training of networks, which has its own "
+        "column; times were measured with one process on the machine.",
     ]
 
 
-def _tried(found: dict[str, float]) -> str:
-    each = ", ".join(f"{rate}: {loss:.4f}" for rate, loss in found.items())
-    return f"{best_rate(found):g} ({each})"
+def _losses(losses: dict[str, float]) -> str:
+    each = ", ".join(f"{rate}: {loss:.4f}" for rate, loss in losses.items())
+    return f"{best_rate(losses):g} ({each})"

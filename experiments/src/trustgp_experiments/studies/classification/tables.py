@@ -1,37 +1,42 @@
-"""Tables of the classification study, made from its grid: trained, tested, method."""
+"""Tables and findings of the classification study, from its grid: trained, tested, method."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
-from ...core.cases import COSTS, IN_DOMAIN, METHOD, NETWORKS, OURS, PREDICT
+from ...core.cases import IN_DOMAIN, METHOD, NETWORKS, OURS, PREDICT, SIZE, Costs, costs_table, read_tests
+from ...core.claim import Difference, mean_spread, paired, words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Table
-from .differences import compare, there
 from .pairs import EIGHT, NAMES, SETS, Pair, looked_at, new_pairs, pair_name, shifts_of
-from .scores import ALARMS, SCORES
+from .scores import ALARMS
 
 AXES = ("trained", "tested", "method")
+SOFTMAX = "softmax"
 NLL = Measure("nll", Column("NLL", digits=4, better="low"))
-ECE = Measure("ece", Column("ECE", digits=2, better="low", unit="%"), factor=100.0)
-RIGHT = (
+PROPER = (
     NLL,
-    ECE,
+    Measure("ece", Column("ECE", digits=2, better="low", unit="%"), factor=100.0),
     Measure("accuracy", Column("accuracy", digits=2, better="high", unit="%"), factor=100.0),
     Measure("brier", Column("Brier", digits=4, better="low")),
     Measure("aurc", Column("AURC", digits=4, better="low")),
 )
-AUROC = Measure("auroc", Column("AUROC", digits=4, better="high"))
-FPR95 = Measure("fpr95", Column("FPR95", digits=3, better="low"))
-CAUGHT = {
-    percent: Measure(f"caught_{percent}", Column("caught", digits=1, better="high", unit="%"), factor=100.0)
-    for percent in ALARMS
+DETECTED = {
+    "AUROC": Measure("auroc", Column("AUROC", digits=4, better="high")),
+    "FPR95": Measure("fpr95", Column("FPR95", digits=3, better="low")),
+    **{
+        f"share caught at {p} % alarms": Measure(
+            f"caught_{p}", Column("caught", digits=1, better="high", unit="%"), factor=100.0
+        )
+        for p in ALARMS
+    },
 }
-FALSE = {
-    percent: Measure(f"alarms_{percent}", Column(f"at {percent} %", digits=2, unit="%"), factor=100.0)
-    for percent in ALARMS
-}
+NEW = "Novel images detected, on pairs with which nothing was chosen"
+LOOKED_AT = "Looked at when choices were made: novel images detected"
 ONE_SCORE = "Each method by the one score that was declared for it; see the protocol."
 COSTS_NOTE = (
     "Fashion-MNIST, seed 0, one process: fit on all training images, predict the test images in one call. "
@@ -41,111 +46,176 @@ COSTS_NOTE = (
 )
 
 
-def class_tables(grid: Grid, costs: Grid) -> list[Table]:
-    """Probabilities; novelty on new pairs; on those looked at; differences; costs; then everything."""
+def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
+    """Tables and findings."""
+    grid = Grid.of_runs(AXES, numbers["runs"], read_tests)
+    return class_tables(grid, numbers["costs"]), class_findings(grid, numbers["costs"])
+
+
+def class_tables(grid: Grid, costs: Costs) -> list[Table]:
+    """Probabilities; detection of novel images on new pairs; costs; on pairs looked at; eight classes."""
     full = [name for name in grid.along("trained") if not name.endswith(EIGHT)]
     return [
         *(_familiar(grid, name) for name in full),
         *(_distorted(grid, name) for name in full),
-        *_told(grid, new_pairs(), "Novel images told, on pairs with which nothing was chosen"),
-        _differences(grid),
-        worth_table(costs, worth(grid)),
-        *_told(grid, looked_at(), "Looked at when choices were made: novel images told"),
+        *_detected(grid, new_pairs(), NEW),
+        worth_table(grid, costs),
+        *_detected(grid, looked_at(), LOOKED_AT),
         *(_familiar(grid, name) for name in grid.along("trained") if name not in full),
-        *_every_score(grid),
-        _alarms(grid),
     ]
 
 
-def worth_table(costs: Grid, quality: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """Costs, and beside them what is got for it: by column, a number for each method that has it."""
-    measures = [replace(cost, statistic=fmean) for cost in (*COSTS[:-1], PREDICT.at("ms/image"))]
-    title = "What it costs, and what it is worth"
-    table = Pivot(title, METHOD, measures, note=COSTS_NOTE).table(costs)
-    columns = [*table.columns, *(Column(name, 4) for name in quality)]
-    rows = [[*row, *(values.get(row[0]) for values in quality.values())] for row in table.rows]
+def measured(grid: Grid, pairs: Sequence[Pair]) -> list[Pair]:
+    """Those of the pairs that were measured."""
+    places = set(grid.along("trained", "tested"))
+    return [pair for pair in pairs if pair in places]
+
+
+def worth_table(grid: Grid, costs: Costs) -> Table:
+    """Costs, and beside them the NLL of Fashion-MNIST and the mean AUROC of the new pairs."""
+    table = costs_table("What it costs, and what it is worth", costs, COSTS_NOTE, "ms/image")
+    pairs, rows = measured(grid, new_pairs()), []
+    for row in table.rows:
+        nll = grid.values((next(iter(SETS)), IN_DOMAIN, row[0]), "nll")
+        likelihood = fmean(map(float, nll)) if nll else math.inf
+        areas = [grid.values((*pair, row[0]), "auroc") for pair in pairs]
+        area = fmean(fmean(values) for values in areas if values) if areas and all(areas) else None
+        rows.append([*row, likelihood if math.isfinite(likelihood) else None, area])
+    columns = [*table.columns, Column("NLL", 4), Column("mean AUROC", 4)]
     return replace(table, columns=columns, rows=rows)
-
-
-def worth(grid: Grid) -> dict[str, dict[str, float | None]]:
-    """NLL of Fashion-MNIST, and mean AUROC of the new pairs, by method."""
-    pairs, found = there(grid, new_pairs()), {"NLL": {}, "mean AUROC": {}}
-    for method in grid.along("method"):
-        place = (next(iter(SETS)), IN_DOMAIN, method)
-        nll = grid.mean(place, "nll") if grid.values(place, "nll") else None
-        found["NLL"][method] = None if nll is None or nll == float("inf") else nll
-        each = [
-            grid.mean((*pair, method), "auroc") for pair in pairs if grid.values((*pair, method), "auroc")
-        ]
-        found["mean AUROC"][method] = fmean(each) if each and len(each) == len(pairs) else None
-    return found
 
 
 def _familiar(grid: Grid, name: str) -> Table:
     title = f"{NAMES[name][0].upper()}{NAMES[name][1:]}: test images like those that trained"
     at = {"trained": name, "tested": IN_DOMAIN}
-    return Pivot(title, METHOD, [NETWORKS, *RIGHT], at).table(grid)
+    return Pivot(title, METHOD, [NETWORKS, *PROPER], at).table(grid)
 
 
 def _distorted(grid: Grid, name: str) -> Table:
     tests = shifts_of(grid.along("tested", trained=name))
-    measures = [NLL.at(test, digits=3, tested=test) for test in tests]
+    columns = [NLL.at(test, digits=3, tested=test) for test in tests]
     note = "Rotated by so many degrees; with Gaussian noise of so much std in every pixel from 0 to 1."
-    return Pivot(f"NLL on distorted {NAMES[name]}", METHOD, measures, {"trained": name}, note=note).table(
-        grid
+    title = f"NLL on distorted {NAMES[name]}"
+    return Pivot(title, METHOD, columns, {"trained": name}, note=note).table(grid)
+
+
+def _detected(grid: Grid, pairs: Sequence[Pair], title: str) -> list[Table]:
+    """A table for each measure, a column for each pair."""
+    tables = []
+    for name, measure in DETECTED.items():
+        columns = [measure.at(pair_name(p), trained=p[0], tested=p[1]) for p in measured(grid, pairs)]
+        tables.append(Pivot(f"{title}: {name}", METHOD, columns, note=ONE_SCORE).table(grid))
+    return tables
+
+
+@dataclass(frozen=True)
+class Compared:
+    """trustgp and one peer at one place: paired differences over seeds."""
+
+    where: str
+    measure: str  # as it is printed
+    rival: str
+    ours: Sequence[float]  # one a seed
+    theirs: Sequence[float]
+    difference: Difference
+
+    @property
+    def sentence(self) -> str:
+        """With the numbers of both."""
+        return (
+            f"{self.where}: {self.measure} {_shown(self.ours)}, {self.difference.verdict} "
+            f"{'than' if self.difference.verdict != 'alike' else 'with'} the best peer ({self.rival}, "
+            f"{_shown(self.theirs)}); difference {self.difference.words(4)}."
+        )
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Losses first: by verdict, then by the distance of 0 from the interval's middle."""
+        half = (self.difference.high - self.difference.low) / 2
+        loss = self.difference.mean if self.difference.lower_is_better else -self.difference.mean
+        size = loss / half if half > 0 and math.isfinite(half) else loss
+        order = ("worse", "alike", "better").index(self.difference.verdict)
+        return order, -size if math.isfinite(size) else -math.copysign(1e300, size)
+
+
+def _shown(values: Sequence[float]) -> str:
+    return words(mean_spread(values), 4) if all(map(math.isfinite, values)) else "infinite"
+
+
+def compare(grid: Grid, place: Pair, key: str, where: str) -> Iterator[Compared]:
+    """With every peer that was measured there."""
+    for method in (method for method in grid.along("method") if method != OURS):
+        sides = [grid.values((*place, one), key) for one in (OURS, method)]
+        if None not in sides:
+            ours, theirs = ([float(value) for value in side or ()] for side in sides)
+            difference = paired(ours, theirs, lower_is_better=key != "auroc")
+            yield Compared(where, key.upper(), method, ours, theirs, difference)
+
+
+def _best_peers(places: Sequence[Sequence[Compared]]) -> list[Compared]:
+    """At each place beside the peer of the best mean, which favours the peers; our losses first."""
+
+    def best(place: Sequence[Compared]) -> Compared:
+        sign = 1 if place[0].difference.lower_is_better else -1
+        return min(place, key=lambda one: sign * math.fsum(one.theirs))
+
+    return sorted((best(place) for place in places if place), key=lambda one: one.rank)
+
+
+def class_findings(grid: Grid, costs: Costs) -> list[str]:
+    """A sentence each, the losses of trustgp first."""
+    sets = [name for name in SETS if name in grid.along("trained")]
+
+    def places(key: str, named: Mapping[str, Pair]) -> list[list[Compared]]:
+        return [list(compare(grid, place, key, where)) for where, place in named.items()]
+
+    familiar = {NAMES[name]: (name, IN_DOMAIN) for name in sets}
+    tests = {name: shifts_of(grid.along("tested", trained=name)) for name in sets}
+    shifted = {f"{NAMES[name]}, {test}": (name, test) for name in sets for test in tests[name]}
+    nll, ece, far = places("nll", familiar), places("ece", familiar), places("nll", shifted)
+    new, old = (
+        places("auroc", {pair_name(pair): pair for pair in measured(grid, pairs)})
+        for pairs in (new_pairs(), looked_at())
     )
-
-
-def _told(grid: Grid, pairs: Sequence[Pair], title: str) -> list[Table]:
-    """AUROC, FPR95 and what is caught, a table each, a column for each pair."""
-    named = {f"{title}: AUROC": AUROC, f"{title}: FPR95": FPR95}
-    named |= {f"{title}: share caught at {p} % alarms": measure for p, measure in CAUGHT.items()}
-    return [_by_pair(grid, pairs, name, measure) for name, measure in named.items()]
-
-
-def _by_pair(grid: Grid, pairs: Sequence[Pair], title: str, measure: Measure, note: str = ONE_SCORE) -> Table:
-    found = [measure.at(pair_name(pair), trained=pair[0], tested=pair[1]) for pair in there(grid, pairs)]
-    return Pivot(title, METHOD, found, note=note).table(grid)
-
-
-def _differences(grid: Grid) -> Table:
-    """trustgp less each peer, over seeds, in words."""
-    known = grid.along("trained", "tested")
-    near = [(name, IN_DOMAIN) for name in SETS if (name, IN_DOMAIN) in known]
-    named = {f"NLL, {SETS[place[0]]}": (place, "nll") for place in near}
-    named |= {f"AUROC, {pair_name(pair)}": (pair, "auroc") for pair in there(grid, new_pairs())}
-    cells = {
-        (one.rival, name): f"{one.difference.verdict}: {one.difference.words(4)}"
-        for name, (place, key) in named.items()
-        for one in compare(grid, place, key, name)
-    }
-    rivals = [method for method in grid.along("method") if method != OURS]
-    rows = [[rival, *(cells.get((rival, name)) for name in named)] for rival in rivals]
-    columns = [*METHOD.values(), *(Column.text(name) for name in named)]
-    note = (
-        "trustgp less the method, seed by seed: mean and 95 % interval by Student's t. Of NLL lower is "
-        "better, of AUROC higher; alike: the interval holds 0."
-    )
-    return Table("trustgp less each peer", columns, rows, note=note)
-
-
-def _every_score(grid: Grid) -> list[Table]:
-    """Methods of several scores by each of them."""
-    note = "Not what methods are judged by. A gap: the method has no such score."
-    pairs = [*new_pairs(), *looked_at()]
+    tallies = {"NLL": [*nll, *far], "ECE": ece, "AUROC on new pairs": new}
     return [
-        _by_pair(grid, pairs, f"AUROC by {said}", Measure(f"auroc_{key}", AUROC.column), note)
-        for key, said in SCORES.items()
+        *(one.sentence for one in _best_peers([*new, *nll, *ece, *far])),
+        *(_tally(title, compared) for title, compared in tallies.items() if compared),
+        *(f"Looked at when choices were made. {one.sentence}" for one in _best_peers(old)),
+        _same_classes(grid),
+        _cost(costs),
     ]
 
 
-def _alarms(grid: Grid) -> Table:
-    """False ones, on test images like those that trained."""
-    pairs = {pair[0]: pair for pair in there(grid, new_pairs())}
-    measures = [
-        FALSE[percent].at(f"{NAMES[name]}, {percent} %", trained=name, tested=pair[1])
-        for name, pair in pairs.items()
-        for percent in ALARMS
-    ]
-    note = "Share of familiar test images above the threshold that the validation images set."
-    return Pivot("False alarms", METHOD, measures, note=note).table(grid)
+def _tally(title: str, places: Sequence[Sequence[Compared]]) -> str:
+    """By peer, in how many places trustgp is worse, alike and better; those it loses to most often first."""
+    counts: dict[str, Counter[str]] = {}
+    for one in (one for place in places for one in place):
+        counts.setdefault(one.rival, Counter())[one.difference.verdict] += 1
+    ordered = sorted(counts.items(), key=lambda item: (-item[1]["worse"], item[1]["better"]))
+    listed = (f"{name} {c['worse']}/{c['alike']}/{c['better']}" for name, c in ordered)
+    return (
+        f"{title}, trustgp worse/alike/better than each peer, of {len(places)} places: {', '.join(listed)}."
+    )
+
+
+def _same_classes(grid: Grid) -> str:
+    places = grid.along("trained", "tested")
+    pairs = [[grid.values((*at, method), "accuracy") for method in (OURS, SOFTMAX)] for at in places]
+    same = [ours == network for ours, network in pairs if ours is not None]
+    return (
+        f"trustgp has exactly the network's accuracy, in {sum(same)} of {len(same)} sets of labelled images."
+    )
+
+
+def _cost(costs: Costs) -> str:
+    """Our cost beside the network's, and our rank."""
+    milliseconds = {name: 1000 * one[PREDICT.key] for name, one in costs.items()}
+    size = {name: one[SIZE.key] for name, one in costs.items()}
+    slower, larger = (1 + sum(v > of[OURS] for v in of.values()) for of in (milliseconds, size))
+    return (
+        f"trustgp took {costs[OURS]['fit_seconds']:.1f} s to fit, holds {size[OURS]:.1f} MiB and takes "
+        f"{milliseconds[OURS]:.4f} ms an image: number {slower} of {len(costs)} by time, the slowest first, "
+        f"and number {larger} by memory, the largest first; the network alone takes "
+        f"{milliseconds[SOFTMAX]:.4f} ms and {size[SOFTMAX]:.1f} MiB."
+    )

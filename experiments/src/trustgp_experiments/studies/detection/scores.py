@@ -15,7 +15,6 @@ from trustgp.detection.calibration import EdgeErrors, EdgeNoise
 from trustgp.metrics import class_nll, entropy
 from trustgp.metrics.boxes import nearest, overlaps
 
-from ...core.cases import shares_between
 from .bootstrap import auroc_draws, caught_draws, listed, mean_draws, resampled
 from .peers import FeatureScores, Found
 from .worlds import FAMILIAR, LOOKED_AT, NOVEL
@@ -194,6 +193,12 @@ def _worst(scores: Tensor, found: Found) -> Tensor:
     """The largest of each picture; least of all where nothing is found."""
     start = torch.full((len(found.pictures),), -torch.inf, dtype=torch.float64)
     return start.scatter_reduce(0, found.image, scores.double(), "amax")
+
+
+def shares_between(values: Tensor, edges: Tensor) -> list[float]:
+    """Share of the values in each bar between edges; those beyond an end count in the last bar there."""
+    place = torch.bucketize(values.cpu().double(), edges[1:-1])
+    return (torch.bincount(place, minlength=len(edges) - 1).double() / max(1, len(values))).tolist()
 
 
 def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:

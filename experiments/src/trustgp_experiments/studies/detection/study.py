@@ -10,7 +10,7 @@ from trustgp.detection import Detection, DetectionModel, fit_detector
 from trustgp.detection.picture_pass import CHANGED
 
 from ...core.flight_film import flight_gif
-from ...core.result import Figure, Result, Setting, provenance
+from ...core.result import Figure, Result, Setting, Table, provenance
 from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import class_precisions, trained
 from .bootstrap import merged
@@ -117,6 +117,11 @@ def run(setting: Setting) -> Result:
         numbers={"worlds": worlds, "times": times},
         provenance=provenance(setting, "detection", rows={n: w["sizes"] for n, w in worlds.items()}),
     )
+
+
+def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
+    """Tables and findings."""
+    return tables(**numbers), findings(**numbers)
 
 
 def _cells(setting: Setting) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """`trustgp study distributed`: time against workers, beside the ideal, as in the paper's figure."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from trustgp import plots
@@ -12,10 +11,11 @@ from trustgp.executors import Executor, Ray, Threads, nearby, usable_cores
 
 from ...core.arm import scaled_rows
 from ...core.claim import words
+from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, keep_part
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
-from ...core.result import Column, Figure, Result, Setting, provenance
+from ...core.result import Column, Figure, Result, Setting, Table, make_result
 from ...datasets import simulate, standardise
 
 KINDS = {"threads": Threads, "ray": lambda workers: Ray(workers=workers)}
@@ -24,8 +24,9 @@ STREAMS = (1, 2, 4)  # threads on a GPU, each with a stream
 CPU = (16_000, 16, [21, 200, 200, 7], 3)
 CUDA = (100_000, 64, [21, *[200] * 5, 7], 3)
 QUICK = (240, 3, [21, 8, 7], 2)
-LOOKED_AT = 200  # rows on which the models are compared
+COMPARED_ROWS = 200  # on which the models are compared
 EPOCHS = 3
+TITLE = "How much sooner are the experts solved with more workers?"
 TABLE = Pivot(
     "Time to solve the experts",
     {"executor": Column.text("executor"), "workers": Column("workers", digits=0)},
@@ -45,7 +46,7 @@ CAPTION = (
 
 
 class Stopwatch:
-    """An executor that takes the time of each run of the one that does the work."""
+    """An executor that measures the time of each run of another one."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor, self.workers, self.nearby = executor, executor.workers, nearby(executor)
@@ -62,11 +63,11 @@ class Stopwatch:
         return [seconds for tasks, seconds in self.runs if tasks == num_experts][-1]
 
 
-def settings(device: str, most: int) -> list[tuple[str, int]]:
-    """Which executors with how many workers: 1, 2, 4, ... up to `most`, two at least; streams on a GPU."""
+def settings(device: str, cores: int) -> list[tuple[str, int]]:
+    """Executors and numbers of workers: 1, 2, 4, ... up to the cores, two at least; streams on a GPU."""
     if device.startswith("cuda"):
         return [("threads", streams) for streams in STREAMS]
-    counts = [2**power for power in range(16) if 2**power <= max(2, most)]
+    counts = [2**power for power in range(16) if 2**power <= max(2, cores)]
     kinds = [kind for kind in KINDS if kind != "ray" or find_spec("ray")]
     return [(kind, workers) for kind in kinds for workers in counts]
 
@@ -80,49 +81,42 @@ def started(kind: str, workers: int) -> tuple[Executor, float]:
 
 
 def run(setting: Setting) -> Result:
-    """Fit the same model on every executor in turn, and take the time of the experts."""
-    runs = [keep_part(setting, _measure, (), seed) for seed in range(setting.seeds)]
-    first, grid = runs[0], times_grid(runs)
-    draw_times(grid, setting.out / "distributed.png")
+    """Fit the same model on every executor in turn, and measure the time of the experts."""
+    runs = [keep_part(setting, measure, (), seed) for seed in range(setting.seeds)]
+    first, grid, numbers = runs[0], _grid(runs), {"seeds": runs}
+    panels = {"time to solve the experts": _curves(grid)}
+    draw_curves(setting.out / "distributed.png", panels, "workers", "seconds", log="xy")
+    figures = [Figure("distributed.png", "Time against workers", CAPTION)]
     origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}
-    return Result(
-        study="distributed",
-        title="How much sooner are the experts solved with more workers?",
-        protocol=_protocol(setting, first),
-        tables=[TABLE.table(grid)],
-        figures=[Figure("distributed.png", "Time against workers", CAPTION)],
-        findings=findings(grid, runs),
-        numbers={"seeds": runs},
-        provenance=provenance(setting, "distributed", **origin),
-    )
+    protocol, summary = _protocol(setting, first), summarise(numbers)
+    return make_result(setting, "distributed", TITLE, protocol, numbers, summary, figures, **origin)
 
 
-def _measure(setting: Setting, seed: int) -> dict[str, Any]:
-    """Every executor once in each repeat, so that what else the machine does falls on all of them."""
+def measure(setting: Setting, seed: int) -> dict[str, Any]:
+    """Every executor once in each repeat, so that other load of the machine falls on all of them."""
     n, num_experts, widths, repeats = _size(setting)
     arm = simulate(rows=n, seed=seed)
     scaling = standardise(arm.inputs, arm.targets)
     rows = scaled_rows(scaling, arm, slice(None))
     network = mlp_recipe(widths, epochs=EPOCHS).train(rows, seed=seed, device=setting.device)
-    few = rows[0][:LOOKED_AT], rows[1][:LOOKED_AT]
     options: dict[str, Any] = {"witness": None, "seed": seed, "progress": False}
-    other = simulate(rows=n, seed=seed + 1)  # rows that the network has not seen
-    options["validation"] = scaled_rows(scaling, other, slice(LOOKED_AT))  # calibration is not what is timed
+    other = simulate(rows=n, seed=seed + 1)  # rows that the network was not trained on
+    options["validation"] = scaled_rows(scaling, other, slice(COMPARED_ROWS))  # calibration is not timed
     cores = usable_cores()
     chosen = settings(setting.device, cores)
     executors = {where: started(*where) for where in reversed(chosen)}
     times: dict[tuple[str, int], list[float]] = {where: [] for where in chosen}
-    reference, differences, found = None, [0.0], 0
-    for repeat in range(-1, repeats):  # the first is for whatever is done once, and does not count
+    reference, differences, count = None, [0.0], 0
+    for repeat in range(-1, repeats):  # the first loads what is needed, and does not count
         for where, seconds in times.items():
             watch = Stopwatch(executors[where][0])
             model = fit(network, rows, num_experts=num_experts, executor=watch, **options)
-            found, variance = model.num_experts, model.predict(few[0]).variance
+            count, variance = model.num_experts, model.predict(rows[0][:COMPARED_ROWS]).variance
             reference = variance if reference is None else reference
             differences.append(float(((variance - reference).abs() / reference).max()))
             if repeat >= 0:
-                seconds.append(watch.experts_seconds(found))
-    about = {"rows": n, "experts": found, "widths": widths, "cores": cores, "difference": max(differences)}
+                seconds.append(watch.experts_seconds(count))
+    about = {"rows": n, "experts": count, "widths": widths, "cores": cores, "difference": max(differences)}
     names = ("executor", "workers", "seconds", "start")
     entries = [(*where, seconds, executors[where][1]) for where, seconds in times.items()]
     return {**about, "times": [dict(zip(names, entry, strict=True)) for entry in entries]}
@@ -132,71 +126,60 @@ def _size(setting: Setting) -> tuple[int, int, list[int], int]:
     return setting.sized(CUDA if setting.device.startswith("cuda") else CPU, QUICK)
 
 
-def times_grid(runs: list[dict[str, Any]]) -> Grid:
+def _grid(runs: Sequence[Mapping[str, Any]]) -> Grid:
     """By executor and workers, one value for each repeat of each seed, also over the first executor's."""
     repeats = []
     for times in (run["times"] for run in runs):
         for k, first in enumerate(times[0]["seconds"]):
             repeats.append({})
             for entry in times:
-                workers, seconds, start = entry["workers"], entry["seconds"][k], entry["start"]
-                speed = first / seconds
-                found = {"seconds": seconds, "speed": speed, "share": speed / workers, "start": start}
-                repeats[-1][entry["executor"], workers] = found
+                workers, seconds = entry["workers"], entry["seconds"][k]
+                numbers = {"seconds": seconds, "speed": first / seconds, "start": entry["start"]}
+                repeats[-1][entry["executor"], workers] = {**numbers, "share": first / seconds / workers}
     return Grid.of(("executor", "workers"), {(): repeats}, dict)
 
 
-def findings(grid: Grid, runs: list[dict[str, Any]]) -> list[str]:
+def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     """A sentence for each executor at its most workers, and one on whether all gave the same model."""
-    found = []
+    grid, sentences = _grid(numbers["seeds"]), []
     for kind in grid.along("executor"):
         most = max(grid.along("workers", executor=kind))
         speed, seconds = (grid.spread((kind, most), name) for name in ("speed", "seconds"))
-        found.append(
+        sentences.append(
             f"{most} workers ({kind}) solve the experts {words(speed)} times as fast as one thread, in "
             f"{words(seconds)} s: {100 * grid.mean((kind, most), 'share'):.0f} % of the ideal."
         )
-    largest = max(run["difference"] for run in runs)
-    if largest == 0.0:
-        return [*found, f"All executors gave the same variances on {LOOKED_AT} rows, to the bit."]
-    told = f"The variances on {LOOKED_AT} rows differ between executors by at most {largest:.1e}, relative."
-    return [*found, told]
+    largest = max(run["difference"] for run in numbers["seeds"])
+    differ = (
+        f"The variances on {COMPARED_ROWS} rows differ between executors by at most {largest:.1e}, relative."
+    )
+    same = f"All executors gave the same variances on {COMPARED_ROWS} rows, to the bit."
+    return [TABLE.table(grid)], [*sentences, differ if largest else same]
 
 
-def _protocol(setting: Setting, run: dict[str, Any]) -> list[str]:
+def _curves(grid: Grid) -> list[Curve]:
+    """Seconds against workers, by executor; the ideal halves with twice as many."""
+    curves = []
+    for kind, colour in zip(grid.along("executor"), plots.PALETTE, strict=False):
+        workers = sorted(grid.along("workers", executor=kind))
+        mean, spread = zip(*(grid.spread((kind, count), "seconds") for count in workers), strict=True)
+        curves.append(Curve(kind, workers, mean, spread, colour))
+    first = curves[0]
+    ideal = [first.y[0] * first.x[0] / count for count in first.x]
+    return [*curves, Curve("ideal", first.x, ideal, None, plots.GREY, "--")]
+
+
+def _protocol(setting: Setting, run: Mapping[str, Any]) -> list[str]:
     lines = [
         f"Simulated arm, {run['rows']} rows, {run['experts']} experts; a {'-'.join(map(str, run['widths']))} "
         f"ReLU network, trained for {EPOCHS} epochs: how good it is does not matter here. {run['cores']} "
         "cores.",
         f"The same fit on every executor in turn, {_size(setting)[3]} times, for each of {setting.seeds} "
-        "seeds, after one round that does not count. Timed is the stage that solves the experts, with what "
-        "it takes to send the data and to bring the results back.",
+        "seeds, after one round that does not count. Timed is the stage that solves the experts, including "
+        "sending the data and returning the results.",
     ]
     if setting.device.startswith("cuda"):
         lines.append("On a GPU, each of several threads has a CUDA stream of its own.")
     elif "ray" not in {entry["executor"] for entry in run["times"]}:
         lines.append("Without Ray, which is not installed here.")
     return lines
-
-
-def draw_times(grid: Grid, path: Path) -> None:
-    """Seconds of the experts against workers, by executor; the ideal halves with twice as many."""
-    kinds = grid.along("executor")
-    counts = sorted(grid.along("workers", executor=kinds[0]))
-    with plots.figure(path, width=5.6, height=4.0, dpi=110) as figure:
-        axes = figure.subplots()
-        for kind, colour in zip(kinds, plots.PALETTE, strict=False):
-            workers = sorted(grid.along("workers", executor=kind))
-            mean, spread = zip(*(grid.spread((kind, count), "seconds") for count in workers), strict=True)
-            style = {"color": colour, "marker": "o", "markersize": 4, "capsize": 2}
-            axes.errorbar(workers, mean, yerr=spread, label=kind, **style)
-        first = grid.mean((kinds[0], counts[0]), "seconds") * counts[0]
-        ideal = [first / count for count in counts]
-        axes.plot(counts, ideal, color=plots.GREY, linestyle="--", label="ideal, from the first")
-        axes.loglog(base=2)
-        axes.set_xticks(counts)
-        axes.minorticks_off()
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter("{x:g}")
-        axes.set(xlabel="workers", ylabel="seconds to solve the experts")
-        axes.legend(fontsize=8)

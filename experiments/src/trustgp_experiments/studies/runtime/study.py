@@ -1,12 +1,13 @@
 """`trustgp study runtime`: what does an error bar cost at run time, and what is it worth?"""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from trustgp.executors import usable_cores
 
-from ...core.result import Figure, Result, Setting, provenance
+from ...core.result import Figure, Result, Setting, Table, provenance
 from .calls import COMPILED, EAGER, GRAPH, ONNX, RECORDED, Workload, measure
 from .fixtures import MEMBERS, SAMPLES, FittedCase, quality
 from .networks import Kind, kinds
@@ -39,9 +40,16 @@ def run(setting: Setting) -> Result:
             Figure("frontier.png", "Quality against time", FRONTIER),
         ],
         findings=findings(entries, qualities, skipped),
-        numbers={"networks": found, "skipped": skipped},
+        numbers={"device": setting.device.split(":")[0], "networks": found, "skipped": skipped},
         provenance=provenance(setting, "runtime", cores=usable_cores(), rounds=_timing(setting, 1).rounds),
     )
+
+
+def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
+    """Tables and findings."""
+    entries, qualities = merged_networks(numbers["networks"])
+    made = tables(entries, qualities, numbers["device"])
+    return made, findings(entries, qualities, numbers["skipped"])
 
 
 def _measured(setting: Setting) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Rows of the simulated arm by the million, the network that serves them all, and one fit of so many."""
+"""Millions of rows of the simulated arm, the network that serves them all, and one measured fit."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,8 +30,8 @@ def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
     recording = simulate(rows=rows, seed=seed, blocks=True)
     scaling = standardise(recording.inputs[:SCALING_ROWS], recording.targets[:SCALING_ROWS])
     half = held * STRIDE
-    apart = simulate(rows=2 * half, seed=seed + 2**31, blocks=True)  # a seed nobody else asks for
-    validation, test = (scaled_rows(scaling, apart, slice(at, at + half, STRIDE)) for at in (0, half))
+    others = simulate(rows=2 * half, seed=seed + 2**31, blocks=True)  # a seed that nothing else uses
+    validation, test = (scaled_rows(scaling, others, slice(at, at + half, STRIDE)) for at in (0, half))
     return ArmRows(scaled_rows(scaling, recording, slice(None)), validation, test)
 
 
@@ -59,7 +59,7 @@ def warm_up(network: nn.Module, rows: ArmRows, *, device: str, n: int = WARM_ROW
 def measured_fit(
     network: nn.Module, rows: ArmRows, n: int, *, device: str, **options: Any
 ) -> tuple[UncertaintyModel, Ledger]:
-    """A model of the first n rows, without a witness, and what its fit took; `options` are those of `fit`."""
+    """A model of the first n rows, without a witness, and its seconds and bytes; `options` are of `fit`."""
     train = rows.first(n)
     with stages(device) as ledger:
         model = fit(network, train, validation=rows.validation, witness=None, device=device, **options)
@@ -69,12 +69,11 @@ def measured_fit(
 def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:
     """Mean negative log likelihood per torque of the test rows: of trustgp, and of network + noise."""
     peers: dict[str, Any] = {"trustgp": model, "network + noise": ConstantNoise.fit(network, rows.validation)}
-    found = {}
-    for name, peer in peers.items():
-        said, targets = peer.predict(rows.test[0]), rows.test[1]
-        nll = metrics.gaussian_nll(said.mean, said.variance, targets.to(said.mean.device))
-        found[name] = float(nll.mean())
-    return found
+    predictions = {name: peer.predict(rows.test[0]) for name, peer in peers.items()}
+    return {
+        name: float(metrics.gaussian_nll(p.mean, p.variance, rows.test[1].to(p.mean.device)).mean())
+        for name, p in predictions.items()
+    }
 
 
 def held_rows(model: UncertaintyModel) -> list[int]:
