@@ -55,14 +55,14 @@ def detector() -> nn.Module:
 
 
 def options_of(case: str) -> dict:
-    """Of `trustgp.fit`."""
+    """Of `trustgp.fit`, and of `trustgp.detection.fit`."""
     if case == "regression":
         return {**QUIET, "num_experts": 4}
     if case == "classification":
         return {**QUIET, "num_experts": 3, "likelihood": trustgp.Classification()}
     if case == "sketch":
         return {**QUIET, "num_experts": 3, "tangents": trustgp.Sketch(32), "outputs": "pseudo"}
-    return {**QUIET, "likelihood": trustgp.Detection(threshold=0.01, overlap=0.01, most=3)}
+    return {"progress": False, "threshold": 0.01, "overlap": 0.01, "most": 3}
 
 
 def inputs_of(case: str, table: dict[str, Tensor], part: str) -> Tensor:
@@ -77,7 +77,8 @@ def rows_of(case: str, table: dict[str, Tensor], part: str):
     if case != "detector":
         return inputs, table[f"{part}.targets"]
     boxes, labels = table[f"{part}.boxes"], table[f"{part}.labels"]
-    return inputs, [trustgp.Things(b.reshape(1, 4), k.reshape(1)) for b, k in zip(boxes, labels, strict=True)]
+    pairs = zip(boxes.reshape(-1, 1, 4), labels.reshape(-1, 1), strict=True)
+    return inputs, [trustgp.BoxTargets(*pair) for pair in pairs]
 
 
 def fitted(case: str, table: dict[str, Tensor]):
@@ -87,7 +88,8 @@ def fitted(case: str, table: dict[str, Tensor]):
         {k.removeprefix("weights."): v for k, v in table.items() if k.startswith("weights.")}
     )
     train, validation = (rows_of(case, table, part) for part in ("train", "validation"))
-    return network, trustgp.fit(network, train, validation=validation, **options_of(case))
+    fit = trustgp.detection.fit if case == "detector" else trustgp.fit
+    return network, fit(network, train, validation=validation, **options_of(case))
 
 
 def answers(case: str, model, table: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -202,7 +202,7 @@ PUBLIC = [
     "export_onnx", "compile", "Monitor", "Verdict", "evaluate", "Evaluation", "ClassEvaluation",
     "DetectionEvaluation", "metrics",
     "plots", "Regression", "Classification", "Detection", "LayerFactors", "JacobianRows", "Sketch",
-    "Patchwork", "Division", "Witness", "Threads", "Rows", "Things", "ArtifactError", "ExportError",
+    "Patchwork", "Division", "Witness", "Threads", "Rows", "BoxTargets", "ArtifactError", "ExportError",
     "FactorisationError",
 ]  # fmt: skip
 

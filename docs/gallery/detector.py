@@ -1,7 +1,7 @@
 """A detector's boxes with error bars
 
 A small Conditional DETR that finds a rover and a lander on a planet gets an error bar for each edge of its
-boxes, and a number that tells known things from things it has never seen.
+boxes, and a number that distinguishes known objects from those it was never trained on.
 """
 
 # %%
@@ -16,22 +16,16 @@ from trustgp_experiments.training.detector_network import pixels, trained
 
 def pictures(n, style="carry", first=0):
     drawn = scenes(n, style, first=first)
-    things = [trustgp.Things(boxes, labels) for boxes, labels in zip(drawn.boxes, drawn.labels, strict=True)]
-    return pixels(drawn.images), things  # boxes: left, top, right, bottom in pixels
+    targets = list(map(trustgp.BoxTargets, drawn.boxes, drawn.labels))
+    return pixels(drawn.images), targets  # boxes: left, top, right, bottom in pixels
 
 
 detector = trained("scenes")
-model = trustgp.fit(
-    detector,
-    pictures(24),
-    validation=pictures(24, first=24),
-    likelihood=trustgp.Detection(),
-    progress=False,
-)
+model = trustgp.detection.fit(detector, pictures(24), validation=pictures(24, first=24), progress=False)
 model.threshold(false_alarm=0.1)
 
 # %%
-# **Known things, seen as in training**: each edge has a standard deviation in pixels.
+# **Known objects, as in training**: each edge has a standard deviation in pixels.
 known, _ = pictures(3, first=60)
 for found in model.predict(known):
     for box, std, label in zip(found.boxes, found.std, found.labels, strict=True):
@@ -43,9 +37,9 @@ for found in model.predict(known):
         )
 
 # %%
-# **In flight** (from high up, low sun, haze) **and novel things.** Bands are the 95 % intervals of the edges;
-# colours go from blue, familiar, to red, novel.
-styles = {"as in training": ("carry", 60), "in flight": ("flight", 2), "novel things": ("novel", 2)}
+# **In flight** (from high up, low sun, haze) **and novel objects.** Bands are the 95 % intervals of
+# the edges; colours go from blue, familiar, to red, novel.
+styles = {"as in training": ("carry", 60), "in flight": ("flight", 2), "novel objects": ("novel", 2)}
 figure, axes = pyplot.subplots(3, 3, figsize=(9, 9.6), layout="constrained")
 for row, (title, (style, first)) in zip(axes, styles.items(), strict=True):
     images = scenes(3, style, first=first).images
@@ -54,6 +48,6 @@ for row, (title, (style, first)) in zip(axes, styles.items(), strict=True):
         print(f"{title}: {len(found.labels)} found, largest novelty {found.summary['novelty']:.2f}")
 
 # %%
-# **When not to use it.** Only what is detected has an error bar for its box; of a thing that the detector
-# does not see at all, the picture's novelty may tell. In flight the edges are still too sure
+# **When not to use it.** Only what is detected has an error bar for its box; an object that the
+# detector misses may show in the picture's novelty. In flight the edges are still too sure
 # ([measured](../detection.md#what-was-measured)).

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from trustgp.detection import Detection, Things, fit_detector, picture_pass
+from trustgp.detection import BoxTargets, fit, picture_pass
 
 LABELS, QUERIES = 91, 100
 MANY = 100_000
@@ -46,7 +46,7 @@ class Generated(Dataset):
         return self.count
 
     @torch.no_grad()
-    def __getitem__(self, i: int) -> tuple[Tensor, Things]:
+    def __getitem__(self, i: int) -> tuple[Tensor, BoxTargets]:
         generator = torch.Generator().manual_seed(i)
         coarse = torch.randn(1, 3, 8, 8, generator=generator)
         image = nn.functional.interpolate(coarse, size=self.size, mode="bilinear")[0]
@@ -58,7 +58,7 @@ class Generated(Dataset):
         boxes = said.pred_boxes[0].cpu()[surest] * torch.tensor([width, height, width, height])
         corners = torch.cat([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], dim=1)
         most = torch.tensor([width, height, width, height], dtype=torch.float32)
-        return image, Things(torch.minimum(corners.clamp_min(0), most), chances[surest].argmax(dim=1))
+        return image, BoxTargets(torch.minimum(corners.clamp_min(0), most), chances[surest].argmax(dim=1))
 
 
 def main() -> None:
@@ -72,15 +72,15 @@ def main() -> None:
     side = 128 if options.small else options.side
     size = (800, 1066) if side is None else (side, side)
     train, peaks = Generated(network, options.pictures, size, options.device), []
-    taken = picture_pass.PicturePass.take
+    taken = picture_pass.PicturePass.include
 
     def take(self: picture_pass.PicturePass, lot: Any) -> None:
         taken(self, lot)
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB)
 
-    picture_pass.PicturePass.take = take
-    began, settings = time.perf_counter(), Detection(threshold=0.01, overlap=0.3)
-    fit_detector(network, train, settings, device=options.device, progress=False)
+    picture_pass.PicturePass.include = take
+    began = time.perf_counter()
+    fit(network, train, threshold=0.01, overlap=0.3, device=options.device, progress=False)
     seconds = time.perf_counter() - began
     quarters = [round(peaks[(k + 1) * len(peaks) // 4 - 1], 2) for k in range(4)]
     found = {
@@ -92,7 +92,7 @@ def main() -> None:
         "held_all_gib": round(options.pictures * 3 * size[0] * size[1] * 4 / GIB, 2),
         "ms_per_picture": round(1000 * seconds / options.pictures, 1),
         "hours_for_100000": round(MANY * seconds / options.pictures / 3600, 2),
-        # held-out rows grow with the pictures: seen, logits and the picture's own, in float32
+        # held-out rows grow with the pictures: features, logits and the picture's own, in float32
         "held_rows_gib_for_100000": round(MANY / 10 * (7 * (256 + LABELS + 10) + 256) * 4 / GIB, 2),
     }
     if options.device == "cuda":

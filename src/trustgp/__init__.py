@@ -1,6 +1,7 @@
 """Honest error bars for a network that is already trained."""
 
 from importlib import import_module as _import_module
+from warnings import warn as _warn
 
 from .data.version import __version__ as __version__
 
@@ -46,7 +47,7 @@ _PLACES = {
     "Threads": ".executors",
     # data and errors
     "Rows": ".data.rows",
-    "Things": ".detection.things",
+    "BoxTargets": ".detection.targets",
     "ArtifactError": ".data.tensor_file",
     "ExportError": ".export",
     "FactorisationError": ".math.evidence",
@@ -54,6 +55,7 @@ _PLACES = {
 _REMOVED = {  # for one release
     "tune": 'use trustgp.compress(model, rank=64), or trustgp.fit(..., budget="16 MiB")',
 }
+_RENAMED = {"Things": "BoxTargets"}  # for one release
 _ROOMS = (  # reachable without an import of their own
     *("api", "data", "detection", "executors", "experts", "export", "fitting", "likelihoods", "logs", "math"),
     *("metrics", "model", "monitor", "plots", "sklearn", "state", "tangents"),
@@ -65,6 +67,9 @@ __all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
 def __getattr__(name: str):
     if name in _ROOMS:
         return _import_module(f".{name}", __name__)
+    if name in _RENAMED:
+        _warn(f"trustgp.{name} is now called {_RENAMED[name]}.", DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name in _REMOVED:
         return _removed(name)
     if name not in _PLACES:

@@ -24,7 +24,7 @@ from .data.rows import Rows as Rows
 from .data.tensor_file import ArtifactError as ArtifactError
 from .detection.model import DetectionModel as DetectionModel
 from .detection.query_rows import Detection as Detection
-from .detection.things import Things as Things
+from .detection.targets import BoxTargets as BoxTargets
 from .executors import Threads as Threads
 from .experts.gate import Division as Division
 from .experts.neighbours import Patchwork as Patchwork
@@ -56,6 +56,7 @@ from .tangents import Sketch as Sketch
 __version__: str
 __all__ = [
     "ArtifactError",
+    "BoxTargets",
     "BudgetError",
     "ClassEvaluation",
     "ClassPrediction",
@@ -78,7 +79,6 @@ __all__ = [
     "Regression",
     "Rows",
     "Sketch",
-    "Things",
     "Threads",
     "UncertaintyModel",
     "Verdict",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from .data.quantities import BudgetText
 from .data.rows import Unpack
 from .data.tensor_file import read_file
 from .data.torch_modes import plain_modes
-from .data.user_warnings import explain_call
-from .detection.fit import fit_detector
+from .data.user_warnings import explain_call, warn_user
+from .detection.fitting import fit as fit_detector
 from .detection.model import DetectionModel
 from .detection.query_rows import Detection
 from .detection.state import read_detector
@@ -31,13 +32,11 @@ from .state.model_file import DETECTOR, KIND, check_output, read_model
 from .tangents import JacobianRows, Tangents
 from .tangents.modules import Output, check_kind, unwrap
 
-FITTERS = {Detection: fit_detector}
-"""What is given as a likelihood and is none, and the fit it stands for: a new task is one line."""
 FORMATS: dict[str, tuple[Any, Any]] = {
     KIND: (UncertaintyModel, read_model),
     DETECTOR: (DetectionModel, read_detector),
 }
-"""How a file begins, what it gives, and what reads the state of that."""
+"""By the kind of a file: the model in it, and the reader of its state."""
 
 PAPER: dict[str, Any] = {
     "outputs": "separate",
@@ -54,7 +53,7 @@ def fit(
     network: nn.Module,
     train: Any,
     *,
-    likelihood: Likelihood | Detection | type | str | None = None,
+    likelihood: Likelihood | type | str | None = None,
     validation: Any = None,
     groups: Any = None,
     num_experts: int | None = None,
@@ -82,10 +81,7 @@ def fit(
         train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
             Inputs are tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
         likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`; their
-            class or name will do, "classification". For a detector `Detection()`, which is no likelihood but
-            the settings of a fit to its queries: `train` and `validation` are then pictures with `Things`;
-            `groups`, `tangents`, `output`, `outputs`, `unpack` and `witness` are refused; a `DetectionModel`
-            comes back.
+            class or name will do, "classification". Detectors are fitted by `trustgp.detection.fit`.
         validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
             `Classification()` keeps a tenth of the training rows from the experts for that.
         groups: Trajectory of each training row, shape [n]: left out together in calibration.
@@ -110,14 +106,13 @@ def fit(
         device: Where to work; None: where the network is.
         seed: The same seed gives the same model.
         progress: Whether to show bars in a terminal.
-        checkpoint: A folder; finished experts, or how far a detector's pictures are, are kept there, and the
-            same call goes on after a crash.
+        checkpoint: A folder that keeps finished experts; the same call resumes after a crash.
         strict: Raise when an expert cannot be solved, instead of letting it answer with the prior.
         unpack: `lambda batch: (inputs, targets)`, where the batches of `train` and `validation` are dicts,
             triples or anything else. What is a pair already, as no Dataset or loader, is left as it is.
 
     Returns:
-        An `UncertaintyModel`; of a detector a `DetectionModel`.
+        An `UncertaintyModel`.
 
     Raises:
         BudgetError: When nothing fits within the budget; after the fit it carries the fitted `model`.
@@ -129,20 +124,29 @@ def fit(
             f'runtime={runtime!r}: times are no longer supported; pass a size (budget="16 MiB"), or make the '
             "fitted model faster with trustgp.compress(model, rank=64, witness=False)."
         )
-    if likelihood is not None:
-        tasks = {kind.__name__.lower(): kind for kind in FITTERS}
-        likelihood = as_object("likelihood", likelihood, {**LIKELIHOODS, **tasks}, (Likelihood, *FITTERS))
+    if isinstance(likelihood, Detection) or likelihood in (Detection, "detection"):
+        return _forward_detector(network, train, given)
     try:
         with plain_modes():
-            for kind, fitter in FITTERS.items():
-                if isinstance(likelihood, kind):
-                    given.pop("likelihood")
-                    return fitter(network, train, likelihood, **given)
-            options = FitOptions.parse(**{**given, "likelihood": likelihood})
+            options = FitOptions.parse(**given)
             return UncertaintyModel(fit_model(network, train, options))
     except BudgetError as error:
         error.model = None if error.model is None else UncertaintyModel(error.model)
         raise
+
+
+def _forward_detector(network: nn.Module, train: Any, given: dict[str, Any]) -> DetectionModel:
+    """For one release: `likelihood=Detection(...)` is `trustgp.detection.fit`."""
+    warn_user(
+        "likelihood=Detection(...) is deprecated; call trustgp.detection.fit(detector, pictures, ...), which "
+        "takes the options of Detection, too.",
+        DeprecationWarning,
+    )
+    likelihood, defaults = given["likelihood"], signature(fit).parameters
+    settings = likelihood if isinstance(likelihood, Detection) else Detection()
+    ignored = ("likelihood", "seed", "strict")  # a detector's fit draws nothing, and cannot fail in parts
+    changed = {k: v for k, v in given.items() if k not in ignored and v is not defaults[k].default}
+    return fit_detector(network, train, **vars(settings), **changed)
 
 
 def paper(

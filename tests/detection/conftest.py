@@ -1,4 +1,4 @@
-"""Small detectors of two kinds with random weights, and a few scenes in which they find something."""
+"""Two small detectors with random weights, pictures of noise in which they find something, and their fits."""
 
 from __future__ import annotations
 
@@ -6,42 +6,22 @@ from functools import cache
 
 import pytest
 import torch
+from detection.detector_zoo import SIZES, GridDetector, resnet
+from torch import Tensor, nn
 
-from trustgp.detection import Detection, DetectionModel, Things, fit_detector
+from trustgp.detection import Adapter, BoxTargets, DetectionModel, fit
+from trustgp.detection.adapter import Detector
+from trustgp.detection.query_rows import probabilities
 from trustgp_experiments.datasets.scenes import Scenes, scenes
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
 
-LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)  # of weights that have learnt nothing
+LOOSE = {"threshold": 0.01, "overlap": 0.01, "most": 3}  # random weights detect little
+GRID = Adapter(seen=("fine", "coarse"), labels=2, suppression=0.8)
+SIDE = 64
 
 
-def plain_detr(labels: int = 2):
-    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
-
-    backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
-    config = DetrConfig(backbone_config=backbone, num_queries=8, num_labels=labels, **_small())
-    return seeded(lambda: DetrForObjectDetection(config))
-
-
-def conditional_detr(labels: int = 2):
-    from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection, ResNetConfig
-
-    backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
-    config = ConditionalDetrConfig(
-        backbone_config=backbone, num_queries=8, num_labels=labels, auxiliary_loss=True, **_small()
-    )
-    return seeded(lambda: ConditionalDetrForObjectDetection(config))
-
-
-def _small() -> dict:
-    sides = ("encoder", "decoder")
-    sizes = {
-        f"{side}_{name}": size for side in sides for name, size in (("ffn_dim", 32), ("attention_heads", 2))
-    }
-    return {**sizes, "d_model": 32, "encoder_layers": 1, "decoder_layers": 2}
-
-
-def seeded(build):
+def seeded(build) -> nn.Module:
     """What is built, with weights that are always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -51,7 +31,27 @@ def seeded(build):
     return network.eval()
 
 
-DETECTORS = {"plain": plain_detr, "conditional": conditional_detr}
+def plain_detr(labels: int = 2) -> nn.Module:
+    from transformers import DetrConfig, DetrForObjectDetection
+
+    sizes = {**SIZES, "num_labels": labels, "d_model": 32}
+    return seeded(lambda: DetrForObjectDetection(DetrConfig(backbone_config=resnet("stage2"), **sizes)))
+
+
+def conditional_detr(labels: int = 2) -> nn.Module:
+    from transformers import ConditionalDetrConfig, ConditionalDetrForObjectDetection
+
+    sizes = {**SIZES, "num_labels": labels, "d_model": 32, "auxiliary_loss": True}
+    config = ConditionalDetrConfig(backbone_config=resnet("stage2"), **sizes)
+    return seeded(lambda: ConditionalDetrForObjectDetection(config))
+
+
+def grid() -> nn.Module:
+    return seeded(GridDetector)
+
+
+DETECTORS = {"grid": grid, "plain": plain_detr}
+ADAPTERS = {"grid": GRID}
 
 
 @cache
@@ -59,14 +59,55 @@ def _drawn(n: int, style: str) -> Scenes:
     return scenes(n, style, side=48)
 
 
-def pictures(n: int, style: str = "carry") -> tuple[torch.Tensor, list[Things]]:
-    found = _drawn(n, style)
-    things = [Things(boxes, labels) for boxes, labels in zip(found.boxes, found.labels, strict=True)]
-    return found.images.float() / 128 - 1, things
+def pictures(n: int, style: str = "carry") -> tuple[Tensor, list[BoxTargets]]:
+    """Rendered ones, of 48 pixels."""
+    drawn = _drawn(n, style)
+    return drawn.images.float() / 128 - 1, list(map(BoxTargets, drawn.boxes, drawn.labels))
 
 
-@pytest.fixture(scope="session", params=sorted(DETECTORS))
-def fitted(request) -> tuple[torch.nn.Module, DetectionModel]:
+def noise(n: int, seed: int = 0, side: int = SIDE) -> Tensor:
+    return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def noise_scenes(
+    network: nn.Module,
+    n: int,
+    seed: int,
+    adapter: Adapter = GRID,
+    side: int = SIDE,
+) -> tuple[Tensor, list[BoxTargets]]:
+    """Pictures of noise, whose targets are the detector's three most confident boxes, a little off."""
+    images = noise(n, seed, side)
+    outputs = Detector(network, adapter)(images)
+    best, labels = probabilities(outputs.logits, 2 if adapter.labels else network.config.num_labels).max(
+        dim=2
+    )
+    top = best.topk(3, dim=1).indices
+    labels = labels.gather(1, top)
+    centre, size = outputs.boxes.gather(1, top[..., None].expand(-1, -1, 4)).split(2, dim=2)
+    size = size.clamp_min(0.1)
+    boxes = (torch.cat([centre - size / 2, centre + size / 2], dim=2) * side + 0.3).clamp(0, side)
+    real = (boxes[..., 2:] - boxes[..., :2] > 1.0).all(dim=2)
+    return images, [BoxTargets(b[r], k[r]) for b, k, r in zip(boxes, labels, real, strict=True)]
+
+
+def fit_loose(network: nn.Module, train, **options) -> DetectionModel:
+    return fit(network, train, **{**LOOSE, "adapter": GRID, "progress": False, **options})
+
+
+def fitted_to(network: nn.Module, adapter: Adapter = GRID, **options) -> DetectionModel:
+    train, held_out = (noise_scenes(network, n, seed, adapter) for n, seed in ((30, 1), (24, 2)))
+    return fit_loose(network, train, validation=held_out, adapter=adapter, **options)
+
+
+@pytest.fixture(scope="session", params=DETECTORS)
+def fitted(request) -> tuple[nn.Module, DetectionModel]:
+    """Classes of the grid are sigmoids; DETR has a softmax with "no object"."""
     network = DETECTORS[request.param]()
-    options = {"validation": pictures(24, "carry"), "progress": False}
-    return network, fit_detector(network, pictures(30), LOOSE, **options)
+    return network, fitted_to(network, ADAPTERS.get(request.param, Adapter()))
+
+
+@pytest.fixture(scope="session")
+def targets() -> tuple[Tensor, list[BoxTargets]]:
+    """Pictures that no fit has seen, with targets of the grid."""
+    return noise_scenes(grid(), 8, 5)

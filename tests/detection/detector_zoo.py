@@ -1,4 +1,4 @@
-"""Detectors of many kinds with random weights, as small as they can be, for pictures of 64 pixels."""
+"""Small detectors of many families with random weights, for pictures of 64 pixels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LAYERS = {f"{side}_{name}": n for side in SIDES for name, n in (("ffn_dim", 32),
 SIZES = {**LAYERS, "encoder_layers": 1, "decoder_layers": 2, "num_queries": 8, "num_labels": 2}
 
 
-def _resnet(*stages: str):
+def resnet(*stages: str):
     from transformers import ResNetConfig
 
     count = int(stages[-1][-1])
@@ -21,16 +21,14 @@ def _resnet(*stages: str):
 def dab_detr():
     from transformers import DabDetrConfig, DabDetrForObjectDetection
 
-    return DabDetrForObjectDetection(
-        DabDetrConfig(backbone_config=_resnet("stage2"), hidden_size=32, **SIZES)
-    )
+    return DabDetrForObjectDetection(DabDetrConfig(backbone_config=resnet("stage2"), hidden_size=32, **SIZES))
 
 
 def table_transformer():
     from transformers import TableTransformerConfig, TableTransformerForObjectDetection
 
     own = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None, "d_model": 32}
-    config = TableTransformerConfig(backbone_config=_resnet("stage2"), **own, **SIZES)
+    config = TableTransformerConfig(backbone_config=resnet("stage2"), **own, **SIZES)
     return TableTransformerForObjectDetection(config)
 
 
@@ -38,7 +36,7 @@ def deformable_detr(**options: bool):
     from transformers import DeformableDetrConfig, DeformableDetrForObjectDetection
 
     own = {"d_model": 32, "num_feature_levels": 2, "two_stage_num_proposals": 8}
-    config = DeformableDetrConfig(backbone_config=_resnet("stage2", "stage3"), **own, **options, **SIZES)
+    config = DeformableDetrConfig(backbone_config=resnet("stage2", "stage3"), **own, **options, **SIZES)
     return DeformableDetrForObjectDetection(config)
 
 
@@ -109,7 +107,7 @@ def yolos():
 
 
 class GridDetector(nn.Module):
-    """Each place of two maps says what is there, and where its box is: a small YOLO."""
+    """Each cell of two maps is a query: a small YOLO."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,10 +116,10 @@ class GridDetector(nn.Module):
         self.head = nn.Conv2d(16, 2 + 4, 1)
 
     def forward(self, pictures: Tensor) -> dict[str, Tensor]:
-        seen = self.body(pictures)
-        maps = [self.head(part(seen)).flatten(2).transpose(1, 2) for part in (self.fine, self.coarse)]
-        found = torch.cat(maps, dim=1)
-        return {"logits": found[..., :2], "pred_boxes": found[..., 2:].sigmoid()}
+        features = self.body(pictures)
+        maps = [self.head(part(features)).flatten(2).transpose(1, 2) for part in (self.fine, self.coarse)]
+        outputs = torch.cat(maps, dim=1)
+        return {"logits": outputs[..., :2], "pred_boxes": outputs[..., 2:].sigmoid()}
 
 
 ZOO = {

@@ -1,20 +1,21 @@
-"""Detectors of many kinds: what their queries have seen is found, and an error bar fitted."""
+"""Detectors of many families: the features of their queries are found, and an error bar is fitted."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from detection.conftest import DETECTORS, seeded
-from detection.detector_zoo import ZOO, GridDetector
+from detection.conftest import GRID, conditional_detr, fitted_to, grid, noise, plain_detr, seeded
+from detection.detector_zoo import ZOO
 from torch import nn
 
 import trustgp
-from trustgp.detection import Adapter, Detection, Things
+from trustgp.detection import Adapter, Detection
 from trustgp.detection.adapter import Detector
 from trustgp.detection.query_rows import kept
 
-SEEN = {
+MODULES = {
     "plain": "model.decoder.layers.1.encoder_attn",
+    "YOLOS": "vit.encoder.layer.1.attention.attention",
     "conditional": "model.decoder.layers.1.encoder_attn",
     "DAB-DETR": "model.decoder.layers.1.cross_attn.cross_attn",
     "Table Transformer": "model.decoder.layers.1.encoder_attn",
@@ -24,59 +25,37 @@ SEEN = {
     "RT-DETR": "model.decoder.layers.1.encoder_attn.attn",
     "RT-DETR v2": "model.decoder.layers.1.encoder_attn",
     "D-FINE": "model.decoder.layers.1.encoder_attn",
-    "YOLOS": "vit.encoder.layer.1.attention.attention",
 }
-GRID = Adapter(seen=("fine", "coarse"), labels=2, suppression=0.5)
+NETWORKS = {**ZOO, "plain": plain_detr, "conditional": conditional_detr}
+FAMILIES = [
+    name if name in ("plain", "YOLOS") else pytest.param(name, marks=pytest.mark.nightly) for name in MODULES
+]
 
 
-def noise(n: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(n, 3, 64, 64, generator=torch.Generator().manual_seed(seed))
-
-
-def made(name: str) -> nn.Module:
-    return seeded({**DETECTORS, **ZOO}[name])
-
-
-@pytest.mark.parametrize("name", SEEN)
-def test_what_queries_have_seen_is_found(name):
-    dtype = torch.float32 if name == "DAB-DETR" else torch.float64  # it knows no other
-    network = made(name).to(dtype)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_features_of_queries_are_those_of_the_last_attention(name):
+    dtype = torch.float32 if name == "DAB-DETR" else torch.float64  # it has no other
+    network = seeded(NETWORKS[name]).to(dtype)
     detector, images = Detector(network, Adapter()), noise(3).to(dtype)
-    said = detector(images)
+    outputs = detector(images)
     least = 1e-6 if dtype == torch.float32 else 1e-9
-    assert detector.names == (SEEN[name],)
-    assert said.seen.shape == (3, 8, 32)
-    assert bool((said.seen[0] - said.seen[1]).abs().max() > least)  # it comes from the picture
-    assert bool((said.seen[0, 0] - said.seen[0, 1]).abs().max() > least)  # and is each query's own
+    assert detector.names == (MODULES[name],)
+    assert outputs.features.shape == (3, 8, 32)
+    assert bool((outputs.features[0] - outputs.features[1]).abs().max() > least)  # they differ by picture
+    assert bool((outputs.features[0, 0] - outputs.features[0, 1]).abs().max() > least)  # and by query
     with torch.no_grad():
-        whole = network(images)
-    assert torch.equal(said.logits, whole.logits)
-    assert torch.equal(said.boxes, whole.pred_boxes)
+        plain = network(images)
+    assert torch.equal(outputs.logits, plain.logits)
+    assert torch.equal(outputs.boxes, plain.pred_boxes)
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def scenes(network: nn.Module, adapter: Adapter, n: int, seed: int):
-    """Pictures of noise, whose things are what a detector says, a little off."""
-    images = noise(n, seed)
-    said = Detector(network, adapter)(images)
-    labels = said.logits[:, :3, :2].argmax(dim=2)
-    centre, size = said.boxes[:, :3, :2], said.boxes[:, :3, 2:].clamp_min(0.1)
-    boxes = (torch.cat([centre - size / 2, centre + size / 2], dim=2) * 64 + 0.3).clamp(0, 64)
-    things = []
-    for own, kind in zip(boxes, labels, strict=True):
-        real = (own[:, 2:] - own[:, :2] > 1.0).all(dim=1)
-        things.append(Things(own[real], kind[real]))
-    return images, things
-
-
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*classes have no training row")
-@pytest.mark.parametrize("name", [*ZOO, "grid"])
-def test_it_gets_an_error_bar_that_is_saved_and_loaded(name, tmp_path):
-    network = seeded(GridDetector) if name == "grid" else made(name)
-    adapter = GRID if name == "grid" else Adapter()
-    settings = Detection(threshold=0.01, overlap=0.01, most=5, adapter=adapter)
-    train, held = (scenes(network, adapter, 12, seed) for seed in (1, 2))
-    model = trustgp.fit(network, train, likelihood=settings, validation=held, progress=False)
+@pytest.mark.parametrize("name", ZOO)
+def test_every_family_gets_an_error_bar_that_is_saved_and_loaded(name, tmp_path):
+    network = seeded(ZOO[name])
+    model = fitted_to(network, Adapter(), most=5)
     images = noise(2, 3)
     found = model.predict(images)
     for one in found:
@@ -85,12 +64,12 @@ def test_it_gets_an_error_bar_that_is_saved_and_loaded(name, tmp_path):
         assert 0 < one.picture_novelty < 1
     model.save(tmp_path / "m.trustgp")
     again = trustgp.load(tmp_path / "m.trustgp", network).predict(images)
-    assert all(
-        torch.equal(a.std, b.std) and torch.equal(a.boxes, b.boxes) for a, b in zip(found, again, strict=True)
-    )
+    for one, other in zip(found, again, strict=True):
+        assert torch.equal(one.std, other.std)
+        assert torch.equal(one.boxes, other.boxes)
 
 
-def test_suppression_keeps_the_surest_of_boxes_that_overlap():
+def test_suppression_keeps_the_most_confident_of_boxes_that_overlap():
     boxes = torch.tensor(
         [[0.5, 0.5, 0.2, 0.2], [0.51, 0.5, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], [0.5, 0.5, 0.2, 0.2]]
     )
@@ -105,35 +84,37 @@ def test_suppression_keeps_the_surest_of_boxes_that_overlap():
     assert (image.tolist(), query.tolist()) == ([0, 1], [1, 1])
 
 
+class Identity(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, images):
+        return images
+
+
 @pytest.mark.parametrize(
-    ("adapter", "match"),
+    ("call", "match"),
     [
-        (Adapter(seen="nowhere", labels=2), r"Adapter\(seen='nowhere'\): the network has no such module"),
-        (Adapter(seen="fine", labels=2), "fine: 64 places, but 80 queries"),
-        (Adapter(labels=2), "there is no attention with an answer for each of its 80 queries"),
-        (Adapter(), "does not say how many classes it knows"),
-        (Adapter(seen=("fine", "coarse"), labels=5), "2 logits for 5 classes"),
+        (
+            lambda: Detector(grid(), Adapter(seen="nowhere", labels=2)),
+            r"Adapter\(seen='nowhere'\): the network has no such module",
+        ),
+        (lambda: Detector(grid(), Adapter(seen="fine", labels=2))(noise(2)), "fine: 64 rows, but 80 queries"),
+        (
+            lambda: Detector(grid(), Adapter(labels=2))(noise(2)),
+            "no attention with a row for each of its 80 q",
+        ),
+        (lambda: Detector(grid(), Adapter()), "has no config.num_labels, the number of its classes"),
+        (lambda: Detector(grid(), Adapter(GRID.seen, labels=5))(noise(2)), "2 logits for 5 classes"),
+        (
+            lambda: Detector(Identity(), Adapter(seen="layer", labels=2))(noise(2)),
+            r"logits NoneType and boxes NoneType\. Detectors are networks",
+        ),
+        (lambda: Adapter(labels=0), "labels=0"),
+        (lambda: Adapter(suppression=1.5), "suppression"),
     ],
 )
-def test_what_cannot_be_found_is_told(adapter, match):
+def test_errors_name_the_cause(call, match):
     with pytest.raises(ValueError, match=match):
-        Detector(seeded(GridDetector), adapter)(noise(2))
-
-
-def test_what_is_no_detector_is_told():
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-
-        def forward(self, images):
-            return images
-
-    with pytest.raises(ValueError, match=r"logits NoneType and boxes NoneType\. Detection takes networks"):
-        Detector(Odd(), Adapter(seen="layer", labels=2))(noise(2))
-
-
-@pytest.mark.parametrize("options", [{"labels": 0}, {"suppression": 1.5}])
-def test_adapters_that_make_no_sense_are_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Adapter(**options)
+        call()

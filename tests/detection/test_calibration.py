@@ -1,10 +1,10 @@
-"""How sure classes and edges are: the likeliest scales are found, and mean what they say."""
+"""Temperatures and scales of edges: fits recover those that generated the data, and are maxima."""
 
 import pytest
 import torch
 from scipy.stats import t as student
 
-from trustgp.detection.calibration import MOST, ClassTemperature, EdgeErrors, EdgeNoise
+from trustgp.detection.calibration import MAX_POWER, ClassTemperature, EdgeErrors, EdgeNoise
 
 TRUE = EdgeNoise(
     torch.tensor([1.0, 2.0, 0.5, 4.0], dtype=torch.float64),
@@ -27,7 +27,7 @@ def test_the_scale_is_a_product_of_powers():
     torch.testing.assert_close(TRUE.std(u, w), expected * (5 / 3) ** 0.5)
 
 
-def test_the_scales_that_made_the_errors_are_found():
+def test_the_scales_that_generated_the_errors_are_recovered():
     found = EdgeNoise.fit(EdgeErrors(*drawn()))
     torch.testing.assert_close(found.level, TRUE.level, rtol=0.05, atol=0)
     assert float(found.growth) == pytest.approx(0.7, abs=0.03)
@@ -50,23 +50,23 @@ def test_no_scales_nearby_are_likelier():
             assert loss(*(part * factor if i == place else part for i, part in enumerate(own))) > best
 
 
-def test_errors_that_shrink_where_less_is_known_do_not_shrink_the_error_bar():
+def test_errors_that_shrink_with_the_variance_do_not_shrink_the_error_bar():
     errors, u, w = drawn(2000)
     found = EdgeNoise.fit(EdgeErrors(errors / u[:, None].square(), u, w))
-    assert 0.0 <= float(found.growth) <= MOST
+    assert 0.0 <= float(found.growth) <= MAX_POWER
     assert float(found.growth) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_powers_are_of_changed_pictures_too_and_levels_of_held_out_ones_alone():
+def test_powers_are_fitted_to_variants_too_and_levels_to_held_out_pictures_alone():
     errors, u, w = drawn(20_000)
-    near = (u > 0.9) & (u < 1.1) & (w > 0.9) & (w < 1.1)  # as in training: nothing tells the powers
+    near = (u > 0.9) & (u < 1.1) & (w > 0.9) & (w < 1.1)  # as in training: powers cannot be identified
     held = EdgeErrors(errors[near], u[near], w[near])
     changed = EdgeErrors(3.0 * errors, u, w)  # and errors are larger there
     found = EdgeNoise.fit(held, changed)
     assert float(found.growth) == pytest.approx(0.7, abs=0.03)
     assert float(found.picture) == pytest.approx(0.3, abs=0.03)
     torch.testing.assert_close(found.level, TRUE.level, rtol=0.15, atol=0)
-    reach = student.ppf(0.975, float(found.df)) * found.scale(held.unknown, held.picture)
+    reach = student.ppf(0.975, float(found.df)) * found.scale(held.variance, held.picture)
     assert float((held.errors.abs() <= reach).double().mean()) == pytest.approx(0.95, abs=0.02)
 
 
@@ -76,14 +76,14 @@ def test_a_perfect_detector_has_finite_scales():
     assert bool((torch.isfinite(std) & (std > 0)).all())
 
 
-def test_probabilities_are_a_softmax_that_cools_with_what_is_unknown():
+def test_probabilities_are_a_softmax_whose_temperature_grows_with_the_variance():
     told = ClassTemperature(torch.tensor(1.5).double(), torch.tensor(0.5).double())
     logits, u = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6.0)
     expected = (logits.double() / (1.5**2 + 0.5 * u.double()).sqrt()[:, None]).softmax(dim=1)
     torch.testing.assert_close(told(logits, u), expected)
 
 
-def test_the_temperature_that_drew_the_classes_is_found():
+def test_the_temperature_that_generated_the_classes_is_recovered():
     generator = torch.Generator().manual_seed(0)
     logits = 6 * torch.randn(20_000, 3, generator=generator)
     u = torch.randn(20_000, generator=generator).exp()

@@ -1,99 +1,85 @@
-"""`trustgp.evaluate` of a detector's model: what it reads, what it refuses, and that it changes nothing."""
+"""`trustgp.evaluate` of a detector's model: its sources, refusals, and that it changes nothing."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from detection.conftest import pictures
+from detection.conftest import noise, noise_scenes
 from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
-from trustgp.detection import Things
+from trustgp.detection import BoxTargets
 
 
 @pytest.fixture(scope="module")
-def scored(fitted):
-    return trustgp.evaluate(fitted[1], pictures(8), pictures(6, "novel"), progress=False)
+def data(fitted):
+    return noise_scenes(fitted[0], 8, 5, fitted[1].settings.adapter)
 
 
-def labelled(images, things):
-    """As a DataLoader of pairs gives them."""
-    return DataLoader(
-        list(zip(images, things, strict=True)),
-        batch_size=4,
-        collate_fn=lambda lot: (torch.stack([one[0] for one in lot]), [one[1] for one in lot]),
-    )
+@pytest.fixture(scope="module")
+def scored(fitted, data):
+    return trustgp.evaluate(fitted[1], data, shifted(data, 3.0), progress=False)
 
 
-def test_it_is_a_report_of_the_detectors_scores(fitted, scored):
+def shifted(data, by: float):
+    """The same objects in other pictures."""
+    return data[0] + by, data[1]
+
+
+def loader(images, targets):
+    def collated(rows):
+        return torch.stack([image for image, _ in rows]), [one for _, one in rows]
+
+    return DataLoader(list(zip(images, targets, strict=True)), batch_size=4, collate_fn=collated)
+
+
+def test_evaluation_reports_the_scores_of_one_pass(fitted, data):
+    model, passes = fitted[1], []
+    before = data[0].clone(), [one.boxes.clone() for one in data[1]]
+    count = lambda module, given, out: passes.append(len(out["logits"]))  # noqa: E731
+    with model.network.register_forward_hook(count):
+        scored = trustgp.evaluate(model, data, data[0] + 3.0, progress=False)
+    assert sum(passes) == 16
     assert isinstance(scored, trustgp.DetectionEvaluation)
-    assert (len(scored), scored.counts.ood_rows) == (8, 6)
-    assert scored.counts.detections == sum(len(one) for one in fitted[1].predict(pictures(8)[0]))
+    assert (len(scored), scored.counts.ood_rows) == (8, 8)
+    assert scored.counts.detections == sum(len(one) for one in model.predict(data[0]))
     assert 0.0 <= scored.pdq <= 1.0
+    assert torch.equal(data[0], before[0])
+    assert all(torch.equal(one.boxes, box) for one, box in zip(data[1], before[1], strict=True))
 
 
-def test_each_picture_goes_through_the_detector_once(fitted):
-    model, passed = fitted[1], []
-    with model.network.register_forward_hook(lambda m, given, out: passed.append(len(out.logits))):
-        trustgp.evaluate(model, pictures(8), pictures(6, "novel")[0], progress=False)
-    assert sum(passed) == 8 + 6
-
-
-def test_data_may_come_as_loaders_and_foreign_pictures_in_every_way(fitted, scored):
-    model = fitted[1]
-    images, things = pictures(6, "novel")
+def test_loaders_give_the_same_scores(fitted, data, scored):
+    model, foreign = fitted[1], shifted(data, 3.0)
     again = trustgp.evaluate(
-        model, labelled(*pictures(8)), labelled(images, things), names=["rover", "lander"], progress=False
+        model, loader(*data), loader(*foreign), names=["rover", "lander"], progress=False
     )
     assert again.to_dict()["scores"]["all"] == scored.to_dict()["scores"]["all"]
     assert list(again.outputs) == ["rover", "lander"]
+    images = foreign[0]
     alone = [
-        trustgp.evaluate(model, pictures(8), given, progress=False).auroc_picture
-        for given in (images, list(images), DataLoader(images, 4), TensorDataset(images))
+        trustgp.evaluate(model, data, given, progress=False).auroc_picture
+        for given in (images, DataLoader(images, 4))
     ]
     assert len(set(alone)) == 1
-    one = trustgp.evaluate(model, pictures(8), images[0], progress=False)
-    assert one.counts.ood_rows == 1
+    assert trustgp.evaluate(model, data, images[0], progress=False).counts.ood_rows == 1
 
 
-def test_unknown_labels_are_for_foreign_pictures_only(fitted):
-    model = fitted[1]
-    images, things = pictures(8)
-    strange = [Things(one.boxes, one.labels + 2) for one in things]
-    assert trustgp.evaluate(model, (images, things), (images, strange), progress=False).counts.ood_unknown > 0
-    with pytest.raises(ValueError, match=r"data, picture 0: labels .* the detector knows 0 to 1"):
-        trustgp.evaluate(model, (images, strange), progress=False)
-    below = [Things(one.boxes, one.labels - 9) for one in things]
-    with pytest.raises(ValueError, match=r"ood, picture 0: labels .* 0 or more"):
-        trustgp.evaluate(model, (images, things), (images, below), progress=False)
-
-
-def test_what_cannot_be_scored_is_refused(fitted):
-    model = fitted[1]
-    images, things = pictures(8)
-    nothing = [Things(torch.zeros(0, 4), torch.zeros(0)) for _ in things]
+def test_bad_input_is_refused(fitted, data):
+    model, (images, targets) = fitted[1], data
+    unknown = images, [BoxTargets(one.boxes, one.labels + 2) for one in targets]
+    assert trustgp.evaluate(model, data, unknown, progress=False).counts.ood_unknown > 0
+    empty = [BoxTargets(torch.zeros(0, 4), torch.zeros(0)) for _ in targets]
     cases = [
-        (((images, nothing),), {}, "no thing in any picture"),
-        (((images, things),), {"names": ["rover"]}, "for 2 classes"),
-        (((images, things),), {"unpack": lambda batch: batch}, "not for detectors"),
-        ((images,), {}, r"\(images, things\)"),
-        (((images, things), images[:0]), {}, "ood holds no pictures"),
-        (((images, things), torch.full_like(images, torch.nan)), {}, "ood: 8 pictures hold NaN"),
-        (((images, things), images[:, :1]), {}, "channels"),
-        (
-            ((images, things), TensorDataset(images, torch.zeros(8))),
-            {},
-            "ood, picture 0: things are a Tensor",
-        ),
+        ((unknown,), {}, r"data, picture 0: labels .* 0 to 1"),
+        (((images, empty),), {}, "no targets in any picture"),
+        ((data,), {"names": ["rover"]}, "for 2 classes"),
+        ((data,), {"unpack": lambda batch: batch}, "not for detectors"),
+        ((images,), {}, r"\(images, targets\)"),
+        ((data, images[:0]), {}, "ood holds no pictures"),
+        ((data, torch.full_like(images, torch.nan)), {}, "ood: 8 pictures hold NaN"),
+        ((data, noise(2)[:, :1]), {}, "channels"),
+        ((data, TensorDataset(images, torch.zeros(8))), {}, "ood, picture 0: cannot read a Tensor"),
     ]
     for arguments, options, words in cases:
         with pytest.raises(ValueError, match=words):
             trustgp.evaluate(model, *arguments, progress=False, **options)
-
-
-def test_pictures_and_things_stay_as_they_are(fitted):
-    images, things = pictures(8)
-    before = images.clone(), [one.boxes.clone() for one in things]
-    trustgp.evaluate(fitted[1], (images, things), images, progress=False)
-    assert torch.equal(images, before[0])
-    assert all(torch.equal(one.boxes, box) for one, box in zip(things, before[1], strict=True))

@@ -1,4 +1,4 @@
-"""A fit reads pictures as it needs them, of any sizes, and goes on where it was stopped."""
+"""A fit reads pictures as it needs them, of any sizes, and resumes after it was stopped."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from detection.conftest import LOOSE, pictures, plain_detr
+from detection.conftest import fit_loose, grid, noise_scenes
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import trustgp
 from trustgp.data.tensor_file import ArtifactError
-from trustgp.detection import Detection, fit_detector, pass_checkpoint, picture_pass
-from trustgp.detection.picture_pass import CHANGED, HeldOut
-from trustgp.detection.pictures import MOST, PIXELS_AT_ONCE, at_once, for_each
+from trustgp.detection import fitting, pass_checkpoint, picture_pass
+from trustgp.detection.picture_pass import MAX_VARIED, HeldOut
+from trustgp.detection.pictures import MAX_BATCH, MAX_BATCH_PIXELS, batch_size, for_each
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*of the .* training pictures are kept")
-SMALL = 36  # side of some pictures, in place of 48
+pytestmark = pytest.mark.filterwarnings("ignore:.*of the .* training pictures are held out")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_chunks():
+    """Three chunks of 90 pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (picture_pass, fitting):
+            patch.setattr(module, "CHUNK", 32)
+        yield
 
 
 class Shelf(Dataset):
-    """Pictures that are counted when they are taken; one fails if told to."""
+    """Counts the pictures that are read; one fails if asked to."""
 
     def __init__(self, rows, fails: int | None = None) -> None:
-        self.rows, self.fails, self.taken = rows, fails, []
+        self.rows, self.fails, self.reads = rows, fails, []
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -32,13 +40,11 @@ class Shelf(Dataset):
     def __getitem__(self, i: int):
         if i == self.fails:
             raise KeyboardInterrupt
-        self.taken.append(i)
+        self.reads.append(i)
         return self.rows[i]
 
 
 class Queue(IterableDataset):
-    """The same without numbers."""
-
     def __init__(self, rows) -> None:
         self.rows = rows
 
@@ -46,23 +52,32 @@ class Queue(IterableDataset):
         return iter(self.rows)
 
 
+def pictures(n: int):
+    return noise_scenes(grid(), n, 1, side=32)
+
+
 def rows(n: int, *, mixed: bool = False):
-    images, things = pictures(n)
+    """Pairs of a picture and its targets; mixed: every third is of 24 pixels."""
+    images, targets = pictures(n)
     if not mixed:
-        return list(zip(images, things, strict=True))
-    small = torch.nn.functional.interpolate(images, size=(SMALL, SMALL), mode="bilinear")
-    less = [replace(one, boxes=one.boxes * SMALL / 48) for one in things]
-    pairs = zip(zip(images, things, strict=True), zip(small, less, strict=True), strict=True)
+        return list(zip(images, targets, strict=True))
+    small = torch.nn.functional.interpolate(images, size=(24, 24), mode="bilinear")
+    less = [replace(one, boxes=one.boxes * 24 / 32) for one in targets]
+    pairs = zip(zip(images, targets, strict=True), zip(small, less, strict=True), strict=True)
     return [pair[i % 3 == 0] for i, pair in enumerate(pairs)]
 
 
 def fitted(train, **options):
-    return fit_detector(plain_detr(), train, LOOSE, progress=False, **options)
+    return fit_loose(grid(), train, **options)
 
 
-def same(one, other) -> None:
-    """All that two models know is alike, bit for bit."""
-    for part in ("readout", "pictures", "temperature", "edges"):
+def collated(part):
+    return tuple(zip(*part, strict=True))
+
+
+def assert_same(one, other) -> None:
+    """Two models are equal, bit for bit."""
+    for part in ("classes", "pictures", "temperature", "edges"):
         for name in (field.name for field in fields(getattr(one.state, part))):
             assert torch.equal(*(getattr(getattr(m.state, part), name) for m in (one, other))), (part, name)
     assert torch.equal(one.state.held_scores, other.state.held_scores)
@@ -71,112 +86,109 @@ def same(one, other) -> None:
 
 @pytest.fixture(scope="module")
 def whole():
-    return fitted(pictures(150))
+    with pytest.warns(UserWarning, match="9 of the 90 training pictures are held out"):
+        return fitted(pictures(90))
 
 
-def test_it_makes_no_difference_how_pictures_come(whole):
-    given = rows(150)
-    collate = {"collate_fn": lambda some: tuple(zip(*some, strict=True)), "batch_size": 7}
-    for train in (Shelf(given), Queue(given), DataLoader(Shelf(given), **collate)):
-        same(fitted(train), whole)
+@pytest.fixture(scope="module")
+def mixed():
+    return fitted(Shelf(rows(90, mixed=True)))
 
 
-def test_pictures_are_dropped_once_they_were_seen(monkeypatch):
+def test_every_source_gives_the_same_model(whole):
+    given = rows(90)
+    for train in (Shelf(given), Queue(given), DataLoader(Shelf(given), 7, collate_fn=collated)):
+        assert_same(fitted(train), whole)
+
+
+def test_pictures_are_released_after_their_pass(monkeypatch):
     alive, most = set(), []
-    counted = picture_pass.PicturePass.take
+    include = picture_pass.PicturePass.include
 
     class Fleeting(Shelf):
         def __getitem__(self, i: int):
-            image, things = super().__getitem__(i)
+            image, targets = super().__getitem__(i)
             image = image.clone()
             alive.add(i)
             weakref.finalize(image.untyped_storage(), alive.discard, i)
-            return image, things
+            return image, targets
 
-    def take(self, lot):
+    def counted(self, chunk):
         most.append(len(alive))
-        counted(self, lot)
+        include(self, chunk)
 
-    monkeypatch.setattr(picture_pass.PicturePass, "take", take)
-    fitted(Fleeting(rows(150)))
-    assert max(most) <= 2 * picture_pass.LOT
+    monkeypatch.setattr(picture_pass.PicturePass, "include", counted)
+    fitted(Fleeting(rows(90)))
+    assert max(most) <= 2 * picture_pass.CHUNK
 
 
 @pytest.mark.parametrize("validated", [False, True])
-def test_a_stopped_fit_goes_on_where_it_was(tmp_path, monkeypatch, validated):
-    monkeypatch.setattr(pass_checkpoint, "EVERY", 0.0)
-    given, held = rows(150), rows(80)
-    options = {"validation": Shelf(held)} if validated else {}
+def test_a_stopped_fit_resumes(tmp_path, monkeypatch, validated):
+    monkeypatch.setattr(pass_checkpoint, "SAVE_EVERY", 0.0)
+    given, held_out = rows(90), rows(40)
+    options = {"validation": Shelf(held_out)} if validated else {}
     expected = fitted(Shelf(given), **options)
-    with pytest.raises(KeyboardInterrupt, match=r"training pictures \(2 of 3\).* the same call goes on"):
-        fitted(Shelf(given, fails=140), checkpoint=tmp_path, **options)
+    with pytest.raises(KeyboardInterrupt, match=r"training pictures \(2 of 3\).* the same call resumes"):
+        fitted(Shelf(given, fails=80), checkpoint=tmp_path, **options)
     again = Shelf(given)
-    same(fitted(again, checkpoint=tmp_path, **options), expected)
-    assert again.taken[0] == 0  # by which the pictures are known again
-    assert again.taken[1:] == list(range(128, 150))
+    assert_same(fitted(again, checkpoint=tmp_path, **options), expected)
+    assert again.reads[0] == 0  # which identifies the pictures
+    assert again.reads[1:] == list(range(64, 90))
     if validated:
-        stopped = Shelf(given), Shelf(held, fails=79)
         with pytest.raises(KeyboardInterrupt):
-            fitted(stopped[0], checkpoint=tmp_path / "b", validation=stopped[1])
-        same(fitted(Shelf(given), checkpoint=tmp_path / "b", **options), expected)
+            fitted(Shelf(given), checkpoint=tmp_path / "b", validation=Shelf(held_out, fails=39))
+        assert_same(fitted(Shelf(given), checkpoint=tmp_path / "b", **options), expected)
 
 
-def test_a_damaged_checkpoint_begins_anew_and_that_of_another_fit_is_refused(tmp_path, monkeypatch, whole):
-    monkeypatch.setattr(pass_checkpoint, "EVERY", 0.0)
-    fitted(pictures(150), checkpoint=tmp_path)
-    file = tmp_path / "pictures-train.trustgp"
+def test_a_damaged_checkpoint_is_discarded_and_that_of_another_fit_refused(tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(pass_checkpoint, "SAVE_EVERY", 0.0)
+    fitted(pictures(90), checkpoint=tmp_path)
+    file = tmp_path / "pass-pictures.trustgp"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    same(fitted(pictures(150), checkpoint=tmp_path), whole)
-    with pytest.raises(ArtifactError, match="checkpoint of another fit; different: train"):
-        fitted(pictures(140), checkpoint=tmp_path)
+    assert_same(fitted(pictures(90), checkpoint=tmp_path), whole)
+    with pytest.raises(ArtifactError, match="checkpoint of another fit; different: pictures"):
+        fitted(pictures(85), checkpoint=tmp_path)
     with pytest.raises(ArtifactError, match="different: settings"):
-        fit_detector(plain_detr(), pictures(150), Detection(0.02), progress=False, checkpoint=tmp_path)
+        fitted(pictures(90), threshold=0.02, checkpoint=tmp_path)
+    shuffled = DataLoader(Shelf(rows(20)), shuffle=True, collate_fn=collated)
+    with pytest.raises(ValueError, match="the same order each time"):
+        fitted(shuffled, checkpoint=tmp_path)
 
 
 def test_too_few_pictures_to_hold_some_out_are_refused():
-    for train in (Shelf(rows(9)), Queue(rows(9))):
+    for train in (pictures(9), Shelf(rows(9)), Queue(rows(9))):
         with pytest.raises(ValueError, match="9 pictures are too few to hold some out"):
             fitted(train)
 
 
-def test_a_checkpoint_needs_an_order(tmp_path):
-    loader = DataLoader(Shelf(rows(20)), shuffle=True, collate_fn=lambda some: tuple(zip(*some, strict=True)))
-    with pytest.raises(ValueError, match="the same order each time"):
-        fitted(loader, checkpoint=tmp_path)
-
-
-def test_pictures_of_mixed_sizes_are_fitted_predicted_and_kept_apart(tmp_path):
-    model = fitted(Shelf(rows(120, mixed=True)))
-    assert model.state.mixed
-    assert "and others" in repr(model)
+def test_pictures_of_mixed_sizes_are_fitted_predicted_saved_and_evaluated(mixed, tmp_path):
+    assert mixed.state.mixed
+    assert "and others" in repr(mixed)
     images = [image for image, _ in rows(9, mixed=True)]
-    together = model.predict(images)
+    together = mixed.predict(images)
     for image, one in zip(images, together, strict=True):
-        (alone,) = model.predict(image)
-        torch.testing.assert_close(one.boxes, alone.boxes)
-        torch.testing.assert_close(one.novelty, alone.novelty, rtol=1e-4, atol=1e-6)
+        (single,) = mixed.predict(image)
+        torch.testing.assert_close(one.boxes, single.boxes)
+        torch.testing.assert_close(one.novelty, single.novelty, rtol=1e-4, atol=1e-6)
         assert float(one.boxes.max()) <= 2 * image.shape[-1]
-    images[4] = images[4] * float("nan")
-    assert [one.valid for one in model.predict(images)] == [i != 4 for i in range(9)]
-    model.save(tmp_path / "model.trustgp")
-    again = trustgp.load(tmp_path / "model.trustgp", plain_detr())
+    mixed.save(tmp_path / "model.trustgp")
+    again = trustgp.load(tmp_path / "model.trustgp", grid())
     torch.testing.assert_close(again.predict(images[0])[0].std, together[0].std)
-    told = trustgp.evaluate(model, Shelf(rows(12, mixed=True)), progress=False)
-    assert "PDQ" in str(told)
+    assert "PDQ" in str(trustgp.evaluate(mixed, Shelf(rows(12, mixed=True)), progress=False))
+    images[4] = images[4] * float("nan")
+    assert [one.valid for one in mixed.predict(images)] == [i != 4 for i in range(9)]
 
 
-def test_padded_pictures_are_those_without_the_padding():
-    model = fitted(Shelf(rows(120, mixed=True)))
+def test_padding_is_cropped_by_its_mask(mixed):
     images = [image for image, _ in rows(4, mixed=True)]
-    batch = torch.zeros(4, 3, 48, 48)
-    mask = torch.zeros(4, 48, 48, dtype=torch.int64)
+    batch, mask = torch.zeros(4, 3, 32, 32), torch.zeros(4, 32, 32, dtype=torch.int64)
     for i, image in enumerate(images):
         batch[i, :, : image.shape[1], : image.shape[2]] = image
         mask[i, : image.shape[1], : image.shape[2]] = 1
-    padded = model.predict({"pixel_values": batch, "pixel_mask": mask})
-    for one, other in zip(padded, model.predict(images), strict=True):
+    padded = mixed.predict({"pixel_values": batch, "pixel_mask": mask})
+    for one, other in zip(padded, mixed.predict(images), strict=True):
         assert torch.equal(one.boxes, other.boxes)
         assert torch.equal(one.std, other.std)
 
@@ -184,32 +196,31 @@ def test_padded_pictures_are_those_without_the_padding():
 def test_a_model_of_one_size_takes_no_other(whole):
     with pytest.raises(ValueError, match="the model was fitted on"):
         whole.predict([image for image, _ in rows(4, mixed=True)])
-    with pytest.raises(ValueError, match=r"validation: pictures are \(36, 36\) pixels"):
+    with pytest.raises(ValueError, match=r"validation: pictures are \(24, 24\) pixels"):
         fitted(pictures(30), validation=[list(part) for part in zip(*rows(30, mixed=True)[::3], strict=True)])
 
 
-def test_large_pictures_go_through_the_detector_few_at_a_time():
-    assert at_once(16, 16) == MOST
-    assert at_once(800, 1066) * 800 * 1066 <= PIXELS_AT_ONCE
-    assert at_once(10**4, 10**4) == 1
+def test_batches_are_bounded_in_pictures_and_pixels():
+    assert batch_size(16, 16) == MAX_BATCH
+    assert batch_size(800, 1066) * 800 * 1066 <= MAX_BATCH_PIXELS
+    assert batch_size(10**4, 10**4) == 1
     given = [torch.full((1, side, 1), float(i)) for i, side in enumerate((2, 3, 2, 2, 3))]
-    asked = []
+    batches = []
 
-    def work(some):
-        asked.append(len(some))
-        return [float(one.mean()) for one in some]
+    def work(batch):
+        batches.append(len(batch))
+        return [float(one.mean()) for one in batch]
 
     assert for_each(given, work) == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert asked == [3, 2]
+    assert batches == [3, 2]
 
 
-def test_as_many_held_out_pictures_as_said_are_seen_in_another_light_all_over():
+def test_variants_are_of_held_out_pictures_evenly_spread():
     for every, total in ((1, 100_000), (10, 100_000), (1, 700), (10, 90), (1, None)):
         plan = HeldOut(every, total)
-        held = [i for i in range(total or 2000) if i in plan]
-        changed = [i for i in held if plan.changed(i)]
-        assert len(changed) <= CHANGED
-        assert len(changed) >= min(len(held), CHANGED // 2)
+        held_out = [i for i in range(total or 2000) if i in plan]
+        varied = [i for i in held_out if plan.varied(i)]
+        assert min(len(held_out), MAX_VARIED // 2) <= len(varied) <= MAX_VARIED
         if total is not None:
-            assert changed[-1] > 0.9 * held[-1] or len(held) == len(changed)
+            assert varied[-1] > 0.9 * held_out[-1] or len(held_out) == len(varied)
     assert 3 not in HeldOut(None)

@@ -37,20 +37,6 @@ def some(*novelty: float, std: float = 1.5) -> Detections:
     )
 
 
-class Detector:
-    """Stands for a fitted model: what it finds in a picture is as novel as the picture is bright."""
-
-    size = (32, 48)
-
-    def __init__(self) -> None:
-        self.given: list[torch.Tensor] = []
-
-    def predict(self, images: torch.Tensor) -> list[Detections]:
-        self.given.append(images)
-        bright = images.flatten(1).mean(dim=1)
-        return [some(float(one)) if one > 0 else some() for one in bright]
-
-
 def by_name(axes, gid: str) -> list:
     return [patch for patch in axes.patches if patch.get_gid() == gid][
         ::-1
@@ -207,60 +193,3 @@ def test_colours_are_those_of_the_map_and_the_threshold_is_in_the_middle():
 def test_text_is_dark_on_bright_colours_and_white_on_dark_ones():
     assert ink_on(shade_of("#f6d55c")) != "white"
     assert ink_on(shade_of("#c8423b")) == "white"
-
-
-# contact sheets
-
-
-def drawn_on(figure) -> list[str]:
-    return [axes.get_xlabel() for axes in figure.axes if axes.images]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Three pictures of different sizes, the second the brightest, and two files that are none."""
-    for name, level, size in (("a.png", 20, (40, 30)), ("b.jpg", 200, (64, 64)), ("c.PNG", 90, (10, 20))):
-        Image.new("RGB", size, (level,) * 3).save(tmp_path / name)
-    (tmp_path / "broken.png").write_bytes(b"\x89PNG no more")
-    (tmp_path / "notes.txt").write_text("not a picture")
-    return tmp_path
-
-
-def test_the_most_novel_pictures_of_a_folder_come_first_and_broken_files_are_named(folder):
-    model, out = Detector(), folder / "sheet.svg"
-    with pytest.warns(UserWarning, match=r"1 of 4 files .*: broken\.png; they are left out"):
-        sheet = plots.contact_sheet(folder, model, columns=2, out=out, progress=False)
-    assert drawn_on(sheet) == ["b.jpg", "c.PNG", "a.png"]
-    assert out.stat().st_size > 0
-    (given,) = model.given
-    assert given.shape == (3, 3, 32, 48)
-    assert float(given.amax()) == pytest.approx(200 / 255, abs=0.01)
-
-
-def test_a_sheet_keeps_the_order_where_it_is_asked_to_and_draws_no_more_than_most():
-    images = [torch.full((3, 32, 48), level, dtype=torch.uint8) for level in (10, 0, 200)]
-    model = Detector()
-    given = {"prepare": lambda part: part.float() / 1000, "progress": False}
-    assert drawn_on(plots.contact_sheet(images, model, order="given", **given)) == [
-        "picture 0",
-        "picture 1",
-        "picture 2",
-    ]
-    assert float(model.given[0].max()) == pytest.approx(0.2)
-    sheet = plots.contact_sheet(torch.stack(images), model, most=2, **given)
-    assert drawn_on(sheet) == ["picture 2", "picture 0"]
-    assert "2 of 3 pictures" in sheet.get_suptitle()
-
-
-def test_a_folder_without_pictures_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no pictures"):
-        plots.contact_sheet(tmp_path, Detector())
-    with pytest.raises(ValueError, match="is no folder"):
-        plots.contact_sheet(tmp_path / "none", Detector())
-    (tmp_path / "a.png").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"1 of 1 files .* a\.png"):
-        plots.contact_sheet(tmp_path, Detector(), progress=False)
-    with pytest.raises(ValueError, match="no pictures to draw"):
-        plots.contact_sheet([], Detector())
-    with pytest.raises(ValueError, match="order='size'; allowed are novelty, given"):
-        plots.contact_sheet([torch.zeros(3, 8, 8)], Detector(), order="size")

@@ -9,7 +9,8 @@ import trustgp
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
 from trustgp_experiments.datasets.scenes import scenes
-from trustgp_experiments.training.detector_network import pixels, trained
+from trustgp_experiments.training.detector_error_bar import load_error_bar
+from trustgp_experiments.training.detector_network import pixels
 
 BLIND = {  # what arrives in place of pictures from 0 to 255
     "black": torch.zeros_like,
@@ -23,22 +24,8 @@ SCALES = {"0 to 255": lambda images: images.float(), "0 to 1": lambda images: im
 
 @pytest.fixture(scope="module")
 def watched():
-    """A detector with a threshold, and familiar pictures that it has not seen."""
-
-    def drawn(n: int, first: int):
-        found = scenes(n, first=first)
-        return found.images, list(map(trustgp.Things, found.boxes, found.labels))
-
-    (images, things), (held, there) = drawn(60, 0), drawn(60, 30_000)
-    model = trustgp.fit(
-        trained("scenes"),
-        (pixels(images), things),
-        likelihood=trustgp.Detection(),
-        validation=(pixels(held), there),
-        progress=False,
-    )
-    model.threshold(false_alarm=0.02)
-    return model, drawn(6, 31_000)[0]
+    """The packaged detector, with a threshold, and familiar pictures to which it was not fitted."""
+    return load_error_bar(), scenes(6, first=31_000).images
 
 
 def verdicts(model, frames):

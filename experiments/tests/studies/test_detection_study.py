@@ -11,7 +11,7 @@ import torch
 from detection.conftest import conditional_detr, pictures
 from scipy.stats import multivariate_normal
 
-from trustgp.detection import Detection, Things
+from trustgp.detection import BoxTargets, Detection
 from trustgp.metrics import auroc, fpr95
 from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.detection.bootstrap import (
@@ -100,7 +100,7 @@ def test_a_pass_without_dropout_is_the_detector_itself():
 
 
 def test_a_thing_is_found_once_by_the_surest():
-    things = Things(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 1]))
+    things = BoxTargets(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 1]))
     world = PictureSet(torch.zeros(1, 3, 48, 48), [things], 2)
     thing, label = hits(made_up([[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 31], [40, 40, 45, 45]], world))
     assert thing.tolist() == [0, -1, 1, -1]
@@ -108,9 +108,9 @@ def test_a_thing_is_found_once_by_the_surest():
 
 
 def test_strange_detections_lie_on_things_that_were_not_trained_on():
-    things = Things(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 4]))
+    things = BoxTargets(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 4]))
     world = PictureSet(
-        torch.zeros(2, 3, 48, 48), [things, Things(torch.zeros(0, 4), torch.zeros(0).long())], 2
+        torch.zeros(2, 3, 48, 48), [things, BoxTargets(torch.zeros(0, 4), torch.zeros(0).long())], 2
     )
     boxes = [[0.0, 0, 10, 10], [20, 20, 30, 28], [33, 33, 40, 40], [20, 20, 30, 30]]
     assert strange(made_up(boxes, world, [0, 0, 0, 1])).tolist() == [False, True, False, False]
@@ -154,7 +154,7 @@ def test_scores_tables_and_findings_come_from_the_numbers(seen):
         told[OURS] = Told(
             told["softmax"].probabilities, value, found.boxes, edges, own_scores={LATENT: value}
         )
-    novel = PictureSet(world.images, [Things(t.boxes, t.labels + 2) for t in world.things], 2)
+    novel = PictureSet(world.images, [BoxTargets(t.boxes, t.labels + 2) for t in world.things], 2)
     apart = told_apart(answers, {FAMILIAR: found, NOVEL: replace(found, pictures=novel)})
     assert apart[OURS][NOVEL][LATENT]["auroc"][0] == 1.0
     assert apart["softmax"][NOVEL].keys() == {"entropy"}
@@ -176,7 +176,7 @@ def test_scores_tables_and_findings_come_from_the_numbers(seen):
 
 
 def test_right_scores_only_what_has_found_a_thing():
-    things = [Things(torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([0])) for _ in range(30)]
+    things = [BoxTargets(torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([0])) for _ in range(30)]
     world = PictureSet(torch.zeros(30, 3, 48, 48), things, 2)
     shift = torch.linspace(-1, 1, 30)
     boxes = [[0.0, 0.0, 10.0 + float(s), 10.0] for s in shift]

@@ -21,12 +21,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 INSIDE = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn from the first line outside of this package."""
     frame, level = sys._getframe(1), 2  # the caller of this function is the second level
     while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def optional_package(name: str, missing: str) -> Any:

@@ -1,18 +1,23 @@
 """Detectors: an error bar for every box and class, and for every picture."""
 
-from ..likelihoods.detection_runner import DetectionRunner
+from ..data.user_warnings import former_names
+from ..export.detector_file import DetectionRunner
 from ..likelihoods.detections import Detections
 from .adapter import Adapter
 from .coco import coco_scenes
-from .fit import fit_detector
+from .fitting import fit
 from .interop import to_supervision
 from .model import DetectionModel
 from .query_rows import Detection
-from .things import Things
+from .targets import BoxTargets
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # fit and use
-    "Adapter", "Detection", "DetectionModel", "DetectionRunner", "Detections", "fit_detector",
+    "fit", "Adapter", "Detection", "DetectionModel", "DetectionRunner", "Detections",
     # data, and detections for other packages
-    "Things", "coco_scenes", "to_supervision",
+    "BoxTargets", "coco_scenes", "to_supervision",
 ]  # fmt: skip
+
+__getattr__ = former_names(
+    __name__, Things=BoxTargets, fit_detector="call trustgp.detection.fit(detector, pictures, ...)."
+)

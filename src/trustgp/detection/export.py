@@ -1,4 +1,4 @@
-"""A detector's model on its way to a file: its graph, its metadata, and the comparison with `predict`."""
+"""The export of a detector's model: its graph, its metadata, and the comparison with `predict`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..export.errors import ExportError
 from ..export.metadata import COLUMNS, PREFIX, common
 from ..likelihoods.base import NoveltyThreshold
 from ..likelihoods.detections import Detections
+from .class_gaussians import ClassGaussians
 from .graph import DetectorGraph
 from .pictures import as_pictures
 from .query_rows import Detection
-from .readout import Readout
 from .state import DetectorState
 
 BATCHES = (1, 4)  # pictures that are compared at a time
-FACTORS = (1.0, 0.5, torch.nan, 1.5)  # what they are multiplied with: the third is not valid
-CHANCE = 1e-3  # confidences and probabilities: a network rounds its logits
-RELATIVE = 1e-4  # boxes over the picture's side, std over itself, novelty; and besides,
-ROUNDING = 3.0  # what becomes of what was seen when it is rounded by so much, in the network's precision
-TIE = 1e-3  # of two classes, below which either may be the likeliest
-LEAST = 1e-30  # of a confidence: every query counts
+FACTORS = (1.0, 0.5, torch.nan, 1.5)  # of the compared pictures: the third is not valid
+PROBABILITY_TOLERANCE = 1e-3  # a network rounds its logits
+TOLERANCE = 1e-4  # boxes over the picture's side, std over itself, novelty; plus the effect of
+FEATURE_ROUNDING = 3.0  # units in the last place of the features, in the network's precision
+TIE = 1e-3  # relative gap of two classes, below which either may be the likeliest
+MIN_CONFIDENCE = 1e-30  # every query counts
 
 Predict = Callable[[DetectorState, Tensor], list[Detections]]
 
@@ -60,7 +60,7 @@ class DetectorSource:
         return pictures.to(detector.place.dtype)
 
     def graph(self, inputs: Tensor, *, plain: bool) -> nn.Module:
-        """The detector, what is known of what it has seen, and calibration."""
+        """The detector, the Gaussians of its features, and calibration."""
         return DetectorGraph(self.state, plain=plain)
 
     def facts(
@@ -69,7 +69,7 @@ class DetectorSource:
         columns: Sequence[Sequence[str] | None],
         date: str | datetime.date | None,
     ) -> dict[str, str]:
-        """What makes detections of the answers, thresholds and provenance."""
+        """Limits of the selection, thresholds and provenance."""
         for name, given in zip(COLUMNS, columns, strict=True):
             if given is not None:
                 raise ValueError(f"{name}= is not for detectors: they take pictures and give boxes.")
@@ -77,7 +77,7 @@ class DetectorSource:
         names = getattr(getattr(state.network, "config", None), "id2label", None) or {}
         own = DetectorFacts(
             picture=(inputs.shape[1], inputs.shape[2], inputs.shape[3]),
-            classes=tuple(str(names[kind]) for kind in sorted(names)),
+            classes=tuple(str(names[label]) for label in sorted(names)),
             confidence_threshold=settings.threshold,
             most=settings.most,
             suppression=settings.adapter.suppression,
@@ -99,16 +99,16 @@ class DetectorSource:
     def check(self, run: Callable[[Any], Mapping[str, Any]], inputs: Tensor, *, what: str) -> None:
         """Raise unless another form gives, for all queries, what `predict` gives for those it keeps."""
         adapter = replace(self.state.settings.adapter, suppression=None)
-        every = replace(self.state, settings=Detection(LEAST, most=2**31, adapter=adapter))
+        every = replace(self.state, settings=Detection(MIN_CONFIDENCE, most=2**31, adapter=adapter))
         rows = torch.arange(max(BATCHES))
         factors = torch.tensor(FACTORS).to(inputs)[:, None, None, None]
         pictures, worst = inputs[rows % len(inputs)] * factors, {}
         for batch in BATCHES:
-            found = {name: torch.as_tensor(value).cpu() for name, value in run(pictures[:batch]).items()}
-            if found.keys() != set(ANSWERS):
-                raise ExportError(f"the {what} answers {', '.join(found)}; {', '.join(ANSWERS)} are needed.")
+            answers = {name: torch.as_tensor(value).cpu() for name, value in run(pictures[:batch]).items()}
+            if answers.keys() != set(ANSWERS):
+                raise ExportError(f"the {what} has {', '.join(answers)}; {', '.join(ANSWERS)} are needed.")
             for i, one in enumerate(self.predict(every, pictures[:batch])):
-                own = {name: value[i] for name, value in found.items()}
+                own = {name: value[i] for name, value in answers.items()}
                 for name, excess in differences(one.cpu(), own, self.state, inputs.shape[2:]).items():
                     worst[name] = max(excess, worst.get(name, 0.0))
         name = max(worst, key=lambda key: worst[key])
@@ -123,65 +123,67 @@ class DetectorSource:
 def differences(
     expected: Detections, found: Mapping[str, Tensor], state: DetectorState, sides: Sequence[int]
 ) -> dict[str, float]:
-    """Of all queries of a picture, over what is allowed: the largest of each answer.
+    """The largest difference of each answer over all queries of a picture, in units of its tolerance.
 
-    What is `expected` comes in the order of its confidence, what is `found` in that of the queries, which
-    itself is open where a detector chooses them by their score: so each is compared with the one next to it.
+    `expected` is sorted by confidence, `found` by query, and a detector may choose its queries by their
+    score: so each expected detection is compared with the closest query.
     """
     if not expected.valid or not bool(found["valid"]):
         return {"valid": 0.0 if not bool(found["valid"]) and not expected.valid else torch.inf}
     if len(found["confidence"]) != len(expected):
         return {"confidence": torch.inf}
-    match = _partners(expected, found, float(max(sides)))
+    match = _closest(expected, found, float(max(sides)))
     two = expected.probabilities[:, :-1].topk(min(2, expected.probabilities.shape[1] - 1), dim=1).values
     clear = (two[:, 0] - two[:, -1] > TIE * two[:, 0]) | (two.shape[1] < 2)  # else its class may be another
     allowed, worst = _tolerances(expected, state, float(max(sides))), {}
     for name in Detections.ARRAYS:
-        apart = (getattr(expected, name).double() - found[name][match].double()).abs() / allowed[name]
-        kept = apart if name in ("boxes", "confidence") else apart[clear]
+        gaps = (getattr(expected, name).double() - found[name][match].double()).abs() / allowed[name]
+        kept = gaps if name in ("boxes", "confidence") else gaps[clear]
         worst[name] = max(kept.nan_to_num(torch.inf).flatten().tolist(), default=0.0)
     off = abs(float(found["picture_novelty"]) - expected.picture_novelty)
     return worst | {"picture_novelty": off / float(allowed["picture_novelty"])}
 
 
 def _tolerances(expected: Detections, state: DetectorState, side: float) -> dict[str, Tensor]:
-    r"""How far each answer may be off.
+    r"""The tolerance of each answer.
 
-    A change :math:`\delta` of what was seen changes u by
-    :math:`2 \sqrt u |R^\top \delta| + |R^\top \delta|^2`, which is much where a detector sees nearly the same
-    in all pictures.
+    A change :math:`\delta` of the features changes u by
+    :math:`2 \sqrt u |R^\top \delta| + |R^\top \delta|^2`, which is large where the features hardly differ
+    between pictures.
     """
-    places = torch.zeros(1, dtype=torch.int64)
+    label = torch.zeros(1, dtype=torch.int64)
     novelty = torch.tensor([expected.picture_novelty], dtype=torch.float64)
-    whole, share = _moved(state, state.pictures, novelty, places)
-    known, own = _moved(state, state.readout, expected.novelty.double(), expected.labels)
-    growth, picture = float(state.edges.growth), float(state.edges.picture)
+    picture_novelty, picture = _rounding(state, state.pictures, novelty, label)
+    novelty, own = _rounding(state, state.classes, expected.novelty.double(), expected.labels)
+    growth, by_picture = float(state.edges.growth), float(state.edges.picture)
     return {
-        "boxes": torch.tensor(RELATIVE * side),
-        "std": expected.std.double() * (RELATIVE + growth * own + picture * share)[:, None],
+        "boxes": torch.tensor(TOLERANCE * side),
+        "std": expected.std.double() * (TOLERANCE + growth * own + by_picture * picture)[:, None],
         "labels": torch.tensor(0.5),
-        "confidence": torch.tensor(CHANCE),
-        "probabilities": (CHANCE + own)[:, None],
-        "novelty": RELATIVE + known,
-        "picture_novelty": RELATIVE + whole[0],
+        "confidence": torch.tensor(PROBABILITY_TOLERANCE),
+        "probabilities": (PROBABILITY_TOLERANCE + own)[:, None],
+        "novelty": TOLERANCE + novelty,
+        "picture_novelty": TOLERANCE + picture_novelty[0],
     }
 
 
-def _moved(state: DetectorState, readout: Readout, novelty: Tensor, kinds: Tensor) -> tuple[Tensor, Tensor]:
-    """By how much rounding moves the novelty, [k], and u over itself, [k]."""
-    epsilon = ROUNDING * torch.finfo(state.detector.place.dtype).eps
-    size = readout.root.flatten(1).double().norm(dim=1) / readout.root.shape[1] ** 0.5
-    reach = (epsilon * readout.centre.double().norm(dim=1) * size).cpu()[kinds]  # |R^T delta|
-    unknown = novelty / (1.0 - novelty).clamp_min(1e-12)
-    change = 2.0 * unknown.sqrt() * reach + reach.square()
-    return change / (1.0 + unknown).square(), change / unknown.clamp_min(1e-3)
+def _rounding(
+    state: DetectorState, gaussians: ClassGaussians, novelty: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The effect of rounded features on the novelty, [k], and relative on u, [k]."""
+    epsilon = FEATURE_ROUNDING * torch.finfo(state.detector.place.dtype).eps
+    size = gaussians.root.flatten(1).double().norm(dim=1) / gaussians.root.shape[1] ** 0.5
+    reach = (epsilon * gaussians.centre.double().norm(dim=1) * size).cpu()[labels]  # |R^T delta|
+    variance = novelty / (1.0 - novelty).clamp_min(1e-12)
+    change = 2.0 * variance.sqrt() * reach + reach.square()
+    return change / (1.0 + variance).square(), change / variance.clamp_min(1e-3)
 
 
-def _partners(expected: Detections, found: Mapping[str, Tensor], side: float) -> Tensor:
-    """The query that is nearest to each expected one, by its box, confidence and class, int64, [Q]."""
+def _closest(expected: Detections, found: Mapping[str, Tensor], side: float) -> Tensor:
+    """The query closest to each expected detection, by box, confidence and class, int64, [Q]."""
     rows = [
         torch.cat([one["boxes"] / side, one["confidence"][:, None], one["labels"][:, None]], dim=1).double()
         for one in ({name: getattr(expected, name) for name in Detections.ARRAYS}, found)
     ]
     step = max(1, 2**24 // max(1, len(rows[1])))  # at a time, so that many queries take little memory
-    return torch.cat([torch.cdist(some, rows[1]).argmin(dim=1) for some in rows[0].split(step)])
+    return torch.cat([torch.cdist(part, rows[1]).argmin(dim=1) for part in rows[0].split(step)])

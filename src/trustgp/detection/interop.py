@@ -9,7 +9,7 @@ from ..likelihoods.detections import Detections
 
 
 def to_supervision(found: Detections) -> Any:
-    """What was found in a picture as `supervision.Detections`, for its annotators, trackers and metrics.
+    """The detections of a picture as `supervision.Detections`, for its annotators, trackers and metrics.
 
     Boxes, labels and confidence are the detector's own; `data` holds "novelty" [k] and "std" [k, 4], that of
     each edge in pixels. It needs `pip install "trustgp[supervision]"`.

@@ -1,4 +1,4 @@
-"""One pass of pictures through a detector: sums of what was seen, and the rows of those that are held out."""
+"""One pass of pictures through a detector: moments of its features, and the rows of held-out pictures."""
 
 from __future__ import annotations
 
@@ -9,87 +9,89 @@ from itertools import islice
 import torch
 
 from .adapter import Detector
-from .light import in_other_light
+from .class_gaussians import ClassMoments
 from .pictures import by_size
-from .query_rows import Detection, QueryRows, known_rows
-from .readout import SeenSums
+from .query_rows import Detection, QueryRows, labelled_rows
 from .scenes import Scene
+from .variants import photometric_variants
 
-LOT = 64  # pictures that are in memory at a time
-CHANGED = 500  # held-out pictures that are also seen in another light, at most
+CHUNK = 64  # pictures that are in memory at a time
+MAX_VARIED = 500  # held-out pictures that have photometric variants
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which pictures are held out, to calibrate on: every so many-th, by their numbers."""
+    """Which pictures are held out for calibration: one of every so many, by their indices."""
 
     every: int | None  # 1: all; None: none
-    total: int | None = None  # how many pictures there are in all; None: not known
-    most: int = CHANGED  # of them that are also seen in another light
+    total: int | None = None  # pictures in all; None: unknown
+    max_varied: int = MAX_VARIED  # of them that have variants
 
-    def __contains__(self, number: int) -> bool:
-        return self.every is not None and number % self.every == self.every - 1
+    def __contains__(self, index: int) -> bool:
+        return self.every is not None and index % self.every == self.every - 1
 
-    def changed(self, number: int) -> bool:
-        """Whether one that is held out is also seen in another light: some, all over."""
-        every = self.every or 1
-        step = 1 if self.total is None or not self.most else max(1, -(-self.total // (every * self.most)))
-        return number // every % step == 0 and number // every // step < self.most
+    def varied(self, index: int) -> bool:
+        """Whether one that is held out has variants: some of them, evenly spread."""
+        every, step = self.every or 1, 1
+        if self.total is not None and self.max_varied:
+            step = max(1, -(-self.total // (every * self.max_varied)))
+        return index // every % step == 0 and index // every // step < self.max_varied
 
 
 @dataclass
 class PicturePass:
-    """What is known after some pictures; `take` adds more of them."""
+    """The sums and rows of the pictures so far; `include` adds more of them."""
 
     detector: Detector
     settings: Detection
     held_out: HeldOut
-    queries: SeenSums | None = None  # by queries that have found a thing, of each class
-    pictures: SeenSums | None = None  # by all queries of a picture on average
-    held: list[QueryRows] = field(default_factory=list)
-    changed: list[QueryRows] = field(default_factory=list)  # of held-out pictures in another light
+    queries: ClassMoments | None = None  # of queries that match a target, by class
+    pictures: ClassMoments | None = None  # of the mean over all queries of a picture
+    held_out_rows: list[QueryRows] = field(default_factory=list)
+    variant_rows: list[QueryRows] = field(
+        default_factory=list
+    )  # of photometric variants of held-out pictures
     done: int = 0  # pictures
     mixed: bool = False  # whether they had more than one size
     size: tuple[int, int] | None = None  # of the first
 
-    def take(self, lot: Sequence[Scene]) -> None:
-        """Some pictures, of any sizes."""
-        height, width = lot[0].image.shape[-2:]
+    def include(self, chunk: Sequence[Scene]) -> None:
+        """Add pictures of any sizes."""
+        height, width = chunk[0].image.shape[-2:]
         self.size = self.size or (int(height), int(width))
-        self.mixed |= any(tuple(one.image.shape[-2:]) != self.size for one in lot)
-        for held in (False, True):
-            some = [one for one in lot if (one.number in self.held_out) is held]
-            for numbers in by_size([one.image for one in some]):
-                batch = [some[i] for i in numbers]
-                self._hold(batch) if held else self._learn(batch)
-        self.done += len(lot)
+        self.mixed |= any(tuple(one.image.shape[-2:]) != self.size for one in chunk)
+        for held_out in (False, True):
+            scenes = [one for one in chunk if (one.index in self.held_out) is held_out]
+            for indices in by_size([one.image for one in scenes]):
+                batch = [scenes[i] for i in indices]
+                self._hold_out(batch) if held_out else self._accumulate(batch)
+        self.done += len(chunk)
 
-    def _learn(self, batch: Sequence[Scene]) -> None:
+    def _accumulate(self, batch: Sequence[Scene]) -> None:
         rows = self._rows(batch, torch.stack([one.image for one in batch]))
         if self.queries is None or self.pictures is None:
-            width = rows.seen.shape[1]
-            self.queries, self.pictures = (SeenSums.zero(n, width) for n in (self.detector.labels, 1))
-        self.queries.include(rows.seen[rows.found], rows.kinds[rows.found])
+            width = rows.features.shape[1]
+            self.queries, self.pictures = (ClassMoments.zero(n, width) for n in (self.detector.labels, 1))
+        self.queries.include(rows.features[rows.matched], rows.predicted[rows.matched])
         self.pictures.include(rows.pictures, torch.zeros(len(rows.pictures), dtype=torch.int64))
 
-    def _hold(self, batch: Sequence[Scene]) -> None:
-        self.held.append(
-            self._rows(batch, torch.stack([one.image for one in batch]), first=_count(self.held))
-        )
-        chosen = [one for one in batch if self.held_out.changed(one.number)]
-        for images in in_other_light(torch.stack([one.image for one in chosen])) if chosen else ():
-            self.changed.append(self._rows(chosen, images, first=_count(self.changed)))
+    def _hold_out(self, batch: Sequence[Scene]) -> None:
+        images = torch.stack([one.image for one in batch])
+        self.held_out_rows.append(self._rows(batch, images, first=_count(self.held_out_rows)))
+        varied = [one for one in batch if self.held_out.varied(one.index)]
+        for images in photometric_variants(torch.stack([one.image for one in varied])) if varied else ():
+            self.variant_rows.append(self._rows(varied, images, first=_count(self.variant_rows)))
 
     def _rows(self, batch: Sequence[Scene], images: torch.Tensor, *, first: int = 0) -> QueryRows:
-        things = [one.things for one in batch]
-        return known_rows(self.detector, images, things, self.settings, first=first)
+        targets = [one.targets for one in batch]
+        return labelled_rows(self.detector, images, targets, self.settings, first=first)
 
 
 def _count(parts: Sequence[QueryRows]) -> int:
     return sum(len(part.pictures) for part in parts)
 
 
-def lots(scenes: Iterator[Scene]) -> Iterator[list[Scene]]:
-    """Of so many pictures each."""
-    while lot := list(islice(scenes, LOT)):
-        yield lot
+def chunked(scenes: Iterator[Scene]) -> Iterator[list[Scene]]:
+    """Lists of `CHUNK` pictures each."""
+    while chunk := list(islice(scenes, CHUNK)):
+        yield chunk

@@ -1,4 +1,4 @@
-"""Pictures as a user has them: a tensor, one of them, a list, or what a Hugging Face processor gives."""
+"""Pictures as a user has them: a tensor, one picture, a list, or the mapping of a Hugging Face processor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..data.rows import finite_rows
+from .targets import LISTS
 
-LISTS = (list, tuple)
-PIXELS, MASK = "pixel_values", "pixel_mask"  # what a processor calls them
+PIXELS, MASK = "pixel_values", "pixel_mask"  # keys of a processor's mapping
 Pictures = Tensor | list[Tensor]  # [n, channels, height, width], or one each where their sizes differ
-MOST, PIXELS_AT_ONCE = 32, 2**22  # pictures, and pixels, that go through a detector at a time
+MAX_BATCH, MAX_BATCH_PIXELS = 32, 2**22  # pictures, and pixels, of one pass of the detector
 Answer = TypeVar("Answer")
 
 
@@ -22,25 +22,20 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
     processor's mapping with "pixel_values" and perhaps "pixel_mask"."""
     if isinstance(images, Mapping):
         images = pixel_values(images)
-    if isinstance(images, LISTS):
-        if not images:
-            return torch.zeros(0, channels, *(size or (0, 0)))
-        strange = [type(one).__name__ for one in images if shape_of(one) is None]
-        if strange:
-            raise ValueError(
-                f"pictures are a list with a {strange[0]}; tensors [{channels}, height, width] are needed."
-            )
+    if isinstance(images, LISTS) and not images:
+        return torch.zeros(0, channels, *(size or (0, 0)))
+    if isinstance(images, LISTS) and all(isinstance(one, Tensor) for one in images):
         shapes = sorted({tuple(one.shape) for one in images})
+        if len(shapes) > 1 and size is not None:
+            raise ValueError(f"pictures have different shapes {shapes}; the model was fitted on {size}.")
         if len(shapes) > 1:
-            if size is not None:
-                raise ValueError(f"pictures have different shapes {shapes}; the model was fitted on {size}.")
             return [as_pictures(one, channels=channels)[0] for one in images]
         images = torch.stack(list(images))
-    shape = shape_of(images)
-    if shape is None or len(shape) not in (3, 4):
+    shape = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
+    if not isinstance(images, Tensor) or images.ndim not in (3, 4):
         raise ValueError(
-            f"pictures are {shape or type(images).__name__}; a tensor [n, {channels}, height, width] or a "
-            "list is needed."
+            f"pictures are {shape}; a tensor [n, {channels}, height, width], a list of tensors [{channels}, "
+            f"height, width] or a processor's mapping with '{PIXELS}' is needed."
         )
     images = images if images.ndim == 4 else images[None]
     if not images.is_floating_point():
@@ -56,16 +51,14 @@ def as_pictures(images: Any, *, channels: int, size: tuple[int, int] | None = No
 
 
 def pixel_values(given: Mapping) -> Any:
-    """The pictures of a processor's mapping; where they were padded below and right, without that."""
-    if PIXELS not in given:
-        raise ValueError(f"pictures are a mapping with {', '.join(map(repr, given))}; '{PIXELS}' is needed.")
-    images, mask = given[PIXELS], given.get(MASK)
-    if mask is None or (isinstance(mask, Tensor) and bool(mask.bool().all())):
+    """The pictures of a processor's mapping, without the padding below and on the right."""
+    images, mask = given.get(PIXELS), given.get(MASK)
+    if mask is None or images is None or (isinstance(mask, Tensor) and bool(mask.bool().all())):
         return images
-    alone = (shape_of(images) or ())[1:] == shape_of(mask)
-    pairs = zip([images] if alone else images, [mask] if alone else mask, strict=True)
+    single = isinstance(images, Tensor) and images.ndim == 3
+    pairs = zip([images] if single else images, [mask] if single else mask, strict=True)
     cropped = [_cropped(image, torch.as_tensor(one).bool()) for image, one in pairs]
-    return cropped[0] if alone else cropped
+    return cropped[0] if single else cropped
 
 
 def _cropped(image: Tensor, mask: Tensor) -> Tensor:
@@ -86,33 +79,28 @@ def finite_pictures(pictures: Pictures) -> Tensor:
     return torch.cat([finite_rows(one[None]).cpu() for one in pictures])
 
 
-def at_once(height: int, width: int) -> int:
-    """How many pictures of a size go through a detector at a time."""
-    return max(1, min(MOST, PIXELS_AT_ONCE // (height * width)))
+def batch_size(height: int, width: int) -> int:
+    """How many pictures of a size are in one pass of the detector."""
+    return max(1, min(MAX_BATCH, MAX_BATCH_PIXELS // (height * width)))
 
 
 def by_size(pictures: Pictures | Sequence[Tensor]) -> Iterator[list[int]]:
-    """Numbers of pictures of one size, as many as go through a detector at a time."""
+    """Indices of pictures of one size, as many as are in one pass of the detector."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    for number, one in enumerate(pictures):
-        groups.setdefault(tuple(one.shape[-2:]), []).append(number)
-    for (height, width), numbers in groups.items():
-        step = at_once(height, width)
-        yield from (numbers[i : i + step] for i in range(0, len(numbers), step))
+    for index, one in enumerate(pictures):
+        groups.setdefault(tuple(one.shape[-2:]), []).append(index)
+    for (height, width), indices in groups.items():
+        step = batch_size(height, width)
+        yield from (indices[i : i + step] for i in range(0, len(indices), step))
 
 
 def for_each(pictures: Pictures, work: Callable[[Tensor], Sequence[Answer]]) -> list[Answer]:
-    """What `work` says of each picture, of which it takes some of one size [k, channels, height, width]."""
-    found: dict[int, Answer] = {}
-    for numbers in by_size(pictures):
-        if isinstance(pictures, Tensor):  # all of one size, so the numbers are in a row
-            some = pictures[numbers[0] : numbers[-1] + 1]
+    """The answer of `work` to each picture; it takes batches of one size [k, channels, height, width]."""
+    answers: dict[int, Answer] = {}
+    for indices in by_size(pictures):
+        if isinstance(pictures, Tensor):  # all of one size, so the indices are contiguous
+            batch = pictures[indices[0] : indices[-1] + 1]
         else:
-            some = torch.stack([pictures[i] for i in numbers])
-        found |= zip(numbers, work(some), strict=True)
-    return [found[i] for i in range(len(pictures))]
-
-
-def shape_of(value: Any) -> tuple[int, ...] | None:
-    """Of a tensor; None: it is none."""
-    return tuple(value.shape) if isinstance(value, Tensor) else None
+            batch = torch.stack([pictures[i] for i in indices])
+        answers |= zip(indices, work(batch), strict=True)
+    return [answers[i] for i in range(len(pictures))]

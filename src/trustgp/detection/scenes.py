@@ -1,49 +1,47 @@
-"""Pictures and what is in them, as a user has them: checked, and read one after another."""
+"""Pictures and their targets, as a user has them: checked, and read one after another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from .adapter import Detector
-from .box_formats import PictureBoxes, checked_corners
 from .coco import CocoScenes
-from .pictures import LISTS, Pictures, as_pictures, finite_pictures, pixel_values, shape_of
-from .things import Things, as_things, box_format, is_annotations
+from .pictures import Pictures, as_pictures, finite_pictures
+from .targets import LISTS, BoxTargets, as_targets, is_annotations
 
-Lot = tuple[Any, list[Any]]  # pictures, a tensor or a list, and the things of each, as they come
-Part = tuple[Pictures, list[Things]]  # the same, checked
-CHECKED = 32  # pictures of a Dataset that are checked together
+Part = tuple[Pictures, list[BoxTargets | None]]  # pictures and the targets of each
+SOURCES = (
+    "(images, targets), a Hugging Face processor's mapping with 'pixel_values' and 'labels', or a Dataset or "
+    "DataLoader of such pairs or mappings is needed."
+)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A picture and what is in it; boxes are left, top, right, bottom in pixels."""
+    """A picture and its targets."""
 
-    number: int  # among those that were given
+    index: int  # among those that were given
     image: Tensor  # [channels, height, width]
-    things: Things
+    targets: Any  # BoxTargets; None: foreign pictures without
 
 
 class SceneStream:
-    """Pictures and their things, read and checked as they come.
+    """Pictures and their targets, read and checked as they come.
 
-    Of a Dataset or DataLoader the first picture or batch is read at once, so that what is wrong with it is
-    told before any work; what is in memory is checked as a whole.
+    Of a Dataset or DataLoader the first picture or batch is read at once, so that an error in it is raised
+    before any work; what is in memory is checked as a whole.
 
     Args:
-        given: A pair (images, things), a processor's mapping with "pixel_values" and "labels", or a Dataset
-            or DataLoader of such pairs or mappings. What images may be is told in `as_pictures`, what the
-            things of one in `as_things`.
-        detector: Its channels, classes and their names count.
+        given: See `SOURCES`, and for images and targets `as_pictures` and `as_targets`.
+        detector: Its channels and classes are required.
         name: For errors.
         size: Height and width that pictures must have; None: any.
-        unknown: Whether things may be of classes that the detector does not know.
+        foreign: Whether pictures may come without targets, and targets be of classes that the detector lacks.
     """
 
     def __init__(
@@ -53,12 +51,12 @@ class SceneStream:
         *,
         name: str,
         size: tuple[int, int] | None = None,
-        unknown: bool = False,
+        foreign: bool = False,
     ) -> None:
-        if not unknown:
+        if not foreign:
             _check_names(given, detector, name)
         self._given, self._detector, self._name = given, detector, name
-        self._size, self._unknown = size, unknown
+        self._size, self._foreign = size, foreign
         self._parts = self._read(0)
         first = next(self._parts, None)
         if first is None:
@@ -69,184 +67,107 @@ class SceneStream:
     def parts(self) -> Iterator[Part]:
         """All pictures, as they come; once."""
         if self.first is not None:
-            first, self.first = self.first, None  # it need not be kept
+            first, self.first = self.first, None  # releases it
             yield first
         yield from self._parts
 
     def scenes(self, start: int = 0) -> Iterator[Scene]:
         """One by one, once; without those before `start`, which a Dataset does not read."""
-        number = 0
+        index = 0
         if start and _is_indexed(self._given):
-            self.first, self._parts, number = None, self._read(start), start
-        for images, things in self.parts():
-            for image, one in zip(images, things, strict=True):
-                if number >= start:
-                    yield Scene(number, image, one)
-                number += 1
+            self.first, self._parts, index = None, self._read(start), start
+        for images, targets in self.parts():
+            for image, one in zip(images, targets, strict=True):
+                if index >= start:
+                    yield Scene(index, image, one)
+                index += 1
 
     def _read(self, start: int) -> Iterator[Part]:
-        first = start
-        for images, things in _lots(self._given, self._detector.channels, self._name, start):
-            if len(images):
-                checked = self._checked(images, things, first)
-                first += len(images)
-                yield checked
+        given, index, rows = self._given, start, [self._given]
+        if _is_indexed(given):
+            rows = (given[i] for i in range(start, len(given)))
+        elif isinstance(given, DataLoader | IterableDataset):
+            rows = given
+        for row in rows:
+            part = self._checked(*_pair(row, self._name, self._foreign), index)
+            index += len(part[0])
+            if len(part[0]):
+                yield part
 
-    def _checked(self, pictures: Any, things: list[Any], first: int) -> Part:
+    def _checked(self, images: Any, targets: Any, first: int) -> Part:
         detector, name = self._detector, self._name
         try:
-            images = as_pictures(pictures, channels=detector.channels, size=self._size)
+            pictures = as_pictures(images, channels=detector.channels, size=self._size)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        if len(things) != len(images):
-            raise ValueError(f"{name} has {len(images)} pictures, but things for {len(things)}.")
-        sides = [(int(one.shape[-2]), int(one.shape[-1])) for one in images]
-        names, most = class_names(detector), None if self._unknown else detector.labels
-        read = [
-            as_things(one, side, names, most, f"{name}, picture {i}")
-            for i, (one, side) in enumerate(zip(things, sides, strict=True), start=first)
-        ]
-        boxes = [
-            PictureBoxes(one.boxes, box_format(one), side) for one, side in zip(read, sides, strict=True)
-        ]
-        corners = checked_corners(boxes, name, first=first)
-        broken = [first + i for i, fine in enumerate(finite_pictures(images).tolist()) if not fine]
-        if broken:
-            raise ValueError(
-                f"{name}: {len(broken)} pictures hold NaN or infinity, the first is {broken[0]}; drop them."
-            )
-        return images, [Things(box, one.labels, "xyxy") for box, one in zip(corners, read, strict=True)]
+        if targets is None:
+            each: list[Any] = [None] * len(pictures)
+        else:  # those of a single picture need no list around them
+            several = isinstance(targets, LISTS) and not (len(pictures) == 1 and is_annotations(targets))
+            each = list(targets) if several else [targets]
+        if len(each) != len(pictures):
+            raise ValueError(f"{name} has {len(pictures)} pictures, but targets of {len(each)}.")
+        finite = finite_pictures(pictures) if len(pictures) else None
+        if finite is not None and not bool(finite.all()):
+            bad = [first + i for i in (~finite).nonzero().flatten().tolist()]
+            raise ValueError(f"{name}: {len(bad)} pictures hold NaN or infinity, the first is {bad[0]}.")
+        num_labels = None if self._foreign else detector.labels
+        for i, one in enumerate(each):
+            if one is not None or targets is not None:
+                height, width = (int(side) for side in pictures[i].shape[-2:])
+                each[i] = as_targets(one, (height, width), num_labels, f"{name}, picture {first + i}")
+        return pictures, each
 
 
-def as_scenes(
-    given: Any,
-    detector: Detector,
-    *,
-    name: str,
-    size: tuple[int, int] | None = None,
-    unknown: bool = False,
-) -> Part:
-    """All pictures and their things at once: see `SceneStream`."""
-    parts = list(SceneStream(given, detector, name=name, size=size, unknown=unknown).parts())
-    if len(parts) == 1:
-        return parts[0]
-    pictures = as_pictures([image for images, _ in parts for image in images], channels=detector.channels)
-    return pictures, [one for _, things in parts for one in things]
-
-
-def class_names(detector: Detector) -> dict[int, str]:
-    """Names of the detector's classes by number; empty: it has none."""
-    config = getattr(detector.network, "config", None)
-    named = getattr(config, "id2label", None) or {}
-    return {int(number): str(label) for number, label in named.items()}
+def as_scenes(given: Any, detector: Detector, **options: Any) -> tuple[Pictures, list[BoxTargets] | None]:
+    """All pictures and their targets at once, None where pictures came alone: see `SceneStream`."""
+    parts = list(SceneStream(given, detector, **options).parts())
+    pictures = parts[0][0]
+    if len(parts) > 1:
+        pictures = as_pictures([image for images, _ in parts for image in images], channels=detector.channels)
+    targets: list[Any] = [one for _, each in parts for one in each]
+    return pictures, None if targets[0] is None else targets
 
 
 def _is_indexed(given: Any) -> bool:
-    """Whether this is a Dataset whose pictures can be asked for by number."""
+    """Whether this is a Dataset whose pictures have indices."""
     return isinstance(given, Dataset) and not isinstance(given, IterableDataset)
 
 
 def _total(given: Any, first: int) -> int | None:
-    """How many pictures there are; None: that is seen at the end."""
+    """How many pictures there are; None: unknown before the end."""
     rows = given.dataset if isinstance(given, DataLoader) else given
     if isinstance(rows, IterableDataset):
         return None
     return len(rows) if isinstance(rows, Dataset) else first  # type: ignore[arg-type]
 
 
-def _lots(given: Any, channels: int, name: str, start: int = 0) -> Iterator[Lot]:
-    """Pictures and things as they come, some at a time; of a Dataset, which can be asked for any, the first
-    is alone."""
-    if isinstance(given, DataLoader):
-        yield from (_lot(batch, name) for batch in _batches(given, name))
-    elif isinstance(given, Dataset):
-        indexed = _is_indexed(given)
-        rows: Any = (given[i] for i in range(start, len(given))) if indexed else iter(given)  # type: ignore
-        for size in chain([1], repeat(CHECKED)):
-            some = [_lot(row, name) for row in islice(rows, size)]
-            if not some:
-                return
-            yield [one for images, _ in some for one in images], [one for _, all in some for one in all]
-    elif isinstance(given, Mapping):
-        yield _lot(given, name)
-    else:
-        yield _pair(given, channels, name)
-
-
-def _batches(given: DataLoader, name: str) -> Iterator[Any]:
-    try:
-        yield from given
-    except TypeError as error:
-        if "collate" not in str(error):
-            raise
-        raise ValueError(
-            f"{name}: the DataLoader cannot stack things; pass collate_fn=lambda rows: tuple(zip(*rows)), or "
-            "the Dataset itself."
-        ) from error
-
-
-def _lot(row: Any, name: str) -> Lot:
-    """Of one row of a Dataset, or one batch of a DataLoader: a pair, or a processor's mapping."""
-    if isinstance(row, Mapping):
-        if "labels" not in row:
-            raise ValueError(
-                f"{name} has {', '.join(map(repr, row))}, but no 'labels': what is in a picture."
-            )
-        row = row, row["labels"]
-    if not isinstance(row, LISTS) or len(row) < 2:
-        raise ValueError(
-            f"{name} gives a {type(row).__name__}; pairs (picture, things) or a processor's mappings with "
-            "'pixel_values' and 'labels' are needed."
-        )
-    try:
-        images = pixel_values(row[0]) if isinstance(row[0], Mapping) else row[0]
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    many = isinstance(images, LISTS) or len(shape_of(images) or ()) == 4
-    images = images if many else [images]
-    alone = not many or (len(images) == 1 and is_annotations(row[1]))
-    return images, _each(row[1], alone)
-
-
-def _each(things: Any, alone: bool) -> list[Any]:
-    """The things of each picture; those of a picture that is alone may be in a list of one, or not."""
-    if isinstance(things, LISTS) and (not alone or (len(things) == 1 and not is_annotations(things))):
-        return list(things)
-    return [things]
-
-
-def _pair(given: Any, channels: int, name: str) -> Lot:
-    if not isinstance(given, LISTS) or len(given) != 2:
-        kind = type(given).__name__
-        raise ValueError(
-            f"{name} is a {kind}; (images, things), a processor's mapping, a Dataset or DataLoader is needed."
-        )
-    images, things = given
-    pictures = isinstance(images, (*LISTS, Mapping)) or len(shape_of(images) or ()) == 4
-    if not pictures or not isinstance(things, LISTS):
-        kinds = ", ".join(f"a {type(one).__name__.lower()} {shape_of(one) or ''}".rstrip() for one in given)
-        raise ValueError(
-            f"{name} is ({kinds}); images are a tensor [n, {channels}, height, width], a list or a "
-            "processor's mapping, things a list with one entry a picture."
-        )
-    return _lot(given, name) if isinstance(images, Mapping) else (images, list(things))
+def _pair(given: Any, name: str, foreign: bool) -> tuple[Any, Any]:
+    """Images and targets of a row of a Dataset, a batch of a DataLoader, or all; None: no targets."""
+    if isinstance(given, Mapping) and "labels" in given:
+        return given, given["labels"]
+    tensors = isinstance(given, LISTS) and all(isinstance(one, Tensor) and one.ndim > 2 for one in given)
+    if foreign and (isinstance(given, Tensor | Mapping) or tensors):  # a TensorDataset has rows of one
+        return given[0] if tensors and len(given) == 1 else given, None
+    if not isinstance(given, LISTS) or len(given) < 2:
+        raise ValueError(f"{name} has a {type(given).__name__}; {SOURCES}")
+    return given[0], given[1]
 
 
 def _check_names(given: Any, detector: Detector, name: str) -> None:
-    """Of a COCO file its classes are known before a picture is read: they must be the detector's."""
+    """Raise unless the classes that a COCO file names are the detector's, before a picture is read."""
     while isinstance(given, (DataLoader, Subset)):
         given = given.dataset
     if not isinstance(given, CocoScenes):
         return
-    names = class_names(detector)
-    numbers = {label: number for number, label in names.items()}
+    config = getattr(detector.network, "config", None)
+    names = {int(key): str(label) for key, label in (getattr(config, "id2label", None) or {}).items()}
+    classes = {label: number for number, label in names.items()}
     for number, category in given.classes:
-        own = numbers.get(category, number)
-        if 0 <= number < detector.labels and own == number:
+        if 0 <= number < detector.labels and classes.get(category, number) == number:
             continue
-        called = f" ({names[number]!r})" if number in names else ""
         raise ValueError(
-            f"{name}: category {category!r} is class {number}{called}; the detector knows 0 to "
-            f"{detector.labels - 1}, {list(names.values())[:9]}. Pass coco_scenes(..., labels=...), each "
-            "name with its class, such as detector.config.label2id."
+            f"{name}: category {category!r} is class {number} ({names.get(number)!r}); the detector has 0 "
+            f"to {detector.labels - 1}, {list(names.values())[:9]}. Pass coco_scenes(..., labels=...), the "
+            "class of each name, such as detector.config.label2id."
         )

@@ -1,4 +1,4 @@
-"""What a detector's error bar consists of, and its file: no pickle, refused with any other detector."""
+"""The state of a detector's error bar, and its file: no pickle, refused with any other detector."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from ..state.model_file import DETECTOR
 from ..tangents.modules import clone_module
 from .adapter import Adapter, Detector
 from .calibration import ClassTemperature, EdgeNoise
+from .class_gaussians import ClassGaussians
 from .query_rows import Detection
-from .readout import Readout
 
-ALIKE = 1e-3  # what may differ there, over the largest number
-CLOSEST = 2.0  # the fewest degrees of freedom
-PICTURES = "pictures."  # begins names of what is known of whole pictures
+PROBE_TOLERANCE = 1e-3  # over the largest number of the probe
+MIN_DF = 2.0  # degrees of freedom
+CLASSES, PICTURES = "readout.", "pictures."  # prefixes of their tensors in a file
 
 
 @dataclass(frozen=True, eq=False)
 class DetectorState:
-    """A detector and its error bar. `held_scores` are the novelty of the held-out detections that have found
-    a thing, float64, [k], `held_pictures` that of the held-out pictures, [n]."""
+    """A detector and its error bar. `held_scores` are the novelty of the held-out detections that match a
+    target, float64, [k], `held_pictures` that of the held-out pictures, [n]."""
 
     network: Any  # a private copy
-    readout: Readout  # what is known of what queries see, by class
-    pictures: Readout  # and on average over all queries of a picture
+    classes: ClassGaussians  # of the features of queries, by class
+    pictures: ClassGaussians  # of their mean over all queries of a picture
     temperature: ClassTemperature
     edges: EdgeNoise
-    names: tuple[str, ...]  # of the modules that show what was seen
+    names: tuple[str, ...]  # of the modules that give the features
     size: tuple[int, int]  # height and width of the pictures, or of the first
-    rows: int  # queries that had found a thing in the training pictures
+    rows: int  # queries that matched a target in the training pictures
     settings: Detection
     held_scores: Tensor
     held_pictures: Tensor
@@ -51,24 +51,24 @@ class DetectorState:
 
     @property
     def detector(self) -> Detector:
-        """The network, as it is asked."""
+        """The network, with its features."""
         adapter = self.settings.adapter
         return Detector(self.network, Adapter(self.names, adapter.labels, adapter.suppression))
 
 
-def novelty_of(unknown: Tensor) -> Tensor:
-    """From u, which is 1 on average where all is familiar, to [0, 1): u / (1 + u)."""
-    return (unknown / (1.0 + unknown)).nan_to_num(1.0, posinf=1.0).double().cpu()
+def novelty_of(variance: Tensor) -> Tensor:
+    """From u, which is 1 on average over familiar data, to [0, 1): u / (1 + u)."""
+    return (variance / (1.0 + variance)).nan_to_num(1.0, posinf=1.0).double().cpu()
 
 
 @torch.no_grad()
 def probe(detector: Detector, size: tuple[int, int]) -> tuple[Tensor, int]:
-    """What a detector says of, and sees in, a picture of noise, on average over its queries, float32: by
-    which it is known again. And how many numbers a query sees."""
+    """Outputs and features of a detector for a picture of noise, averaged over its queries, float32, which
+    identify it; and the width of the features."""
     noise = torch.randn(1, detector.channels, *size, generator=torch.Generator().manual_seed(0))
-    said = detector(noise)
-    parts = (said.logits[0], said.boxes[0], said.seen[0])
-    return torch.cat([part.float().cpu().mean(dim=0) for part in parts]), said.seen.shape[2]
+    outputs = detector(noise)
+    parts = (outputs.logits[0], outputs.boxes[0], outputs.features[0])
+    return torch.cat([part.float().cpu().mean(dim=0) for part in parts]), outputs.features.shape[2]
 
 
 def save_detector(state: DetectorState, path: str | Path) -> None:
@@ -92,7 +92,7 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
 
 def _parts(state: DetectorState) -> dict[str, Any]:
     return {
-        "readout.": state.readout,
+        CLASSES: state.classes,
         PICTURES: state.pictures,
         "temperature.": state.temperature,
         "edges.": state.edges,
@@ -118,19 +118,19 @@ def read_detector(
     held_scores, threshold = read_novelty(reader)
     try:
         detector = Detector(private, Adapter(names, settings.adapter.labels, settings.adapter.suppression))
-        known, width = probe(detector, size)
+        now, width = probe(detector, size)
     except (ValueError, RuntimeError) as error:
         raise ArtifactError(f"{where}: does not fit the detector: {error}") from error
-    before = reader.take("probe", torch.float32, len(known))
-    if not torch.allclose(before, known, rtol=0.0, atol=ALIKE * max(1.0, float(known.abs().max()))):
+    before = reader.take("probe", torch.float32, len(now))
+    if not torch.allclose(before, now, rtol=0.0, atol=PROBE_TOLERANCE * max(1.0, float(now.abs().max()))):
         raise ArtifactError(
-            f"{where}: the detector, with the same weights, does something else than when it was fitted; is "
-            "transformers as it was?"
+            f"{where}: The detector's outputs changed although its weights did not; check the version of "
+            "transformers."
         )
     state = DetectorState(
         private,
-        _read_readout(reader, "readout.", detector.labels, width),
-        _read_readout(reader, PICTURES, 1, width),
+        _read_gaussians(reader, CLASSES, detector.labels, width),
+        _read_gaussians(reader, PICTURES, 1, width),
         ClassTemperature(reader.positive("temperature.least"), reader.positive("temperature.growth")),
         EdgeNoise(
             reader.positive("edges.level", 4),
@@ -146,14 +146,14 @@ def read_detector(
         held_pictures=reader.positive("held_pictures", None, zero=True),
         threshold=threshold,
     )
-    reader.require(state.edges.df > CLOSEST, "edges.df", f"must be above {CLOSEST:g}")
+    reader.require(state.edges.df > MIN_DF, "edges.df", f"must be above {MIN_DF:g}")
     reader.finish()
     return state
 
 
-def _read_readout(reader: Reader, prefix: str, classes: int, width: int) -> Readout:
+def _read_gaussians(reader: Reader, prefix: str, classes: int, width: int) -> ClassGaussians:
     centre = reader.take(f"{prefix}centre", torch.float32, classes, width)
-    return Readout(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
+    return ClassGaussians(centre, reader.take(f"{prefix}root", torch.float32, classes, width, width))
 
 
 def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple[int, int], int, Detection]:

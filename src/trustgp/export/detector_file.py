@@ -1,4 +1,4 @@
-"""A detector's file, opened: pictures in, detections out, as `DetectionModel.predict` gives them."""
+"""An opened file of a detector: pictures in, detections out, as of `DetectionModel.predict`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch import Tensor
 
 from ..data.tensor_file import ArtifactError
 from ..likelihoods.base import NoveltyThreshold
-from ..likelihoods.detection_runner import DetectionRunner
 from ..likelihoods.detections import Detections
 from ..metrics.selection import select_detections
 
-LIKELIHOOD = "Detection"  # what such a file says it is
+LIKELIHOOD = "Detection"  # in the metadata of such a file
 ABSENT = "none"
 ANSWERS = (
     *("boxes", "std", "labels", "confidence", "probabilities", "novelty"),  # of each query
@@ -27,7 +26,7 @@ ANSWERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorFacts:
-    """What makes detections of the arrays of all queries: part of the file's metadata."""
+    """The metadata that select detections from the arrays of all queries."""
 
     picture: tuple[int, int, int]  # channels, height and width of what it takes
     classes: tuple[str, ...]  # their names; empty: not known
@@ -40,26 +39,26 @@ class DetectorFacts:
 
     def texts(self) -> dict[str, str]:
         """By name, as a file holds them."""
-        held = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: ABSENT if value is None else json.dumps(value) for name, value in held.items()}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: ABSENT if value is None else json.dumps(value) for name, value in values.items()}
 
     @classmethod
     def read(cls, metadata: Mapping[str, str], where: str) -> DetectorFacts:
-        """The same from a file; raise where it does not make sense."""
+        """The same from a file; inconsistent values are refused."""
         try:
             texts = {one.name: metadata[one.name] for one in fields(cls)}
-            held: dict[str, Any] = {name: _value(text) for name, text in texts.items()}
-            channels, height, width = (int(size) for size in held.pop("picture"))
-            classes = tuple(str(name) for name in held.pop("classes"))
-            found = cls(picture=(channels, height, width), classes=classes, **held)
-            sane = found.most >= 1 and min(found.picture) >= 1 and 0 < found.confidence_threshold < 1
-            shares = (found.suppression, found.novelty_threshold, found.picture_threshold)
-            sane = sane and found.df > 2 and all(one is None or math.isfinite(one) for one in shares)
+            values: dict[str, Any] = {name: _value(text) for name, text in texts.items()}
+            channels, height, width = (int(size) for size in values.pop("picture"))
+            classes = tuple(str(name) for name in values.pop("classes"))
+            facts = cls(picture=(channels, height, width), classes=classes, **values)
+            sane = facts.most >= 1 and min(facts.picture) >= 1 and 0 < facts.confidence_threshold < 1
+            shares = (facts.suppression, facts.novelty_threshold, facts.picture_threshold)
+            sane = sane and facts.df > 2 and all(one is None or math.isfinite(one) for one in shares)
         except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             raise ArtifactError(f"{where}: its metadata are damaged or unknown ({error!r}).") from error
         if not sane:
             raise ArtifactError(f"{where}: its metadata do not fit together.")
-        return found
+        return facts
 
 
 def _value(text: str) -> Any:
@@ -69,7 +68,7 @@ def _value(text: str) -> Any:
 
 class ExportedDetector:
     """A detector in a file of `export_onnx` or `compile`: called with pictures, it gives the `Detections` of
-    each. `run` gives the arrays of all queries by name; `facts` hold what makes detections of them."""
+    each. `run` gives the arrays of all queries by name; `facts` select the detections."""
 
     def __init__(self, run: Any, where: str) -> None:
         self.run, self.metadata = run, run.metadata
@@ -83,27 +82,27 @@ class ExportedDetector:
         """The threshold of the novelty, with its false alarms; None: none was fitted."""
         if self.metadata["threshold"] == ABSENT:
             return None
-        told = (torch.tensor(float(self.metadata[name])) for name in ("threshold", "false_alarm"))
-        return NoveltyThreshold(*told)
+        values = (torch.tensor(float(self.metadata[name])) for name in ("threshold", "false_alarm"))
+        return NoveltyThreshold(*values)
 
     def predict(self, images: Any) -> list[Detections]:
         """Detections of each picture, [n, channels, height, width], one of them, or a list."""
         pictures = self._pictures(images)
         if not len(pictures):
             return []
-        found = {name: torch.as_tensor(value) for name, value in self.run(pictures).items()}
-        facts, lots = self.facts, [found[name] for name in Detections.ARRAYS]
+        answers = {name: torch.as_tensor(value) for name, value in self.run(pictures).items()}
+        facts, arrays = self.facts, [answers[name] for name in Detections.ARRAYS]
         image, query = select_detections(
-            *(found[name] for name in ("confidence", "labels", "boxes")),
+            *(answers[name] for name in ("confidence", "labels", "boxes")),
             threshold=facts.confidence_threshold,
             most=facts.most,
             suppression=facts.suppression,
         )
         limits = {"_threshold": facts.novelty_threshold, "_picture_threshold": facts.picture_threshold}
-        each = zip(found["valid"].tolist(), found["picture_novelty"].tolist(), strict=True)
+        each = zip(answers["valid"].tolist(), answers["picture_novelty"].tolist(), strict=True)
         return [
             Detections(
-                *(lot[i, query[image == i]] for lot in lots),
+                *(array[i, query[image == i]] for array in arrays),
                 valid=valid,
                 picture_novelty=novelty,
                 df=facts.df,
@@ -117,7 +116,7 @@ class ExportedDetector:
         return self.predict(images)
 
     def watch(self) -> DetectionRunner:
-        """As `trustgp.Monitor` takes it: one answer a picture."""
+        """For `trustgp.Monitor`: one answer a picture."""
         return DetectionRunner(self)
 
     def _pictures(self, images: Any) -> Tensor:
@@ -138,6 +137,41 @@ class ExportedDetector:
         return f"ExportedDetector({channels} x {height} x {width} to Detections, {self.run!r})"
 
 
+class DetectionRunner:
+    """A `DetectionModel`, or an opened file of it, as a `PredictionSource` (see `trustgp.monitor.readings`).
+
+    Of a picture `mean` is the number of detections, `variance` the largest of an edge in square pixels, 0
+    without detections. `novelty` is r / (1 + r), where r is the largest novelty of a detection, or of the
+    picture itself, over its threshold: 0.5 is the threshold of both. `found` keeps the detections of the last
+    call, so that a robot need not run the detector twice.
+    """
+
+    THRESHOLD = 0.5
+
+    def __init__(self, model: Any) -> None:
+        self.model = model  # with `novelty_threshold` and `predict`
+        self.found: list[Detections] = []
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """With the threshold, where one was fitted: it is the monitor's."""
+        return {} if self.model.novelty_threshold is None else {"threshold": self.THRESHOLD}
+
+    def __call__(self, images: Tensor, /) -> dict[str, Tensor]:
+        """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""
+        if isinstance(images, Tensor) and images.ndim != 4:
+            raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
+        self.found = found = self.model.predict(images)
+        rows = [(len(one), one.summary["std"], one.over_threshold, one.valid) for one in found]
+        count, std, over, valid = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).unbind(dim=1)
+        return {
+            "mean": count.float()[:, None],
+            "variance": std.square()[:, None],
+            "novelty": over / (1.0 + over),
+            "valid": valid.bool() & torch.isfinite(std) & torch.isfinite(over),
+        }
+
+
 def as_served(run: Any, where: str) -> Any:
-    """What an opened file is for: a detector's gives detections, any other the arrays as they are."""
+    """An opened file as users call it: a detector's gives detections, any other its arrays."""
     return ExportedDetector(run, where) if run.metadata.get("likelihood") == LIKELIHOOD else run

@@ -1,4 +1,4 @@
-"""What a user gets back of a picture: boxes, each with its error bar."""
+"""The detections of a picture: boxes, each with its error bar."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .prediction import above
 
 @dataclass(frozen=True, repr=False)
 class Detections(Batch):
-    """What was found in one picture, the surest first; a batch of detections, as a `Prediction` of rows."""
+    """The detections of one picture, the most confident first; a batch, as a `Prediction` of rows."""
 
     ARRAYS: ClassVar[tuple[str, ...]] = (
         *("boxes", "std", "labels", "confidence", "probabilities", "novelty"),
     )
 
-    boxes: Tensor  # left, top, right, bottom in pixels, as the detector says, [k, 4]
-    std: Tensor  # how sure each edge is, in pixels, [k, 4]
+    boxes: Tensor  # left, top, right, bottom in pixels, the detector's own, [k, 4]
+    std: Tensor  # of each edge, in pixels, [k, 4]
     labels: Tensor  # the detector's classes, int64, [k]
     confidence: Tensor  # the detector's own probability of that class, [k]
     probabilities: Tensor  # of all classes and, last, of no object, with the error bar, [k, C + 1]
-    # How far what was seen is from what was seen in training, in [0, 1): u / (1 + u), [k], where the
-    # posterior variance u is 1 on average for what is familiar.
+    # Distance of the features from those in training, in [0, 1): u / (1 + u), [k], where the posterior
+    # variance u is 1 on average over familiar data.
     novelty: Tensor
-    # False where the picture, or what the detector says of it, is not finite: nothing is known, or found.
+    # False where the picture, or the detector's output, is not finite: there are no detections.
     valid: bool = True
     _threshold: float | None = field(default=None, repr=False)
-    picture_novelty: float = 0.0  # the same of the whole picture, also where nothing is found in it
+    picture_novelty: float = 0.0  # the same of the whole picture, also without detections
     df: float = math.inf  # degrees of freedom of the edges' errors; infinite: they are normal
     _picture_threshold: float | None = field(default=None, repr=False)
 
@@ -101,18 +101,18 @@ class Detections(Batch):
 
     @property
     def summary(self) -> dict[str, float]:
-        """Of the picture: its own novelty, how many were found, and their largest novelty, entropy and
+        """Of the picture: its own novelty, the number of detections, and their largest novelty, entropy and
         deviation; 0 without any.
 
         Of a picture that is not valid the novelty is 1 and the deviation infinite. With a threshold there is
-        also "novel": how many are.
+        also "novel", the number of novel ones.
         """
         novelty, entropy, std = (0.0, 0.0, 0.0) if self.valid else (1.0, 0.0, math.inf)
         if len(self):
             novelty, entropy, std = (float(each.max()) for each in (self.novelty, self.entropy, self.std))
-        found = {"detections": len(self), "novelty": novelty, "entropy": entropy, "std": std}
-        found["picture"] = self.picture_novelty
-        return found if self._threshold is None else {**found, "novel": int(self.is_novel.sum())}
+        values = {"detections": len(self), "novelty": novelty, "entropy": entropy, "std": std}
+        values["picture"] = self.picture_novelty
+        return values if self._threshold is None else {**values, "novel": int(self.is_novel.sum())}
 
     @property
     def _title(self) -> str:
@@ -124,5 +124,5 @@ class Detections(Batch):
             for both in zip(self.boxes.tolist(), self.std.tolist(), strict=True)
         )
         each = zip(edges, self.labels.tolist(), self.confidence.tolist(), self.novelty.tolist(), strict=True)
-        rows = ([str(i), str(kind), f"{p:.3f}", *e, f"{new:.3f}"] for i, (e, kind, p, new) in enumerate(each))
+        rows = ([str(i), str(c), f"{p:.3f}", *e, f"{new:.3f}"] for i, (e, c, p, new) in enumerate(each))
         return [["", "label", "confidence", "left", "top", "right", "bottom", "novelty"], *rows]

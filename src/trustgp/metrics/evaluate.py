@@ -128,7 +128,7 @@ def _evaluate_detector(
         raise ValueError("unpack= is not for detectors: pictures are passed with their things.")
     images, things = model.read_scenes(data, name="data")
     if not any(len(one.labels) for one in things):
-        raise ValueError("data: there is no thing in any picture, so nothing can be scored.")
+        raise ValueError("data: there are no targets in any picture, so nothing can be scored.")
     foreign = None if ood is None else model.read_scenes(ood, name="ood", foreign=True)
     with reporting(enabled=progress) as report:
         scenes = _predicted_scenes(model, images, things, "data", report)

@@ -4,18 +4,20 @@ Everywhere `axes` are those of matplotlib, `colour` is that of a line and its ba
 legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixels per inch of a PNG.
 """
 
+from ..data.user_warnings import former_names
 from .basic import ExpertMap, draw_band, draw_bands, draw_bars, draw_experts, draw_histograms, map_experts
 from .boxes import colour_map, colour_of, detections
 from .quality import draw_calibration, draw_parity, draw_sparsification, overview
-from .sheet import contact_sheet
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, figure, require_matplotlib
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
     "figure", "require_matplotlib",  # a figure in our style
     "BLUE", "ORANGE", "GREEN", "RED", "GREY", "INK", "PALETTE",
     "overview",  # one picture of an evaluation
-    "detections", "contact_sheet", "colour_map", "colour_of",  # pictures with what was found in them
+    "detections", "colour_map", "colour_of",  # pictures with their detections
     "draw_band", "draw_bands", "draw_bars", "draw_calibration", "draw_experts",  # panels
     "draw_histograms", "draw_parity", "draw_sparsification",
     "ExpertMap", "map_experts",  # what a panel is drawn from
 ]  # fmt: skip
+
+__getattr__ = former_names(__name__, contact_sheet="draw each picture with trustgp.plots.detections.")

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from trustgp.api import load
 from trustgp.data.tensor_file import ArtifactError
-from trustgp.detection import Detection, DetectionModel, Things, fit_detector
+from trustgp.detection import BoxTargets, DetectionModel
+from trustgp.detection import fit as fit_detector
 from trustgp.executors.progress import Reporter, reporting
 from trustgp_experiments.datasets.scenes import scenes
 from trustgp_experiments.training.detector_network import WEIGHTS, pixels, trained
@@ -27,12 +28,12 @@ FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a
 CHUNK = 10  # pictures rendered between two steps of a bar
 
 
-def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor, list[Things]]:
+def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTargets]]:
     """Pictures, uint8 [n, 3, side, side], and what is in them."""
     starts = range(0, n, CHUNK)
     stage = reporter.track(starts, stage=f"rendering: {style}", total=len(starts))
     parts = [scenes(min(CHUNK, n - first), style, seed=seed, first=first) for first in stage]
-    things = [Things(*pair) for part in parts for pair in zip(part.boxes, part.labels, strict=True)]
+    things = [BoxTargets(*pair) for part in parts for pair in zip(part.boxes, part.labels, strict=True)]
     return torch.cat([part.images for part in parts]), things
 
 
@@ -44,7 +45,7 @@ def fit_error_bar(pictures: int = PICTURES, held: int = HELD_OUT, *, progress: b
             for n, part in ((pictures, "train"), (held, "validation"))
         )
     given, calibrating = ((pixels(images), things) for images, things in (train, validation))
-    model = fit_detector(trained("scenes"), given, Detection(), validation=calibrating, progress=progress)
+    model = fit_detector(trained("scenes"), given, validation=calibrating, progress=progress)
     model.threshold(false_alarm=FALSE_ALARM)
     return model
 

@@ -66,7 +66,7 @@ def _batch(
     image, query = kept(probabilities(found.logits, labels), found.pred_boxes, settings)
     boxes = (corners(found.pred_boxes) * size)[image, query]
     logits = with_background(found.logits, labels)[image, query]
-    seen = Detector(network, settings.adapter)(images).seen[image, query]
+    seen = Detector(network, settings.adapter)(images).features[image, query]
     again = watched.again(image, query, size, passes)
     members = [(logits.softmax(dim=1).cpu(), boxes.cpu())]
     for said in (other(images) for other in others):

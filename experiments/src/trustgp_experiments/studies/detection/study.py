@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from trustgp import plots
-from trustgp.detection import Detection, DetectionModel, fit_detector
-from trustgp.detection.picture_pass import CHANGED
+from trustgp.detection import DetectionModel
+from trustgp.detection import fit as fit_detector
+from trustgp.detection.picture_pass import MAX_VARIED
 
 from ...core.flight_film import flight_gif
 from ...core.result import Figure, Result, Setting, Table, provenance
@@ -149,17 +150,17 @@ def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
 def _fitted(world: World, device: str) -> DetectionModel:
     pairs = [(part.images, part.things) for part in (world.fit, world.validation)]
     options = {"progress": False, "device": device, "validation": pairs[1]}
-    return fit_detector(trained(world.detector[0]), pairs[0], Detection(), **options)
+    return fit_detector(trained(world.detector[0]), pairs[0], **options)
 
 
 def _studied(
-    world: World, model: DetectionModel, *, seed: int, changed: int = CHANGED, passes: int = PASSES
+    world: World, model: DetectionModel, *, seed: int, changed: int = MAX_VARIED, passes: int = PASSES
 ) -> dict[str, Any]:
     """Every method on every set of pictures; so many of validation are also seen in another light."""
     network, settings = model.network, model.settings
     others = [trained(name).to(network.device) for name in world.detector[1:]]
     known = find(network, [], world.fit, settings, passes=1)
-    parts = world.validation, world.in_other_light(changed)
+    parts = world.validation, world.photometric_variants(changed)
     held, lit = (find(network, others, part, settings, passes=passes) for part in parts)
     (_, labels), (_, held_labels) = hits(known), hits(held)
     try:

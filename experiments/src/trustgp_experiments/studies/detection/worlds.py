@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trustgp.detection import Things
-from trustgp.detection.light import CHANGES, in_other_light
+from trustgp.detection import BoxTargets
+from trustgp.detection.variants import VARIANTS, photometric_variants
 
 from ...datasets.scenes import CLASSES, Scenes, load_photographs, scenes
 from ...training.detector_network import pixels
@@ -30,7 +30,7 @@ class PictureSet:
     """Images as the detector takes them, and what is in them; `known` says which things it was trained on."""
 
     images: Tensor
-    things: list[Things]
+    things: list[BoxTargets]
     known: int
 
     def __len__(self) -> int:
@@ -48,10 +48,10 @@ class World:
     validation: PictureSet
     tests: dict[str, PictureSet]  # `FAMILIAR` is what the others are told apart from
 
-    def in_other_light(self, most: int) -> PictureSet:
+    def photometric_variants(self, most: int) -> PictureSet:
         """Validation pictures as trustgp also sees them: every method learns from them, too."""
-        changed = [in_other_light(image[None]) for image in self.validation.images[:most]]
-        things = [one for one in self.validation.things[:most] for _ in range(CHANGES)]
+        changed = [photometric_variants(image[None]) for image in self.validation.images[:most]]
+        things = [one for one in self.validation.things[:most] for _ in range(VARIANTS)]
         images = torch.cat([one for each in changed for one in each])
         return PictureSet(images, things, self.validation.known)
 
@@ -122,7 +122,7 @@ def make_cells(*, most: int | None = None) -> World:
 
 def _labelled(found: Any, known: int, most: int | None = None) -> PictureSet:
     """Of `Scenes` or `Photographs`; so many of their kinds are known."""
-    things = list(map(Things, found.boxes[:most], found.labels[:most]))
+    things = list(map(BoxTargets, found.boxes[:most], found.labels[:most]))
     return PictureSet(pixels(found.images[:most]), things, known)
 
 

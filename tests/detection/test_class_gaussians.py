@@ -1,23 +1,23 @@
-"""What is known of what queries see: against plain loops in float64."""
+"""Gaussians of the features of each class, against plain loops in float64."""
 
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trustgp.detection.readout import PRIOR_ROWS, SPHERES, WEIGHTS, Readout, SeenSums
+from trustgp.detection.class_gaussians import PRIOR_ROWS, SPHERES, WEIGHTS, ClassGaussians, ClassMoments
 
 WIDTH = 5
 
 
-def sums_of(seen: torch.Tensor, kinds: torch.Tensor, classes: int) -> SeenSums:
-    found = SeenSums.zero(classes, seen.shape[1])
+def sums_of(seen: torch.Tensor, kinds: torch.Tensor, classes: int) -> ClassMoments:
+    found = ClassMoments.zero(classes, seen.shape[1])
     found.include(seen, kinds)
     return found
 
 
 def rows(m: int, seed: int = 0, classes: int = 3):
-    """What was seen [m, 5], of classes with means and spreads of their own, and the classes [m]."""
+    """Features [m, 5], of classes with means and spreads of their own, and the classes [m]."""
     chance = np.random.default_rng(seed)
     kinds = chance.integers(0, classes, m)
     spread = np.random.default_rng(9).normal(size=(classes, WIDTH, WIDTH))
@@ -52,10 +52,10 @@ def distance(seen, kinds, centres, spreads):
     )
 
 
-def test_it_is_the_likeliest_of_the_grid_on_held_out_rows():
+def test_shrinkage_is_the_likeliest_of_the_grid_on_held_out_rows():
     seen, kinds = rows(60)
     held, held_kinds = rows(40, seed=1)
-    found = Readout.fit(sums_of(seen, kinds, 3), held, held_kinds)
+    found = ClassGaussians.fit(sums_of(seen, kinds, 3), held, held_kinds)
 
     def loss(weight, sphere):
         centres, spreads = reference(seen, kinds, 3, weight, sphere)
@@ -67,7 +67,7 @@ def test_it_is_the_likeliest_of_the_grid_on_held_out_rows():
     np.testing.assert_allclose(found(held, held_kinds).numpy(), expected, rtol=1e-4)
 
 
-def test_sums_are_of_all_rows_however_they_come():
+def test_moments_are_of_all_rows_in_any_batches():
     seen, kinds = rows(50)
     found = sums_of(seen[:7], kinds[:7], 3)
     found.include(seen[7:], kinds[7:])
@@ -78,13 +78,13 @@ def test_sums_are_of_all_rows_however_they_come():
         np.testing.assert_allclose(found.square[kind], own.T @ own)
 
 
-def test_familiar_rows_are_at_one_on_average_and_others_further_away():
+def test_variance_is_1_on_average_over_familiar_rows_and_larger_elsewhere():
     seen, kinds = rows(4000)
     held, held_kinds = rows(2000, seed=1)
-    found = Readout.fit(sums_of(seen, kinds, 3), held, held_kinds)
+    found = ClassGaussians.fit(sums_of(seen, kinds, 3), held, held_kinds)
     familiar = found(held, held_kinds)
     assert float(familiar.mean()) == pytest.approx(1.0, rel=0.05)
-    wrong = found(held, (held_kinds + 1) % 3)  # taken for something else
+    wrong = found(held, (held_kinds + 1) % 3)  # of another class
     assert float(wrong.median()) > 3 * float(familiar.median())
     away = found(held + 100.0, held_kinds)
     torch.testing.assert_close(
@@ -92,10 +92,10 @@ def test_familiar_rows_are_at_one_on_average_and_others_further_away():
     )
 
 
-def test_rows_take_no_matrix_each():
-    """With 91 classes of 256 numbers a fit once took 17 GiB for what 20,000 queries had seen."""
+def test_no_matrix_is_allocated_for_each_row():
+    """With 91 classes of 256 numbers a fit once allocated 17 GiB for 20,000 queries."""
     seen, kinds = rows(600)
-    found = Readout.fit(sums_of(seen, kinds, 3), seen, kinds)
+    found = ClassGaussians.fit(sums_of(seen, kinds, 3), seen, kinds)
     largest = 0
 
     class Watch(TorchDispatchMode):
@@ -113,21 +113,23 @@ def test_rows_take_no_matrix_each():
 def test_a_class_without_rows_is_as_wide_as_all_together():
     seen, kinds = rows(500, classes=2)
     held, held_kinds = rows(200, seed=1, classes=2)
-    found = Readout.fit(sums_of(seen, kinds, 3), held, held_kinds)
+    found = ClassGaussians.fit(sums_of(seen, kinds, 3), held, held_kinds)
     lost = found(held, torch.full_like(held_kinds, 2))
     assert 0.3 < float(lost.mean()) < 3.0
 
 
-def test_fewer_rows_than_numbers_lean_on_the_other_classes():
+def test_a_class_of_few_rows_is_shrunk_towards_the_others():
     seen, kinds = rows(300)
     few = torch.cat([(kinds != 2).nonzero().flatten(), (kinds == 2).nonzero().flatten()[:3]])
     held, held_kinds = rows(300, seed=1)
-    found = Readout.fit(sums_of(seen[few], kinds[few], 3), held, held_kinds)
+    found = ClassGaussians.fit(sums_of(seen[few], kinds[few], 3), held, held_kinds)
     assert float(found(held, held_kinds)[held_kinds == 2].median()) < 10.0
 
 
-def test_what_is_always_the_same_has_a_finite_answer():
+def test_constant_features_have_a_finite_variance():
     same = torch.ones(30, WIDTH)
-    found = Readout.fit(sums_of(same, torch.zeros(30, dtype=torch.int64), 1), same, torch.zeros(30).long())
+    found = ClassGaussians.fit(
+        sums_of(same, torch.zeros(30, dtype=torch.int64), 1), same, torch.zeros(30).long()
+    )
     assert bool(torch.isfinite(found(same[:1], torch.zeros(1).long())).all())
     assert float(found(same[:1] + 1.0, torch.zeros(1).long())) > 1e3

@@ -1,4 +1,4 @@
-"""`trustgp.fit` of a detector, its file, its threshold and its monitor."""
+"""A fitted detector's file, threshold and monitor."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import dataclasses
 
 import pytest
 import torch
-from detection.conftest import DETECTORS, LOOSE, pictures
+from detection.conftest import GRID, LOOSE, SIDE, fitted_to, grid, noise, noise_scenes, plain_detr
+from detection.test_predict import outputs_of
 from torch import nn
 
 import trustgp
 from trustgp.cli import main
+from trustgp.detection import Adapter
+from trustgp.detection.query_rows import match
 from trustgp.math.calibration import held_out_quantile
-
-OPTIONS = {"likelihood": LOOSE, "progress": False}
 
 
 def same(one: trustgp.Detections, other: trustgp.Detections) -> bool:
@@ -24,7 +25,7 @@ def same(one: trustgp.Detections, other: trustgp.Detections) -> bool:
 
 @pytest.fixture
 def alarmed(fitted):
-    """A model with a threshold, which it has not outside the test."""
+    """A model with a threshold, which is removed after the test."""
     network, model = fitted
     model.threshold(false_alarm=0.2)
     yield network, model
@@ -34,46 +35,22 @@ def alarmed(fitted):
 def test_the_same_pictures_give_the_same_bytes(fitted, tmp_path):
     network, model = fitted
     model.save(tmp_path / "first.trustgp")
-    trustgp.fit(network, pictures(30), **OPTIONS, validation=pictures(24)).save(tmp_path / "second.trustgp")
+    fitted_to(network, GRID if isinstance(network, type(grid())) else Adapter()).save(
+        tmp_path / "second.trustgp"
+    )
     assert (tmp_path / "first.trustgp").read_bytes() == (tmp_path / "second.trustgp").read_bytes()
+    facts = repr(model)
+    assert len(facts.splitlines()) <= 10
+    for fact in ("DetectionModel", "pictures: ", "2 classes", " numbers", "calibration: "):
+        assert fact in facts
 
 
-@pytest.mark.parametrize(
-    ("option", "match"),
-    [
-        ({"groups": [0, 1, 2]}, "groups= is not for detectors: pictures are held out as validation="),
-        ({"output": lambda result: result.logits}, "output= is not for detectors"),
-        ({"outputs": "shared"}, "outputs= is not for detectors: a detector has one expert for each class"),
-        ({"tangents": trustgp.Sketch(64)}, "tangents= is not for detectors"),
-        ({"num_experts": 3}, "num_experts= is not for detectors"),
-        ({"witness": trustgp.Witness(rows=9)}, "witness= is not for detectors"),
-        ({"budget": "2 MiB"}, "budget= is not for detectors: an error bar of a detector holds"),
-        ({"budget": "many"}, "budget='many'"),
-    ],
-)
-def test_options_that_are_not_for_detectors_are_refused_before_anything_is_read(option, match):
-    with pytest.raises(ValueError, match=match):
-        trustgp.fit(DETECTORS["plain"](), "not even looked at", **OPTIONS, **option)
-
-
-def test_a_network_that_is_no_detector_is_refused():
-    with pytest.raises(ValueError, match="does not say how many classes it knows"):
-        trustgp.fit(nn.Linear(2, 2), pictures(3), **OPTIONS)
-
-
-def test_a_model_says_what_it_is_in_ten_lines(fitted):
-    said = repr(fitted[1])
-    assert len(said.splitlines()) <= 10
-    for fact in ("DetectionModel", "pictures: ", "2 classes", "encoder_attn: 32 numbers", "calibration: "):
-        assert fact in said
-
-
-def test_a_file_gives_back_the_same_bits(alarmed, tmp_path):
+def test_a_file_gives_back_the_same_bits(alarmed, tmp_path, capsys):
     network, model = alarmed
     path = tmp_path / "detector.trustgp"
     model.save(path)
     read = trustgp.load(path, network)
-    images, _ = pictures(5, "flight")
+    images = noise(5, 9)
     assert all(map(same, model.predict(images), read.predict(images)))
     assert torch.equal(read.held_scores, model.held_scores)
     assert (read.size, read.state.names, read.settings) == (model.size, model.state.names, model.settings)
@@ -81,20 +58,22 @@ def test_a_file_gives_back_the_same_bits(alarmed, tmp_path):
     assert read.novelty_threshold.threshold == model.novelty_threshold.threshold
     read.save(tmp_path / "again.trustgp")
     assert path.read_bytes() == (tmp_path / "again.trustgp").read_bytes()
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    for fact in (type(network).__name__, "64 x 64 pixels", "for 20 % false alarms"):
+        assert fact in shown
 
 
 def test_a_file_is_refused_with_another_detector_and_when_damaged(fitted, tmp_path):
     network, model = fitted
     path = tmp_path / "detector.trustgp"
     model.save(path)
-    name = type(network).__name__
-    other = DETECTORS["conditional" if name.startswith("Detr") else "plain"]()
-    changed = DETECTORS["plain" if name.startswith("Detr") else "conditional"]()
+    changed = copy.deepcopy(network)
     with torch.no_grad():
-        next(iter(changed.model.backbone.parameters())).add_(1e-3)  # not even part of a tail
-    for strange in (other, changed, nn.Linear(2, 2)):
+        next(iter(changed.parameters())).add_(1e-3)
+    for other in (plain_detr(3), changed, nn.Linear(2, 2)):
         with pytest.raises(trustgp.ArtifactError, match="was fitted to another detector"):
-            trustgp.load(path, strange)
+            trustgp.load(path, other)
     whole = path.read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
         path.write_bytes(damaged)
@@ -102,39 +81,28 @@ def test_a_file_is_refused_with_another_detector_and_when_damaged(fitted, tmp_pa
             trustgp.load(path, network)
 
 
-def test_a_detector_that_does_something_else_with_the_same_weights_is_refused(fitted, tmp_path):
+def test_other_outputs_with_the_same_weights_are_refused(fitted, tmp_path, monkeypatch):
     network, model = fitted
     model.save(tmp_path / "detector.trustgp")
-    other = copy.deepcopy(network)
-    other.model.decoder.layers[-1].mlp.activation_fn = nn.Tanh()
-    with pytest.raises(trustgp.ArtifactError, match=r"does something else|another detector"):
-        trustgp.load(tmp_path / "detector.trustgp", other)
+    plain = type(network).forward
+    monkeypatch.setattr(type(network), "forward", lambda self, images: plain(self, 2.0 * images))
+    with pytest.raises(trustgp.ArtifactError, match="outputs changed although its weights did not"):
+        trustgp.load(tmp_path / "detector.trustgp", network)
 
 
-def test_inspect_describes_the_file(alarmed, tmp_path, capsys):
-    network, model = alarmed
-    model.save(tmp_path / "detector.trustgp")
-    assert main(["inspect", str(tmp_path / "detector.trustgp")]) == 0
-    said = capsys.readouterr().out
-    assert type(network).__name__ in said
-    assert "48 x 48 pixels" in said
-    assert "for 20 % false alarms" in said
-
-
-def test_the_threshold_is_that_of_held_out_detections_that_have_found_a_thing(fitted):
+def test_the_threshold_is_a_quantile_of_held_out_detections_that_match_a_target(fitted):
     network, model = fitted
-    images, things = pictures(24)
-    threshold = model.threshold((images, things), false_alarm=0.2)
+    adapter = model.settings.adapter
+    images, targets = noise_scenes(network, 24, 2, adapter)
+    threshold = model.threshold((images, targets), false_alarm=0.2)
     assert threshold == pytest.approx(model.threshold(false_alarm=0.2), rel=1e-4)  # of the fit's own
     scores = []
-    for found, true in zip(model.predict(images), things, strict=True):
-        matched, shared = trustgp.detection.query_rows.match(
-            *_said(network, images[len(scores) : len(scores) + 1]), true, side=48.0
-        )
-        hits = matched[shared >= LOOSE.overlap]
-        order = _said(network, images[len(scores) : len(scores) + 1])[0].amax(dim=1)
-        order = order.argsort(descending=True, stable=True)[: LOOSE.most]
-        scores.append(found.novelty[torch.isin(order, hits)])
+    for found, true, chances, boxes in zip(
+        model.predict(images), targets, *outputs_of(network, images), strict=True
+    ):
+        matched, shared = match(chances, boxes, true, side=float(SIDE))
+        hits = boxes[matched[shared >= LOOSE["overlap"]]]
+        scores.append(found.novelty[(found.boxes[:, None] == hits).all(dim=2).any(dim=1)])
     expected = held_out_quantile(torch.cat(scores).double(), 0.8)
     assert threshold == pytest.approx(float(expected), rel=1e-4)
     (one,) = model.predict(images[0])
@@ -151,25 +119,18 @@ def test_the_threshold_is_that_of_held_out_detections_that_have_found_a_thing(fi
         _ = one.is_novel
 
 
-def _said(network, images):
-    with torch.no_grad():
-        whole = network(images)
-    chances = trustgp.detection.query_rows.probabilities(whole.logits, 2)[0]
-    return chances, trustgp.metrics.boxes.corners(whole.pred_boxes[0]) * 48
-
-
 def test_a_threshold_needs_held_out_detections(fitted):
     _, model = fitted
     with pytest.raises(ValueError, match="held-out rows, and there are"):
         model.threshold(false_alarm=0.001)
     assert model.novelty_threshold is None
     with pytest.raises(ValueError, match=r"scenes: pictures are \(32, 32\)"):
-        model.threshold((torch.zeros(1, 3, 32, 32), [pictures(1)[1][0]]))
+        model.threshold((torch.zeros(1, 3, 32, 32), [[]]))
 
 
 def test_a_monitor_judges_pictures(alarmed):
     _, model = alarmed
-    images, _ = pictures(4)
+    images = noise(4, 9)
     frames = trustgp.Monitor(model.watch(), std=1e6)
     assert frames.threshold == 0.5
     broken = images[0].clone()
@@ -189,29 +150,29 @@ def test_a_monitor_judges_pictures(alarmed):
     assert trustgp.Monitor(model.watch(), 1.0, std=1e-6)(images[1]).status == "uncertain"
 
 
-def test_of_a_picture_without_detections_its_own_novelty_counts(alarmed):
+def test_the_novelty_of_a_picture_without_detections_is_its_own(alarmed):
     _, model = alarmed
-    strict = type(model)(dataclasses.replace(model.state, settings=trustgp.Detection(0.9999)))
-    watched = trustgp.Monitor(strict.watch(), std=1.0)
-    (found,) = strict.predict(pictures(1)[0])
+    settings = dataclasses.replace(model.settings, threshold=0.9999)
+    strict = type(model)(dataclasses.replace(model.state, settings=settings))
+    (found,) = strict.predict(noise(1))
     limit = held_out_quantile(model.state.held_pictures, 0.8)
     assert found.over_threshold == pytest.approx(found.picture_novelty / float(limit))
     assert found.picture_is_novel == (found.picture_novelty > float(limit))
-    verdict = watched(pictures(1)[0])
+    verdict = trustgp.Monitor(strict.watch(), std=1.0)(noise(1))
     assert verdict.status == ("novel" if found.picture_is_novel else "ok")
     assert (float(verdict.mean), float(verdict.std)) == (0.0, 0.0)
-    unknown = dataclasses.replace(strict.state, threshold=None)
+    without = dataclasses.replace(strict.state, threshold=None)
     with pytest.raises(ValueError, match="there is no threshold"):
-        trustgp.Monitor(type(model)(unknown).watch())
+        trustgp.Monitor(type(model)(without).watch())
 
 
-def test_a_runner_answers_for_many_pictures_and_knows_broken_ones(fitted):
-    images = pictures(3)[0].clone()
+def test_a_runner_marks_broken_pictures_invalid(fitted):
+    images = noise(3)
     images[1] = float("inf")
-    said = fitted[1].watch()(images)
-    assert said["valid"].tolist() == [True, False, True]
-    assert said["novelty"][1] >= 0.5
-    assert torch.isinf(said["variance"][1, 0])
+    answers = fitted[1].watch()(images)
+    assert answers["valid"].tolist() == [True, False, True]
+    assert answers["novelty"][1] >= 0.5
+    assert torch.isinf(answers["variance"][1, 0])
     with pytest.raises(ValueError, match=r"\[n, channels, height, width\] is needed"):
         fitted[1].watch()(images[0])
 

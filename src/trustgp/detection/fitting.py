@@ -1,0 +1,227 @@
+"""From a detector and pictures to its error bars: one pass over the pictures, and moments of its features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, RandomSampler
+
+from ..data.torch_modes import plain_modes
+from ..data.user_warnings import explain_call, warn_user
+from ..executors.progress import Reporter, reporting
+from ..fitting.checkpoint import locked
+from ..tangents.modules import clone_module, unwrap
+from .adapter import Adapter, Detector
+from .calibration import ClassTemperature, EdgeErrors, EdgeNoise
+from .class_gaussians import ClassGaussians
+from .model import DetectionModel
+from .pass_checkpoint import PassCheckpoint
+from .picture_pass import CHUNK, HeldOut, PicturePass, chunked
+from .query_rows import Detection, QueryRows
+from .scenes import SceneStream
+from .state import DetectorState, novelty_of
+
+MIN_MATCHES = 20  # queries that match a target, to fit anything
+HELD_OUT_EVERY = 10  # one picture of so many is held out where no validation is given
+HELD_OUT = (
+    "{} of the {} training pictures are held out to fit the size of the error bars; pass validation=, "
+    "pictures on which the detector was not trained, for honest ones."
+)
+TOO_FEW = f"{{}} pictures are too few to hold some out; pass validation=, or {HELD_OUT_EVERY} pictures."
+
+
+@explain_call("fit(detector, (images, targets))")
+def fit(
+    detector: nn.Module,
+    pictures: Any,
+    *,
+    validation: Any = None,
+    threshold: float = 0.5,
+    overlap: float = 0.5,
+    most: int = 100,
+    adapter: Adapter = Adapter(),  # noqa: B008 - frozen
+    device: str | torch.device | None = None,
+    progress: bool = True,
+    checkpoint: str | Path | None = None,
+) -> DetectionModel:
+    """Give a trained detector error bars for its boxes and classes. The detector stays as it is.
+
+    Pictures are read as they are needed, 64 at a time, and go through the detector once.
+
+    Args:
+        detector: Trained network that returns `logits` and `pred_boxes`, as transformers' detectors do.
+        pictures: Those it was trained on, with their targets: (images, targets), a Hugging Face processor's
+            mapping with "pixel_values" and "labels", or a Dataset or DataLoader of such pairs or mappings.
+            The targets of a picture are `BoxTargets`, a processor's labels, or COCO annotations.
+        validation: The same of pictures on which it was not trained: the size of the error bars is fitted to
+            them. None: every tenth training picture is held out for that.
+        threshold: A query is kept as a detection when its likeliest class has at least this probability.
+        overlap: A query matches a target when their boxes overlap by this (intersection over union).
+        most: Detections of a picture, at most: the most confident.
+        adapter: For a detector of one's own: which of its modules give the features, and more.
+        device: Where to work; None: where the detector is.
+        progress: Whether to show bars in a terminal.
+        checkpoint: A folder that keeps the progress over the pictures; the same call resumes after a crash.
+    """
+    settings = Detection(threshold, overlap, most, adapter)
+    folder = None if checkpoint is None else Path(checkpoint)
+    with plain_modes():
+        private = clone_module(unwrap(detector)).eval()
+        watched = Detector(private if device is None else private.to(device), adapter)
+        streams = {"pictures": SceneStream(pictures, watched, name="pictures")}
+        if validation is not None:
+            streams["validation"] = SceneStream(validation, watched, name="validation")
+        _check_streams(streams, watched)
+        with locked(folder), reporting(enabled=progress) as report:
+            store = None
+            if folder is not None:
+                _require_order(pictures, validation)
+                store = PassCheckpoint.open(folder, watched, settings, streams)
+            with _explained_stop(report, store):
+                passes = [
+                    _run_pass(watched, settings, name, stream, "validation" in streams, report, store)
+                    for name, stream in streams.items()
+                ]
+        return DetectionModel(_calibrated(passes[0], passes[-1]))
+
+
+def _run_pass(
+    detector: Detector,
+    settings: Detection,
+    name: str,
+    stream: SceneStream,
+    validated: bool,
+    report: Reporter,
+    store: PassCheckpoint | None,
+) -> PicturePass:
+    """One of the two passes; without validation the only one."""
+    every = HELD_OUT_EVERY if not validated else 1 if name == "validation" else None
+    made = PicturePass(detector, settings, HeldOut(every, stream.total))
+    if store is not None:
+        store.resume(name, made)
+    total = None if stream.total is None else -(-stream.total // CHUNK)
+    stage = "held-out pictures" if name == "validation" else "training pictures"
+    scenes = chunked(stream.scenes(made.done))
+    for chunk in report.track(scenes, stage=stage, total=total, done=made.done // CHUNK):
+        made.include(chunk)
+        if store is not None:
+            store.save(name, made)
+    if store is not None:
+        store.save(name, made, force=True)
+    if every is not None and not made.held_out_rows:
+        raise ValueError(TOO_FEW.format(made.done))
+    if made.queries is not None:
+        _check_matches(int(made.queries.count.sum()), settings, "the training pictures")
+        _warn_missing_classes(made.queries.count)
+    if every is not None:
+        rows = QueryRows.joined(made.held_out_rows)
+        if every == HELD_OUT_EVERY:
+            warn_user(HELD_OUT.format(len(rows.pictures), made.done))
+        _check_matches(len(rows.matched), settings, "the held-out pictures")
+    return made
+
+
+def _check_streams(streams: dict[str, SceneStream], detector: Detector) -> None:
+    """Errors that need no more than the first pictures."""
+    sizes, complete = {}, True
+    for name, stream in streams.items():
+        assert stream.first is not None
+        images = stream.first[0]
+        sizes[name] = {tuple(one.shape[-2:]) for one in images}
+        complete = complete and len(images) == stream.total
+        try:
+            detector(images[:1] if isinstance(images, Tensor) else images[0][None])
+        except RuntimeError as error:
+            shape = tuple(images[0].shape)
+            raise ValueError(
+                f"the detector takes no pictures [channels, height, width] of {shape}: {error}"
+            ) from error
+    total = streams["pictures"].total
+    if "validation" not in streams and total is not None and total < HELD_OUT_EVERY:
+        raise ValueError(TOO_FEW.format(total))
+    own = sizes["pictures"]
+    if complete and len(own) == 1 and not own & sizes.get("validation", own):
+        (size,), (other, *_) = own, sizes["validation"]
+        raise ValueError(f"validation: pictures are {other} pixels; the model was fitted on {size}.")
+
+
+@contextmanager
+def _explained_stop(report: Reporter, store: PassCheckpoint | None) -> Iterator[None]:
+    """Ctrl-C says how to resume the fit."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
+        if store is not None:
+            kept = f"Its progress is saved in {store.folder}; the same call resumes."
+        raise KeyboardInterrupt(f"the fit was stopped while {report.standing}. {kept}") from error
+
+
+def _require_order(*sources: Any) -> None:
+    """Pictures must come in the same order when a fit is resumed."""
+    for source in sources:
+        if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
+            raise ValueError(
+                "checkpoint= needs pictures in the same order each time; pass the Dataset, or "
+                "DataLoader(..., shuffle=False)."
+            )
+
+
+def _check_matches(matches: int, settings: Detection, name: str) -> None:
+    if matches < MIN_MATCHES:
+        raise ValueError(
+            f"in {name} the detector finds {matches} of the targets, at least {MIN_MATCHES} are needed: more "
+            f"pictures, a lower overlap= (now {settings.overlap}), or a better detector."
+        )
+
+
+def _warn_missing_classes(count: Tensor) -> None:
+    """Classes without a match share the statistics of all."""
+    missing = (count == 0).nonzero().flatten().tolist()
+    if missing:
+        names = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        warn_user(f"{len(missing)} of {len(count)} classes have no training row ({names}).")
+
+
+def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
+    """Gaussians of the training features, and the calibration on held-out detections."""
+    rows, variants = QueryRows.joined(held_out.held_out_rows), QueryRows.joined(held_out.variant_rows)
+    assert training.queries is not None
+    assert training.pictures is not None
+    assert training.size is not None
+    matched = rows.matched
+    classes = ClassGaussians.fit(training.queries, rows.features[matched], rows.predicted[matched])
+    pictures = ClassGaussians.fit(training.pictures, rows.pictures, _one_class(rows))
+    variance = classes(rows.features, rows.predicted)
+    errors = [_edge_errors(part, classes, pictures) for part in (rows, variants)]
+    return DetectorState(
+        training.detector.network,
+        classes,
+        pictures,
+        ClassTemperature.fit(rows.logits, variance, rows.labels),
+        EdgeNoise.fit(*errors),
+        names=training.detector.names,
+        size=training.size,
+        mixed=training.mixed or held_out.mixed or training.size != held_out.size,
+        rows=int(training.queries.count.sum()),
+        settings=training.settings,
+        held_scores=novelty_of(variance[rows.detected]),
+        held_pictures=novelty_of(pictures(rows.pictures, _one_class(rows))),
+    )
+
+
+def _one_class(rows: QueryRows) -> Tensor:
+    """Pictures have a single class."""
+    return torch.zeros(len(rows.pictures), dtype=torch.int64)
+
+
+def _edge_errors(rows: QueryRows, classes: ClassGaussians, pictures: ClassGaussians) -> EdgeErrors:
+    matched = rows.matched
+    picture_variance = pictures(rows.pictures, _one_class(rows))
+    variance = classes(rows.features[matched], rows.predicted[matched])
+    return EdgeErrors(rows.errors[matched], variance, picture_variance[rows.picture[matched]])
