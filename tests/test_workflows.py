@@ -1,4 +1,4 @@
-"""The workflows: actions pinned, rights as small as they can be, versions as in pyproject.toml."""
+"""The workflows: pinned actions, minimal permissions, versions as in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = {file.name: file for file in sorted(FOLDER.glob("*.yml"))}
 FLOWS = {name: yaml.safe_load(file.read_text(encoding="utf-8")) for name, file in FILES.items()}
 JOBS = [(name, key, job) for name, flow in FLOWS.items() for key, job in flow["jobs"].items()]
 PINNED = re.compile(r"\s*(?:- )?uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*\n?")
-# What may be written, and by whom; all others read the code, and nothing else.
+# Jobs with permission to write; all others may read the code only.
 WRITERS = {
     ("docs.yml", "deploy"): {"pages": "write", "id-token": "write"},
     ("release.yml", "publish"): {"id-token": "write", "attestations": "write"},
@@ -29,38 +29,29 @@ WRITERS = {
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def test_the_three_workflows_are_there():
+def test_every_action_of_the_three_workflows_has_one_pin_with_its_version():
     assert set(FILES) == {"docs.yml", "release.yml", "tests.yml"}
-
-
-def test_every_action_is_pinned_by_its_commit_with_the_version_beside_it():
     for name, file in FILES.items():
         lines = [line for line in file.read_text(encoding="utf-8").splitlines() if "uses:" in line]
         assert lines, name
         assert [line for line in lines if not PINNED.fullmatch(line)] == [], name
-
-
-def test_one_action_has_one_pin():
     pins = {step["uses"] for *_, job in JOBS for step in job["steps"] if "uses" in step}
-    names = [pin.split("@")[0] for pin in pins]
-    assert sorted(set(names)) == sorted(names)
+    actions = [pin.split("@")[0] for pin in pins]
+    assert sorted(set(actions)) == sorted(actions)
 
 
-def test_a_job_may_do_no_more_than_it_must():
+def test_jobs_have_minimal_permissions():
     for flow in FLOWS.values():
-        assert flow["permissions"] == {}  # nothing unless a job says so
+        assert flow["permissions"] == {}
     for name, key, job in JOBS:
         assert job["permissions"] == WRITERS.get((name, key), {"contents": "read"}), (name, key)
-
-
-def test_who_may_publish_builds_nothing_and_runs_no_command():
-    for name, key in WRITERS:
+    for name, key in WRITERS:  # jobs that publish build nothing and run no command
         steps = FLOWS[name]["jobs"][key]["steps"]
         assert all("run" not in step for step in steps)
         assert not any(step["uses"].startswith("actions/checkout@") for step in steps)
 
 
-def test_no_workflow_gives_rights_to_code_of_strangers():
+def test_no_workflow_gives_permissions_to_code_of_strangers():
     for name, flow in FLOWS.items():
         events = flow[True]  # YAML reads `on` as a truth value
         assert set(events) <= {"push", "pull_request", "release"}, name
@@ -69,19 +60,18 @@ def test_no_workflow_gives_rights_to_code_of_strangers():
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False, (name, key)
-            assert "${{" not in step.get("run", ""), (name, key)  # values come by the environment
+            assert "${{" not in step.get("run", ""), (name, key)  # values come from the environment
 
 
-def test_runs_end_and_do_not_pile_up():
+def test_runs_end_and_a_release_is_built_once_without_a_cache():
     assert all("concurrency" in flow for flow in FLOWS.values())
     assert all(job["timeout-minutes"] <= 90 for *_, job in JOBS)
-
-
-def test_what_is_published_is_built_once_and_without_a_cache():
     release = FILES["release.yml"].read_text(encoding="utf-8")
     assert release.count("python -m build") == 1
     assert not re.search(r"^\s*cache: ", release, flags=re.MULTILINE)
     assert FLOWS["release.yml"]["jobs"]["publish"]["needs"] == "build"
+    updates = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
+    assert [update["package-ecosystem"] for update in updates] == ["github-actions"]
 
 
 def test_the_matrix_is_what_the_project_supports():
@@ -98,11 +88,6 @@ def test_the_matrix_is_what_the_project_supports():
     (oldest,) = matrix["include"]
     assert oldest["torch"].startswith(bound.removeprefix("torch>=") + ".")
     assert oldest["python"] == least
-
-
-def test_updates_of_the_actions_are_asked_for():
-    wanted = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))
-    assert [update["package-ecosystem"] for update in wanted["updates"]] == ["github-actions"]
 
 
 def test_actionlint_finds_nothing():

@@ -1,4 +1,4 @@
-"""Chains of known layers, forward and back by hand, and the signs with which outputs are mixed."""
+"""Chains of layers by explicit formulas, against gradients layer by layer."""
 
 import itertools
 
@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from trustgp.tangents import JacobianRows, Sketch
-from trustgp.tangents.base import leading_signs
 from trustgp.tangents.chain import FUNCTIONS
 from trustgp.tangents.network import prepare
 
@@ -27,28 +26,28 @@ def rows_of(n: int = 11) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", FUNCTIONS, ids=lambda kind: kind.__name__)
-def test_features_are_those_that_layers_tell_and_outputs_are_the_networks_to_the_bit(kind):
+def test_features_are_those_of_the_layers_and_outputs_are_the_networks_to_the_bit(kind):
     inputs = rows_of()
     for bias, tangents in itertools.product((True, False), TANGENTS):
         network = network_of(kind, bias=bias)
-        found = tangents.bind(prepare(network, "all", None), MIX, inputs, inputs)
-        assert found.chain_features() is not None
-        features, outputs = found.with_outputs(inputs)
-        expected = found.collector(len(inputs))
-        found.gradients(inputs, expected)
+        tangent_map = tangents.bind(prepare(network, "all", None), MIX, inputs, inputs)
+        assert tangent_map.chain_features() is not None
+        features, outputs = tangent_map.with_outputs(inputs)
+        expected = tangent_map.collector(len(inputs))
+        tangent_map.gradients(inputs, expected)
         torch.testing.assert_close(features.rows, expected.rows(), rtol=1e-11, atol=1e-12)
         assert torch.equal(outputs, network(inputs))
-        assert torch.equal(found(inputs[:1]).rows, found(inputs[:1]).rows)
+        assert torch.equal(tangent_map(inputs[:1]).rows, tangent_map(inputs[:1]).rows)
 
 
-def test_some_of_the_parameters_are_those_columns():
+def test_chosen_parameters_have_the_same_columns():
     names, inputs = ["0.weight", "2.0.bias", "4.weight"], rows_of()
     prepared = prepare(network_of(nn.Tanh), names, None)
-    found = JacobianRows(parameters=names).bind(prepared, MIX, inputs, inputs)
-    assert found.chain_features() is not None
-    expected = found.collector(len(inputs))
-    found.gradients(inputs, expected)
-    torch.testing.assert_close(found(inputs).rows, expected.rows(), rtol=1e-11, atol=1e-12)
+    tangent_map = JacobianRows(parameters=names).bind(prepared, MIX, inputs, inputs)
+    assert tangent_map.chain_features() is not None
+    expected = tangent_map.collector(len(inputs))
+    tangent_map.gradients(inputs, expected)
+    torch.testing.assert_close(tangent_map(inputs).rows, expected.rows(), rtol=1e-11, atol=1e-12)
 
 
 class Watched(nn.Sequential):
@@ -73,21 +72,9 @@ def hooked() -> nn.Module:
     ],
     ids=["its own forward", "another layer", "a hook"],
 )
-def test_what_is_no_chain_goes_the_usual_way(make):
+def test_other_networks_do_not_use_the_formulas(make):
     inputs, network = rows_of(), make()
-    found = JacobianRows().bind(prepare(network, "all", None), MIX, inputs, inputs)
-    assert found.chain_features() is None
+    tangent_map = JacobianRows().bind(prepare(network, "all", None), MIX, inputs, inputs)
+    assert tangent_map.chain_features() is None
     with torch.no_grad():
-        assert torch.equal(found.with_outputs(inputs)[1], network(inputs))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_leading_signs_lose_little_against_the_best_of_all(seed):
-    half = torch.randn(6, 4, generator=torch.Generator().manual_seed(seed)).double()
-    energy = half @ half.T
-    every = torch.tensor([[1, *rest] for rest in itertools.product((1, -1), repeat=5)]).double()
-    best = torch.einsum("sc,ce,se->s", every, energy, every).max()
-    signs = leading_signs(energy)
-    assert signs[0] == 1
-    assert set(signs.abs().tolist()) == {1.0}
-    assert float(signs @ energy @ signs) >= 0.9 * float(best)
+        assert torch.equal(tangent_map.with_outputs(inputs)[1], network(inputs))

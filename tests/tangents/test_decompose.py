@@ -18,17 +18,10 @@ def assert_close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-RECURRENT = [
-    "lstm",
-    "lstm, sequence first, both ways",
-    "lstm, projected, without bias",
-    "lstm, projected, both ways",
-    "gru",
-    "gru, both ways",
-    "rnn",
-    "rnn, relu",
+RECURRENT = (
+    *("lstm", "lstm, sequence first, both ways", "lstm, projected, without bias", "gru", "rnn", "rnn, relu"),
     "recurrent cells",
-]
+)
 
 
 def test_recurrent_layers_step_by_step_give_the_same():

@@ -1,3 +1,5 @@
+"""Gradient rows and the paper's two stages of compression, against dense Jacobians in float64."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,60 +7,22 @@ from hypothesis import strategies as st
 from many import Many
 from reference import dense_gram, dense_jacobian, dense_rows, flat_parameters, largest_columns
 from torch import nn
+from zoo import NETWORKS, seeded
+from zoo import make as make_zoo
 
 from trustgp.tangents import JacobianRows, output_mixes, rows
 from trustgp.tangents.network import prepare
 from trustgp.tangents.rows import RowFeatures
 
 EVERY = torch.empty(0, dtype=torch.int64)
-
-
-class Convolutional(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(1, 2, 3, padding=1)
-        self.norm = nn.BatchNorm2d(2)
-        self.pool = nn.MaxPool2d(2)
-        self.last = nn.Linear(8, 2)
-
-    def forward(self, x):
-        return self.last(self.pool(torch.relu_(self.norm(self.conv(x)))).flatten(1))
-
-
-class Words(nn.Module):
-    """Embedding of a word beside a vector."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(7, 3)
-        self.last = nn.Linear(5, 2)
-
-    def forward(self, word, vector):
-        return self.last(torch.tanh(torch.cat([self.words(word), vector], dim=1)))
-
-
-def seeded(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-
-
-word = torch.tensor([0, 3, 3, 6, 1, 2])
-CASES = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)), seeded(6, 3)),
-    "in place": (lambda: nn.Sequential(nn.Linear(3, 5), nn.ReLU(True), nn.Linear(5, 2)), seeded(6, 3)),
-    "conv": (Convolutional, seeded(6, 1, 4, 4)),
-    "tuple": (Words, (word, seeded(6, 2))),
-    "dict": (Words, {"vector": seeded(6, 2), "word": word}),
-    "one number": (
-        lambda: nn.Sequential(nn.Linear(3, 4), nn.SiLU(), nn.Linear(4, 1), nn.Flatten(0)),
-        seeded(6, 3),
-    ),
-}
+CASES = ("mlp", "in place", "residual block", "embedding", "transformer encoder, fast path", "one number")
 
 
 def make(name):
-    build, inputs = CASES[name]
+    if name in NETWORKS:
+        return make_zoo(name)
     torch.manual_seed(0)
-    return build().double().eval(), inputs
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double().eval(), seeded(6, 3)
 
 
 def bound(network, inputs, tangents=None, outputs="shared", targets=None):
@@ -94,7 +58,7 @@ def test_rows_of_chosen_parameters_equal_the_dense_jacobian(choice):
 
 
 def test_small_chunks_give_the_same_rows(monkeypatch):
-    network, inputs = make("conv")
+    network, inputs = make("residual block")
     tangents, _ = bound(network, inputs, JacobianRows(keep_per_expert=5))
     whole, columns = tangents(inputs).rows, tangents.columns(inputs)
     monkeypatch.setattr(rows, "WORKING_SET", 2 * tangents.working_bytes())
@@ -122,40 +86,22 @@ def test_take_cat_select_and_tensors_keep_the_rows():
 # Stage (i): which parameters are kept for all experts.
 
 
-def test_magnitude_keeps_the_largest_parameters_of_all_layers():
+def test_magnitude_and_taylor_keep_the_parameters_that_rank_highest():
     network, inputs = make("mlp")
-    tangents, mix = bound(network, inputs, JacobianRows(keep=11))
-    expected = flat_parameters(network).abs().argsort(descending=True)[:11].sort().values
-    assert torch.equal(tangents.kept, expected)
-    dense = torch.einsum("kc,ncp->nkp", mix, dense_jacobian(network, inputs))[:, :, expected].flatten(1)
-    torch.testing.assert_close(tangents(inputs).rows, dense, rtol=1e-10, atol=1e-10)
-
-
-def test_taylor_keeps_the_parameters_whose_removal_changes_the_error_most():
-    network, inputs = make("mlp")
-    targets = seeded(6, 2)
-    tangents, _ = bound(network, inputs, JacobianRows(keep=11, rank="taylor"), targets=targets)
+    targets, jacobian = seeded(6, 2) + 1, dense_jacobian(network, inputs)
+    magnitude, mix = bound(network, inputs, JacobianRows(keep=11))
+    theta = flat_parameters(network)
+    expected = theta.abs().argsort(descending=True)[:11].sort().values
+    assert torch.equal(magnitude.kept, expected)
+    dense = torch.einsum("kc,ncp->nkp", mix, jacobian)[:, :, expected].flatten(1)
+    torch.testing.assert_close(magnitude(inputs).rows, dense, rtol=1e-10, atol=1e-10)
+    taylor, _ = bound(network, inputs, JacobianRows(keep=11, rank="taylor"), targets=targets)
     with torch.no_grad():
         error = network(inputs) - targets  # [n, C]
     # d/dtheta of mean_n 0.5 |f - y|^2 is mean_n (f - y) . J
-    gradient = torch.einsum("nc,ncp->p", error, dense_jacobian(network, inputs)) / len(inputs)
-    score = (flat_parameters(network) * gradient).abs()
-    assert torch.equal(tangents.kept, score.argsort(descending=True)[:11].sort().values)
-
-
-def test_taylor_differs_from_magnitude():
-    network, inputs = make("mlp")
-    taylor, _ = bound(network, inputs, JacobianRows(keep=11, rank="taylor"), targets=seeded(6, 2))
-    magnitude, _ = bound(network, inputs, JacobianRows(keep=11))
+    score = (theta * torch.einsum("nc,ncp->p", error, jacobian) / len(inputs)).abs()
+    assert torch.equal(taylor.kept, score.argsort(descending=True)[:11].sort().values)
     assert not torch.equal(taylor.kept, magnitude.kept)
-
-
-def test_keeping_every_parameter_keeps_the_kernel():
-    network, inputs = make("mlp")
-    tangents, mix = bound(network, inputs, JacobianRows(keep=32))
-    expected = dense_gram(dense_jacobian(network, inputs), mix)
-    features = tangents(inputs)
-    torch.testing.assert_close(features.gram(features), expected, rtol=1e-10, atol=1e-10)
 
 
 # Stage (ii): which columns an expert keeps.
@@ -200,22 +146,17 @@ def test_kernel_and_pseudo_targets_agree_on_the_columns():
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_widths_and_bytes_are_what_the_rows_take():
-    network, inputs = make("mlp")
-    tangents, _ = bound(network, inputs, JacobianRows(keep=20, keep_per_expert=6))
-    made = tangents(inputs).rows
-    assert tangents.num_columns(expert=False) == made.shape[1]
-    assert tangents.row_bytes() * 6 == made.numel() * made.element_size()
-    assert tangents.num_columns(expert=True) == len(tangents.columns(inputs))
-
-
-def test_a_restored_map_gives_the_same_rows():
+def test_widths_and_bytes_are_those_of_the_rows_and_a_restored_map_gives_the_same():
     network, inputs = make("mlp")
     settings = JacobianRows(keep=20, keep_per_expert=6)
     tangents, _ = bound(network, inputs, settings)
+    made, columns = tangents(inputs).rows, tangents.columns(inputs)
+    assert tangents.num_columns(expert=False) == made.shape[1]
+    assert tangents.row_bytes() * 6 == made.numel() * made.element_size()
+    assert tangents.num_columns(expert=True) == len(columns)
     again = JacobianRows(**settings.settings()).restore(tangents.network, tangents.state())
-    assert torch.equal(again(inputs).rows, tangents(inputs).rows)
-    assert torch.equal(again.columns(inputs), tangents.columns(inputs))
+    assert torch.equal(again(inputs).rows, made)
+    assert torch.equal(again.columns(inputs), columns)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Sketches against their definition, written out in float64, and against the exact kernel."""
+
 import math
 
 import pytest
@@ -13,7 +15,7 @@ from trustgp.tangents.network import prepare
 from trustgp.tangents.projections import find_projections, projections_from
 from trustgp.tangents.sketch import SketchMap
 
-# vmap says which operations it takes one row at a time
+# vmap warns of operations that it computes row by row
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:Using padding='same'")
 
 
@@ -53,44 +55,24 @@ def by_definition(jacobian: Tensor, mix: Tensor, tangents: SketchMap) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("names", portions(16), ids=lambda names: names[0])
-def test_a_sketch_is_its_definition_however_it_is_made(names):
+@pytest.mark.parametrize("names", portions(8))
+def test_a_sketch_is_its_definition_and_wide_projections_give_the_kernel_itself(names):
     with Many() as check:
         for name in names:
             network, inputs = make(name)
             jacobian = dense_jacobian(network, inputs)
-            for width in (2, 5):
-                with check(name, width):
-                    tangents, mix = bound(network, inputs, Sketch(37, width=width))
+            for width, outputs in ((2, "shared"), (5, "pseudo"), (5, "separate")):
+                with check(name, width, outputs):
+                    tangents, mix = bound(network, inputs, Sketch(37, width=width), outputs)
                     expected = by_definition(jacobian, mix, tangents)
                     torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("names", portions(16), ids=lambda names: names[0])
-def test_projections_as_wide_as_the_layers_give_the_kernel_itself(names):
-    with Many() as check:
-        for name in names:
-            network, inputs = make(name)
-            with check(name):
-                jacobian = dense_jacobian(network, inputs)
+            with check(name, "wide"):
                 sketch = Sketch(max(16, jacobian.shape[2]), width=4096)
                 tangents, mix = bound(network, inputs, sketch, outputs="pseudo")
                 assert not tangents.projections
                 rows = tangents(inputs)
                 expected = dense_gram(jacobian, mix)
                 torch.testing.assert_close(rows.gram(rows), expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["conv2d, groups", "transposed conv1d", "embedding", "gru", "mlp"])
-def test_every_treatment_of_the_outputs_follows_the_definition(name):
-    network, inputs = make(name) if name != "mlp" else (mlp(), seeded(5, 3))
-    jacobian = dense_jacobian(network, inputs)
-    with Many() as check:
-        for outputs in ("shared", "separate", "pseudo"):
-            with check(outputs):
-                tangents, mix = bound(network, inputs, Sketch(64), outputs)
-                expected = by_definition(jacobian, mix, tangents)
-                torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
 
 
 def mlp(width=12):
@@ -111,7 +93,7 @@ def kernels(network, inputs, dim, width, seeds) -> tuple[Tensor, Tensor]:
     return torch.stack(found), dense_gram(dense_jacobian(network, inputs), mix)
 
 
-@pytest.mark.parametrize("name", ["conv2d, groups", "lstm", "embedding"])
+@pytest.mark.parametrize("name", ["conv2d, groups", pytest.param("embedding", marks=pytest.mark.nightly)])
 def test_the_kernel_of_a_sketch_is_unbiased(name):
     found, exact = kernels(*make(name), 16, 4, 100)
     spread = found.std(dim=0) / math.sqrt(len(found))
@@ -119,11 +101,12 @@ def test_the_kernel_of_a_sketch_is_unbiased(name):
     assert float(((found.mean(dim=0) - exact).abs() / spread).max()) < 4.0
 
 
+@pytest.mark.nightly
 def test_the_error_of_the_kernel_falls_as_one_over_the_root_of_the_dimension():
     errors = []
     for dim in (16, 64, 256):
-        found, exact = kernels(mlp(600), seeded(5, 3), dim, 1000, 60)
-        errors.append(float((found - exact).square().mean().sqrt()))
+        sketched, exact = kernels(mlp(600), seeded(5, 3), dim, 1000, 60)
+        errors.append(float((sketched - exact).square().mean().sqrt()))
     # a factor of 2 each; of 60 x 25 correlated draws the ratio is known to about a quarter
     assert 1.5 < errors[0] / errors[1] < 2.7
     assert 1.5 < errors[1] / errors[2] < 2.7
@@ -143,23 +126,23 @@ def test_a_projection_keeps_the_leading_directions_and_is_unbiased_in_the_others
         torch.testing.assert_close(squares[0] @ lead.T, lead.T, rtol=1e-8, atol=1e-8)
 
 
-def test_the_same_seed_gives_the_same_sketch_and_another_another():
+def test_the_same_seed_or_state_gives_the_same_sketch_and_another_seed_another():
     network, inputs = make("conv2d, groups")
-    one, again, other = (bound(network, inputs, Sketch(64, seed=s))[0](inputs).rows for s in (3, 3, 4))
-    assert torch.equal(one, again)
-    assert not torch.allclose(one, other)
+    sketch = Sketch(64, seed=3)
+    tangents, again, other = (bound(network, inputs, Sketch(64, seed=s))[0] for s in (3, 3, 4))
+    rows = tangents(inputs).rows
+    assert torch.equal(rows, again(inputs).rows)
+    assert not torch.allclose(rows, other(inputs).rows)
+    restored = Sketch(**sketch.settings()).restore(tangents.network, tangents.state())
+    assert torch.equal(restored(inputs).rows, rows)
+    assert restored.working_bytes() == tangents.working_bytes()
+    assert rows.shape == (5, 64)
+    assert tangents.num_columns(expert=False) == tangents.num_columns(expert=True) == 64
+    assert tangents.row_bytes() * 5 == rows.numel() * rows.element_size()
+    assert tangents.columns(inputs).numel() == 0
 
 
-def test_a_restored_map_gives_the_same_sketches():
-    network, inputs = make("conv2d, groups")
-    sketch = Sketch(64, seed=5)
-    tangents, _ = bound(network, inputs, sketch)
-    again = Sketch(**sketch.settings()).restore(tangents.network, tangents.state())
-    assert torch.equal(again(inputs).rows, tangents(inputs).rows)
-    assert again.working_bytes() == tangents.working_bytes()
-
-
-def test_what_is_held_grows_with_the_widths_of_the_layers_not_with_their_products():
+def test_projections_grow_with_the_widths_of_the_layers_not_with_their_products():
     network, inputs = mlp(width=3000), seeded(4, 3)  # 18,002 parameters
     tangents, mix = bound(network, inputs, Sketch(64, width=8))
     # of [3000, 3] the left and of [2, 3000] the right side are projected
@@ -178,9 +161,7 @@ def test_a_table_is_never_as_large_as_its_vocabulary():
     torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "name", ["conv2d, groups", "gru", "embedding", "open parameters", "tied, transposed"]
-)
+@pytest.mark.parametrize("name", ["conv2d, groups", "embedding", "tied, transposed"])
 def test_small_chunks_and_a_small_workspace_give_the_same_sketches(name, monkeypatch):
     network, inputs = make(name)
     tangents, _ = bound(network, inputs, Sketch(64))
@@ -198,16 +179,6 @@ def test_no_bucket_is_used_twice_before_all_are_used():
     assert bool((filled[:-1] == 16).all())
     assert sorted(tables.entries[tables.signs != 0].tolist()) == list(range(tables.size))
     assert set(tables.signs.unique().tolist()) <= {-1.0, 0.0, 1.0}
-
-
-def test_widths_and_bytes_are_what_the_rows_take():
-    network, inputs = make("conv2d, groups")
-    tangents, _ = bound(network, inputs, Sketch(64))
-    made = tangents(inputs).rows
-    assert made.shape == (5, 64)
-    assert tangents.num_columns(expert=False) == tangents.num_columns(expert=True) == 64
-    assert tangents.row_bytes() * 5 == made.numel() * made.element_size()
-    assert tangents.columns(inputs).numel() == 0
 
 
 @pytest.mark.parametrize("dim", [0, 15, 100.0])
