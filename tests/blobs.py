@@ -41,12 +41,12 @@ def blobs(classes: int = 3, *, logits: int | None = None, flat: bool = False) ->
     network = nn.Sequential(*layers, *([nn.Flatten(0)] if flat else []))
     optimiser = torch.optim.Adam(network.parameters(), 2e-2)
     for _ in range(150):
-        found = network(train[0])
+        logits = network(train[0])
         if outputs == 1:
-            wanted = train[1].float().reshape(found.shape)
-            loss = nn.functional.binary_cross_entropy_with_logits(found, wanted)
+            labels = train[1].float().reshape(logits.shape)
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)
         else:
-            loss = nn.functional.cross_entropy(found, train[1])
+            loss = nn.functional.cross_entropy(logits, train[1])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -54,7 +54,7 @@ def blobs(classes: int = 3, *, logits: int | None = None, flat: bool = False) ->
 
 
 def fit(case: Blobs, **options) -> trustgp.UncertaintyModel:
-    """A quiet fit with three experts, on the validation rows unless told otherwise."""
+    """A quiet fit with three experts and the validation rows, but for the options given."""
     options = {"num_experts": 3, "progress": False, "validation": case.validation, **options}
     network, train = options.pop("network", case.network), options.pop("train", case.train)
     return trustgp.fit(network, train, likelihood=trustgp.Classification(), **options)

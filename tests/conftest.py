@@ -19,11 +19,11 @@ from trustgp.experts.witness import WitnessState
 from trustgp.experts.witness_fit import find_witness
 from trustgp.state.expert_tensors import mixture_tensors, witness_tensors
 
-# Ray's workers would give way to the tests that run beside them, on two cores for minutes.
+# else Ray's workers have a lower priority than the tests
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
-# Files that take longest, the longest first: what begins last should be short.
+# The slowest files, the slowest first, so that the last ones are short.
 SLOW = (
     "test_docs.py",
     "test_compiled.py",
@@ -57,19 +57,19 @@ def fitted_zoo() -> FittedZoo:
 
 @pytest.fixture(scope="session")
 def find():
-    """A function that finds a witness of (inputs, targets) on this CPU, quietly."""
+    """A function that fits a witness to (inputs, targets) on this CPU, quietly."""
 
-    def found(inputs, targets, *, room=None, seed=0, workers=2, **setting) -> WitnessState | None:
+    def fit(inputs, targets, *, room=None, seed=0, workers=2, **setting) -> WitnessState | None:
         with reporting(enabled=False) as reporter:
             context = FitContext(torch.device("cpu"), seed, trustgp.Threads(workers), reporter)
             return find_witness(trustgp.Rows(inputs, targets), trustgp.Witness(**setting), context, room)
 
-    return found
+    return fit
 
 
 @pytest.fixture(scope="session")
 def state_of():
-    """Every tensor of a model, by name: what two equal models agree on to the bit."""
+    """Every tensor of a model, by name."""
 
     def state(model: trustgp.UncertaintyModel) -> dict[str, Tensor]:
         table = {}
@@ -118,19 +118,19 @@ class TwoNodes:
         import ray
         from ray.cluster_utils import Cluster
 
-        ray.shutdown()  # one that an example started
+        ray.shutdown()  # that of an example
         head = {**NODE, "include_dashboard": False}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.second = self.cluster.add_node(**NODE)
         ray.init(self.cluster.address, log_to_driver=False, logging_level="ERROR")
 
     def replace_second(self) -> None:
-        """Remove the second node as if its power had failed, and put another in its place."""
+        """Remove the second node without warning, and add another."""
         self.cluster.remove_node(self.second, allow_graceful=False)
         self.second = self.cluster.add_node(**NODE)
 
     def close(self) -> None:
-        """Leave the cluster, and end it."""
+        """Disconnect, and end the cluster."""
         import ray
 
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""Many facts in one test: each is tried, and those that fail are named together."""
+"""Many facts in one test: all are checked, and the failures are listed together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 class Many:
-    """Gathers what fails inside `with check(name):` blocks.
+    """Collects the failures of `with check(name):` blocks.
 
     with Many() as check:
         for name in NETWORKS:
@@ -42,8 +42,8 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callab
     keys = (names,) if single else names
 
     def decorate(test: Callable) -> Callable:
-        asked = inspect.signature(test)
-        assert set(keys) <= set(asked.parameters), f"{test.__name__} takes no {keys}"
+        signature = inspect.signature(test)
+        assert set(keys) <= set(signature.parameters), f"{test.__name__} takes no {keys}"
 
         @wraps(test)
         def run(**fixtures: Any) -> None:
@@ -56,8 +56,8 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callab
                     failed.append(f"case {number}, {given}: {type(error).__name__}: {error}")
             assert not failed, "\n\n".join(failed)
 
-        left = [one for name, one in asked.parameters.items() if name not in keys]
-        run.__signature__ = asked.replace(parameters=left)  # type: ignore[attr-defined]
+        left = [one for name, one in signature.parameters.items() if name not in keys]
+        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         return run
 
     return decorate

@@ -1,4 +1,4 @@
-"""Few combinations of many choices, in which any two choices still meet."""
+"""Few combinations of many choices that contain every pair of two choices."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 
 
 def every_pair(*choices: Sequence[Any]) -> list[tuple]:
-    """Combinations of one choice of each list: any two choices of two lists are together in one at least.
+    """Combinations of one choice of each list that contain every pair of choices of two lists.
 
-    Greedy, and the same every time: the next one is the first that brings most pairs not seen before.
+    Greedy and deterministic: the next combination is the first with most new pairs.
     """
-    places = list(product(*(range(len(some)) for some in choices)))
-    left = {pair for place in places for pair in _pairs(place)}
-    found = []
+    indices = list(product(*(range(len(options)) for options in choices)))
+    left, chosen = {pair for index in indices for pair in _pairs(index)}, []
     while left:
-        found.append(max(places, key=lambda place: len(left & _pairs(place))))
-        left -= _pairs(found[-1])
-    return [tuple(some[i] for some, i in zip(choices, place, strict=True)) for place in found]
+        chosen.append(max(indices, key=lambda index: len(left & _pairs(index))))
+        left -= _pairs(chosen[-1])
+    return [tuple(options[i] for options, i in zip(choices, index, strict=True)) for index in chosen]
 
 
-def _pairs(place: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
-    return set(combinations(enumerate(place), 2))
+def _pairs(index: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
+    return set(combinations(enumerate(index), 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pairwise import every_pair
 from torch import nn
 
 import trustgp
@@ -36,30 +37,23 @@ def test_a_fit_on_cuda_equals_one_on_the_cpu(outputs, tangents):
     torch.testing.assert_close(there.variance.cpu(), here.variance, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("held", ["nothing", "groups", "validation"])
-def test_a_witness_of_several_cells_says_the_same_on_cuda(held):
+@pytest.mark.parametrize("kind", ["plain", "groups", "validation"])
+def test_a_witness_of_several_cells_is_the_same_on_cuda(kind):
     network, inputs, targets = problem()
-    options = {
-        "nothing": {},
-        "groups": {"groups": torch.arange(300) // 20},
-        "validation": {"validation": (inputs[300:], targets[300:])},
-    }[held]
-    options |= {"num_experts": 2, "witness": trustgp.Witness(rows=60), "progress": False}
-    models = [
-        trustgp.fit(network, (inputs[:300], targets[:300]), device=device, **options)
-        for device in ("cpu", "cuda")
-    ]
+    every = {"groups": torch.arange(300) // 20, "validation": (inputs[300:], targets[300:])}
+    options = {"num_experts": 2, "witness": trustgp.Witness(rows=60), "progress": False}
+    options |= {kind: every[kind]} if kind in every else {}
+    train = inputs[:300], targets[:300]
+    models = [trustgp.fit(network, train, device=device, **options) for device in ("cpu", "cuda")]
     here, there = (model.witness for model in models)
-    assert here is not None
-    assert there is not None
     assert there.rows.tolist() == here.rows.tolist()
-    said = [witness(inputs.to(witness.floor.device)) for witness in (here, there)]
+    one, other = (witness(inputs.to(witness.floor.device)) for witness in (here, there))
     # rounding of other BLAS libraries, enlarged by the condition of K + tau I
-    torch.testing.assert_close(said[1].mean.cpu(), said[0].mean, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(said[1].precision.cpu(), said[0].precision, rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(other.mean.cpu(), one.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(other.precision.cpu(), one.precision, rtol=1e-4, atol=1e-9)
     one, other = (model.predict(inputs).corrected for model in models)
     torch.testing.assert_close(other.mean.cpu(), one.mean, rtol=1e-3, atol=1e-3)
-    if held != "groups":
+    if kind != "groups":
         models[1].update((inputs[300:320], targets[300:320]), progress=False)
         assert bool((models[1].predict(inputs).variance > 0).all())
 
@@ -67,6 +61,7 @@ def test_a_witness_of_several_cells_says_the_same_on_cuda(held):
 def test_predictions_survive_a_move_and_a_file_across_devices(tmp_path):
     network, inputs, targets = problem()
     model = trustgp.fit(network, (inputs, targets), num_experts=3, device="cuda", progress=False)
+    assert {p.device.type for p in network.parameters()} == {"cpu"}  # the user's stays
     before = model.predict(inputs[:50])
     model.save(tmp_path / "arm.trustgp")
     loaded = trustgp.load(tmp_path / "arm.trustgp", network)
@@ -75,12 +70,6 @@ def test_predictions_survive_a_move_and_a_file_across_devices(tmp_path):
         after = other.predict(inputs[:50])
         # 1e-6: the two devices round differently, and the variance is a difference near the data
         torch.testing.assert_close(after.variance.cpu(), before.variance.cpu(), rtol=1e-6, atol=1e-12)
-
-
-def test_the_users_network_stays_on_its_device():
-    network, inputs, targets = problem()
-    trustgp.fit(network, (inputs, targets), num_experts=2, device="cuda", progress=False)
-    assert {p.device.type for p in network.parameters()} == {"cpu"}
 
 
 def test_a_network_on_cuda_takes_rows_from_the_cpu_and_updates():
@@ -95,11 +84,11 @@ def test_a_network_on_cuda_takes_rows_from_the_cpu_and_updates():
 
 
 @pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.Sketch(512)])
-def test_the_peak_of_a_fit_stays_below_what_it_states_beforehand(tangents, caplog):
+def test_the_peak_of_a_fit_stays_below_its_estimate(tangents, caplog):
     network, few, targets = problem()
     network.cuda()
     options = {"tangents": tangents, "witness": None, "progress": False}
-    trustgp.fit(network, (few, targets), **options)  # libraries load, workspaces are taken
+    trustgp.fit(network, (few, targets), **options)  # loads libraries and workspaces
     inputs = torch.randn(20_000, 3, dtype=torch.float64)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -110,10 +99,15 @@ def test_the_peak_of_a_fit_stays_below_what_it_states_beforehand(tangents, caplo
     assert peak <= parse_bytes(stated.split("at most about ")[1].split(" beside")[0], name="stated")
 
 
-@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
-@pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.Sketch(64)])
-@pytest.mark.parametrize("witness", [trustgp.Witness(), None])
-def test_a_traced_graph_says_the_same_on_cuda(outputs, tangents, witness):
+@pytest.mark.parametrize(
+    ("outputs", "tangents", "witness"),
+    every_pair(
+        ["shared", "separate", "pseudo"],
+        [trustgp.LayerFactors(), trustgp.Sketch(64)],
+        [trustgp.Witness(), None],
+    ),
+)
+def test_a_traced_graph_gives_the_same_on_cuda(outputs, tangents, witness):
     from trustgp.export import traced
 
     network, inputs, targets = problem()
@@ -121,6 +115,6 @@ def test_a_traced_graph_says_the_same_on_cuda(outputs, tangents, witness):
     validation = (inputs[:100], targets[:100])
     model = trustgp.fit(network.cuda(), (inputs, targets), num_experts=3, validation=validation, **options)
     here = inputs[:7].cuda()
-    found, expected = traced(model, here)(here), model.predict(here)
-    torch.testing.assert_close(found["mean"], expected.mean)
-    torch.testing.assert_close(found["variance"], expected.variance, rtol=1e-4, atol=0)
+    result, expected = traced(model, here)(here), model.predict(here)
+    torch.testing.assert_close(result["mean"], expected.mean)
+    torch.testing.assert_close(result["variance"], expected.variance, rtol=1e-4, atol=0)

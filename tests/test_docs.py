@@ -10,13 +10,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDERS = (ROOT / "docs", ROOT / "experiments" / "docs")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted(folder.glob("*.md")))]
-RUN = [
-    page for page in PAGES if page.name != "compile.md"
-]  # half a minute: run with tests/export/test_compiled.py
+RUN = [page for page in PAGES if page.name != "compile.md"]  # tests/export/test_compiled.py runs that one
 
 
 def python_blocks(page: Path) -> str:
-    """The page's Python examples, one after another: a reader would type them in order."""
+    """The page's Python examples, in order."""
     return "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
 
 

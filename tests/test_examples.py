@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -28,34 +29,30 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def test_every_example_is_run_here():
-    assert {path.stem for path in FOLDER.glob("*.py")} == set(SMALL)
+NEEDS = {
+    "transformer_regression": ("transformers", "hf"),
+    "serve_onnx": ("onnxruntime", "export"),
+    "monitor_log": ("rosbags", "logs"),
+}
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_an_example_runs(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if name.startswith("transformer"):
-        pytest.importorskip("transformers", reason='transformers is not installed: pip install "trustgp[hf]"')
-    if name == "serve_onnx":
-        pytest.importorskip(
-            "onnxruntime", reason='onnxruntime is not installed: pip install "trustgp[export]"'
-        )
-    if name == "monitor_log":
-        pytest.importorskip("rosbags", reason='rosbags is not installed: pip install "trustgp[logs]"')
+    if name in NEEDS:
+        package, extra = NEEDS[name]
+        pytest.importorskip(package, reason=f'{package} is not installed: pip install "trustgp[{extra}]"')
     model = example(name).main(SMALL[name])
     assert isinstance(model, UncertaintyModel)
     assert "novelty" in capsys.readouterr().out
 
 
-def test_the_gru_example_has_rows_without_pinocchio(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pinocchio", None)
+def test_every_example_is_run_with_the_right_sizes(monkeypatch):
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(SMALL)
+    monkeypatch.setitem(sys.modules, "pinocchio", None)
     inputs, targets = example("gru_torques").windows(2, "slow", seed=0)
     assert inputs.shape[1:] == (12, 7)
     assert targets.shape == (len(inputs), 7)
     assert bool(torch.isfinite(targets).all())
-
-
-def test_the_resnet_has_eleven_million_parameters():
     network = example("resnet18_like").ResNet18(10)
     assert sum(parameter.numel() for parameter in network.parameters()) == 11_173_962

@@ -1,4 +1,4 @@
-"""A tangent, a likelihood, a peer and a study from outside: each a file and a line, as in CONTRIBUTING.md."""
+"""A new tangent, likelihood, peer and study: each a file and a line, as in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trustgp_experiments.peers import registry as peer_registry
 GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
 TANGENT = '''
-"""The inputs' random Fourier features in place of gradients: a kernel that knows nothing of the network."""
+"""Random Fourier features of the inputs: a kernel without the network."""
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +70,7 @@ class FourierMap(TangentMap):
 '''
 
 LIKELIHOOD = '''
-"""Real targets; what the evidence says, times one factor that held-out rows choose."""
+"""Real targets; the evidence's variance times one factor, fitted to held-out rows."""
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -116,8 +116,8 @@ class OneFactor(Likelihood):
         return Squares(self.residual(outputs, targets).square() / (raw.epistemic + raw.noise))
 
     def calibrate(self, rows, shape, targets, *, seen=False, far=None):
-        found = torch.ones(()) if rows is None else rows.ratio.mean().clamp_min(self.least)
-        return (Factor(found.double()),)
+        factor = torch.ones(()) if rows is None else rows.ratio.mean().clamp_min(self.least)
+        return (Factor(factor.double()),)
 
     def recalibrate(self, rows, shape, calibrations):
         return self.calibrate(rows, shape, None)
@@ -137,7 +137,7 @@ class OneFactor(Likelihood):
 '''
 
 PEER = '''
-"""The spread of the targets, wherever one is: the error bar that any other must beat."""
+"""The spread of the targets, everywhere: the error bar that any other must beat."""
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,73 +184,53 @@ def module_of(text, name, folder, monkeypatch):
     return module
 
 
-@pytest.fixture(scope="module")
-def problem():
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(120, 2, generator=generator) * 4 - 2
-    y = torch.stack([x.sum(1).sin(), x[:, 0] * x[:, 1]], 1) + 0.1 * torch.randn(120, 2, generator=generator)
-    network = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    with torch.no_grad():
-        for value in network.parameters():
-            value.copy_(torch.randn(value.shape, generator=generator) / 2)
-    return network.eval(), (x, y)
-
-
-def round_trip(network, rows, path, kinds, kind, monkeypatch, **options):
+def round_trip(member, path, kinds, kind, monkeypatch, **options):
     """Fit, save, load: refused while the kind is not registered, the same predictions when it is."""
-    model = trustgp.fit(network, rows, num_experts=2, progress=False, **options)
-    said = model.predict(rows[0])
-    assert bool(torch.isfinite(said.std).all())
-    assert bool((said.std > 0).all())
+    model = member.fit(num_experts=2, witness=None, **options)
+    prediction = model.predict(member.inputs)
+    assert bool(torch.isfinite(prediction.std).all())
+    assert bool((prediction.std > 0).all())
     model.save(path)
     with pytest.raises(trustgp.ArtifactError, match=rf"'{kind.__name__}' is not in trustgp\.\w+\.KINDS"):
-        trustgp.load(path, network)
+        trustgp.load(path, member.network)
     monkeypatch.setitem(kinds, kind.__name__, kind)  # the one line
-    again = trustgp.load(path, network).predict(rows[0])
-    torch.testing.assert_close(again.std, said.std, rtol=1e-6, atol=0)
+    again = trustgp.load(path, member.network).predict(member.inputs)
+    torch.testing.assert_close(again.std, prediction.std, rtol=1e-6, atol=0)
     return model
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_tangent_from_outside_is_fitted_saved_loaded_and_not_exported_by_mistake(
-    problem, tmp_path, monkeypatch
-):
-    mine = module_of(TANGENT, "fourier", tmp_path, monkeypatch)
-    network, rows = problem
-    options = {"tangents": mine.Fourier(width=8)}
-    model = round_trip(
-        network, rows, tmp_path / "m.trustgp", tangents.KINDS, mine.Fourier, monkeypatch, **options
+def test_a_new_tangent_is_fitted_saved_loaded_and_refused_by_the_export(fitted_zoo, tmp_path, monkeypatch):
+    kind, member = (
+        module_of(TANGENT, "fourier", tmp_path, monkeypatch).Fourier,
+        fitted_zoo["regression-default"],
     )
-    near, far = model.predict(rows[0]).novelty.mean(), model.predict(40 + rows[0]).novelty.mean()
+    options = {"tangents": kind(width=8)}
+    model = round_trip(member, tmp_path / "m.trustgp", tangents.KINDS, kind, monkeypatch, **options)
+    near, far = (model.predict(x).novelty.mean() for x in (member.inputs, 40 + member.inputs))
     assert float(near) < float(far)
     with pytest.raises(trustgp.ExportError, match="features of FourierMap"):
-        trustgp.export_onnx(model, tmp_path / "m.onnx", rows[0][:2])
+        trustgp.export_onnx(model, tmp_path / "m.onnx", member.inputs[:2])
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_likelihood_from_outside_is_fitted_saved_and_loaded(problem, tmp_path, monkeypatch):
-    mine = module_of(LIKELIHOOD, "one_factor", tmp_path, monkeypatch)
-    network, rows = problem
-    options = {"likelihood": mine.OneFactor(least=0.2)}
-    model = round_trip(
-        network, rows, tmp_path / "m.trustgp", likelihoods.KINDS, mine.OneFactor, monkeypatch, **options
-    )
-    assert model.predict(rows[0]).mean.equal(network(rows[0]))
+def test_a_new_likelihood_is_fitted_saved_and_loaded(fitted_zoo, tmp_path, monkeypatch):
+    kind = module_of(LIKELIHOOD, "one_factor", tmp_path, monkeypatch).OneFactor
+    member, options = fitted_zoo["regression-default"], {"likelihood": kind(least=0.2)}
+    model = round_trip(member, tmp_path / "m.trustgp", likelihoods.KINDS, kind, monkeypatch, **options)
+    assert model.predict(member.inputs).mean.equal(member.network(member.inputs))
 
 
-def test_a_peer_from_outside_is_fitted_with_the_others(problem, tmp_path, monkeypatch):
-    mine = module_of(PEER, "target_spread", tmp_path, monkeypatch)
-    network, rows = problem
-    line = peer_registry.Method("target spread", lambda b: mine.TargetSpread.fit(b.network, b.train))
+def test_a_new_peer_is_fitted_with_the_others(fitted_zoo, tmp_path, monkeypatch):
+    peer, member = module_of(PEER, "target_spread", tmp_path, monkeypatch), fitted_zoo["regression-default"]
+    line = peer_registry.Method("target spread", lambda b: peer.TargetSpread.fit(b.network, b.train))
     monkeypatch.setattr(peer_registry, "METHODS", (*peer_registry.METHODS, line))
-    bundle = peer_registry.Bundle(network, (), None, rows, rows)
-    names = ["network + noise", "target spread"]
-    found = {fitted.name: fitted for fitted in peer_registry.fit_methods(bundle, names)}
-    assert list(found) == names
-    torch.testing.assert_close(found["target spread"].predict(rows[0]).variance[0], rows[1].var(dim=0))
+    rows, names = (member.inputs, member.targets), ["network + noise", "target spread"]
+    bundle = peer_registry.Bundle(member.network, (), None, rows, rows)
+    peers = {fitted.name: fitted for fitted in peer_registry.fit_methods(bundle, names)}
+    assert list(peers) == names
+    torch.testing.assert_close(peers["target spread"].predict(rows[0]).variance[0], rows[1].var(dim=0))
 
 
-def test_a_study_from_outside_is_run_and_written(tmp_path, monkeypatch):
+def test_a_new_study_is_run_and_written(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason='studies draw: pip install "trustgp[plots]"')
     (tmp_path / "studies" / "widths").mkdir(parents=True)
     (tmp_path / "studies" / "widths" / "study.py").write_text(STUDY)
@@ -263,7 +243,7 @@ def test_a_study_from_outside_is_run_and_written(tmp_path, monkeypatch):
     assert written["study"] == "widths"
 
 
-def test_the_guide_names_what_these_tests_do():
+def test_the_guide_names_the_files_of_these_tests():
     words = GUIDE.read_text()
     for name in ("src/trustgp/tangents/__init__.py", "src/trustgp/likelihoods/__init__.py"):
         assert name in words

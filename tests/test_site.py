@@ -1,4 +1,4 @@
-"""The site is built strictly and can be read; its gallery runs examples, keeps them, and names what fails."""
+"""The site is built strictly and is readable; its gallery runs examples, caches them, and names failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLES = sorted((ROOT / "docs" / "gallery").glob("*.py"))
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The whole site but for what the examples of the gallery print and draw: `make docs` runs them."""
+    """The whole site without the results of the gallery's examples, which `make docs` runs."""
     folder = tmp_path_factory.mktemp("site")
     environment = os.environ | {"TRUSTGP_GALLERY": "none", "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
@@ -35,7 +35,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(site):
-    """The site as a web server gives it."""
+    """The site on a web server."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
     handler.log_message = lambda *_: None
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -49,11 +49,11 @@ def browser():
     """Headless Chromium; skipped, with the reason, where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
+    path = next((path for name in names if (path := shutil.which(name))), None)
+    if path is None:
         pytest.skip("there is no Chromium here: apt-get install chromium.")
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield opened
         opened.close()
 
@@ -62,18 +62,18 @@ def browser():
     ("page", "heading"),
     [("", "trustgp"), ("gallery/regression/", "A curve with a gap"), ("api/fit/", "Fit and use")],
 )
-def test_a_page_shows_heading_navigation_and_code_and_does_not_complain(browser, address, page, heading):
-    complaints, requests = [], []
+def test_a_page_shows_heading_navigation_and_code_without_errors(browser, address, page, heading):
+    errors, requests = [], []
     opened = browser.new_page()
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.on("request", lambda request: requests.append(request.url))
     opened.goto(address + page)
     assert opened.locator("h1").inner_text().startswith(heading)
     assert opened.locator("nav.md-tabs a").all_inner_texts()[:3] == ["Start", "Guide", "Gallery"]
     assert opened.locator("article pre code").first.is_visible()
     opened.close()
-    assert complaints == []
+    assert errors == []
     assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []
 
 
@@ -84,13 +84,10 @@ def test_every_public_name_is_in_the_reference_and_no_private_one(site):
     assert [name for name in named if "._" in name] == []
 
 
-def test_formulas_are_shown_without_a_script(site):
+def test_formulas_need_no_script_and_every_picture_exists(site):
     page = (site / "api" / "scores" / "index.html").read_text(encoding="utf-8")
     assert page.count("<math") >= 6
     assert "math::" not in page
-
-
-def test_every_picture_of_a_page_is_there(site):
     shown = [
         page.parent / source
         for page in site.rglob("index.html")
@@ -111,7 +108,7 @@ def gallery():
     del sys.modules[spec.name]
 
 
-def test_the_gallery_has_a_dozen_short_examples_that_say_when_not_to_use_them(gallery):
+def test_the_gallery_has_a_dozen_short_examples_with_their_limits(gallery):
     assert len(EXAMPLES) >= 12
     for path in EXAMPLES:
         example = gallery.parse(path)
@@ -130,7 +127,7 @@ Text.
 
 from matplotlib import pyplot  # code
 
-print("said", __name__)
+print("printed", __name__)
 pyplot.subplots()[1].set_title("drawn")
 
 # %%
@@ -142,7 +139,7 @@ if raise_it:
 
 @pytest.fixture(scope="module")
 def ran(gallery, tmp_path_factory):
-    """An example that was run: (its file, its cache, what came out)."""
+    """An example that was run: its file, its cache, its result."""
     folder = tmp_path_factory.mktemp("gallery")
     (folder / "good.py").write_text(SCRIPT.format(fails=False))
     return folder / "good.py", folder / "cache", gallery.run(folder / "good.py", cache=folder / "cache")
@@ -153,7 +150,7 @@ def test_an_example_becomes_a_page_with_what_it_prints_and_draws(gallery, ran):
     assert page.startswith(
         "# A title\n\nText.\n\nProse, **with** a mark.\nIts second line.\n\n```python\nfrom"
     )
-    assert "said __main__\n" in page
+    assert "printed __main__\n" in page
     assert "![drawn](good-1.png)" in page
     assert (ran[2].folder / "good-1.png").read_bytes().startswith(b"\x89PNG")
     assert gallery.cards([ran[2]]).count("good.md") == 1
@@ -171,17 +168,17 @@ def test_a_failing_example_is_a_warning_with_its_name_and_line(gallery, tmp_path
     (tmp_path / "bad.py").write_text(SCRIPT.format(fails=True))
     monkeypatch.setattr(gallery, "CACHE", tmp_path / "cache")
     monkeypatch.setenv("TRUSTGP_GALLERY", "bad")
-    found = gallery.all_examples(tmp_path)
+    result = gallery.all_examples(tmp_path)
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert "gallery/bad.py failed" in record.getMessage()
-    assert "line 17" in gallery.page(found["bad"])
-    assert list((tmp_path / "cache").iterdir()) == []  # nothing half-made is taken for a result
+    assert "line 17" in gallery.page(result["bad"])
+    assert list((tmp_path / "cache").iterdir()) == []  # a partial result is not cached
 
 
 def test_an_example_that_does_not_end_is_named(gallery, tmp_path):
     (tmp_path / "long.py").write_text('"""Long."""\n\n# %%\nimport threading\n\nthreading.Event().wait()\n')
-    found = gallery.run(tmp_path / "long.py", cache=tmp_path / "cache", longest=0.5)
-    assert found.error == "not over after 0.5 seconds"
+    result = gallery.run(tmp_path / "long.py", cache=tmp_path / "cache", longest=0.5)
+    assert result.error == "not over after 0.5 seconds"
 
 
 def test_examples_are_chosen_by_name(gallery, monkeypatch):

@@ -83,14 +83,6 @@ class Wrapped(nn.Module):
         return {"tuple": tuple(named.values()), "dict": named, "object": SimpleNamespace(**named)}[self.kind]
 
 
-class StandardisedConv(nn.Conv2d):
-    """Weights standardised in every call, as in BiT."""
-
-    def forward(self, x):
-        centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
-        return F.conv2d(x, centred / centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt(), self.bias)
-
-
 def packed(net, x, lengths):
     """An LSTM on a packed sequence."""
     rows = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -183,13 +175,6 @@ def residual(net, x):
     return net.last(F.max_pool2d(F.relu(y, inplace=True), 2).mean(dim=(2, 3)))
 
 
-def convnext(net, x):
-    """Depthwise convolution, channels last, a gain for each channel, a skip connection."""
-    inner = net.norm(net.deep(x).permute(0, 2, 3, 1))
-    inner = net.gamma * net.narrow(F.gelu(net.wide(inner)))
-    return (x + inner.permute(0, 3, 1, 2)).mean(dim=(2, 3))
-
-
 def checkpointed(reentrant: bool) -> nn.Module:
     """Activations that are computed again in the backward pass."""
 
@@ -221,16 +206,6 @@ def loops(net, x):
             row = torch.tanh(net.again(row))
         rows.append(row)
     return net.last(torch.stack(rows))
-
-
-def best_expert(net, x):
-    """A row goes to the best of three layers."""
-    share, chosen = net.gate(x).softmax(dim=-1).max(dim=-1)
-    total = x.new_zeros(len(x), 4)
-    for index, expert in enumerate(net.experts):
-        rows = (chosen == index).nonzero()[:, 0]
-        total = total.index_add(0, rows, share[rows, None] * expert(x[rows]))
-    return net.last(torch.tanh(total))
 
 
 def counting() -> nn.Module:
@@ -285,10 +260,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         (numbers, seeded(5, 2)),
     ),
     "routed rows": (lambda: Net(routed, left=L(3, 4), right=L(3, 4), last=L(4, 2)), vectors),
-    "conv1d, stride and dilation": (
-        lambda: Head(C1(2, 4, 3, stride=2, dilation=2, padding=3), channels=4),
-        series,
-    ),
     "conv1d, circular": (lambda: Head(C1(2, 4, 3, padding=1, padding_mode="circular"), channels=4), series),
     "conv2d, depthwise and same": (
         lambda: Head(C2(2, 4, (4, 3), groups=2, padding="same", dilation=(1, 2)), channels=4),
@@ -353,7 +324,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "rms norm": (lambda: Head(L(3, 4), nn.RMSNorm(4), channels=4), sequence),
     "group norm": (lambda: Head(C2(2, 6, 3), nn.GroupNorm(3, 6), nn.SiLU(True), channels=6), images),
     "instance norm": (lambda: Head(C2(2, 4, 3), nn.InstanceNorm2d(4, affine=True), channels=4), images),
-    "batch norm 3d": (lambda: Head(C3(2, 4, 2), nn.BatchNorm3d(4), channels=4), volume),
     "residual block": (
         lambda: Net(
             residual,
@@ -366,24 +336,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         ),
         images,
     ),
-    "convnext": (
-        lambda: Net(
-            convnext,
-            deep=C2(2, 2, 3, padding=1, groups=2),
-            norm=nn.LayerNorm(2),
-            wide=L(2, 6),
-            narrow=L(6, 2),
-            gamma=drawn(2),
-        ),
-        images,
-    ),
     "prelu": (lambda: Head(C2(2, 4, 3), nn.PReLU(4), nn.PReLU(), channels=4), images),
     "prelu on vectors": (lambda: nn.Sequential(L(3, 4), nn.PReLU(4), L(4, 3), nn.PReLU(), L(3, 2)), vectors),
     "in place": (lambda: nn.Sequential(nn.ReLU(True), L(3, 4), nn.ELU(inplace=True), L(4, 2)), vectors),
-    "embedding by frequency": (
-        lambda: Net(beside, words=nn.Embedding(7, 3, scale_grad_by_freq=True), last=L(5, 2)),
-        (numbers[:, :1], seeded(5, 2)),
-    ),
     "embedding bag, padding": (
         lambda: Net(bags, words=nn.EmbeddingBag(7, 3, mode="mean", padding_idx=0), last=L(3, 2)),
         numbers,
@@ -421,18 +376,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: Head(nn.utils.parametrizations.spectral_norm(C1(2, 4, 3)), channels=4),
         series,
     ),
-    "standardised weights": (lambda: Head(StandardisedConv(2, 4, 3), channels=4), images),
     "bilinear": (lambda: Net(lambda net, x: net.pair(x, x), pair=nn.Bilinear(3, 3, 2)), vectors),
     "one number": (lambda: nn.Sequential(C1(2, 1, 9), nn.Flatten(0)), series),
     "checkpointed": (lambda: checkpointed(reentrant=False), vectors),
     "checkpointed, reentrant": (lambda: checkpointed(reentrant=True), vectors),
     "loops that depend on values": (lambda: Net(loops, inward=L(3, 4), again=L(4, 4), last=L(4, 2)), vectors),
-    "mixture of experts": (
-        lambda: Net(
-            best_expert, gate=L(3, 3), last=L(4, 2), experts=nn.ModuleList(L(3, 4) for _ in range(3))
-        ),
-        vectors,
-    ),
     "stopped gradient": (
         lambda: Net(
             lambda net, x: net.last(net.after(torch.tanh(net.before(x)).detach()[:, None]).flatten(1)),

@@ -1,4 +1,4 @@
-"""Passes that are recorded on a GPU and played again; what must not be recorded is found before."""
+"""CUDA graphs of passes, replayed; operations that cannot be captured are detected before."""
 
 from __future__ import annotations
 
@@ -16,31 +16,28 @@ from trustgp.tangents.replay import CALLS_BEFORE, Replay, _Watch
 from trustgp.tangents.sketch import Sketch
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-ASKING = {
+SYNCHRONISING = {
     "a number": lambda x: x * float(x.sum()),
     "a choice": lambda x: x if x.sum() > 0 else -x,
     "a mask": lambda x: x[x > 0],
-    "places": lambda x: x.nonzero(),
+    "indices": lambda x: x.nonzero(),
     "another device": lambda x: x.to("meta"),
 }
 
 
-@pytest.mark.parametrize("name", ASKING)
-def test_what_asks_for_a_value_is_seen(name):
-    with _Watch() as watch:
-        ASKING[name](torch.randn(4, 3))
-    assert watch.operations
-
-
-def test_ordinary_passes_ask_for_nothing_forward_and_backward():
+def test_operations_that_read_values_back_are_detected_and_ordinary_ones_are_not():
+    for operation in SYNCHRONISING.values():
+        with _Watch() as watch:
+            operation(torch.randn(4, 3))
+        assert watch.operations
     network, inputs = make("conv2d, groups")
     with _Watch() as watch:
-        network(inputs.requires_grad_(True)).square().sum().backward()
+        network(inputs.clone().requires_grad_(True)).square().sum().backward()
         inputs[torch.tensor([1, 0])]
     assert watch.operations == []
 
 
-def test_a_recording_does_not_travel():
+def test_recordings_are_not_copied():
     replay = Replay(len)
     replay._calls["a"] += 1
     for again in (copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))):
@@ -48,16 +45,16 @@ def test_a_recording_does_not_travel():
         assert not again._recordings
 
 
-class Asking(nn.Module):
-    """Asks for a value on its way."""
+class Synchronising(nn.Module):
+    """Reads a value back in its forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Conv1d(2, 5, 3)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found = self.inner(inputs).tanh().mean(dim=2)
-        return found if float(found.detach().abs().max()) < 1e6 else found / 2
+        pooled = self.inner(inputs).tanh().mean(dim=2)
+        return pooled if float(pooled.detach().abs().max()) < 1e6 else pooled / 2
 
 
 def bound(network: nn.Module, inputs: torch.Tensor) -> trustgp.UncertaintyModel:
@@ -70,16 +67,16 @@ def bound(network: nn.Module, inputs: torch.Tensor) -> trustgp.UncertaintyModel:
 
 @cuda
 @pytest.mark.parametrize("rows", [1, 7])
-def test_a_prediction_that_is_played_again_is_the_same(rows):
+def test_a_replayed_prediction_is_the_same(rows):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv1d(2, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
     inputs = torch.randn(60, 2, 9)
     model = bound(network, inputs)
     replay = model.mixtures[0].tangents._replay
-    assert not replay._recordings  # what the fit had recorded is let go
+    assert not replay._recordings  # those of the fit are released
     given = torch.randn(8, rows, 2, 9, device="cuda")
     first = [model.predict(one) for one in given]
-    assert any(key[0] == rows and found for key, found in replay._recordings.items())
+    assert any(key[0] == rows and recording for key, recording in replay._recordings.items())
     again = [model.predict(one) for one in given]
     with ThreadPoolExecutor(4) as pool:
         beside = list(pool.map(model.predict, given))
@@ -88,29 +85,29 @@ def test_a_prediction_that_is_played_again_is_the_same(rows):
     for one, other, third, x in zip(first, again, beside, given, strict=True):
         eager = model.predict(x) if not replay._recordings else None
         assert torch.equal(one.mean, network(x))
-        for found in (other, third, *([eager] if eager else [])):
-            assert torch.equal(found.mean, one.mean)
-            torch.testing.assert_close(found.variance, one.variance, rtol=1e-4, atol=0)
+        for result in (other, third, *([eager] if eager else [])):
+            assert torch.equal(result.mean, one.mean)
+            torch.testing.assert_close(result.variance, one.variance, rtol=1e-4, atol=0)
 
 
 @cuda
-def test_a_network_that_asks_for_a_value_is_never_recorded():
+def test_a_network_that_reads_values_back_is_never_recorded():
     inputs = torch.randn(60, 2, 9)
-    model = bound(Asking().eval(), inputs)
+    model = bound(Synchronising().eval(), inputs)
     replay = model.mixtures[0].tangents._replay
     for _ in range(CALLS_BEFORE + 3):
         model.predict(inputs[:3])
     assert not any(replay._recordings.values())
-    torch.randn(3, device="cuda")  # random numbers still come
+    torch.randn(3, device="cuda")  # the random generator still works
 
 
 @cuda
-def test_few_rows_may_be_among_others_where_they_need_not_be_exact():
+def test_few_rows_are_padded_where_outputs_need_not_be_exact():
     inputs = torch.randn(60, 2, 9)
     model = bound(nn.Sequential(nn.Conv1d(2, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval(), inputs)
     tangents, inputs = model.mixtures[0].tangents, inputs.cuda()
     for _ in range(CALLS_BEFORE + 2):
         whole = tangents(inputs[:16]).rows
-    known = len(tangents._replay._recordings)
+    before = len(tangents._replay._recordings)
     torch.testing.assert_close(tangents(inputs[:5]).rows, whole[:5])
-    assert len(tangents._replay._recordings) == known
+    assert len(tangents._replay._recordings) == before

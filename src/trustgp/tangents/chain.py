@@ -16,6 +16,7 @@ from .network import TangentNetwork
 from .projections import Projections
 
 aten = torch.ops.aten
+Shapes = Mapping[str, torch.Size]
 Function = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 # a = f(z) of a module, and the gradient for z from the gradient g for a.
 FUNCTIONS: dict[type[nn.Module], Function] = {
@@ -120,13 +121,13 @@ class ChainRows:
         self,
         chain: LayerChain,
         mix: Tensor,
-        cores: Mapping[str, torch.Size],
+        cores: Shapes,
         projections: Projections,
-        entries: Tensor,
-        signs: Tensor,
+        table: tuple[Tensor, Tensor],
     ) -> None:
-        """The entries [L, D] index the concatenated projected gradients of all parameters, of the shapes
-        `cores`; the sign is 0 where there is no entry."""
+        """The table's entries [L, D] index the concatenated projected gradients of all parameters, of the
+        shapes `cores`; its signs [L, D] are 0 where there is no entry."""
+        entries, signs = table
         self.chain, self.mix, (self.lines, self.width) = chain, mix, entries.shape
         self.one = torch.ones_like(mix[:, :1])
         self.sides: list[

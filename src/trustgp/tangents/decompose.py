@@ -49,16 +49,9 @@ def prelu(inputs: Tensor, weight: Tensor) -> Tensor:
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ) -> Tensor | None:
-    r"""softmax(q k^T / sqrt(d) + mask) v."""
+    """F.scaled_dot_product_attention: softmax(q k^T / sqrt(d) + mask) v."""
     if dropout_p:
         return None
     if enable_gqa:

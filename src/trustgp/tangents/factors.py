@@ -194,21 +194,14 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
             f"a parameter of layer '{recorder.unhandled[0].rpartition('.')[0]}' is also used outside the "
             f"layer (tied or reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
         )
-    calls: dict[str, int] = {name.rpartition(".")[0]: 0 for name in network.names}
-    for entry in recorder.calls:
-        calls[entry.layer] += 1
-        shape = tuple(entry.input.shape)
-        factorises = entry.kind.gradient is linear or entry.kind.elementwise
-        if not factorises or len(shape) != 2 or shape[0] != count(inputs):
+    for layer in {name.rpartition(".")[0]: 0 for name in network.names}:
+        calls = [one for one in recorder.calls if one.layer == layer]
+        factorise = [one.kind.gradient is linear or one.kind.elementwise for one in calls]
+        shapes = [tuple(one.input.shape) for one in calls]
+        if factorise != [True] or len(shapes[0]) != 2 or shapes[0][0] != count(inputs):
             raise ValueError(
-                f"layer '{entry.layer}' is applied to a tensor of shape {shape}; LayerFactors is exact for "
-                f"one vector a row, [n, d], only. {ALTERNATIVE}"
-            )
-    for layer, times in calls.items():
-        if times != 1:
-            raise ValueError(
-                f"layer '{layer}' is applied {times} times in one pass; LayerFactors needs exactly "
-                f"once. {ALTERNATIVE}"
+                f"layer '{layer}' is called {len(calls)} times, with inputs {shapes}; LayerFactors is "
+                f"exact for one call with one vector a row, [n, d]. {ALTERNATIVE}"
             )
 
 

@@ -165,8 +165,7 @@ class TangentNetwork:
     def mixed_gradients(
         self, outputs: Tensor, tensors: Sequence[Tensor], mix: Tensor, *, at_once: bool
     ) -> list[Tensor]:
-        """Gradients of the outputs [n, C] mixed by [K, C], [K, ...] for each tensor; in one pass if
-        possible."""
+        """Gradients of the outputs [n, C] mixed by [K, C]: [K, ...] for each tensor."""
 
         def back(weights: Tensor) -> tuple[Tensor, ...]:
             return gradients_of(outputs, tensors, weights.expand_as(outputs))
@@ -208,8 +207,7 @@ class _LargestTensor(TorchFunctionMode):
 def gradients_of(
     value: Tensor, tensors: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = True
 ) -> tuple[Tensor, ...]:
-    """Gradients of a scalar, or of the weighted sum of a tensor; zeros where it does not depend on a
-    tensor."""
+    """Gradients of a scalar, or of the weighted sum of a tensor; zeros for tensors that it does not use."""
     if not value.requires_grad:
         return tuple(torch.zeros_like(tensor) for tensor in tensors)
     return torch.autograd.grad(value, list(tensors), weights, retain_graph=keep, materialize_grads=True)

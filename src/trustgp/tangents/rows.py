@@ -205,7 +205,7 @@ class RowMap(GradientMap):
             return None
         shapes = {name: value.shape for name, value in self.network.parameters.items()}
         mix, signs = self.mix.to(self.network.device, self.network.dtype), torch.ones(1, len(self.kept))
-        return ChainRows(chain, mix, shapes, {}, self.kept[None].to(mix.device), signs)
+        return ChainRows(chain, mix, shapes, {}, (self.kept[None].to(mix.device), signs))
 
     def columns(self, inputs: Inputs) -> Tensor:
         """Stage (ii): the parameters with the largest |sum over rows of J|, for every mixed output."""

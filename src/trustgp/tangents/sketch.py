@@ -99,7 +99,7 @@ class SketchMap(GradientMap):
             return None
         # the one mixed output has a shift and a sign, too
         entries, signs = (table[:, tables.shift[0].long()] for table in (tables.entries, tables.signs))
-        return ChainRows(chain, mix, tables.cores, tables.projections, entries, signs * tables.turn)
+        return ChainRows(chain, mix, tables.cores, tables.projections, (entries, signs * tables.turn))
 
     def chunk_memory(self) -> int:
         space = working_set(self.network.device, self.working_bytes())
