@@ -127,36 +127,36 @@ def store(root, name, /, **result) -> None:
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def case(**nll):
-    seeds = [
+def parts(**methods):
+    """Seeds, of values by method and test: `parts(trustgp={"in domain": [0.1, 0.2]})`, or of one test."""
+    values = {m: tests if isinstance(tests, dict) else {"in domain": tests} for m, tests in methods.items()}
+    count = len(next(iter(next(iter(values.values())).values())))
+    return [
         {
+            "sizes": {"train": 100, "in domain": 20},
             "methods": {
-                m: {"fit_seconds": 2.0, "tests": {"in domain": {"nll": v}}}
-                for m, v in zip(nll, row, strict=True)
-            }
+                method: {"fit_seconds": 2.0, "tests": {test: {"nll": v[s]} for test, v in tests.items()}}
+                for method, tests in values.items()
+            },
         }
-        for row in zip(*nll.values(), strict=True)
+        for s in range(count)
     ]
-    return StoredCase({"trained": "arm", "split": "random"}, seeds)
 
 
-def test_only_peers_that_are_lower_beyond_the_interval_are_named_the_furthest_first():
-    found = case(
-        trustgp=[1.0, 1.1, 0.9],
-        near=[0.9, 1.0, 0.8],
-        far=[0.0, 0.1, -0.1],
-        unsure=[0.0, 2.0, 0.5],
-        trustgp_paper=[-9.0, -9.0, -9.0],
-    )
-    assert [name for name, _ in better_than_ours(found, "trustgp")] == ["far", "near"]
-
-
-def test_numbers_of_a_case_are_of_a_test_or_of_the_method():
-    found = case(trustgp=[1.0, 2.0])
-    assert found.values("trustgp", "nll") == [1.0, 2.0]
-    assert found.mean("trustgp", "fit_seconds") == 2.0
-    assert found.values("trustgp", "crps") is None
-    assert found.name == "arm random"
+def test_a_case_has_the_numbers_of_its_methods_and_names_peers_that_are_lower_beyond_the_interval():
+    lower = {"near": [0.9, 1.0, 0.8], "far": [0.0, 0.1, -0.1], "unsure": [0.0, 2.0, 0.5]}
+    seeds = parts(trustgp=[1.0, 1.1, 0.9], trustgp_paper=[-9.0, -9.0, -9.0], **lower)
+    case = StoredCase({"trained": "arm", "split": "random"}, seeds)
+    assert case.values("trustgp", "nll") == [1.0, 1.1, 0.9]
+    assert case.mean("trustgp", "fit_seconds") == 2.0
+    assert case.values("trustgp", "crps") is None
+    assert case.name == "arm random"
+    assert [name for name, _ in better_than_ours(case, "trustgp")] == ["far", "near"]
+    assert [case.overlap(), case.overlap("letters"), StoredCase({}, seeds, drawn=False).overlap()] == [
+        0.2,
+        0,
+        0,
+    ]
 
 
 def test_numbers_as_text():
@@ -172,14 +172,11 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
     for run in result["numbers"]["runs"]:
         run["seeds"] = (run["seeds"] * 2)[:5]
         for seed in run["seeds"]:
-            seed["methods"]["heteroscedastic ensemble of 5"] = seed["methods"]["ensemble of 5"] | {
-                "mebibytes": 3.0
-            }
+            five = seed["methods"]["ensemble of 5"]
+            seed["methods"]["heteroscedastic ensemble of 5"] = {**five, "mebibytes": 3.0}
             seed["methods"]["Laplace GLM"]["tests"]["in domain"]["nll"] = "inf"  # as a study stores it
-            seed["methods"]["conformal, split"] = {
-                "tests": {"in domain": {"coverage": 0.95}},
-                "fit_seconds": 1.0,
-            }
+            coverage = {"tests": {"in domain": {"coverage": 0.95}}, "fit_seconds": 1.0}
+            seed["methods"]["conformal, split"] = coverage
     store(tmp_path, "transfer", **result)
     text = BLOCKS["readme.table"](Stored(tmp_path))
     assert "| heteroscedastic ensemble of 5 | -" in text
@@ -187,14 +184,6 @@ def test_results_of_more_methods_and_seeds_are_taken_as_they_come(tmp_path):
     assert "| Laplace GLM | infinite | infinite |" in text
     assert "MiB" in text
     assert "heteroscedastic" in BLOCKS["readme.loses"](Stored(tmp_path))
-
-
-def _stored(folder, study, methods, cases, **about):
-    """A study's folder with three seeds of each case; `methods` gives those of a seed."""
-    sizes = {"train": 100, "in domain": 20}
-    seeds = [{"sizes": sizes, "methods": methods(s)} for s in (0.0, 0.01, 0.02)]
-    numbers = {"runs": [{"trained": case, **about, "seeds": seeds} for case in cases]}
-    store(folder, study, numbers=numbers)
 
 
 def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_interval(tmp_path):
@@ -206,7 +195,8 @@ def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_in
         found = {"trustgp": tests(0.3 + s, 0.9 + s, 0.9), "energy": tests(0.4 + s, 0.95 + s, None)}
         return found | {"five": tests(0.2 + s, 0.8, 0.899 + s)}
 
-    _stored(tmp_path, "classification", methods, ["mnist"])
+    seeds = [{"methods": methods(s)} for s in (0.0, 0.01, 0.02)]
+    store(tmp_path, "classification", numbers={"runs": [{"trained": "mnist", "seeds": seeds}]})
     likely, told, meant = classes(Stored(tmp_path))
     assert "1 sets of images" in likely
     assert "lower NLL have `five` in 1, by most `five` by 0.100 (MNIST)." in likely
@@ -216,48 +206,32 @@ def test_classes_are_lost_where_a_peer_tells_better_or_is_likelier_beyond_the_in
     assert classes(Stored(tmp_path / "nothing")) == []
 
 
+def spread(value, step=1):
+    """The value in three seeds."""
+    return [value + step * s for s in (0.0, 0.01, 0.02)]
+
+
 def test_sequences_are_lost_on_new_motions_and_on_other_arms(tmp_path):
-    def methods(s):
-        def tests(near, far):
-            return {"tests": {"in domain": {"nll": near + s}, "kuka": {"nll": far + s}}}
-
-        return {"trustgp": tests(0.3, 2.0), "five": tests(0.2, 3.0), "SWAG": tests(0.4, 1.5)}
-
-    _stored(tmp_path, "sequence", methods, ["sarcos"])
-    (told,) = sequences(Stored(tmp_path))
-    assert "new motions (1 cases): lower NLL have `five` in 1, by most `five` by 0.10 (sarcos)" in told
-    assert (
-        "other arms (1 cases): lower NLL have `SWAG` in 1, by most `SWAG` by 0.50 (sarcos on kuka)." in told
-    )
+    nll = {"trustgp": (0.3, 2.0), "five": (0.2, 3.0), "SWAG": (0.4, 1.5)}
+    seeds = parts(**{m: {"in domain": spread(a), "kuka": spread(b)} for m, (a, b) in nll.items()})
+    store(tmp_path, "sequence", numbers={"runs": [{"trained": "sarcos", "seeds": seeds}]})
+    (sentence,) = sequences(Stored(tmp_path))
+    assert "new motions (1 cases): lower NLL have `five` in 1, by most `five` by 0.10 (sarcos)" in sentence
+    assert "other arms (1 cases): lower NLL have `SWAG` in 1, by most `SWAG` by 0.50 (sarcos on" in sentence
     assert sequences(Stored(tmp_path / "nothing")) == []
 
 
-def test_only_test_rows_that_are_drawn_widen_the_interval():
-    seeds = [{"sizes": {"train": 100, "in domain": 20}, "methods": {}}]
-    assert StoredCase({}, seeds).overlap() == 0.2
-    assert StoredCase({}, seeds).overlap("letters") == 0
-    assert StoredCase({}, seeds, drawn=False).overlap() == 0
-
-
 def test_a_tally_counts_worse_alike_and_better_by_split_and_on_other_arms(tmp_path):
-    def methods(s):
-        def tests(near, far):
-            return {"tests": {"in domain": {"nll": near + s}, "kuka": {"nll": far + s}}}
-
-        return {
-            "trustgp": tests(0.3, 2.0),
-            "ensemble of 5": tests(0.2, 3.0),
-            "Laplace GLM": tests(0.3 - 2 * s, 1.0),
-            "conformal, split": {"tests": {"in domain": {"coverage": 0.95}, "kuka": {"coverage": 0.5}}},
-        }
-
-    _stored(tmp_path, "transfer", methods, ["sarcos"], split="unseen")
-    lines = tally(Stored(tmp_path)).splitlines()
-    assert lines[0] == "| against | same arm, unseen | other arms, unseen |"
-    assert lines[2:] == [
-        "| ensemble of 5 | 1 / 0 / 0 | 0 / 0 / 1 |",
-        "| Laplace GLM | 0 / 1 / 0 | 1 / 0 / 0 |",
-    ]
+    nll = {"trustgp": (0.3, 2.0), "ensemble of 5": (0.2, 3.0)}
+    tests = {m: {"in domain": spread(a), "kuka": spread(b)} for m, (a, b) in nll.items()}
+    tests["Laplace GLM"] = {"in domain": spread(0.3, -1), "kuka": spread(1.0)}
+    seeds = parts(**tests)
+    for seed in seeds:
+        seed["methods"]["conformal, split"] = {"tests": {"in domain": {"coverage": 0.95}}}
+    store(tmp_path, "transfer", numbers={"runs": [{"trained": "sarcos", "split": "unseen", "seeds": seeds}]})
+    header, _, *lines = tally(Stored(tmp_path)).splitlines()
+    assert header == "| against | same arm, unseen | other arms, unseen |"
+    assert lines == ["| ensemble of 5 | 1 / 0 / 0 | 0 / 0 / 1 |", "| Laplace GLM | 0 / 1 / 0 | 1 / 0 / 0 |"]
 
 
 def test_dear_calls_are_those_of_one_row_that_take_longer_than_five_networks(tmp_path):
