@@ -85,7 +85,7 @@ def test_gradients_and_pseudo_targets_are_those_of_a_plain_loop(names):
 )
 def test_kept_columns_and_frozen_parameters_are_those_of_a_plain_loop(name):
     network, inputs = make(name)
-    tangents, mix = bound(network, inputs, JacobianRows(keep=17))
+    tangents, mix = bound(network, inputs, JacobianRows(keep=9))
     mixed = torch.einsum("kc,ncp->nkp", mix, dense_jacobian(network, inputs))
     assert_close(tangents(inputs).rows, mixed[:, :, tangents.kept].flatten(1))
     every = [n for n, _ in network.named_parameters()]

@@ -115,7 +115,7 @@ def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     passes = {"shared": shared, "separate": separate, "pseudo": "one backward pass"}
     report.say(f"tangents: {ready.tangents}, {ready.reason}")
     if first.separately_differentiated:
-        report.say(f"parameters {first.separately_differentiated}")
+        report.say(f"differentiated separately: {first.separately_differentiated}")
     report.say(
         f"{num_rows} rows, {plan.num_experts} experts: the fit needs at most about "
         f"{size_text(plan.peak_bytes)} beside the data."

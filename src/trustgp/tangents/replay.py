@@ -72,16 +72,13 @@ class Replay:
             result, self._seconds[key] = _timed(partial(self._work, inputs))
             return result
         with _RECORDING:
-            other_rows = memory // size - key[0]  # whose recordings may stay in memory
-            while self._recordings and (len(self._recordings) >= MAX_RECORDINGS or self._rows() > other_rows):
+            sizes = [k[0] if one else 0 for k, one in self._recordings.items()]
+            while sizes and (len(sizes) >= MAX_RECORDINGS or sum(sizes) + key[0] > memory // size):
                 self._recordings.popitem(last=False)
+                sizes.pop(0)
             recording, result = _record(self._work, inputs, self._seconds.get(key, math.inf))
             self._recordings[key] = recording
         return result
-
-    def _rows(self) -> int:
-        """Rows of all recordings."""
-        return sum(key[0] for key, recording in self._recordings.items() if recording)
 
     def _larger(self, key: tuple) -> _Recording | None:
         """The smallest recording with at least these rows; one of many more rows only in the first calls."""

@@ -259,18 +259,14 @@ def kept_parameters(
     total = network.num_parameters
     if not 1 <= count <= total:
         raise ValueError(f"keep={count} of {total} parameters; between 1 and {total} are possible.")
-    scores = network.parameters if method == "magnitude" else _taylor_scores(network, inputs, targets)
-    flat = torch.cat([score.flatten() for score in scores.values()]).abs()
+    scores = list(network.parameters.values())
+    if method == "taylor":
+        with torch.enable_grad():
+            outputs, parameters = network.traced(inputs, network.names)
+            loss = 0.5 * (outputs - targets.to(outputs)).square().sum(dim=1).mean()
+            gradients = gradients_of(loss, list(parameters.values()))
+        scores = [value * gradient for value, gradient in zip(scores, gradients, strict=True)]
+    flat = torch.cat([score.flatten() for score in scores]).abs()
     kept = torch.ones_like(flat, dtype=torch.bool)
     kept[flat.topk(total - count, largest=False).indices] = False
     return kept.nonzero().flatten()
-
-
-def _taylor_scores(network: TangentNetwork, inputs: Inputs, targets: Tensor) -> dict[str, Tensor]:
-    r""":math:`\theta_p \, \partial L / \partial \theta_p` of the mean squared error L over the rows."""
-    with torch.enable_grad():
-        outputs, parameters = network.traced(inputs, network.names)
-        loss = 0.5 * (outputs - targets.to(outputs)).square().sum(dim=1).mean()
-        gradients = gradients_of(loss, list(parameters.values()))
-    pairs = zip(parameters.items(), gradients, strict=True)
-    return {name: value.detach() * gradient for (name, value), gradient in pairs}

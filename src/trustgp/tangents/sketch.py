@@ -127,8 +127,11 @@ class SketchMap(GradientMap):
             dim, mixed = self.sketch.dim, len(self.mix)
             cores = core_shapes(shapes, self.projections)
             entries, signs = spread(cores, self.projections, dim, generator)
-            place, turn = _buckets(mixed, dim, generator)
-            shift = (torch.arange(dim) - place[:, None]) % dim + dim * torch.arange(mixed)[:, None]
+            buckets = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(mixed / dim))]
+            turn = torch.randint(0, 2, (mixed,), generator=generator, dtype=torch.int8) * 2 - 1
+            shift = (torch.arange(dim) - torch.cat(buckets)[:mixed, None]) % dim + dim * torch.arange(mixed)[
+                :, None
+            ]
             entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
             signs, turn = (sign.to(device, self.network.dtype) for sign in (signs, turn[:, None]))
             projections = {key: value.to(device) for key, value in self.projections.items()}
@@ -203,13 +206,6 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
             random = torch.arange(shape[axis]) % wide >= wide // 2
             faint += random.view([-1 if place == axis else 1 for place in range(len(shape))])
     return faint.flatten()
-
-
-def _buckets(m: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Buckets and signs of m numbers, [m] each."""
-    buckets = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(m / dim))]
-    signs = torch.randint(0, 2, (m,), generator=generator, dtype=torch.int8) * 2 - 1
-    return torch.cat(buckets)[:m], signs.long()
 
 
 class Projecting:

@@ -55,9 +55,8 @@ class Gradients:
 
     @property
     def separately_differentiated(self) -> str:
-        """Which parameters no layer covers, for the log; empty where there are none."""
-        names = [] if self._plan is None else [*self._plan.vmapped, *self._plan.looped]
-        return f"outside of layers, differentiated separately: {', '.join(names)}" if names else ""
+        """The parameters that no layer covers, for the log; empty where there are none."""
+        return "" if self._plan is None else ", ".join((*self._plan.vmapped, *self._plan.looped))
 
     def __call__(self, inputs: Inputs, into: Collector) -> Tensor | None:
         """All gradients of these rows, which must fit in memory: see `GradientPlan.row_bytes`. Returns the

@@ -142,11 +142,8 @@ class SignalStream(LayerIORecorder):
         others = {name: value for name, value in given.items() if name != "input"}
         if func is F.linear and _plain_float(inputs) and inputs.numel() >= MIN_VECTORS * inputs.shape[-1]:
             return TransposedLinearBackward.apply(inputs, others)
-        return (
-            FlippedConvBackward.apply(inputs, func, others)
-            if can_flip(func, given)
-            else func(*args, **kwargs)
-        )
+        flip = can_flip(func, given)
+        return FlippedConvBackward.apply(inputs, func, others) if flip else func(*args, **kwargs)
 
     def _other(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         exact = func is F.gelu and len(args) == 1 and kwargs.get("approximate", "none") == "none"
