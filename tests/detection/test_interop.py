@@ -60,8 +60,3 @@ def test_without_the_package_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "supervision", None)
     with pytest.raises(ImportError, match=r"pip install \"trustgp\[supervision\]\""):
         to_supervision(found(1))
-
-
-def test_a_list_is_refused(supervision):
-    with pytest.raises(TypeError, match="found is a list; pass the Detections of one picture"):
-        to_supervision([found(1)])  # pyright: ignore[reportArgumentType]

@@ -14,7 +14,7 @@ from trustgp.fitting import budget, pipeline
 from trustgp.fitting.compress import ModelForm, reduced
 from trustgp.fitting.divide import MIN_RANK, OVERHEAD, Sizing
 from trustgp.fitting.options import FitOptions
-from trustgp.fitting.plan import LIGHT_ROWS, MAX_EXPERTS, RANK
+from trustgp.fitting.plan import LIGHT_ROWS, RANK
 from trustgp.state.model_state import nbytes
 
 ROWS, FEWER = 700, 200
@@ -87,17 +87,6 @@ def test_a_model_stays_within_its_size_and_uses_it(fit, plain, size, tmp_path):
     assert (tmp_path / "model.trustgp").stat().st_size <= limit
     assert model.nbytes >= min(plain.nbytes, 0.3 * (limit - OVERHEAD))
     assert bool(torch.isfinite(model.predict(rows(50)[0]).variance).all())
-
-
-def test_a_size_larger_than_needed_changes_nothing_where_experts_are_as_small_as_they_should_be(fit, plain):
-    model = fit(budget="1 GiB")
-    assert model.nbytes == plain.nbytes
-    assert not model.origin.compressed
-
-
-def test_a_generous_size_of_many_rows_makes_no_more_experts(monkeypatch, network):
-    """More of them cost time, and likelihood: see docs/small.md."""
-    assert chosen(monkeypatch, network, 40_000, budget="8 GiB")["experts"] == MAX_EXPERTS
 
 
 def test_what_the_user_has_chosen_stays(monkeypatch, network):

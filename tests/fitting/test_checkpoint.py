@@ -134,15 +134,3 @@ def test_an_expert_of_another_place_is_not_taken(fit_until, first, tmp_path, ass
 def test_a_checkpoint_of_another_fit_is_refused_and_named(fit_until, options, name):
     with pytest.raises(ArtifactError, match=f"different: .*{name}"):
         fit_until(**options)
-
-
-@pytest.mark.usefixtures("first")
-def test_a_checkpoint_of_another_network_is_refused(fit_until, own_network):
-    with torch.no_grad():
-        own_network[0].bias[0] += 1e-6
-    with pytest.raises(ArtifactError, match=r"different: .*network"):
-        fit_until(network=own_network)
-
-
-def test_a_checkpoint_does_not_change_the_model(fit_case, fit_until, assert_same_state):
-    assert_same_state(fit_until(), fit_case(num_experts=6))

@@ -99,11 +99,6 @@ def test_the_directions_of_which_most_is_known_stay(sketched):
     assert small.nbytes < sketched.nbytes
 
 
-def test_a_limit_that_nothing_reaches_changes_nothing(whole, strange):
-    before, after = answers(whole, strange), answers(compress(whole, rank=10_000), strange)
-    assert torch.equal(before.epistemic, after.epistemic)
-
-
 def test_the_witness_stays_whole_or_goes(whole):
     assert compress(whole, rank=5).witness is whole.witness
     assert compress(whole, rank=5, witness=True).witness is whole.witness
@@ -122,15 +117,6 @@ def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole,
     assert len(bare.held_scores) == 0
 
 
-def test_the_mean_is_the_networks_and_the_model_stays_as_it_is(case, whole, held, state_of, strange):
-    before = {name: value.clone() for name, value in state_of(whole).items()}
-    small = compress(whole, validation=held, rank=5, witness=False)
-    assert torch.equal(small.predict(strange).mean, case.network(strange))
-    after = state_of(whole)
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not whole.origin.compressed
-
-
 @pytest.mark.parametrize("options", FORMS)
 @pytest.mark.parametrize("name", ["whole", "sketched"])
 def test_a_file_holds_it_to_the_bit(name, options, request, case, held, strange, tmp_path):
@@ -147,14 +133,6 @@ def test_a_file_holds_it_to_the_bit(name, options, request, case, held, strange,
     assert again.origin.compressed
 
 
-def test_thresholds_and_conformal_intervals_work(whole, held, toy):
-    model = compress(whole, validation=held, rank=8)
-    model.threshold(false_alarm=0.05)
-    inputs, targets = toy(300, seed=13)
-    lower, upper = model.conformal((inputs, targets), level=0.9).interval(held[0])
-    assert float(((lower <= held[1]) & (held[1] <= upper)).double().mean()) > 0.8
-
-
 def test_the_threshold_is_fitted_anew_with_validation_rows_and_gone_without(fit_case, held):
     model = fit_case(validation=held)
     model.threshold(false_alarm=0.05)
@@ -163,15 +141,6 @@ def test_the_threshold_is_fitted_anew_with_validation_rows_and_gone_without(fit_
     assert float(again.novelty_threshold.false_alarm) == 0.05
     with pytest.warns(UserWarning, match="threshold of the novelty score is gone"):
         assert compress(model, rank=5).novelty_threshold is None
-
-
-@pytest.mark.parametrize("outputs", ["separate", "shared"])
-def test_every_way_to_mix_outputs_is_served(fit_case, held, strange, outputs):
-    model = fit_case(outputs=outputs, validation=held)
-    before, after = answers(model, strange), answers(compress(model, rank=4), strange)
-    assert bool((after.novelty >= before.novelty - 1e-10).all())
-    small = compress(model, validation=held, rank=4)
-    assert bool(torch.isfinite(small.predict(strange).variance).all())
 
 
 def test_classifiers_are_compressed_and_keep_their_classes(tmp_path):

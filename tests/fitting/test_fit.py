@@ -22,7 +22,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 import trustgp
 from trustgp import Division, JacobianRows, LayerFactors, Patchwork, Threads, Witness
 from trustgp.data.rows import Rows
-from trustgp.experts import expert as experts
 from trustgp.fitting import solve as solving
 from trustgp.likelihoods import Regression
 from trustgp.math.calibration import CalibrationRows
@@ -303,27 +302,6 @@ def test_a_shuffling_loader_gives_an_aligned_model(case, fit_case):
     torch.testing.assert_close(one.corrected.mean, other.corrected.mean, rtol=1e-2, atol=1e-4)
 
 
-def test_a_single_row_is_predicted(fitted, case):
-    p = fitted.predict(case.inputs[:1])
-    assert p.mean.shape == (1, 2)
-    many = fitted.predict(case.inputs[:9])
-    torch.testing.assert_close(p.variance[0], many.variance[0], rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_very_few_rows_are_enough_for_a_fit(case, fit_case, n):
-    p = fit_case(train=(case.inputs[:n], case.targets[:n]), num_experts=1).predict(case.inputs)
-    assert bool(torch.isfinite(p.variance).all())
-    assert bool((p.variance > 0).all())
-
-
-def test_one_feature_and_one_output_are_enough(make_mlp):
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(60, 1, generator=generator, dtype=torch.float64)
-    model = trustgp.fit(make_mlp(inputs=1, outputs=1), (inputs, inputs.sin()), num_experts=3, progress=False)
-    assert model.predict(inputs).variance.shape == (60, 1)
-
-
 def test_experts_without_neighbours_hold_their_own_rows_only(fit_case):
     model = fit_case(patchwork=Patchwork(neighbours=0))
     experts = model.mixtures[0].experts
@@ -332,43 +310,12 @@ def test_experts_without_neighbours_hold_their_own_rows_only(fit_case):
     assert all(near == () for near in model.mixtures[0].neighbours)
 
 
-def test_neighbours_lend_rows(fitted):
-    experts = fitted.mixtures[0].experts
-    assert any(len(e.rows) > int(e.own) for e in experts)
-    owned = torch.cat([e.rows[: int(e.own)] for e in experts])
-    assert sorted(owned.tolist()) == list(range(160))
-
-
-@pytest.mark.parametrize("kind", ["same row", "few places", "half the same"])
-def test_duplicated_rows_are_handled(case, fit_case, kind):
-    index = {
-        "same row": torch.zeros(80, dtype=torch.int64),
-        "few places": torch.arange(80) % 3,
-        "half the same": torch.cat([torch.zeros(80, dtype=torch.int64), torch.arange(80)]),
-    }[kind]
-    generator = torch.Generator().manual_seed(0)
-    targets = case.targets[index] + 0.1 * torch.randn(len(index), 2, generator=generator).double()
-    model = fit_case(train=(case.inputs[index], targets))
-    p = model.predict(case.inputs)
-    assert bool(torch.isfinite(p.variance).all())
-    assert not model.failed
-
-
-def test_whole_number_targets_are_taken(case, fit_case):
-    assert fit_case(train=(case.inputs, case.targets.round().long())).num_experts >= 4
-
-
 # What is refused.
 
 
 def test_more_experts_than_rows_are_refused(fit_case):
     with pytest.raises(ValueError, match="num_experts=161 exceeds the 160 rows"):
         fit_case(num_experts=161)
-
-
-def test_as_many_experts_as_rows_are_possible(case, fit_case):
-    model = fit_case(train=(case.inputs[:9], case.targets[:9]), num_experts=9)
-    assert bool(torch.isfinite(model.predict(case.inputs).variance).all())
 
 
 @pytest.mark.parametrize("labels", [torch.zeros(159), torch.zeros(160, 1)])
@@ -437,11 +384,6 @@ def test_a_network_without_trainable_parameters_is_refused(own_network, fit_case
         fit_case(network=own_network.requires_grad_(False))
 
 
-def test_a_network_without_any_parameters_is_refused(case):
-    with pytest.raises(ValueError, match="no trainable parameters"):
-        trustgp.fit(nn.Tanh(), (case.inputs, case.inputs), progress=False)
-
-
 def test_something_else_than_a_network_is_refused(case):
     with pytest.raises(TypeError, match="Module"):
         trustgp.fit(lambda x: x, (case.inputs, case.targets), progress=False)
@@ -467,11 +409,6 @@ class Tokens(nn.Module):
     def forward(self, x):
         hidden = torch.tanh(self.layer(x.reshape(-1, 1)))
         return self.last(hidden.reshape(len(x), -1, 4).sum(dim=1))
-
-
-def test_layer_factors_are_chosen_where_they_are_exact(fitted, fit_case):
-    assert fit_case(budget="none", witness=None).origin.tangents == LayerFactors()
-    assert fitted.origin.tangents == JacobianRows()  # a light model's, where a row has few gradients
 
 
 def convolution():
@@ -525,16 +462,6 @@ def test_what_cannot_be_differentiated_is_refused_before_long_work(case, fit_cas
         fit_case(network=Stopped(case.network))
 
 
-def test_both_exact_representations_give_the_same_error_bar(case, fit_case, fitted, toy):
-    rows = fit_case(tangents=JacobianRows())
-    test = toy(30, seed=3)[0]
-    one, other = fitted.predict(test), rows.predict(test)
-    assert torch.equal(one.expert, other.expert)
-    # tau lies near the edge where K + tau I has a condition of 1e8.
-    torch.testing.assert_close(one.variance, other.variance, rtol=1e-5, atol=0)
-    torch.testing.assert_close(one.corrected.mean, other.corrected.mean, rtol=1e-6, atol=1e-7)
-
-
 def test_one_output_makes_the_three_treatments_equal(single_case):
     models = [
         trustgp.fit(
@@ -549,19 +476,6 @@ def test_one_output_makes_the_three_treatments_equal(single_case):
     first, *others = [model.predict(single_case.inputs) for model in models]
     for other in others:
         torch.testing.assert_close(other.variance, first.variance, rtol=1e-10, atol=0)
-
-
-def test_separate_outputs_have_a_gate_each(case, fit_case):
-    model = fit_case(outputs="separate")
-    assert len(model.mixtures) == 2
-    assert model.predict(case.inputs).expert.shape == (160, 2)
-    assert [m.outputs.tolist() for m in model.mixtures] == [[0], [1]]
-
-
-@pytest.mark.parametrize("components", [1, 3])
-def test_the_number_of_components_is_a_setting_that_is_used(fit_case, components):
-    model = fit_case(division=Division(components=components))
-    assert model.mixtures[0].gate.centroids.shape[1] == components
 
 
 def test_chosen_parameters_alone_make_the_kernel(case, fit_case):
@@ -600,14 +514,6 @@ def test_validation_rows_change_the_calibration_and_nothing_else(fit_case, witne
     assert len(model.held_scores) == 60
 
 
-def test_validation_rows_with_larger_errors_widen_the_error_bar(fit_case, toy, case):
-    inputs, targets = toy(120, seed=8)
-    noise = torch.randn(targets.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    honest = fit_case(validation=(inputs, targets)).predict(case.inputs)
-    worse = fit_case(validation=(inputs, targets + 3 * noise)).predict(case.inputs)
-    assert bool((worse.variance.mean(dim=0) > 4 * honest.variance.mean(dim=0)).all())
-
-
 @pytest.fixture(scope="module")
 def grouped(fit_case):
     return fit_case(groups=torch.arange(160) // 20, witness=Witness())
@@ -618,12 +524,6 @@ def test_groups_change_the_calibration_and_nothing_else(grouped, witnessed, stat
     different = {name for name in ours if not torch.equal(ours[name], theirs[name])}
     assert different
     assert all(name.startswith("calibration.") for name in different)
-
-
-@pytest.mark.parametrize("labels", [lambda g: g.tolist(), lambda g: g.numpy(), lambda g: g * 7.5 - 3])
-def test_group_labels_may_be_any_numbers(fit_case, grouped, assert_same_state, labels):
-    groups = torch.arange(160) // 20
-    assert_same_state(fit_case(groups=labels(groups), witness=Witness()), grouped)
 
 
 @pytest.mark.parametrize("groups", [None, torch.arange(160) // 20], ids=["rows", "groups"])
@@ -660,16 +560,6 @@ def trajectory(n=300):
     return inputs, torch.stack([inputs[:, 0] + inputs[:, 1], inputs[:, 2]], dim=1)
 
 
-def test_of_many_rows_some_are_judged(fit_case, monkeypatch):
-    for place in (solving, experts):
-        monkeypatch.setattr(place, "AROUND", 30)
-    model = fit_case(groups=torch.arange(160) // 4, num_experts=2)
-    solved = model.state.training.solved[0]
-    assert [len(one.held_out) for one in solved] == [2 * min(30, int(one.expert.own)) for one in solved]
-    assert len(model.held_scores) == sum(min(30, int(one.expert.own)) for one in solved)
-    assert bool(torch.isfinite(model.calibrations[0].level).all())
-
-
 def test_a_time_series_without_groups_or_validation_is_warned_about(fit_case):
     with pytest.warns(UserWarning, match="time series.*groups=.*validation="):
         fit_case(train=trajectory())
@@ -679,12 +569,6 @@ def test_a_time_series_without_groups_or_validation_is_warned_about(fit_case):
 def test_a_time_series_with_groups_or_validation_is_not_warned_about(fit_case, toy):
     fit_case(train=trajectory(), groups=torch.arange(300) // 50)
     fit_case(train=trajectory(), validation=toy(20, seed=1))
-
-
-@pytest.mark.filterwarnings("error")
-def test_rows_in_random_order_are_not_warned_about(case, fit_case):
-    fit_case()
-    fit_case(train=DataLoader(TensorDataset(*trajectory()), shuffle=True, batch_size=32))
 
 
 # Budget.
@@ -718,28 +602,6 @@ def test_the_budget_is_respected_in_memory_and_on_disk(case, fit_case, tmp_path,
         model.save(tmp_path / "model.trustgp")
         assert os.path.getsize(tmp_path / "model.trustgp") <= budget
         assert bool(torch.isfinite(model.predict(case.inputs).variance).all())
-
-
-def test_a_byte_less_than_the_smallest_budget_is_refused(fit_case):
-    smallest = needed(fit_case)
-    assert fit_case(budget=smallest).num_experts >= 4
-    with pytest.raises(ValueError, match="too small"):
-        fit_case(budget=smallest - 1)
-
-
-def test_a_large_budget_changes_nothing(fit_case, fitted):
-    model = fit_case(budget="1 GiB", patchwork=Patchwork(neighbours=0))
-    free = fit_case(patchwork=Patchwork(neighbours=0))
-    assert model.nbytes == free.nbytes
-
-
-def test_more_budget_holds_more_directions(fit_case):
-    smallest = needed(fit_case)
-    held = [
-        sum(e.posterior.directions for e in fit_case(budget=budget).mixtures[0].experts)
-        for budget in (smallest, 4 * smallest, 8 * smallest)
-    ]
-    assert held[0] < held[1] <= held[2]
 
 
 def test_the_file_respects_the_budget_however_many_parameters_there_are(make_mlp, toy, tmp_path):

@@ -45,11 +45,6 @@ def plan(case, n=160, *, keep=False, **options) -> Plan:
     return make_plan(ready, data, parsed, experts, rank, workers=2, keep=keep)
 
 
-@pytest.mark.parametrize(("n", "experts"), [(160, 1), (1000, 1), (1001, 2), (64_000, 64)])
-def test_an_exact_expert_has_about_a_thousand_rows_by_default(case, n, experts):
-    assert plan(case, n).num_experts == experts
-
-
 @pytest.mark.parametrize(
     ("experts", "message"),
     [(161, "num_experts=161 exceeds the 160 rows; lower it or pass more"), (0, "experts=0"), (-2, "=-2")],
@@ -64,14 +59,6 @@ def test_the_estimate_of_the_witness_is_near_its_size(case, find, toy, n, size):
     actual = find(*toy(n, seed=3), rows=size).nbytes
     estimate = plan(case, n, num_experts=4, witness=Witness(rows=size)).witness_bytes
     assert estimate == pytest.approx(actual, rel=0.05)
-
-
-def test_without_a_witness_a_plan_is_smaller(case):
-    with_witness, without = (plan(case, 5000, num_experts=8, witness=one) for one in (Witness(), None))
-    assert without.witness_bytes == 0
-    assert with_witness.peak_bytes >= without.peak_bytes + with_witness.witness_bytes
-    assert plan(case, 5000, num_experts=8, witness=Witness(most_inputs=2)).witness_bytes == 0  # of three
-    assert plan(case, 49, num_experts=2).witness_bytes == 0
 
 
 @pytest.mark.parametrize("budget", [480_000, 10**6, 10**9])
@@ -94,10 +81,6 @@ def test_the_smallest_experts_keep_enough_directions(fit_case):
     needed = int(str(caught.value).split("works is ")[1].split(" bytes")[0])
     model = fit_case(budget=needed)
     assert all(e.posterior.directions >= min(MIN_RANK, int(e.own)) for e in model.mixtures[0].experts)
-
-
-def test_where_features_are_kept_no_worker_makes_them(case):
-    assert plan(case, 5000, num_experts=8, keep=True).peak_bytes <= plan(case, 5000, num_experts=8).peak_bytes
 
 
 def test_one_expert_of_many_rows_needs_no_kernel_between_them(case):

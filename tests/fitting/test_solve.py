@@ -16,8 +16,6 @@ from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
 from trustgp.fitting.solve import JUDGED_EXPERTS, judged_tasks, make_tasks, solve_tasks
 from trustgp.likelihoods import Classification, Regression
-from trustgp.math.evidence import FactorisationError
-from trustgp.math.low_rank import mass_between
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
 
@@ -52,12 +50,6 @@ def test_every_row_belongs_to_exactly_one_expert(case, report, tangents):
     assert all(len(task.own) for task in tasks)
 
 
-def test_both_representations_divide_alike(case, report):
-    factors, _ = divided(case, report, 5)
-    explicit, _ = divided(case, report, 5, tangents=JacobianRows())
-    assert torch.equal(factors.nearest, explicit.nearest)
-
-
 def test_a_partition_keeps_the_components_of_its_rows(case, report):
     partition, _ = divided(case, report, 5)
     points = embed_rows(bound_map(case), partition.gate, Rows(case.inputs, case.targets), context_of(report))
@@ -67,25 +59,12 @@ def test_a_partition_keeps_the_components_of_its_rows(case, report):
         assert int(partition.nearest[i]) == distances.index(min(distances))
 
 
-def test_one_expert_needs_no_gate(case, report):
-    partition, bound = divided(case, report, 1)
-    assert partition.gate.projection is None
-    assert partition.nearest.tolist() == [0] * 160
-    assert partition.neighbours == ((),)
-    assert float(bound) == 0.0
-
-
 @pytest.mark.parametrize("components", [1, 3])
 def test_the_components_of_the_division_are_used(case, report, components):
     partition, _ = divided(case, report, 4, division=Division(components=components))
     assert partition.gate.centroids.shape[1] == components
     other, _ = divided(case, report, 4, division=Division(components=8))
     assert not torch.equal(partition.nearest, other.nearest)
-
-
-def test_the_subset_of_the_division_is_used(case, report):
-    partition, _ = divided(case, report, 4, division=Division(subset=40))
-    assert len(partition.gate.projection.features) == 40
 
 
 @pytest.mark.parametrize(("experts", "clustered"), [(4, 32), (10, 80)])
@@ -113,14 +92,6 @@ def test_the_bound_of_few_rows_is_exact(case, report):
     gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
     expected = mass_between_by_loops(gram, partition.nearest)
     assert float(bound) == pytest.approx(expected, rel=1e-10)
-
-
-def test_the_bound_is_lower_than_that_of_random_divisions(case, report):
-    partition, bound = divided(case, report, 4)
-    gram = dense_gram(dense_jacobian(case.network, case.inputs), torch.eye(2).double() / 2**0.5)
-    for seed in range(5):
-        order = torch.randperm(160, generator=torch.Generator().manual_seed(seed))
-        assert float(bound) < float(mass_between(gram, partition.nearest[order], 160))
 
 
 def test_the_bound_of_many_rows_is_right_on_average(case, report, monkeypatch):
@@ -209,11 +180,6 @@ def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, r
             assert len(task.around) == max(0, min(len(near), most - len(task.own)))
 
 
-def test_without_neighbours_nothing_is_borrowed(case, report):
-    partition, _ = divided(case, report, 5, patchwork=Patchwork(neighbours=0))
-    assert all(len(task.candidates) == 0 for task in make_tasks(partition, 3))
-
-
 def test_lent_rows_are_a_share_of_an_average_expert():
     assert lend_rows(Patchwork(4, 0.1), 1000, 10) == 10
     assert lend_rows(Patchwork(4, 0.1), 95, 10) == 1
@@ -276,19 +242,6 @@ def solve(case, report, *, strict, all_of_them=False):
         strict=strict,
     )
     return solved, kept
-
-
-def test_one_expert_that_cannot_be_solved_answers_with_the_prior_and_says_so(case, report):
-    with pytest.warns(UserWarning, match="experts 2 could not be solved .* strict=True"):
-        solved, kept = solve(case, report, strict=False)
-    assert [result.expert.failed for result in solved] == [i == 2 for i in range(len(solved))]
-    assert 2 not in kept
-    assert len(kept) == len(solved) - 1
-
-
-def test_strict_raises_with_the_expert_that_cannot_be_solved(case, report):
-    with pytest.raises(FactorisationError, match="expert 2"):
-        solve(case, report, strict=True)
 
 
 def test_finished_experts_are_not_solved_again(case, report):

@@ -66,16 +66,6 @@ def test_novel_comes_before_uncertain_and_both_have_hysteresis():
     assert verdicts == ["uncertain", "uncertain", "novel", "novel", "ok"]
 
 
-def test_a_verdict_counts_the_quiet_frames_that_end_its_alarm():
-    monitor = scripted(std=1.0, leave=0.8, patience=3)
-    frames = [[0.1, 0.1], [0.9, 2.0], [0.1, 0.1], [0.45, 0.1], [0.1, 0.1], [0.1, 2.0], [0.1, 0.1], [0.1, 0.1]]
-    verdicts = [monitor(torch.tensor(frame)) for frame in frames]
-    assert [v.status for v in verdicts] == ["ok", *["novel"] * 5, "uncertain", "uncertain"]
-    assert [v.quiet for v in verdicts] == [None, 0, 1, 0, 1, 2, 1, 2]
-    assert monitor([0.1, 0.1]).quiet is None
-    assert verdicts[2].as_dict()["quiet"] == 1
-
-
 def test_each_output_has_its_own_limit_and_without_a_limit_no_frame_is_uncertain():
     monitor = scripted(std=[1.0, 10.0], patience=1)
     frames = [0.1, 0.9, 9.0], [0.1, 0.9, 11.0], [0.1, 1.1, 1.0]
@@ -216,15 +206,6 @@ def test_rolling_statistics_equal_a_plain_recomputation_over_two_thousand_frames
             np.testing.assert_allclose([mean, *std], expected, rtol=1e-10)
 
 
-def test_frames_before_the_first_valid_one_count():
-    monitor = scripted(window=4)
-    for _ in range(6):
-        rolling = monitor("?").rolling
-    assert (rolling.frames, rolling.shares["invalid input"], rolling.score_mean) == (4, 1.0, None)
-    rolling = monitor([0.25, 1.0]).rolling
-    assert (rolling.shares["invalid input"], rolling.shares["ok"], rolling.score_mean) == (0.75, 0.25, 0.25)
-
-
 def test_a_history_counts_all_frames_and_describes_the_last_ones():
     history = FrameHistory(2, ("ok", "bad"))
     assert history.statistics().frames == 0
@@ -276,23 +257,6 @@ def test_the_model_runs_once_a_frame_and_not_at_all_for_an_invalid_one():
     monitor = scripted()
     statuses(monitor, [0.1, 0.2, float("nan"), 0.3])
     assert monitor.model.calls == 3
-
-
-def test_the_same_frames_give_the_same_verdicts_also_after_a_reset(model, case):
-    monitor, frame, threshold = (
-        trustgp.Monitor(model, window=5),
-        case.inputs[0].clone(),
-        model.novelty_threshold,
-    )
-    frames = [*case.inputs[:6], torch.full((3,), torch.nan), 40 * case.inputs[0], *case.inputs[6:9]]
-    first = [monitor(frame).as_dict() for frame in frames]
-    monitor.reset()
-    assert monitor.summary()["frames"] == 0
-    assert [monitor(frame).as_dict() for frame in frames] == first
-    assert {verdict["status"] for verdict in first} >= {"ok", "novel", "invalid input"}
-    json.dumps(first, allow_nan=False)
-    assert torch.equal(frame, case.inputs[0])
-    assert model.novelty_threshold is threshold
 
 
 def test_the_threshold_is_the_models_own_else_that_of_its_held_out_rows(fit_case, toy):

@@ -54,46 +54,6 @@ def test_a_budget_too_small_is_refused_before_any_work(data, no_work, kind, mode
         quiet_fit(data[0], data[1:], num_experts=4, budget=least - 1, **options)
 
 
-@pytest.mark.parametrize("kind", EXPLICIT)
-@pytest.mark.parametrize("mode", OUTPUTS)
-def test_the_smallest_budget_does_work(data, kind, mode, tmp_path):
-    options = {"outputs": mode, "tangents": KINDS[kind]}
-    least = smallest(data, **options)
-    for budget in (least, 3 * least):
-        model = quiet_fit(data[0], data[1:], num_experts=4, budget=budget, **options)
-        assert model.nbytes <= budget
-        assert bool(torch.isfinite(model.predict(data[1]).variance).all())
-    model.save(tmp_path / "m")
-    assert (tmp_path / "m").stat().st_size <= budget
-
-
-@pytest.mark.parametrize(("kind", "fraction"), [("rows", 0.4), ("columns", 0.1)])
-def test_a_larger_budget_is_used(data, kind, fraction):
-    """Up to the model that needs no limit."""
-    options: dict = {"tangents": KINDS[kind], "patchwork": trustgp.Patchwork(fraction=fraction)}
-    least = smallest(data, **options)
-    options["num_experts"] = 4
-    free = quiet_fit(data[0], data[1:], **options)
-    sizes = [
-        quiet_fit(data[0], data[1:], budget=budget, **options).nbytes for budget in (least, 3 * least, 10**9)
-    ]
-    assert sizes == sorted(sizes)
-    assert sizes[-1] == free.nbytes
-
-
-@pytest.mark.parametrize("value", ["1 KB", "0.5 kib", "700 b", 700, " 1kB "])
-def test_sizes_may_be_written_in_units(data, no_work, value):
-    with pytest.raises(ValueError, match="too small"):
-        quiet_fit(data[0], data[1:], budget=value)
-
-
-@pytest.mark.parametrize("value", ["", "many", "1.2.3 MB", "-1 MB", "1 parsec", "MB", "1e3 MB", 0, -5])
-@pytest.mark.parametrize("name", ["budget", "memory"])
-def test_a_size_that_cannot_be_read_is_refused(data, no_work, name, value):
-    with pytest.raises(ValueError, match=f"{name}="):
-        quiet_fit(data[0], data[1:], **{name: value})
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_little_memory_is_refused_with_the_estimate(data, no_work, kind):
     options = {"tangents": KINDS[kind], "executor": trustgp.Threads(1)}

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from reliability.helpers import mlp, quiet_fit, seeded, trained
+from reliability.helpers import mlp, quiet_fit, trained
 from torch import nn
 
 import trustgp
@@ -91,12 +91,6 @@ def test_fit_names_what_was_given_and_what_is_needed(case, inputs, message):
         model.update((inputs, y), progress=False)
 
 
-def test_a_single_row_that_passes_for_several_is_explained(case):
-    network, x, y, _ = case
-    with pytest.raises(ValueError, match=r"if they are a single row, pass inputs\[None\]"):
-        quiet_fit(network, (x[0], y[0]))
-
-
 def test_rows_in_batches_are_predicted_like_all_at_once(case):
     _, x, _, model = case
     whole, batched = model.predict(x), model.predict(x, batch_size=7)
@@ -153,21 +147,6 @@ def test_fit_update_and_predict_do_the_same_under_a_mode_of_torch(case, mode, ta
         inside = model.predict(rows[0]).variance
     assert torch.equal(inside, plain.predict(x).variance)
     assert torch.equal(model.predict(rows[0]).variance, inside)
-
-
-def test_attention_is_fitted_under_inference_mode():
-    """Its gradients need a graph, and torch fuses its layers."""
-
-    class Pooled(nn.TransformerEncoderLayer):
-        def forward(self, x):
-            return super().forward(x).mean(dim=1)
-
-    x = torch.randn(30, 4, 2, generator=torch.Generator().manual_seed(0))
-    network = seeded(Pooled(2, 1, 3, dropout=0.0, batch_first=True), 0).eval()
-    plain = quiet_fit(network, (x, x[:, 0]), num_experts=1)
-    with torch.inference_mode():
-        model = quiet_fit(network, (x, x[:, 0]), num_experts=1)
-    assert torch.equal(model.predict(x).variance, plain.predict(x).variance)
 
 
 def test_a_network_in_bfloat16_is_fitted(case):

@@ -171,16 +171,6 @@ def test_small_chunks_and_a_small_workspace_give_the_same_sketches(name, monkeyp
     torch.testing.assert_close(tangents(inputs).rows, whole, rtol=1e-10, atol=1e-12)
 
 
-def test_no_bucket_is_used_twice_before_all_are_used():
-    network, inputs = make("conv2d, groups")
-    tables = bound(network, inputs, Sketch(16))[0].tables
-    filled = tables.signs.abs().sum(dim=1)
-    assert tables.size > 32
-    assert bool((filled[:-1] == 16).all())
-    assert sorted(tables.entries[tables.signs != 0].tolist()) == list(range(tables.size))
-    assert set(tables.signs.unique().tolist()) <= {-1.0, 0.0, 1.0}
-
-
 @pytest.mark.parametrize("dim", [0, 15, 100.0])
 def test_an_impossible_dimension_is_refused(dim):
     with pytest.raises(ValueError, match="at least 16"):
