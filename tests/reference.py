@@ -145,17 +145,6 @@ def stationary_gram(first: Tensor, second: Tensor, length: float) -> Tensor:
     return torch.from_numpy(np.exp(-apart / (2 * float(length) ** 2)))
 
 
-def local_process(
-    inputs: Tensor, targets: Tensor, at: Tensor, *, length: float, tau: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A GP about the targets' mean: mean [n, C], variance over the prior's [n], and the best scale [C]."""
-    gram, cross = stationary_gram(inputs, inputs, length), stationary_gram(at, inputs, length)
-    centre = targets.mean(dim=0)
-    mean = centre + posterior_mean(gram, cross, targets - centre, tau)
-    unit = posterior_variance(gram, cross, torch.ones(len(at), dtype=torch.float64), tau)
-    return mean, unit, scale_from_eigenpairs(gram, targets - centre, tau)
-
-
 def how_much_it_counts(novelty: float, reach: float, variance: float) -> float:
     """Precision of a witness: (1 - nu) min(1, nu_0 / nu) / variance."""
     known = 1.0 if novelty <= reach else reach / novelty

@@ -442,13 +442,6 @@ def test_fit_never_makes_the_likelihood_worse_than_the_start():
     assert held_out_loss(fitted(rows), rows) < held_out_loss(default, rows)
 
 
-def fresh_loss(found: Calibration, truth: Calibration) -> float:
-    """How much worse than the truth on many new rows, in nats; what is reached belongs to the truth."""
-    rows = generated(truth, 4000, seed=99)
-    found = replace(found, reach=truth.reach, extent=truth.extent)
-    return held_out_loss(found, rows) - held_out_loss(truth, rows)
-
-
 @pytest.mark.parametrize(("level", "chosen"), [((1.0, 1.0), 0.1), ((40.0, 0.02), PRIOR_STD)])
 def test_the_pull_is_the_one_that_serves_left_out_thirds_best(level, chosen):
     rows, start = generated(calibration(level=level, shift=1.0), 84, seed=3), calibration(shift=1.0)

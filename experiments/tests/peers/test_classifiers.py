@@ -29,11 +29,6 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def drawn(probabilities: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
-
-
 class Fixed(nn.Module):
     """Logits that do not depend on the input, one set for each network."""
 
