@@ -21,12 +21,13 @@ from trustgp.export.module import graph as graph_module
 from trustgp.export.verify import differences
 
 onnx = pytest.importorskip("onnx", reason='onnx is not installed: pip install "trustgp[export]"')
+OPTIONS = {"witness": trustgp.Witness(rows=20, neighbours=1), "validation": rows_of("gelu", 40, seed=3)}
 
 
 @pytest.fixture(scope="module")
 def model() -> trustgp.UncertaintyModel:
     """With a witness, held-out rows and a threshold."""
-    model = model_of("gelu", witness=trustgp.Witness(rows=20), validation=rows_of("gelu", 40, seed=3))
+    model = model_of("gelu", **OPTIONS)
     model.threshold(false_alarm=0.1)
     return model
 
@@ -77,7 +78,7 @@ def test_the_file_has_its_metadata_is_self_contained_and_has_standard_operators_
 
 def test_an_export_does_not_change_the_model(model, file):
     inputs = rows_of("gelu", 6, seed=8)[0]
-    before = model_of("gelu", witness=trustgp.Witness(rows=20), validation=rows_of("gelu", 40, seed=3))
+    before = model_of("gelu", **OPTIONS)
     assert torch.equal(model.predict(inputs).variance, before.predict(inputs).variance)
     assert not any(module._forward_hooks for module in model.network.modules())
 

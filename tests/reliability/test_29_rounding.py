@@ -1,12 +1,11 @@
-"""Promise 29: another algorithm's rounding refuses no network; a network that mixes rows is found."""
+"""Promise 29: rounding of another algorithm is accepted; a network that mixes rows is refused."""
 
 from __future__ import annotations
-
-from itertools import product
 
 import pytest
 import torch
 from many import each
+from pairwise import every_pair
 from torch import nn
 
 from trustgp.tangents.network import check_network
@@ -15,7 +14,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
 
 class After(nn.Module):
-    """A small network, and what is done with its hidden rows [n, 16]."""
+    """A small network with a change of its hidden rows [n, 16]."""
 
     def __init__(self, change):
         super().__init__()
@@ -51,25 +50,25 @@ MIXING = {
 }
 
 
-@each(("name", "n", "dtype"), list(product(MIXING, (2, 64), DTYPES)))
-def test_a_network_that_mixes_rows_is_found(name, n, dtype):
+@each(("name", "n", "dtype"), every_pair([*MIXING], (2, 64), DTYPES))
+def test_a_network_that_mixes_rows_is_refused(name, n, dtype):
     with pytest.raises(ValueError, match="depends on the other rows"):
         check_network(After(MIXING[name]).to(dtype).eval(), rows(n, dtype))
 
 
-def test_the_number_of_rows_is_found_where_they_are_all_alike():
-    alike = rows(1, torch.float32).expand(8, -1)
+def test_a_network_that_uses_the_number_of_rows_is_refused_with_equal_rows():
+    equal = rows(1, torch.float32).expand(8, -1)
     with pytest.raises(ValueError, match="depends on the other rows"):
-        check_network(After(MIXING["number of rows"]).eval(), alike)
+        check_network(After(MIXING["number of rows"]).eval(), equal)
 
 
 def noise(h, seed, size):
     return size * torch.randn(h.shape, generator=torch.Generator().manual_seed(seed)).to(h.dtype)
 
 
-@each(("n", "size", "dtype"), list(product((1, 2, 64), (1e-4, 1e-3), DTYPES)))
+@each(("n", "size", "dtype"), every_pair((1, 2, 64), (1e-4, 1e-3), DTYPES))
 def test_an_algorithm_that_the_batch_size_chooses_is_not_refused(n, size, dtype):
-    """As cuDNN does in TF32: other rounding, the same for the same number of rows."""
+    """As cuDNN in TF32: other rounding, the same for the same number of rows."""
     network = After(lambda h: h + noise(h, len(h), size)).to(dtype).eval()
     assert check_network(network, rows(n, dtype)).shape == (n, 3)
 
@@ -86,8 +85,8 @@ SAMPLING = {
 }
 
 
-@each(("name", "n", "dtype"), list(product(SAMPLING, (1, 64), DTYPES)))
-def test_a_network_that_samples_is_found(name, n, dtype):
-    torch.manual_seed(0)  # with another the few numbers of a single row may come out the same twice
+@each(("name", "n", "dtype"), every_pair([*SAMPLING], (1, 64), DTYPES))
+def test_a_network_that_samples_is_refused(name, n, dtype):
+    torch.manual_seed(0)  # with another the few numbers of a single row may be equal twice
     with pytest.raises(ValueError, match="deterministic"):
         check_network(After(SAMPLING[name]).to(dtype).eval(), rows(n, dtype))
