@@ -59,10 +59,10 @@ def parse(path: Path) -> Example:
     """Title, text and cells of a script."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
-    said = ast.get_docstring(tree)
-    if not said:
+    docstring = ast.get_docstring(tree)
+    if not docstring:
         raise ValueError(f"{path.name} has no docstring: its first line is the title of the page.")
-    title, _, text = said.partition("\n")
+    title, _, text = docstring.partition("\n")
     lines = source.splitlines()
     first = tree.body[0].end_lineno or 0
     starts = [first, *(place for place, line in enumerate(lines) if line.startswith("# %%")), len(lines)]
@@ -143,14 +143,14 @@ def run_in(made: Path, path: Path, cells: list[dict], longest: float) -> str | N
 
 def chosen(names: list[str]) -> list[str]:
     """Those that TRUSTGP_GALLERY asks for: all of them, none, or names."""
-    said = os.environ.get("TRUSTGP_GALLERY", "all")
-    if said in ("all", "none"):
-        return names if said == "all" else []
-    if unknown := set(said.split(",")) - set(names):
+    wanted = os.environ.get("TRUSTGP_GALLERY", "all")
+    if wanted in ("all", "none"):
+        return names if wanted == "all" else []
+    if unknown := set(wanted.split(",")) - set(names):
         raise ValueError(
-            f"TRUSTGP_GALLERY={said}: no example is called {sorted(unknown)}; there are {names}."
+            f"TRUSTGP_GALLERY={wanted}: no example is called {sorted(unknown)}; there are {names}."
         )
-    return said.split(",")
+    return wanted.split(",")
 
 
 def all_examples(folder: Path = FOLDER) -> dict[str, Example]:

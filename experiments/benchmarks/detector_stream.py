@@ -1,7 +1,7 @@
 """How much memory and time does a detector's fit take, picture by picture?
 
 R50-DETR with random weights and pictures that are made as they are asked for, 800 x 1,066 pixels: what is in
-them is what the detector says of them, so that there are rows. Prints the peak after each quarter, which must
+them is what the detector detects, so that there are rows. Prints the peak after each quarter, which must
 not grow, and as JSON on the last line also what 100,000 pictures would take.
 """
 
@@ -32,12 +32,12 @@ def r50_detr(*, small: bool) -> Any:
     torch.manual_seed(0)
     config = DetrConfig(backbone_config=backbone, num_labels=LABELS, num_queries=QUERIES, **layers)
     network = DetrForObjectDetection(config).eval()
-    nn.init.normal_(network.class_labels_classifier.weight, std=0.5)  # or it always says the same
+    nn.init.normal_(network.class_labels_classifier.weight, std=0.5)  # else all queries have one class
     return network
 
 
 class Generated(Dataset):
-    """Pictures of noise, coarse and fine, and in each what the detector says itself."""
+    """Pictures of noise, coarse and fine, labelled with the detector's own outputs."""
 
     def __init__(self, network: Any, count: int, size: tuple[int, int], device: str) -> None:
         self.network, self.count, self.size, self.device = network, count, size, device
@@ -51,11 +51,11 @@ class Generated(Dataset):
         coarse = torch.randn(1, 3, 8, 8, generator=generator)
         image = nn.functional.interpolate(coarse, size=self.size, mode="bilinear")[0]
         image += 0.1 * torch.randn(3, *self.size, generator=generator)
-        said = self.network(image[None].to(self.device))
-        chances = said.logits[0].softmax(dim=1)[:, :-1].cpu()
+        result = self.network(image[None].to(self.device))
+        chances = result.logits[0].softmax(dim=1)[:, :-1].cpu()
         surest = chances.amax(dim=1).topk(7).indices
         height, width = self.size
-        boxes = said.pred_boxes[0].cpu()[surest] * torch.tensor([width, height, width, height])
+        boxes = result.pred_boxes[0].cpu()[surest] * torch.tensor([width, height, width, height])
         corners = torch.cat([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], dim=1)
         most = torch.tensor([width, height, width, height], dtype=torch.float32)
         return image, BoxTargets(torch.minimum(corners.clamp_min(0), most), chances[surest].argmax(dim=1))

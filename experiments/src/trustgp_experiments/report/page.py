@@ -98,7 +98,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _ids(names: Iterable[str]) -> list[str]:
-    """Names that may stand in an address, each once."""
+    """Unique names that are valid in an address."""
     found: list[str] = []
     for name in names:
         plain = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-") or "study"

@@ -1,4 +1,4 @@
-"""`python -m trustgp_experiments.report.quotes [--write]`: which pages differ from what the results say."""
+"""`python -m trustgp_experiments.report.quotes [--write]`: which pages differ from the results."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ from .stored import Stored
 def main() -> int:
     """1 where a page differs, unless it is written."""
     parser = argparse.ArgumentParser(description="Measured statements on the pages, from stored results.")
-    parser.add_argument("--write", action="store_true", help="rewrite the pages; else say which differ")
+    parser.add_argument("--write", action="store_true", help="rewrite the pages; else print which differ")
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="of the checkout")
     asked = parser.parse_args()
     stored, changed = Stored(asked.root / "experiments"), []

@@ -22,13 +22,13 @@ def sequences(stored: Stored) -> list[str]:
         return case.about["trained"] + (f" on {test}" if test != IN_DOMAIN else "")
 
     groups = {"new motions": [(case, IN_DOMAIN) for case in found], "other arms": list(other_tests(found))}
-    told = {name: _ahead(places, "nll", where) for name, places in groups.items()}
-    lost = [f"{name} ({len(groups[name])} cases): lower NLL have {one}" for name, one in told.items() if one]
+    ahead = {name: _ahead(places, "nll", where) for name, places in groups.items()}
+    lost = [f"{name} ({len(groups[name])} cases): lower NLL have {one}" for name, one in ahead.items() if one]
     return [f"Sequences, a GRU over windows; {'; '.join(lost)}."] if lost else []
 
 
 def classes(stored: Stored) -> list[str]:
-    """Peers with the lower NLL of labelled images, and those that tell novel ones better."""
+    """Peers with the lower NLL of labelled images, and those that detect novel ones better."""
     found = stored_cases(stored, "classification")
 
     def where(place: Place) -> str:
@@ -48,7 +48,7 @@ def classes(stored: Stored) -> list[str]:
         sentences.append(f"Classes, {sets}: lower NLL have {lost}.")
     if lost := _ahead(novel, "auroc", where, digits=3):
         sentences.append(f"Classes, {len(novel)} sets of novel images: higher AUROC have {lost}.")
-    ahead = [one for place in novel if (one := _better_told(place)) is not None]
+    ahead = [one for place in novel if (one := _better_mean(place)) is not None]
     if ahead:
         worst = [
             f"{where(place)} ({number(ours, 3)}, `{peer}` {number(best, 3)})"
@@ -108,7 +108,7 @@ def _ahead(places: Sequence[Place], key: str, where: Callable[[Place], str], *, 
     return f"{listed(most)}, by most `{peer}` by {gap:.{digits}f} ({where(place)})"
 
 
-def _better_told(place: Place) -> tuple[float, float, Place, str] | None:
+def _better_mean(place: Place) -> tuple[float, float, Place, str] | None:
     """Our AUROC by the declared score, that of the best peer alike with us, where, and whose."""
     case, test = place
     ahead = {peer for peer, _ in better_than_ours(case, OURS, test, key="auroc")}

@@ -91,7 +91,7 @@ def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredC
 
 
 def loses(stored: Stored) -> str:
-    """Where a peer is better beyond the interval over seeds; most of what speaks against us first."""
+    """Where a peer is better beyond the interval over seeds; the most important first."""
     found, tabled = cases(stored, "transfer"), stored_cases(stored, "tables")
     lost = [*_in_domain(found), *_elsewhere(found), *_coverage([*found, *tabled]), *_tables(tabled)]
     lost += [sentence for block in (sequences, classes, detectors, calls) for sentence in block(stored)]
