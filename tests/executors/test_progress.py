@@ -58,7 +58,7 @@ def test_a_terminal_that_was_switched_off_shows_nothing():
     reporter = Reporter(Console(file=screen, force_terminal=True), enabled=False)
     with reporter._progress:
         list(reporter.track(range(3), stage="dividing", total=3))
-        reporter.say("a line")
+        reporter.log("a line")
     assert screen.getvalue() == ""
 
 
@@ -78,14 +78,14 @@ def test_rates_have_three_digits(rate, text):
 
 
 def test_the_reporter_knows_the_stage_and_how_far_it_is(report):
-    assert report.standing == ""
+    assert report.position == ""
     tracked = report.track("abc", stage="solving the experts", total=4, done=1)
     next(tracked)
-    assert report.standing == "solving the experts (1 of 4)"
+    assert report.position == "solving the experts (1 of 4)"
     next(tracked)
-    assert report.standing == "solving the experts (2 of 4)"
+    assert report.position == "solving the experts (2 of 4)"
     list(tracked)
-    assert report.standing == ""
+    assert report.position == ""
 
 
 def test_workers_end_when_the_work_is_interrupted():

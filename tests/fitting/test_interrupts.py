@@ -56,7 +56,7 @@ ERRORS = [
 def test_the_same_call_goes_on_after_an_early_end(
     failing, fit_case, whole, assert_same_state, tmp_path, error, kind
 ):
-    with pytest.raises(kind, match=f"3 solved experts are in {tmp_path}; the same call goes on") as caught:
+    with pytest.raises(kind, match=f"3 solved experts are in {tmp_path}; the same call resumes") as caught:
         failing(error, checkpoint=tmp_path)
     assert "while solving the experts (3 of 6)" in str(caught.value)
     assert len(list(tmp_path.glob("expert-*"))) == 3
@@ -74,7 +74,7 @@ def test_too_little_memory_says_what_to_change(failing, error, kind):
 
 
 def test_without_a_checkpoint_the_user_hears_of_it(failing):
-    with pytest.raises(KeyboardInterrupt, match=r"Nothing of it is kept; with checkpoint=FOLDER"):
+    with pytest.raises(KeyboardInterrupt, match=r"Nothing is kept; with checkpoint=FOLDER"):
         failing(KeyboardInterrupt())
 
 
@@ -99,7 +99,7 @@ def test_a_disk_that_refuses_leaves_what_there_is_and_says_so(
 
     monkeypatch.setattr(checkpoint, "write", write)
     options = {"num_experts": 6, "executor": Threads(1), "checkpoint": tmp_path}
-    with pytest.raises(OSError, match=r"was not written.* 2 solved experts are in .*goes on") as caught:
+    with pytest.raises(OSError, match=r"was not written.* 2 solved experts are in .*resumes") as caught:
         fit_case(**options)
     assert caught.value.errno == code
     assert_same_state(fit_case(**options), whole)
@@ -136,13 +136,13 @@ def test_a_note_that_is_cut_is_not_trusted(fit_case, tmp_path):
     content = note.read_bytes()
     for length in (0, 7, 8, len(content) // 2, len(content) - 1):
         note.write_bytes(content[:length])
-        with pytest.raises(ArtifactError, match=r"Use another folder, or remove .* to begin anew"):
+        with pytest.raises(ArtifactError, match=r"Use another folder, or remove .* to start over"):
             fit_case(num_experts=2, checkpoint=tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_named(fit_case, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"the folder of the checkpoint, .*file/c, cannot be made"):
+    with pytest.raises(OSError, match=r"the folder of the checkpoint, .*file/c, cannot be created"):
         fit_case(checkpoint=tmp_path / "file" / "c")
 
 

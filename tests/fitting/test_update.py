@@ -173,7 +173,7 @@ def test_other_training_rows_are_refused(fitted, case, toy, tmp_path, change):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        pytest.param(lambda x, y: (x, y[:, :1]), "numbers a row", id="targets"),
+        pytest.param(lambda x, y: (x, y[:, :1]), "a row; the model was", id="targets"),
         pytest.param(lambda x, y: (x[:, :1], y), "cannot be called on", id="inputs"),
         pytest.param(lambda x, y: ((x, x), y), "structure", id="structure"),
         pytest.param(lambda x, y: (x * torch.nan, y), "NaN or infinite", id="nan"),

@@ -127,7 +127,7 @@ def test_a_payload_in_a_checkpoint_is_never_executed(gram_file, tmp_path):
         trustgp.fit(gram_file.network, data, **options)
     for content in payloads(trace).values():
         (folder / "fit.trustgp").write_bytes(content)
-        with pytest.raises(trustgp.ArtifactError, match="begin anew"):
+        with pytest.raises(trustgp.ArtifactError, match="start over"):
             trustgp.fit(gram_file.network, data, **options)
     assert not trace.exists()
 

@@ -154,10 +154,10 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(tmp_path, kept):
     if kept:
         assert 0 < there <= begun
         assert f"{there} solved expert" in last
-        assert last.endswith(f"in {folder}; the same call goes on from there.")
+        assert last.endswith(f"in {folder}; the same call resumes from there.")
         assert not [name for name in listing(folder) if name.endswith(".part")]
     else:
-        assert "Nothing of it is kept; with checkpoint=FOLDER" in last
+        assert "Nothing is kept; with checkpoint=FOLDER" in last
 
 
 def test_a_worker_has_one_thread_of_its_own(one_thread):

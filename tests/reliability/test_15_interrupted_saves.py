@@ -203,7 +203,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_with_a_message_and_goes_on_lat
     experts = [name for name in names if name.startswith("expert-")]
     assert "was not written" in full
     assert f"{len(experts)} solved expert" in full or not experts
-    assert f"in {inner / 'full'}; the same call goes on from there." in full
+    assert f"in {inner / 'full'}; the same call resumes from there." in full
     assert set(names) == {"fit.trustgp", *experts}  # nothing half-written
     assert len(experts) < 4
     assert same

@@ -81,7 +81,7 @@ def test_foreign_files_stay_as_they_are(data, whole, tmp_path):
 @pytest.mark.parametrize("name", ["fit.trustgp", "expert-000-00001.trustgp"])
 def test_a_foreign_file_with_one_of_our_names_is_not_written_over(data, tmp_path, name):
     (tmp_path / name).write_bytes(b"somebody's")
-    with pytest.raises(trustgp.ArtifactError, match=r"Use another folder, or remove .* to begin anew"):
+    with pytest.raises(trustgp.ArtifactError, match=r"Use another folder, or remove .* to start over"):
         quiet_fit(data[0], data[1:], checkpoint=tmp_path, **OPTIONS)
     assert contents(tmp_path) == {name: b"somebody's"}
 
@@ -104,7 +104,7 @@ def test_a_second_fit_in_the_folder_is_refused_and_the_first_goes_on(data, whole
 
     monkeypatch.setattr(solving, "solve_expert", solve)
     quiet_fit(data[0], data[1:], checkpoint=folder, **OPTIONS).save(tmp_path / "m")
-    assert f"another fit is at work in the checkpoint {folder} (process {os.getpid()} on " in refused[1]
+    assert f"another fit uses the checkpoint {folder} (process {os.getpid()} on " in refused[1]
     assert "or use another folder" in refused[1]
     assert (tmp_path / "m").read_bytes() == whole[1]
     assert listing(folder) == listing(whole[0])  # the lock is gone
@@ -121,7 +121,7 @@ def test_a_folder_in_use_is_refused_before_the_data_are_read(data, tmp_path):
 
 def test_a_file_for_a_folder_is_refused_before_the_data_are_read(data, tmp_path):
     (tmp_path / "file").touch()
-    for path, said in ((tmp_path / "file", "is a file; name a folder"), (tmp_path / "file" / "c", "be made")):
+    for path, said in ((tmp_path / "file", "is a file; name"), (tmp_path / "file" / "c", "be created")):
         with pytest.raises(NotADirectoryError, match=said):
             quiet_fit(data[0], iter(()), checkpoint=path, **OPTIONS)
 

@@ -159,7 +159,7 @@ def _explained_stop(report: Reporter, store: PassCheckpoint | None) -> Iterator[
         kept = "No progress was saved; with checkpoint=FOLDER the same call resumes."
         if store is not None:
             kept = f"Its progress is saved in {store.folder}; the same call resumes."
-        raise KeyboardInterrupt(f"the fit was stopped while {report.standing}. {kept}") from error
+        raise KeyboardInterrupt(f"the fit was stopped while {report.position}. {kept}") from error
 
 
 def _require_order(*sources: Any) -> None:

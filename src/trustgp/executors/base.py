@@ -1,4 +1,4 @@
-"""The interface of an executor, threads of this process, and where and how the work of a fit is done."""
+"""The interface of an executor, threads of this process, and the context of a fit."""
 
 from __future__ import annotations
 
@@ -39,23 +39,21 @@ class Executor(Protocol):
     def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Pairs of (position of the task, its result), as they come.
 
-        Where workers are other processes, the function travels once with all that it holds, and the tasks
+        Where workers are other processes, the function is sent once with all that it refers to, and the tasks
         one by one: the data belong in the function (`functools.partial(work, data)`, or a closure), row
-        numbers in the tasks. A function must not write to what it holds: workers share its memory.
+        numbers in the tasks. A function must not write to its data: workers share the memory.
 
         An exception in a task is raised here, and the tasks not yet begun are dropped.
 
         Raises:
-            WorkerLostError: When workers died more often than the executor tries again.
+            WorkerLostError: When workers died more often than the executor retries.
         """
         ...
 
 
 class WorkerLostError(RuntimeError):
-    """Workers died, and what they worked on was tried again as often as allowed.
-
-    At `positions` are the tasks without a result, one of which took its worker down.
-    """
+    """Workers died, and their tasks were retried as often as allowed; `positions` are those of tasks without
+    a result."""
 
     def __init__(self, message: str, positions: Sequence[int]) -> None:
         super().__init__(message)
@@ -75,7 +73,7 @@ class Inline:
 
 
 def nearby(executor: Executor) -> Executor:
-    """For work that is not worth sending: threads of this process, where the workers are elsewhere."""
+    """The executor for short work: threads of this process, where the workers are elsewhere."""
     return getattr(executor, "nearby", executor)
 
 
@@ -85,7 +83,7 @@ def check_counts(*, retries: int = 0, **workers: int | None) -> None:
         if count is not None and count < 1:
             raise ValueError(f"{name}={count}; at least one worker is needed.")
     if retries < 0:
-        raise ValueError(f"retries={retries}; 0 means that nothing is tried again.")
+        raise ValueError(f"retries={retries}; 0 or more are possible.")
 
 
 @dataclass(frozen=True)
@@ -116,11 +114,10 @@ class Threads:
         pool = ThreadPoolExecutor(min(self.workers, max(1, len(tasks))), initializer=_single_blas_thread)
         try:
             futures = {pool.submit(function, task): i for i, task in enumerate(tasks)}
-            # The number of threads is each thread's own, except for the default that threads started
-            # later begin with: give that back at once.
+            # each thread has a number of its own; this restores the default of threads started later
             torch.set_num_threads(before)
             for future in as_completed(futures):
-                yield futures.pop(future), future.result()  # what was handed over is not held on to
+                yield futures.pop(future), future.result()  # no reference to the result is kept
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(before)
@@ -136,7 +133,7 @@ def Processes(count: int | None = None, retries: int = 3) -> Threads:
 
 
 def _single_blas_thread() -> None:
-    torch.get_num_threads()  # a thread takes up the process's number at its first call: before, not after
+    torch.get_num_threads()  # a thread takes the process's number at its first call: before, not after
     torch.set_num_threads(1)
 
 
@@ -148,20 +145,20 @@ def usual_threads(device: torch.device) -> Threads:
 def _in_streams(function: Work) -> Work:
     """The function, with a CUDA stream of its own in each thread that calls it.
 
-    A stream begins after all that was asked of the caller's stream so far. A result is handed over when it is
-    there, and its memory is kept until the caller's stream, too, has done with it.
+    A stream begins after all work of the caller's stream so far. A result is complete when it is returned,
+    and its memory is kept until the caller's stream, too, has used it.
     """
     caller = torch.cuda.current_stream()
     begun = caller.record_event()
-    mine, number = threading.local(), itertools.count()
+    local, number = threading.local(), itertools.count()
 
     def work(task: Any) -> Any:
-        if not hasattr(mine, "stream"):
-            mine.stream = numbered_stream(caller.device, next(number))
-            mine.stream.wait_event(begun)
-        with torch.cuda.stream(mine.stream):
+        if not hasattr(local, "stream"):
+            local.stream = numbered_stream(caller.device, next(number))
+            local.stream.wait_event(begun)
+        with torch.cuda.stream(local.stream):
             result = function(task)
-        mine.stream.synchronize()
+        local.stream.synchronize()
         for tensor in tensors_in(result):
             if tensor.device == caller.device:
                 tensor.record_stream(caller)
@@ -178,25 +175,23 @@ def numbered_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """Every tensor in a value, in no order: in tuples, lists, mappings, and the attributes of objects."""
-    seen, waiting = {}, [value]  # what was seen stays, so that its id remains its own
+    seen, waiting = {}, [value]  # `seen` keeps objects alive, so that their ids stay unique
     while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, type):
+        item = waiting.pop()
+        if id(item) in seen or isinstance(item, type):
             continue
-        seen[id(thing)] = thing
-        if isinstance(thing, Tensor):
-            yield thing
-        elif isinstance(thing, Mapping):
-            waiting += thing.values()
-        elif isinstance(thing, (tuple, list, set, frozenset)):
-            waiting += thing
-        elif hasattr(thing, "__dict__"):
-            waiting += vars(thing).values()
+        seen[id(item)] = item
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (tuple, list, set, frozenset)):
+            waiting += item
+        elif isinstance(item, Mapping) or hasattr(item, "__dict__"):
+            waiting += (item if isinstance(item, Mapping) else vars(item)).values()
 
 
 @dataclass(frozen=True)
 class FitContext:
-    """What holds for all stages of one fit."""
+    """What all stages of one fit share."""
 
     device: torch.device
     seed: int  # of everything random
@@ -205,29 +200,27 @@ class FitContext:
     store: Any = None  # keeps solved experts (`trustgp.fitting.checkpoint.Checkpoint`)
 
     def nearby(self) -> FitContext:
-        """The same on this machine, for work that is not worth sending."""
+        """The same on this machine, for short work."""
         return replace(self, executor=nearby(self.executor))
 
     def inline(self) -> FitContext:
-        """The same in this thread on a GPU, which one pass of a network fills: what cuDNN has planned for a
-        shape, it knows only in the thread that it did so in."""
+        """The same in this thread on a GPU, which one pass of a network fills: cuDNN caches its plan of a
+        shape for each thread."""
         here = self.device.type == "cuda" and nearby(self.executor) is self.executor
         return replace(self, executor=Inline()) if here else self
 
     def run(
         self, work: Work, tasks: Sequence[Any], *, stage: str = "", rows: Count | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Pairs of (position of the task, its result) as they come, see `Executor.run`; a stage has a bar.
-
-        `rows` tells how many rows a task stands for.
-        """
+        """Pairs of (position, result) as they come, see `Executor.run`; a stage has a bar, and `rows` counts
+        the rows of a task."""
         results = self.executor.run(work, tasks)
         if not stage:
             return results
-        count = None if rows is None else lambda found: rows(tasks[found[0]])
+        count = None if rows is None else lambda pair: rows(tasks[pair[0]])
         return self.report.track(results, stage=stage, total=len(tasks), rows=count)
 
     def map(self, work: Work, tasks: Sequence[Any], **shown: Any) -> list[Any]:
         """The results in the order of the tasks; see `run`."""
-        found = dict(self.run(work, tasks, **shown))
-        return [found[place] for place in range(len(tasks))]
+        results = dict(self.run(work, tasks, **shown))
+        return [results[position] for position in range(len(tasks))]

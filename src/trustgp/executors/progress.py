@@ -1,4 +1,4 @@
-"""Progress bars, and the few lines that `fit` says before long work."""
+"""Progress bars, and the lines that `fit` logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 Item = TypeVar("Item")
-Count = Callable[[Any], int]  # how many rows an item, or a task, stands for
+Count = Callable[[Any], int]  # the rows of an item, or of a task
 LOGGER = logging.getLogger("trustgp")
 
 
@@ -31,8 +31,8 @@ class Reporter:
     def __init__(self, console: Console, *, enabled: bool) -> None:
         self._console = console
         self._enabled = enabled and console.is_terminal
-        self._open: dict[int, Any] = {}  # what is being tracked, with what gives its items
-        self.standing = ""  # the stage that is being worked on, and how far it is; empty between two
+        self._open: dict[int, Any] = {}  # the items of each open bar
+        self.position = ""  # the current stage, and how far it is; empty between two
         self._progress = bars.Progress(
             bars.TextColumn("{task.description:<22}"),
             bars.BarColumn(),
@@ -44,14 +44,14 @@ class Reporter:
             disable=not self._enabled,
         )
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A line for the user; always in the log, on the screen only where there are bars."""
         LOGGER.info(text)
         if self._enabled:
             self._console.print(text, highlight=False)
 
     def begin(self, stage: str) -> None:
-        """Say in the log, at DEBUG, that a stage of the work begins; its name is the record's `stage`."""
+        """Log, at DEBUG, that a stage of the work begins; its name is the record's `stage`."""
         LOGGER.debug("%s", stage, extra={"stage": stage})
 
     def track(
@@ -63,29 +63,29 @@ class Reporter:
         done: int = 0,
         rows: Count | None = None,
     ) -> Iterator[Item]:
-        """`items`, with a bar for the stage; when the work ends early, `close` of what gives them is called.
+        """`items`, with a bar for the stage; when the work ends early, their `close` is called.
 
-        Of all items `done` were there before, and do not come. An item may stand for a number of rows. Where
-        nobody knows how many there are, `total` is None.
+        Of the `total` (None: unknown), `done` were finished before and do not come. `rows` counts the rows of
+        an item.
         """
         self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         began, counted = time.perf_counter(), 0
         self._open[task] = items
         many = "many" if total is None else str(total)
-        self.standing = f"{stage} ({done} of {many})"
+        self.position = f"{stage} ({done} of {many})"
         for number, item in enumerate(items, start=done + 1):
             yield item
             counted += 0 if rows is None else rows(item)
             self._progress.update(task, advance=1, rows=counted)
-            self.standing = f"{stage} ({number} of {many})"
+            self.position = f"{stage} ({number} of {many})"
             if total and 10 * number // total > 10 * (number - 1) // total:
                 seconds = max(1e-9, time.perf_counter() - began)
                 left = seconds * (total - number) / (number - done)
                 speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""
                 LOGGER.debug("%s: %d of %d%s, about %.0f s left", stage, number, total, speed, left)
         del self._open[task]
-        self.standing = ""
+        self.position = ""
 
     def close(self) -> None:
         """End what is still being tracked: tasks that have not begun are dropped, and threads end.
@@ -107,7 +107,7 @@ def rate_text(rate: float) -> str:
 
 @contextmanager
 def reporting(*, enabled: bool) -> Iterator[Reporter]:
-    """A reporter whose bars live for the duration of the block, and what it tracks no longer."""
+    """A reporter for the duration of the block; what it tracks is closed at its end."""
     reporter = Reporter(Console(stderr=True), enabled=enabled)
     with reporter._progress:
         try:

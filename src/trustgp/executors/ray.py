@@ -58,7 +58,7 @@ class Ray:
 
     @property
     def nearby(self) -> Threads:
-        """For work that is not worth sending."""
+        """For short work."""
         return Threads(1 if self.gpus else None)
 
     def run(self, function: Work, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -123,9 +123,8 @@ class Ray:
 
 
 def _begin(ray: Any, **options: Any) -> None:
-    """`ray.init` in a thread that lasts as long as this process. The processes of a cluster that Ray starts
-    here end with the thread that started them, and this process with them: it may be a thread that ends
-    soon."""
+    """`ray.init` in a thread that lasts as long as this process: the processes of a cluster that Ray starts
+    here end with the thread that started them, and this process with them."""
     if threading.current_thread() is threading.main_thread():
         ray.init(**options)
         return

@@ -1,4 +1,4 @@
-"""Finished experts on disk: a killed fit goes on where it was, and one that ends early says how."""
+"""Finished experts on disk: a killed fit resumes, and one that ends early explains how."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOTE, LOCK = "fit.trustgp", ".fit.trustgp.lock"
 OWN = re.compile(r"expert-\d{3,}-\d{5,}\.trustgp")
 _NAMES = r"fit|pictures-\w+|expert-\d{3,}-\d{5,}"
 OWN_PART = re.compile(rf"\.({_NAMES})\.trustgp\.[0-9a-f]{{16}}{re.escape(PART)}")
-ANEW = f"Use another folder, or remove {NOTE} and the expert-*.trustgp beside it to begin anew."
+ANEW = f"Use another folder, or remove {NOTE} and the expert-*.trustgp beside it to start over."
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -58,8 +58,8 @@ class Checkpoint:
         probes: Probes | None = None,
         network: TangentNetwork | None = None,
     ) -> Checkpoint:
-        """Take up a folder that is `locked`, or begin it; one that belongs to another fit is refused, also
-        where only what the network does is other than on the probes of that fit."""
+        """Resume from a folder that is `locked`, or begin it; that of another fit is refused, also where only
+        the network's outputs on the probes differ."""
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
         fingerprint = tensor_fingerprint(about=json.dumps(settings, sort_keys=True))
         names = [entry.name for entry in folder.iterdir()]
@@ -72,17 +72,17 @@ class Checkpoint:
             except ArtifactError as error:
                 raise ArtifactError(f"{error} {ANEW}") from error
             if text.get("fingerprint") != fingerprint:
-                known = text.get("settings")
-                known = known if isinstance(known, dict) else settings  # then nothing is named
-                changed = ", ".join(name for name in settings if known.get(name) != settings[name])
+                stored = text.get("settings")
+                stored = stored if isinstance(stored, dict) else settings  # then nothing is named
+                changed = ", ".join(name for name in settings if stored.get(name) != settings[name])
                 raise _of_another_fit(folder, changed or "unknown")
             if "probes" in text and probes is not None and network is not None:
                 where, nesting = str(note), structure(probes.inputs)
                 first = Probes.read(Reader(table, where=where), text["probes"], nesting, network.names, where)
-                if said := first.difference(network):
-                    raise _of_another_fit(folder, f"what the network does; {said}")
-        elif strange := next(filter(OWN.fullmatch, names), None):  # it would be written over
-            raise ArtifactError(f"{folder} has {strange}, but no {NOTE} that says of which fit. {ANEW}")
+                if difference := first.difference(network):
+                    raise _of_another_fit(folder, f"the network's outputs; {difference}")
+        elif foreign := next(filter(OWN.fullmatch, names), None):  # it would be overwritten
+            raise ArtifactError(f"{folder} has {foreign}, but no {NOTE} that identifies its fit. {ANEW}")
         else:
             text = {"fingerprint": fingerprint, "settings": settings}
             text, table = (
@@ -99,8 +99,8 @@ class Checkpoint:
         write(self._path(mixture, expert), kind=KIND, text=self._text(mixture, expert), tensors=table)
 
     def finished(self, mixture: int, tasks: list[Task], tangents: TangentMap) -> dict[int, Solved]:
-        """The experts that are already there; a damaged file, or one of other rows, counts as not there."""
-        found = {}
+        """The experts that are already there; a damaged file, or one of other rows, does not count."""
+        finished = {}
         for expert, task in enumerate(tasks):
             path = self._path(mixture, expert)
             if path.exists():
@@ -110,8 +110,8 @@ class Checkpoint:
                     path.unlink()
                     continue
                 if _belongs(solved, task):
-                    found[expert] = solved
-        return found
+                    finished[expert] = solved
+        return finished
 
     def _read(self, path: Path, mixture: int, expert: int, tangents: TangentMap) -> Solved:
         text, table = read(path, kind=KIND)
@@ -120,12 +120,12 @@ class Checkpoint:
         reader = Reader(table, where=str(path))
         outputs = table["expert.scale"].shape[-1] if "expert.scale" in table else 0
         (read_back, *_) = read_experts(reader, "expert.", tangents, outputs)
-        held, kinds = {}, {"output": torch.int64}
+        held_out, kinds = {}, {"output": torch.int64}
         for name in [field.name for field in fields(CalibrationRows)] if reader.matching("held.") else []:
-            held[name] = reader.take(f"held.{name}", kinds.get(name, torch.float64), None)
+            held_out[name] = reader.take(f"held.{name}", kinds.get(name, torch.float64), None)
         reader.finish()
         read_back = moved(read_back, lambda tensor: tensor.to(tangents.network.device))
-        return Solved(read_back, CalibrationRows(**held) if held else None)
+        return Solved(read_back, CalibrationRows(**held_out) if held_out else None)
 
     def _text(self, mixture: int, expert: int) -> dict[str, Any]:
         return {"fingerprint": self.fingerprint, "mixture": mixture, "expert": expert}
@@ -139,18 +139,17 @@ def _of_another_fit(folder: Path, different: str) -> ArtifactError:
 
 
 def _belongs(solved: Solved, task: Task) -> bool:
-    """Whether an expert has the rows of a task: the same settings on another machine may divide them a little
-    differently."""
+    """Whether an expert has the rows of a task: another machine may divide them a little differently."""
     rows, own = solved.expert.rows.cpu(), int(solved.expert.own)
-    mine, lent = torch.isin(rows[:own], task.own), torch.isin(rows[own:], task.candidates)
-    return own == len(task.own) and bool(mine.all()) and bool(lent.all())
+    same, lent = torch.isin(rows[:own], task.own), torch.isin(rows[own:], task.candidates)
+    return own == len(task.own) and bool(same.all()) and bool(lent.all())
 
 
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
     """Make the folder of a checkpoint, and refuse a second fit in it; None: there is none.
 
-    The system gives the lock up when its process ends, `kill -9` included: a file that is left locks nothing.
+    The system releases the lock when its process ends, `kill -9` included: a file that is left locks nothing.
     """
     if folder is None:
         yield
@@ -158,7 +157,7 @@ def locked(folder: Path | None) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise explained(error, f"the folder of the checkpoint, {folder}, cannot be made") from error
+        raise explained(error, f"the folder of the checkpoint, {folder}, cannot be created") from error
     file = _lock(folder)
     try:
         yield
@@ -184,7 +183,7 @@ def _lock(folder: Path) -> IO[str] | None:
                 file.flush()
                 return file
         file.close()
-        return _lock(folder)  # who had it has just removed this file: it locks nothing
+        return _lock(folder)  # its owner has just removed this file: it locks nothing
     except BlockingIOError as error:
         assert file is not None
         file.seek(0)
@@ -192,41 +191,40 @@ def _lock(folder: Path) -> IO[str] | None:
         file.close()
         raise BlockingIOError(
             error.errno,
-            f"another fit is at work in the checkpoint {folder} ({owner}). Wait until it has ended, or stop "
-            "it, and the same call goes on from there; or use another folder.",
+            f"another fit uses the checkpoint {folder} ({owner}). Wait until it has ended, or stop it, and "
+            "the same call resumes from there; or use another folder.",
         ) from error
     except OSError as error:
         if file is not None:
             file.close()
         warn_user(
-            f"the checkpoint {folder} cannot be locked ({error.strerror}): see to it that no other fit "
-            "uses it at the same time."
+            f"the checkpoint {folder} cannot be locked ({error.strerror}): make sure that no other fit uses "
+            "it at the same time."
         )
         return None
 
 
 @contextmanager
 def explain_interrupts(report: Reporter, store: Checkpoint | None) -> Iterator[None]:
-    """Ctrl-C, too little memory and a full disk keep their kind, and say how the fit goes on."""
+    """Ctrl-C, too little memory and a full disk keep their type, and explain how to resume the fit."""
     try:
         yield
     except (KeyboardInterrupt, MemoryError, OSError, RuntimeError) as error:
         if isinstance(error, KeyboardInterrupt):
-            report.say("stopping: what has begun is brought to its end")
-        said = _explained(error, report, store)
-        if said is None:
+            report.log("stopping: running tasks are finished first")
+        explanation = _explained(error, report, store)
+        if explanation is None:
             raise
-        raise said from error
+        raise explanation from error
 
 
 def _explained(error: BaseException, report: Reporter, store: Checkpoint | None) -> BaseException | None:
-    """The same error with what it means for the fit; None: it means nothing special."""
-    where, kept = f" while {report.standing}" if report.standing else "", _kept(store)
+    """The same error with what it means for the fit; None: nothing special."""
+    where, kept = f" while {report.position}" if report.position else "", _kept(store)
     if isinstance(error, OSError):
         if store is None or error.errno not in DISK:
             return None
-        said = f"{error.strerror}. When the disk has room, or the folder can be written: {kept}"
-        return OSError(error.errno, said)
+        return OSError(error.errno, f"{error.strerror}. Once the disk has space and can be written: {kept}")
     kind = torch.OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else MemoryError
     if not isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         # a RuntimeError may come of Ctrl-C while a lock was waited for
@@ -234,17 +232,19 @@ def _explained(error: BaseException, report: Reporter, store: Checkpoint | None)
             return KeyboardInterrupt(f"the fit was stopped{where}. {kept}")
         if "DefaultCPUAllocator" not in str(error):  # torch has no kind of its own for the CPU
             return None
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no more can be had"
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no more is available"
     return kind(
         f"out of memory{where}: {reason.removesuffix('.')}. Fewer workers "
-        f"(executor=trustgp.Threads(1)) need less. {kept} More experts, a budget, outputs='pseudo' "
-        "or witness=None need less too, but make another fit, which begins anew."
+        f"(executor=trustgp.Threads(1)) need less. {kept} More experts, a budget, outputs='pseudo' or "
+        "witness=None need less too, but start another fit."
     )
 
 
 def _kept(store: Checkpoint | None) -> str:
     if store is None:
-        return "Nothing of it is kept; with checkpoint=FOLDER solved experts are, and the same call goes on."
+        return "Nothing is kept; with checkpoint=FOLDER, solved experts are, and the same call resumes."
     count = len(list(store.folder.glob("expert-*.trustgp")))
-    found = f"{count} solved expert{' is' if count == 1 else 's are'}" if count else "no solved expert is yet"
-    return f"{found} in {store.folder}; the same call goes on from there."
+    experts = (
+        f"{count} solved expert{' is' if count == 1 else 's are'}" if count else "no solved expert is yet"
+    )
+    return f"{experts} in {store.folder}; the same call resumes from there."

@@ -20,10 +20,10 @@ Model = TypeVar("Model", bound=FittedModel)
 
 @dataclass(frozen=True)
 class ModelForm:
-    """What is left of a model. Such forms are nested: with fewer directions nothing else is known."""
+    """What is left of a model. Forms are nested: one with fewer directions is part of one with more."""
 
     rank: int | None = None  # directions of an expert, at most; None: all
-    witness: bool = True  # whether the second opinion stays, where there is one
+    witness: bool = True  # whether the witness stays, where there is one
 
     def __str__(self) -> str:
         words = [] if self.rank is None else [f"rank={self.rank}"]
@@ -39,18 +39,18 @@ def compress(
     progress: bool = True,
     unpack: Unpack | None = None,
 ) -> Model:
-    """A smaller model from a fitted one; that one stays as it is.
+    """A smaller model from a fitted one, which stays as it is.
 
-    What is dropped counts as not known, so no variance falls before calibration, and the corrected mean of
-    the experts stays what it is.
+    Dropped directions count as unknown, so no variance falls before calibration, and the corrected mean of
+    the experts does not change.
 
     Args:
         model: From `trustgp.fit` or `trustgp.load`.
-        rank: The most directions that an expert keeps: those of which most is known. None: all.
-        witness: False leaves the second opinion out. None, True: it stays.
+        rank: The most directions that an expert keeps: the best-determined ones. None: all.
+        witness: False drops the witness. None, True: it stays.
         validation: Rows that neither the network nor the experts have seen: the size of the error bar and the
-            threshold of the novelty score, if there is one, are fitted anew. None: the error bar keeps the
-            calibration of before, too wide rather than too narrow, and the threshold is gone, with a warning.
+            threshold of the novelty score, if there is one, are fitted again. None: the error bar keeps its
+            calibration, too wide rather than too narrow, and the threshold is dropped, with a warning.
         progress: Whether to show a bar in a terminal.
         unpack: As for `fit`, of the validation rows.
     """
@@ -64,7 +64,7 @@ def compress(
         raise ValueError("nothing to compress: pass rank= or witness=False.")
     if rank is not None and not model.state.directions:
         raise ValueError(
-            "the experts of this model are exact: they keep rows, and no directions that could be left out. "
+            "the experts of this model are exact: they keep rows, and no directions that could be dropped. "
             'Fit without budget="none", or with tangents=trustgp.Sketch(512).'
         )
     small = reduced(model.state, form)
@@ -77,19 +77,19 @@ def compress(
 
 
 def warn_without_threshold(before: ModelState, after: ModelState) -> None:
-    """Say that a threshold is gone: rows score otherwise in another form, and it was not fitted anew."""
+    """Warn where a threshold is dropped: scores differ in another form, and it was not fitted again."""
     if before.threshold is None or after.threshold is not None:
         return
     false_alarm = float(before.threshold.false_alarm)
     warn_user(
-        "the threshold of the novelty score is gone, since rows score otherwise in the smaller model; pass "
+        "the threshold of the novelty score is gone, since scores differ in the smaller model; pass "
         f"validation=, at least {needed_rows(1.0 - false_alarm)} rows for false_alarm={false_alarm:g}, or "
         "call its threshold(rows) with familiar rows."
     )
 
 
 def reduced(state: ModelState, form: ModelForm) -> ModelState:
-    """The smaller model, with the calibration of before, but without a threshold."""
+    """The smaller model, with the same calibration, but without a threshold."""
     mixtures, training = tuple(mixture.truncate(form.rank) for mixture in state.mixtures), state.training
     if training is not None:
         training = replace(training, solved=_with_experts(training, mixtures))
@@ -106,7 +106,7 @@ def reduced(state: ModelState, form: ModelForm) -> ModelState:
 
 
 def _with_experts(training: Training, mixtures: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What was solved, as it is now in the mixtures: an update goes on from there."""
+    """The solved experts as they are now in the mixtures: an update goes on from there."""
     pairs = zip(training.solved, mixtures, strict=True)
     return tuple(
         tuple(replace(one, expert=expert) for one, expert in zip(solved, mixture.experts, strict=True))

@@ -1,4 +1,4 @@
-"""Every option of a fit, parsed once: whatever can be refused without looking at the data is refused here."""
+"""Every option of a fit, parsed once: whatever can be refused without the data is refused here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARAMETERS = ("last", "all")  # which of them count, instead of tangents
 
 @runtime_checkable
 class _Runner(Protocol):
-    """What executors are known by; how many workers a cluster has is not asked here."""
+    """An executor; `workers` is left out, since a cluster would be asked for it."""
 
     def run(self, function: Any, tasks: Any) -> Any: ...
 
@@ -45,12 +45,12 @@ OBJECTS: dict[str, tuple[dict[str, type], Any]] = {
     "division": ({"division": Division}, Division),
     "executor": ({"threads": Threads, "ray": Ray}, _Runner),
 }
-"""Options that are objects: by the names that people write what they may be, and what they are all."""
+"""Options that are objects: their classes by name, and their base."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """The options of `trustgp.fit`, which says what each is. Made by `parse`."""
+    """The options of `trustgp.fit`, which documents them. Made by `parse`."""
 
     likelihood: Likelihood = field(default_factory=Regression)
     validation: Any = None
@@ -75,54 +75,52 @@ class FitOptions:
 
     @classmethod
     def parse(cls, **given: Any) -> FitOptions:
-        """What a user has said, checked; budget, memory, device and checkpoint may be texts or objects, and
-        what is an object may be its class or its name.
-
-        What is left out, or None, has its default; without `witness` there is none.
+        """The user's options, checked; budget, memory, device and checkpoint may be texts or objects, and
+        an object may be given by its class or its name. None is the default; without `witness` there is none.
         """
-        said = {name: value for name, value in given.items() if value is not None}
+        options = {name: value for name, value in given.items() if value is not None}
         for name, (kinds, base) in OBJECTS.items():
-            if name in said:
-                said[name] = as_object(name, said[name], kinds, base)
-        if "tangents" in said:
-            said |= _parse_tangents(said.pop("tangents"))
-        likelihood = said.setdefault("likelihood", Regression())
-        said["budget"] = parse_budget(given.get("budget"), name="budget")
-        exact = said["budget"].exact
-        outputs = said.setdefault("outputs", likelihood.default_outputs if exact else "pseudo")
+            if name in options:
+                options[name] = as_object(name, options[name], kinds, base)
+        if "tangents" in options:
+            options |= _parse_tangents(options.pop("tangents"))
+        likelihood = options.setdefault("likelihood", Regression())
+        options["budget"] = parse_budget(given.get("budget"), name="budget")
+        default = likelihood.default_outputs if options["budget"].exact else "pseudo"
+        outputs = options.setdefault("outputs", default)
         if outputs not in OUTPUTS:
-            near = nearest_name(str(outputs), OUTPUTS)
-            raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".{near}')
+            hint = nearest_name(str(outputs), OUTPUTS)
+            raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".{hint}')
         for name, least in (("num_experts", 1), ("seed", -(2**63))):
-            _check_whole(name, said.get(name, 1), least)
-        said["witness"] = _parse_witness(said.get("witness")) if likelihood.uses_witness else None
-        if "memory" in said:
-            said["memory"] = parse_bytes(said["memory"], name="memory")
-        if "device" in said:
-            said["device"] = _parse_device(said["device"])
-        if "checkpoint" in said:
-            if not isinstance(said["checkpoint"], (str, PathLike)):
-                raise TypeError(f"checkpoint={said['checkpoint']!r}; the path of a folder is needed.")
-            said["checkpoint"] = Path(said["checkpoint"])
-            if os.path.isfile(said["checkpoint"]):  # where it may not be looked at, the folder says so
-                what = f"checkpoint={str(said['checkpoint'])!r} is a file; name a folder; it need not exist"
+            _check_whole(name, options.get(name, 1), least)
+        options["witness"] = _parse_witness(options.get("witness")) if likelihood.uses_witness else None
+        if "memory" in options:
+            options["memory"] = parse_bytes(options["memory"], name="memory")
+        if "device" in options:
+            options["device"] = _parse_device(options["device"])
+        if "checkpoint" in options:
+            if not isinstance(options["checkpoint"], (str, PathLike)):
+                raise TypeError(f"checkpoint={options['checkpoint']!r}; the path of a folder is needed.")
+            path = options["checkpoint"] = Path(options["checkpoint"])
+            if os.path.isfile(path):
+                what = f"checkpoint={str(path)!r} is a file; name a folder; it need not exist"
                 raise NotADirectoryError(errno.ENOTDIR, what)
-        if "unpack" in said and not callable(said["unpack"]):
-            kind = type(said["unpack"]).__name__
+        if "unpack" in options and not callable(options["unpack"]):
+            kind = type(options["unpack"]).__name__
             raise TypeError(f"unpack is a {kind}; a function is needed: lambda batch: (inputs, targets).")
-        return cls(**said)
+        return cls(**options)
 
     @property
     def light(self) -> bool:
-        """Whether experts keep only the directions of which most is known."""
+        """Whether experts keep only their best-determined directions."""
         return not self.budget.exact
 
     def executors(self, device: torch.device) -> list[Executor]:
-        """Those that may be tried, the best first: the user's, or threads, at last a single one."""
+        """Candidates, the best first: the user's, or threads, at last a single one."""
         return [usual_threads(device), Threads(1)] if self.executor is None else [self.executor]
 
     def settings(self) -> dict[str, Any]:
-        """What is asked of every expert, as plain values: for the fingerprint of a checkpoint."""
+        """Settings of the experts, as plain values: for the fingerprint of a checkpoint."""
         return {
             "outputs": self.outputs,
             "likelihood": [type(self.likelihood).__name__, self.likelihood.settings()],
@@ -137,19 +135,19 @@ class FitOptions:
 
 def as_object(name: str, value: Any, kinds: Mapping[str, type], base: Any) -> Any:
     """An option that is a `base`: given as such, by its class without parentheses, or a name in `kinds`."""
-    found, wrong = value, TypeError
+    parsed, wrong = value, TypeError
     if isinstance(value, str):
         named = {_plain(key): kind for key, kind in kinds.items()}
-        found, wrong = named.get(_plain(value)), ValueError
-    if isinstance(found, type) and issubclass(found, tuple(kinds.values())):
-        return found()
-    if isinstance(found, base) and not isinstance(found, type):
-        return found
+        parsed, wrong = named.get(_plain(value)), ValueError
+    if isinstance(parsed, type) and issubclass(parsed, tuple(kinds.values())):
+        return parsed()
+    if isinstance(parsed, base) and not isinstance(parsed, type):
+        return parsed
     shown = [f'"{key}"' for key in kinds] if len(kinds) > 1 else []
     for kind in kinds.values():
         shown.append(f"{kind.__name__}({', '.join(f'{key}=...' for key in signature(kind).parameters)})")
-    near = nearest_name(value, kinds) if isinstance(value, str) else ""
-    raise wrong(f"{name}={value!r}; allowed are {', '.join(shown)}, or None.{near}")
+    hint = nearest_name(value, kinds) if isinstance(value, str) else ""
+    raise wrong(f"{name}={value!r}; allowed are {', '.join(shown)}, or None.{hint}")
 
 
 def _parse_tangents(value: Any) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         for tangents, _ in ready.maps:
             tangents.release_buffers()
         seconds = time.perf_counter() - began
-        report.say(f"fitted in {rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s.")
+        report.log(f"fitted in {rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s.")
         assert state.training is not None
         training = replace(state.training, rows=host_data.rows, validation=host_data.validation)
         return replace(state, training=training)

@@ -113,17 +113,17 @@ def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     count, first = ready.num_outputs, ready.maps[0][0]
     shared, separate = f"{count} backward passes", f"{count} kernels"
     passes = {"shared": shared, "separate": separate, "pseudo": "one backward pass"}
-    report.say(f"tangents: {ready.tangents}, {ready.reason}")
+    report.log(f"tangents: {ready.tangents}, {ready.reason}")
     if first.separately_differentiated:
-        report.say(f"differentiated separately: {first.separately_differentiated}")
-    report.say(
+        report.log(f"differentiated separately: {first.separately_differentiated}")
+    report.log(
         f"{num_rows} rows, {plan.num_experts} experts: the fit needs at most about "
         f"{size_text(plan.peak_bytes)} beside the data."
     )
     if plan.mapped:
         size = size_text(num_rows * first.row_bytes())
-        report.say(f"features: {size} in a temporary file in {tempfile.gettempdir()}")
-    report.say(f"outputs: {outputs}, {passes[outputs]} for {count} {'output' if count == 1 else 'outputs'}")
+        report.log(f"features: {size} in a temporary file in {tempfile.gettempdir()}")
+    report.log(f"outputs: {outputs}, {passes[outputs]} for {count} {'output' if count == 1 else 'outputs'}")
 
 
 def default_sizes(ready: Prepared, n: int, options: FitOptions) -> tuple[int, int | None]:

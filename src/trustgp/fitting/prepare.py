@@ -21,7 +21,6 @@ from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap, leading_signs
 from ..tangents.modules import with_output
 from ..tangents.network import (
-    Choice,
     TangentNetwork,
     as_matrix,
     check_network,
@@ -32,12 +31,12 @@ from ..tangents.network import (
 from ..tangents.sketch import SketchMap
 from .options import FitOptions
 
-PROBE_ROWS = 64  # rows on which the network is probed and timed
+PROBE_ROWS = 64  # rows on which the network is probed
 SAMPLE_ROWS = 512  # rows from which parameters are ranked
-LIGHT = 512  # numbers a row of a light model
+LIGHT_WIDTH = 512  # of a row's features in a light model
 COMPARED_ROWS = 2048  # rows whose outputs are compared with their targets
-FEWEST_ROWS = 20  # from fewer, the error bar is hardly more than a guess
-DIRECTIONS = 8  # of the parameters, along which outputs are seen to move together
+MIN_ROWS = 20  # with fewer, a warning
+DIRECTIONS = 8  # random ones, from which correlations of the outputs are estimated
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,7 @@ class Prepared:
     maps: list[tuple[TangentMap, Tensor]]  # what makes the features of each kernel, and its outputs [B]
     tangents: Tangents
     reason: str  # why these
-    projections: list[
-        Tensor
-    ]  # of outputs, [C, B] each, that the experts of a kernel learn; empty: all outputs
+    projections: list[Tensor]  # [C, B] each, of the outputs that a kernel learns; empty: all
     probed: Tensor  # outputs of the first rows
 
     @property
@@ -76,13 +73,12 @@ def prepare_network(
     mixes = likelihood.mixes(options.outputs, num_outputs, own)
     reason = "as asked for"
     if tangents is None:
-        choose = light_tangents if options.light else exact_tangents
-        tangents, reason = choose(network, rows, options, len(mixes[0][0]))
+        tangents, reason = choose_tangents(network, rows, options, len(mixes[0][0]))
     prepared = prepare(network, tangents.choose(network), options.device)
     if options.outputs == "pseudo" and num_outputs > 1 and not likelihood.contrast:
         with suppress(RuntimeError):  # what cannot be differentiated is refused below, and named
             few = take(sample, evenly(count(sample), PROBE_ROWS))
-            mixes = [(_longest(prepared, few, own), mixes[0][1])]
+            mixes = [(_longest_mix(prepared, few, own), mixes[0][1])]
     if tangents.wants_targets:
         targets = likelihood.pruning_targets(lambda: _outputs(prepared, sample), targets)
     maps = [(tangents.bind(prepared, mix, sample, targets), served) for mix, served in mixes]
@@ -92,9 +88,9 @@ def prepare_network(
     return Prepared(prepared, maps, tangents, reason, projections, probed)
 
 
-def _longest(network: TangentNetwork, inputs: Inputs, generator: torch.Generator) -> Tensor:
-    """The signs, over sqrt(C), of the combination of outputs whose gradient is longest, shape [1, C]: found
-    from what the outputs do together along random directions of the parameters."""
+def _longest_mix(network: TangentNetwork, inputs: Inputs, generator: torch.Generator) -> Tensor:
+    """The signs, over sqrt(C), of the combination of outputs with the longest gradient, shape [1, C], from
+    second moments of the outputs along random directions of the parameters."""
     energy: Tensor | float = 0.0
     for _ in range(DIRECTIONS):
         steps = {k: torch.randn(v.shape, generator=generator).to(v) for k, v in network.parameters.items()}
@@ -112,41 +108,27 @@ def _outputs(network: TangentNetwork, inputs: Inputs) -> Tensor:
         return torch.cat([network.matrix(take(inputs, index)).cpu() for index in parts])
 
 
-def light_tangents(
+def choose_tangents(
     network: nn.Module, rows: Rows, options: FitOptions, num_mixed: int
 ) -> tuple[Tangents, str]:
-    """Gradient rows where they are no longer than a short sketch, which it is else."""
-    choice = options.parameters
-    total = _num_chosen(network, choice) * num_mixed
-    if total <= LIGHT:
-        return JacobianRows(choice), f"since a row has only {total} gradients"
-    return Sketch(LIGHT, parameters=choice), f"since a row has {total} gradients"
-
-
-def _num_chosen(network: nn.Module, choice: Choice) -> int:
-    every = dict(network.named_parameters())
-    return sum(every[name].numel() for name in choose_parameters(network, choice))
-
-
-def exact_tangents(
-    network: nn.Module, rows: Rows, options: FitOptions, num_mixed: int
-) -> tuple[Tangents, str]:
-    """Exact where that is cheap: layer factors, or gradient rows no longer than a sketch; else a sketch."""
-    sample = rows.take(torch.arange(min(2, len(rows))))
-    choice = options.parameters
-    try:
-        tangents = LayerFactors(choice)
-        tangents.choose(network)
-        prepared = prepare(network, choice, options.device)
-        mix = torch.eye(prepared.matrix(sample).shape[1], dtype=torch.float64)[:1]
-        tangents.bind(prepared, mix, sample, rows.targets[:2])
-        return tangents, "every parameter belongs to a layer whose gradient factorises"
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).partition(";")[0].partition("\n")[0]
-    total = _num_chosen(network, choice) * num_mixed
-    if total <= Sketch.dim:
-        return JacobianRows(choice), f"since {reason}, and a row has only {total} gradients"
-    return Sketch(parameters=choice), f"since {reason}, and a row has {total} gradients"
+    """Layer factors where exact experts are asked for and that is cheap; else gradient rows no longer than a
+    sketch, or a sketch; and the reason."""
+    choice, every, why = options.parameters, dict(network.named_parameters()), "since "
+    if not options.light:
+        try:
+            sample, tangents = rows.take(torch.arange(min(2, len(rows)))), LayerFactors(choice)
+            tangents.choose(network)
+            prepared = prepare(network, choice, options.device)
+            mix = torch.eye(prepared.matrix(sample).shape[1], dtype=torch.float64)[:1]
+            tangents.bind(prepared, mix, sample, rows.targets[:2])
+            return tangents, "every parameter belongs to a layer whose gradient factorises"
+        except (ValueError, RuntimeError) as error:
+            why = f"since {str(error).partition(';')[0].partition(chr(10))[0]}, and "
+    total = num_mixed * sum(every[name].numel() for name in choose_parameters(network, choice))
+    width = LIGHT_WIDTH if options.light else Sketch.dim
+    if total <= width:
+        return JacobianRows(choice), f"{why}a row has only {total} gradients"
+    return Sketch(width, parameters=choice), f"{why}a row has {total} gradients"
 
 
 class Residuals:
@@ -259,55 +241,55 @@ def leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
 
 @dataclass(frozen=True)
 class FitRows:
-    """What the experts and the calibration get of what the user handed over."""
+    """The user's rows: those of the experts, and those to calibrate on."""
 
     rows: Rows  # of the experts
     groups: Tensor | None  # of these rows, to be left out together
     validation: Rows | None  # to calibrate on
-    split: tuple[int, int] = (0, 0)  # rows handed over, and how many of them were split off to calibrate on
+    split: tuple[int, int] = (0, 0)  # rows passed, and how many of them were split off to calibrate on
 
     def rebind(self, whole: Rows) -> FitRows:
-        """The same of another copy of what was handed over."""
-        held = self.validation
-        held = held.rebind(whole) if held is not None and self.split[1] else held
-        return replace(self, rows=self.rows.rebind(whole), validation=held)
+        """The same views of another copy of the user's rows."""
+        validation = self.validation
+        if validation is not None and self.split[1]:
+            validation = validation.rebind(whole)
+        return replace(self, rows=self.rows.rebind(whole), validation=validation)
 
 
 def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:
-    """Rows for the experts and rows to calibrate on: split off where a likelihood cannot do without."""
-    likelihood, held = options.likelihood, options.validation
+    """Rows for the experts and rows to calibrate on: split off where a likelihood needs them."""
+    likelihood, validation = options.likelihood, options.validation
     labels = check_groups(options.groups, rows)
-    if len(rows) < FEWEST_ROWS:
+    if len(rows) < MIN_ROWS:
         warn_user(
             f"there are only {len(rows)} training rows: the size of the error bar is then hardly more than a "
             "guess. Pass all rows that the network was trained on, not one batch of them."
         )
-    if held is not None:
+    if validation is not None:
         network = ready.network.module
-        held = read_rows(held, name="validation", unpack=options.unpack, network=network)
-        probe(network, held.first, "validation")
-        likelihood.check(ready.num_outputs, held.targets, name="validation")
-        if share := share_in_common(held, rows, options.seed):
+        validation = read_rows(validation, name="validation", unpack=options.unpack, network=network)
+        probe(network, validation.first, "validation")
+        likelihood.check(ready.num_outputs, validation.targets, name="validation")
+        if share := share_in_common(validation, rows, options.seed):
             warn_user(
-                f"about {100 * share:.0f} % of the validation rows are training rows, too: the network knows "
-                "their targets, and an error bar that is fitted to them is too small. Pass validation rows "
-                "that the network was not trained on, or none."
+                f"about {100 * share:.0f} % of the validation rows are training rows, too: an error bar that "
+                "is fitted to them is too small. Pass validation rows that the network was not trained on, "
+                "or none."
             )
     context.report.begin("planning")
     # where rows are split off, groups only say which of them go together
     groups = None if likelihood.needs_held_out else labels
-    found = FitRows(rows, groups, held)
-    if held is None and likelihood.needs_held_out:
+    data = FitRows(rows, groups, validation)
+    if validation is None and likelihood.needs_held_out:
         off = holdout_split(rows, labels, options.seed)
         count = int(off.sum())
-        held = rows.subset(off) if count else None
-        found = FitRows(rows.subset(~off), groups, held, (len(rows), count))
+        data = FitRows(rows.subset(~off), groups, rows.subset(off) if count else None, (len(rows), count))
     generator = torch.Generator().manual_seed(options.seed)
-    trusting = likelihood.calibrated and found.validation is None and labels is None
-    if trusting and found.rows.looks_like_time_series(generator):
+    unchecked = likelihood.calibrated and data.validation is None and labels is None
+    if unchecked and data.rows.looks_like_time_series(generator):
         warn_user(
             "the rows look like a time series: neighbouring rows are far more alike than random ones. "
             "Without validation rows the error bar is then too small for new motions; pass `groups=` "
             "(trajectory labels) or `validation=` (rows from other trajectories)."
         )
-    return found
+    return data

@@ -67,7 +67,7 @@ def fit_mixture(
         subset = options.division.subset_size(len(problem.rows), plan.num_experts)
         size = witness_bytes + kernels * mixture_bytes(problem, tasks, (subset, options.division.components))
         size = min(size, options.budget.size or size)
-        context.report.say(f"{len(tasks)} experts: the model will take about {size_text(size)}.")
+        context.report.log(f"{len(tasks)} experts: the model will take about {size_text(size)}.")
     if options.likelihood.common_prior:
         problem = replace(problem, prior=agree_on_prior(problem, tasks, context))
     stored = {} if store is None else store.finished(index, tasks, tangents)

@@ -1,4 +1,4 @@
-"""New rows for a fitted model: only the experts concerned are solved again."""
+"""New rows for a fitted model: only the experts affected are solved again."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def update_state(
 ) -> tuple[ModelState, list[int]]:
     """A model with more rows; the gate, the neighbours and the sizes of the experts stay as they are.
 
-    With the rows of before at hand, the result equals a fit with the same partition on all rows. Without
-    them, what new rows tell is added to what the experts of a light model keep: scale, noise and calibration
-    stay as they were, and so does the threshold of the novelty score.
+    With the earlier rows, the result equals a fit with the same partition on all rows. Without them, the
+    experts of a light model get a low-rank update: scale, noise, calibration and the threshold of the novelty
+    score stay as they were.
 
     Args:
         state: As it was.
@@ -61,10 +61,10 @@ def update_state(
     """
     with plain_modes(), reporting(enabled=progress) as report:
         added = read_like(state, new_rows, name="new_rows", unpack=unpack)
-        if said := changed_behaviour(state):
+        if difference := changed_behaviour(state):
             raise ValueError(
-                f"the model's network is no longer the one it was fitted to: {said}. Undo what was changed "
-                "in model.network (settings, attributes, buffers, hooks), or fit again."
+                f"the model's network is no longer the one it was fitted to: {difference}. Undo changes in "
+                "model.network (settings, attributes, buffers, hooks), or fit again."
             )
         executor = executor or usual_threads(state.device)
         context = FitContext(state.device, state.provenance.seed, executor, report)
@@ -82,32 +82,32 @@ def update_state(
         after, mixtures, touched = _refit_experts(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
         witness = _witness_again(state, rows, context)
-        found = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
-        found = calibrate(replace(found, forward=state.forward, probes=state.probes), report)
+        updated = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
+        updated = calibrate(replace(updated, forward=state.forward, probes=state.probes), report)
     if after.validation is None and labels is None:
-        found = replace(found, calibrations=state.calibrations)  # nothing new is known about them
-    return _with_threshold(found, state), touched
+        updated = replace(updated, calibrations=state.calibrations)  # nothing new is known about them
+    return _with_threshold(updated, state), touched
 
 
-def _with_threshold(found: ModelState, before: ModelState) -> ModelState:
+def _with_threshold(updated: ModelState, before: ModelState) -> ModelState:
     """The threshold for the held-out rows as they score now, or, where there are too few, that of before: the
     more rows experts have, the less novel others are, so that false alarms do not become more frequent."""
-    recalled = before.training is None  # a file holds no left-out rows; those of some experts are not all
-    if recalled or not len(found.held_scores):
-        found = replace(found, held_scores=before.held_scores)
-    threshold = None if recalled else threshold_again(before.threshold, found.held_scores)
+    loaded = before.training is None  # a file holds no left-out rows; those of some experts are not all
+    if loaded or not len(updated.held_scores):
+        updated = replace(updated, held_scores=before.held_scores)
+    threshold = None if loaded else threshold_again(before.threshold, updated.held_scores)
     if before.threshold is not None and threshold is None:
         threshold = before.threshold
         warn_user(
             f"the novelty threshold, {float(threshold.threshold):.4g} for false_alarm="
             f"{float(threshold.false_alarm):g}, stays as it was before the update: there are no held-out "
-            "rows, or too few, to fit it anew. Call model.threshold(rows) with familiar rows for that."
+            "rows, or too few, to fit it again. Call model.threshold(rows) with familiar rows for that."
         )
-    return replace(found, threshold=threshold)
+    return replace(updated, threshold=threshold)
 
 
 def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tuple[ModelState, list[int]]:
-    """The experts with new rows added to what they keep, and which of them these are."""
+    """The experts updated with new rows, without the old ones; and their numbers."""
     every = [expert for mixture in state.mixtures for expert in mixture.experts]
     if not all(expert.failed or isinstance(expert.posterior, SpanPosterior) for expert in every):
         raise ValueError(
@@ -179,16 +179,16 @@ def _refit_experts(
 
 
 def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> WitnessState | None:
-    """The witness on all rows, within what a budget had left it."""
+    """The witness on all rows, not larger than before where there is a budget."""
     witness, provenance = state.witness, state.provenance
     if witness is None or provenance.witness is None:
         return witness
-    room = None if provenance.size is None else witness.nbytes
-    return update_witness(witness, rows, provenance.witness, context.nearby(), room)
+    limit = None if provenance.size is None else witness.nbytes
+    return update_witness(witness, rows, provenance.witness, context.nearby(), limit)
 
 
 def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, context: FitContext) -> Training:
-    """What was there before: from memory, or made again from the training rows."""
+    """The training rows, partitions and experts: from memory, or made again from `train`."""
     if state.training is not None:
         return state.training
     rows = read_rows(train, name="train", unpack=unpack, network=state.network)
@@ -196,7 +196,9 @@ def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, cont
     if split[1]:
         rows = kept_rows(rows, min(len(rows), split[0]), context.seed)
     if rows_fingerprint(rows, None) != state.provenance.data:
-        raise ValueError("train holds other rows than those the model was fitted on (or had groups).")
+        raise ValueError(
+            "train holds other rows than those the model was fitted on, or it was fitted with groups."
+        )
     partitions = []
     for mixture in state.mixtures:
         points = embed_rows(mixture.tangents, mixture.gate, rows, context)
@@ -211,10 +213,10 @@ def _check_alike(rows: Rows, added: Rows) -> None:
     *inputs, targets = zip(*([*leaves(one.first), one.targets] for one in (rows, added)), strict=True)
     for old, new in ([tuple(value.shape[1:]) for value in pair] for pair in (*inputs, targets)):
         if old != new:
-            raise ValueError(f"new_rows hold {new} numbers a row where the model was fitted on {old}.")
+            raise ValueError(f"new_rows have shape {new} a row; the model was fitted on {old}.")
     for old, new in inputs:
         if old.dtype != new.dtype:
-            raise ValueError(f"new_rows hold {new.dtype} where the model was fitted on {old.dtype}.")
+            raise ValueError(f"new_rows are {new.dtype}; the model was fitted on {old.dtype}.")
 
 
 def _join_groups(old: Tensor | None, new: Tensor | None) -> Tensor | None:
