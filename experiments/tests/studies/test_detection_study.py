@@ -1,8 +1,7 @@
-"""The detection study, small: what its scores mean, and what follows from its numbers."""
+"""The detection study: its scores against definitions, and its tables and findings on made-up answers."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from scipy.stats import multivariate_normal
 
 from trustgp.detection import BoxTargets, Detection
 from trustgp.metrics import auroc, fpr95
-from trustgp_experiments.studies import run_study
 from trustgp_experiments.studies.detection.bootstrap import (
     DRAWS,
     auroc_draws,
@@ -28,20 +26,20 @@ from trustgp_experiments.studies.detection.peers import Decoder, FeatureScores, 
 from trustgp_experiments.studies.detection.scores import (
     LATENT,
     OURS,
+    Answer,
     Judged,
     Methods,
-    Told,
-    _calibration,
     _several,
-    _worst,
+    all_answers,
+    calibration,
+    calibration_error,
     edge_noises,
     hits,
-    right,
-    strange,
-    told_apart,
-    told_by_all,
+    largest_by_picture,
+    on_novel,
+    separation,
 )
-from trustgp_experiments.studies.detection.tables import findings, tables
+from trustgp_experiments.studies.detection.tables import summarise
 from trustgp_experiments.studies.detection.worlds import (
     DETECTORS,
     FAMILIAR,
@@ -58,26 +56,31 @@ LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)
 
 
 @pytest.fixture(scope="module")
-def seen():
+def found():
     images, things = pictures(6)
-    world = PictureSet(images, things, 2)
-    return world, find(conditional_detr(), [conditional_detr()], world, LOOSE, passes=2)
+    return find(conditional_detr(), [conditional_detr()], PictureSet(images, things, 2), LOOSE, passes=2)
 
 
-def made_up(boxes, pictures, image=None) -> Found:
+def made_up(boxes, things, image=None) -> Found:
+    """Detections of blank pictures with these objects."""
     boxes = torch.tensor(boxes, dtype=torch.float32)
-    m = len(boxes)
+    m, world = len(boxes), PictureSet(torch.zeros(len(things), 3, 48, 48), things, 2)
     image = torch.zeros(m, dtype=torch.int64) if image is None else torch.tensor(image)
     logits = torch.tensor([[3.0, 0.0, 0.0]]).repeat(m, 1)
     several = (logits.softmax(dim=1).repeat(2, 1, 1), boxes.repeat(2, 1, 1))
-    return Found(pictures, image, boxes, logits, torch.zeros(m, 4), torch.zeros(m, 4), several, several)
+    return Found(world, image, boxes, logits, torch.zeros(m, 4), torch.zeros(m, 4), several, several)
 
 
-def test_a_member_that_is_the_same_network_says_the_same(seen):
-    _, found = seen
-    told, places = found.members
-    sure = told[0, :, -1] <= told[1, :, -1] + 1e-6  # its surest query there may be another one
-    torch.testing.assert_close(told[0][sure], told[1][sure])
+def objects(*labels):
+    """Boxes of ten pixels, the k-th at 20 k."""
+    corners = [[20.0 * k, 20.0 * k, 20.0 * k + 10, 20.0 * k + 10] for k in range(len(labels))]
+    return BoxTargets(torch.tensor(corners).reshape(-1, 4), torch.tensor(labels, dtype=torch.int64))
+
+
+def test_a_member_that_is_the_same_network_gives_the_same_probabilities(found):
+    chances, places = found.members
+    sure = chances[0, :, -1] <= chances[1, :, -1] + 1e-6  # its surest query there may be another one
+    torch.testing.assert_close(chances[0][sure], chances[1][sure])
     assert bool(sure.any())
     assert places.shape == (2, len(found.image), 4)
 
@@ -90,30 +93,26 @@ def test_a_pass_without_dropout_is_the_detector_itself():
                 setattr(part, name, 0.0)
     decoder = Decoder(network)
     with torch.no_grad():
-        found = decoder(images)
+        output = decoder(images)
         image, query = torch.tensor([0, 1]), torch.tensor([3, 5])
-        told, boxes = decoder.again(image, query, torch.tensor([48.0] * 4), 3)
-    expected = with_background(found.logits, 2)[image, query].softmax(dim=1)
+        chances, boxes = decoder.again(image, query, torch.tensor([48.0] * 4), 3)
+    expected = with_background(output.logits, 2)[image, query].softmax(dim=1)
     assert boxes.shape == (3, 2, 4)
-    torch.testing.assert_close(told, expected.expand(3, -1, -1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(chances, expected.expand(3, -1, -1), rtol=1e-4, atol=1e-5)
     assert not network.model.decoder.training
 
 
-def test_a_thing_is_found_once_by_the_surest():
-    things = BoxTargets(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 1]))
-    world = PictureSet(torch.zeros(1, 3, 48, 48), [things], 2)
-    thing, label = hits(made_up([[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 31], [40, 40, 45, 45]], world))
-    assert thing.tolist() == [0, -1, 1, -1]
+def test_an_object_is_found_once_by_the_surest_detection():
+    boxes = [[0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 31], [40, 40, 45, 45]]
+    target, label = hits(made_up(boxes, [objects(0, 1)]))
+    assert target.tolist() == [0, -1, 1, -1]
     assert label.tolist() == [0, 2, 1, 2]
 
 
-def test_strange_detections_lie_on_things_that_were_not_trained_on():
-    things = BoxTargets(torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]]), torch.tensor([0, 4]))
-    world = PictureSet(
-        torch.zeros(2, 3, 48, 48), [things, BoxTargets(torch.zeros(0, 4), torch.zeros(0).long())], 2
-    )
+def test_foreign_detections_lie_on_objects_of_unknown_classes():
     boxes = [[0.0, 0, 10, 10], [20, 20, 30, 28], [33, 33, 40, 40], [20, 20, 30, 30]]
-    assert strange(made_up(boxes, world, [0, 0, 0, 1])).tolist() == [False, True, False, False]
+    mask = on_novel(made_up(boxes, [objects(0, 4), objects()], [0, 0, 0, 1]))
+    assert mask.tolist() == [False, True, False, False]
 
 
 def test_the_calibration_error_is_the_gap_over_bins():
@@ -124,65 +123,61 @@ def test_the_calibration_error_is_the_gap_over_bins():
     for k in range(10):
         inside = (confidence >= k / 10) & (confidence < (k + 1) / 10)
         if bool(inside.any()):
-            gap = confidence[inside].mean() - correct[inside].mean()
-            expected += float(gap.abs() * inside.sum() / 200)
+            expected += float((confidence[inside] - correct[inside]).mean().abs() * inside.sum() / 200)
     weights = torch.ones(1, 200, dtype=torch.float64)
-    assert float(_calibration(confidence, correct, weights)) == pytest.approx(expected, rel=1e-9)
+    assert float(calibration_error(confidence, correct, weights)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_members_that_agree_share_no_information():
     same = torch.tensor([[[0.7, 0.2, 0.1]]]).repeat(3, 5, 1)
-    told = _several(same, torch.zeros(3, 5, 4))
-    torch.testing.assert_close(told.scores["mutual information"], torch.zeros(5).double(), atol=1e-6, rtol=0)
-    apart = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]])
-    one = _several(apart, torch.zeros(2, 1, 4)).scores["mutual information"]
+    none = _several(same, torch.zeros(3, 5, 4)).scores["mutual information"]
+    torch.testing.assert_close(none, torch.zeros(5).double(), atol=1e-6, rtol=0)
+    different = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]])
+    one = _several(different, torch.zeros(2, 1, 4)).scores["mutual information"]
     assert float(one) == pytest.approx(float(torch.tensor(2.0).log()), rel=1e-6)
 
 
-def test_a_picture_is_as_foreign_as_its_most_foreign_detection():
-    world = PictureSet(torch.zeros(3, 3, 48, 48), [], 2)
-    found = _worst(torch.tensor([0.2, 0.7, 0.1]), made_up([[0.0] * 4] * 3, world, [0, 0, 2]))
-    assert found.tolist() == pytest.approx([0.7, -torch.inf, 0.1])
+def test_a_picture_has_the_novelty_of_its_most_novel_detection():
+    pictures_of = made_up([[0.0] * 4] * 3, [objects()] * 3, [0, 0, 2])
+    largest = largest_by_picture(torch.tensor([0.2, 0.7, 0.1]), pictures_of)
+    assert largest.tolist() == pytest.approx([0.7, -torch.inf, 0.1])
 
 
-def test_scores_tables_and_findings_come_from_the_numbers(seen):
-    world, found = seen
-    answers = {name: told_by_all(found, Methods(2.0)) for name in (FAMILIAR, NOVEL)}
-    for told in answers.values():  # ours, made up: told apart perfectly
-        value = torch.linspace(0, 1, len(found.image)) + (2.0 if told is answers[NOVEL] else 0.0)
+def test_tables_and_findings_come_from_the_numbers(found):
+    answers = {name: all_answers(found, Methods(2.0)) for name in (FAMILIAR, NOVEL)}
+    for shift, some in zip((0.0, 2.0), answers.values(), strict=True):  # ours, made up: separated perfectly
+        value = torch.linspace(0, 1, len(found.image)) + shift
         edges = torch.ones(len(found.image), 4, dtype=torch.float64), 5.0
-        told[OURS] = Told(
-            told["softmax"].probabilities, value, found.boxes, edges, own_scores={LATENT: value}
-        )
+        some[OURS] = Answer(some["softmax"].probabilities, value, found.boxes, edges, novelty={LATENT: value})
+    world = found.pictures
     novel = PictureSet(world.images, [BoxTargets(t.boxes, t.labels + 2) for t in world.things], 2)
-    apart = told_apart(answers, {FAMILIAR: found, NOVEL: replace(found, pictures=novel)})
-    assert apart[OURS][NOVEL][LATENT]["auroc"][0] == 1.0
-    assert apart["softmax"][NOVEL].keys() == {"entropy"}
-    assert apart["energy"][NOVEL].keys() == {LATENT}  # the softmax is the detector's
-    times = {
-        name: {"over": over, "under": 5.0 / over, "peak": None, "calls": 3}
-        for name, over in {PLAIN: 1.0, OWN: 1.4}.items()
-    }
+    separated = separation(answers, {FAMILIAR: found, NOVEL: replace(found, pictures=novel)})
+    assert separated[OURS][NOVEL][LATENT]["auroc"][0] == 1.0
+    assert separated["softmax"][NOVEL].keys() == {"entropy"}
+    assert separated["energy"][NOVEL].keys() == {LATENT}  # the softmax is the detector's
     judged = Judged(found, answers[FAMILIAR])
-    labelled = right(judged, edge_noises(judged, judged))
-    studied = {"told": apart, "ap50": {"rover": 0.5}}
-    studied["right"] = {f"scenes, {name}": labelled for name in (FAMILIAR, "flight")}
-    worlds = {"scenes": merged([studied, studied])}
-    said = findings(worlds, times)
-    assert said[0].endswith("At least 0.94 was promised: kept.")
-    assert said[-1].endswith("promised were 1.5 and 3: kept.")
-    assert findings(worlds, {**times, OWN: {**times[OWN], "over": 1.7}})[-1].endswith("not kept.")
-    assert len(tables(worlds, times)) == 3
+    labelled = calibration(judged, edge_noises(judged, judged))
+    scores = {"told": separated, "right": {f"scenes, {name}": labelled for name in (FAMILIAR, "flight")}}
+    worlds = {"scenes": merged([scores, scores])}
+
+    def summary(over):
+        times = {PLAIN: 1.0, OWN: over}
+        costs = {n: {"over": t, "under": 5.0 / t, "peak": None, "calls": 3} for n, t in times.items()}
+        return summarise({"worlds": worlds, "times": costs})
+
+    tables, findings = summary(1.4)
+    assert len(tables) == 3
+    assert findings[0].endswith("At least 0.94 was promised: kept.")
+    assert findings[-1].endswith("promised were 1.5 and 3: kept.")
+    assert summary(1.7)[1][-1].endswith("not kept.")
 
 
-def test_right_scores_only_what_has_found_a_thing():
-    things = [BoxTargets(torch.tensor([[0.0, 0, 10, 10]]), torch.tensor([0])) for _ in range(30)]
-    world = PictureSet(torch.zeros(30, 3, 48, 48), things, 2)
+def test_calibration_scores_only_detections_of_an_object():
     shift = torch.linspace(-1, 1, 30)
     boxes = [[0.0, 0.0, 10.0 + float(s), 10.0] for s in shift]
-    found = made_up(boxes, world, list(range(30)))
-    judged = Judged(found, told_by_all(found, Methods(1.0)))
-    scores = right(judged, edge_noises(judged, judged))["softmax"]
+    detections = made_up(boxes, [objects(0)] * 30, list(range(30)))
+    judged = Judged(detections, all_answers(detections, Methods(1.0)))
+    scores = calibration(judged, edge_noises(judged, judged))["softmax"]
     assert scores["rows"] == [30, 30]
     assert scores["rms"][0] == pytest.approx(float((shift.square().mean() / 4).sqrt()), rel=1e-4)
     assert scores["within 0.95"][0] >= 0.95
@@ -190,19 +185,19 @@ def test_right_scores_only_what_has_found_a_thing():
 
 def test_a_draw_is_the_score_of_the_pictures_that_were_drawn():
     generator = torch.Generator().manual_seed(0)
-    image = {side: torch.randint(6, (20,), generator=generator) for side in ("in", "out")}
-    score = {side: torch.rand(20, generator=generator).round(decimals=1) for side in image}
+    images = [torch.randint(6, (20,), generator=generator) for _ in range(2)]
+    scores = [torch.rand(20, generator=generator).round(decimals=1) for _ in range(2)]
     counts = resampled(6, seed=3)
     assert counts.shape == (1 + DRAWS, 6)
     assert bool((counts.sum(dim=1) == 6).all())
-    weights = [counts[:, image[side]] for side in ("in", "out")]
-    areas = auroc_draws(score["in"], weights[0], score["out"], weights[1])
-    shares = caught_draws(score["in"], weights[0], score["out"], weights[1], alarms=0.05)
-    means = mean_draws(score["in"], weights[0])
+    here, there = (counts[:, image] for image in images)
+    areas = auroc_draws(scores[0], here, scores[1], there)
+    shares = caught_draws(scores[0], here, scores[1], there, alarms=0.05)
+    means = mean_draws(scores[0], here)
     for draw in (0, 1, 17, DRAWS):
         rows = [
-            torch.cat([score[side][image[side] == i].repeat(int(k)) for i, k in enumerate(counts[draw])])
-            for side in ("in", "out")
+            torch.cat([score[image == i].repeat(int(k)) for i, k in enumerate(counts[draw])])
+            for score, image in zip(scores, images, strict=True)
         ]
         assert float(areas[draw]) == pytest.approx(float(auroc(*rows)), rel=1e-9)
         assert float(shares[draw]) == pytest.approx(1.0 - float(fpr95(*rows)), abs=1e-9)
@@ -211,73 +206,52 @@ def test_a_draw_is_the_score_of_the_pictures_that_were_drawn():
 
 def test_seeds_are_averaged_and_intervals_are_of_the_draws():
     draws = [[float(k)] + [k + i / DRAWS for i in range(DRAWS)] for k in (1, 3)]
-    found = figure(draws)
-    assert found["mean"] == 2.0
-    assert found["seeds"] == [1.0, 3.0]
-    assert found["low"] == pytest.approx(2.025, abs=0.01)
-    assert found["high"] == pytest.approx(2.975, abs=0.01)
-    assert merged([{"a": draws[0], "b": "x"}, {"a": draws[1], "b": "y"}]) == {"a": found, "b": "x"}
+    one = figure(draws)
+    assert one["mean"] == 2.0
+    assert one["seeds"] == [1.0, 3.0]
+    assert (one["low"], one["high"]) == pytest.approx((2.025, 2.975), abs=0.01)
+    assert merged([{"a": draws[0], "b": "x"}, {"a": draws[1], "b": "y"}]) == {"a": one, "b": "x"}
 
 
 def test_feature_scores_are_those_of_numpy():
     generator = np.random.default_rng(0)
-    labels = torch.from_numpy(generator.integers(0, 3, 200))  # 2: nothing was found
+    labels = torch.from_numpy(generator.integers(0, 3, 200))  # 2: no object
     rows = torch.from_numpy(generator.normal(size=(200, 3))) + 4.0 * labels[:, None]
-    asked = torch.from_numpy(generator.normal(size=(5, 3)))
-    found = FeatureScores.fit(rows, labels, 2)(asked)
+    new = torch.from_numpy(generator.normal(size=(5, 3)))
+    scores = FeatureScores.fit(rows, labels, 2)(new)
     own = [rows[labels == c].numpy() for c in range(2)]
-    eye, centred = np.eye(3), np.concatenate([some - some.mean(axis=0) for some in own])
+    centred = [some - some.mean(axis=0) for some in own]
 
-    def spread(apart):
-        square = apart.T @ apart / len(apart)
-        return square + (1e-3 * np.diag(square).mean() + 1e-12) * eye
+    def covariance(residuals):
+        square = residuals.T @ residuals / len(residuals)
+        return square + (1e-3 * np.diag(square).mean() + 1e-12) * np.eye(3)
 
-    inverse = np.linalg.inv(spread(centred))
-    each = [asked.numpy() - some.mean(axis=0) for some in own]
-    distance = np.min([np.einsum("mi,ij,mj->m", away, inverse, away) for away in each], axis=0)
-    np.testing.assert_allclose(found["Mahalanobis"][0], distance)
-    density = sum(
-        len(some)
-        / len(centred)
-        * multivariate_normal(some.mean(axis=0), spread(some - some.mean(axis=0))).pdf(asked)
-        for some in own
-    )
-    np.testing.assert_allclose(found["DDU"][0], -np.log(density))
+    inverse = np.linalg.inv(covariance(np.concatenate(centred)))
+    away = [new.numpy() - some.mean(axis=0) for some in own]
+    distance = np.min([np.einsum("mi,ij,mj->m", one, inverse, one) for one in away], axis=0)
+    np.testing.assert_allclose(scores["Mahalanobis"][0], distance)
     known = np.concatenate(own)
-    angles = (asked / asked.norm(dim=1, keepdim=True)).numpy() @ (
-        known / np.linalg.norm(known, axis=1)[:, None]
-    ).T
-    np.testing.assert_allclose(
-        found["nearest neighbours"][0], 1.0 - np.sort(angles, axis=1)[:, -5], atol=1e-12
-    )
+    gaussians = [
+        multivariate_normal(some.mean(axis=0), covariance(c)) for some, c in zip(own, centred, strict=True)
+    ]
+    density = sum(len(some) / len(known) * g.pdf(new) for some, g in zip(own, gaussians, strict=True))
+    np.testing.assert_allclose(scores["DDU"][0], -np.log(density))
+    units = [x / np.linalg.norm(x, axis=1)[:, None] for x in (new.numpy(), known)]
+    fifth = 1.0 - np.sort(units[0] @ units[1].T, axis=1)[:, -5]
+    np.testing.assert_allclose(scores["nearest neighbours"][0], fifth, atol=1e-12)
 
 
-def test_each_seed_judges_another_detector():
-    assert [make_scenes(seed=k, many=1, some=1).detector[0] for k in range(3)] == list(DETECTORS)
-
-
-def test_every_seed_fits_to_pictures_that_trained_the_detector():
-    starts = [first_fitted(seed, 5000) for seed in range(STARTS)]
-    assert starts == sorted(set(starts))
-    assert starts[0] == 0
-    assert starts[-1] + 5000 == TRAINED
-    assert first_fitted(STARTS, 5000) == 0
-
-
-def test_scenes_of_the_study_are_not_those_of_the_training():
-    world = make_scenes(seed=0, many=5, some=5)
+def test_each_seed_judges_another_detector_on_pictures_that_did_not_train_it():
+    worlds = [make_scenes(seed=k, many=2, some=2) for k in range(3)]
+    assert [world.detector[0] for world in worlds] == list(DETECTORS)
+    world = worlds[0]
     assert world.fit.known == 2
     assert not torch.equal(world.fit.images, world.validation.images)
     assert not torch.equal(world.validation.images, world.tests[FAMILIAR].images)
-
-
-def test_without_pillow_nothing_runs_and_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"detection needs PIL.*trustgp\[detection\]"):
-        run_study("detection", tmp_path, quick=True)
-    assert not (tmp_path / "detection" / "parts").exists()
-
-
-def test_weights_that_are_not_there_are_refused():
+    starts = [
+        first_fitted(seed, 5000) for seed in range(STARTS)
+    ]  # the error bar is fitted to training pictures
+    assert starts == sorted(set(starts))
+    assert (starts[0], starts[-1] + 5000, first_fitted(STARTS, 5000)) == (0, TRAINED, 0)
     with pytest.raises(ValueError, match="name='rovers' is unknown"):
         trained("rovers")

@@ -1,4 +1,4 @@
-"""A film of a flight with a detector: its boxes, what a monitor says of each frame, and why."""
+"""A film of a flight with a detector: its boxes, the monitor's verdict on each frame, and the cause."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ from trustgp.plots.boxes import CALM, MIDDLE, ink_on, shade_of
 from ..datasets.scenes import CLASSES, flight, path
 from ..training.detector_network import pixels
 
-COLOURS = 40  # of the pictures; those of verdicts and of novelty come on top
-SOFT = 0.6  # pixels by which a picture is smoothed: noise is what makes a film large
+COLOURS = 40  # of the pictures; those of verdicts and of novelty are added
+BLUR = 0.6  # pixels: noise would make the file large
 VERDICTS = {OK: CALM, UNCERTAIN: MIDDLE, NOVEL: plots.RED, INVALID: plots.GREY}
 LIMITS = {"std": 8.0, "patience": 3, "leave": 0.9}  # of the monitor
-BLIND = (0.085, 0.21)  # from where to where of the flight the camera sees nothing
-HIGH = 5.0  # metres, above which things look other than in training
-FULL, HELD = 0.55, 0.25  # how much of a verdict's colour: an alarm is on, or held though the frame is calm
-SPAN = (0.5, 1.25)  # of the strip, over the threshold
+BLIND = (0.085, 0.21)  # shares of the flight between which the camera is blind
+HIGH = 5.0  # metres, above which objects look other than in training
+ALARM_TINT, LATCHED_TINT = 0.55, 0.25  # shares of a verdict's colour
+SCORE_RANGE = (0.5, 1.25)  # of the strip, over the threshold
 
 
 @dataclass(frozen=True)
 class FilmFrame:
-    """One frame: what is to be seen, what was found and what the monitor said."""
+    """One frame: the picture, the detections and the verdict."""
 
     image: Tensor  # uint8 [3, side, side]
-    shown: str  # what the camera really looks at
+    shown: str  # the true view, in words
     found: Detections
     verdict: Verdict
 
@@ -43,10 +43,8 @@ class FilmFrame:
 def flight_gif(
     model: DetectionModel, target: Path, *, frames: int = 60, fps: float = 8.0, progress: bool = False
 ) -> list[Verdict]:
-    """Writes a GIF of a flight during which the camera is blind for a while; returns what the monitor said.
-
-    The monitor has the threshold of the model, and the `LIMITS`.
-    """
+    """Write a GIF of a flight during which the camera is blind for a while; return the verdicts of a monitor
+    with the threshold of the model and the `LIMITS`."""
     if frames < 2 or not fps > 0:
         raise ValueError(f"frames={frames}, fps={fps}; at least 2 frames are needed, and fps above 0.")
     runner = model.watch()
@@ -63,12 +61,12 @@ def flight_gif(
 
 
 def blind_frames(frames: int) -> range:
-    """Which of so many frames the camera sees nothing in."""
+    """Numbers of the frames, of so many, in which the camera is blind."""
     return range(*(round(frames * share) for share in BLIND))
 
 
 def flown(frames: int, *, side: int) -> tuple[Tensor, list[str]]:
-    """The flight, uint8 [n, 3, side, side], black where the camera is blind, and what it looks at."""
+    """The flight, uint8 [n, 3, side, side], black where the camera is blind, and its views in words."""
     seen, heights = flight(frames, side=side), path(np.linspace(0.0, 1.0, frames))[:, 3]
     images, shown = seen.images.clone(), []
     blind = blind_frames(frames)
@@ -82,7 +80,7 @@ def flown(frames: int, *, side: int) -> tuple[Tensor, list[str]]:
 
 
 def why(verdict: Verdict, found: Detections) -> str:
-    """The verdict, and what made it."""
+    """The verdict, and its cause."""
     if verdict.status != NOVEL:
         return verdict.status
     parts = ["the picture"] if found.picture_is_novel else []
@@ -91,7 +89,7 @@ def why(verdict: Verdict, found: Detections) -> str:
 
 
 def latch_text(verdict: Verdict, monitor: Monitor) -> str:
-    """Why the alarm is on, or still on: a monitor ends one only after enough quiet frames."""
+    """The state of the alarm: a monitor ends one only after enough quiet frames."""
     patience = monitor.patience
     if verdict.status == INVALID or verdict.quiet is None:
         return verdict.reason or "no alarm"
@@ -106,7 +104,7 @@ def draw_frame(past: Sequence[FilmFrame], monitor: Monitor, *, frames: int) -> I
     """The last of the frames so far: the verdict, the picture with its detections, and the score so far."""
     now, stream = past[-1], BytesIO()
     picture = Image.fromarray(now.image.permute(1, 2, 0).cpu().numpy())
-    smooth = np.array(picture.filter(ImageFilter.GaussianBlur(SOFT)))
+    smooth = np.array(picture.filter(ImageFilter.GaussianBlur(BLUR)))
     with plots.figure(None, width=3.2, height=4.7) as drawn:
         upper, strip = drawn.subplots(2, 1, height_ratios=(4.6, 1))
         _draw_strip(strip, [one.verdict for one in past], monitor, frames)
@@ -125,29 +123,28 @@ def tint(colour: str, share: float) -> tuple[float, ...]:
     return tuple(1.0 - share * (1.0 - part) for part in shade_of(colour))
 
 
-def _draw_strip(axes: Any, said: Sequence[Verdict], monitor: Monitor, frames: int) -> None:
+def _draw_strip(axes: Any, verdicts: Sequence[Verdict], monitor: Monitor, frames: int) -> None:
     """The score over the threshold, on the colours of the verdicts."""
-    scores = [np.nan if one.score is None else one.score / max(monitor.threshold, 1e-12) for one in said]
-    told = np.clip(scores, *SPAN)
-    for frame, one in enumerate(said):
-        colour = tint(VERDICTS[one.status], HELD if one.quiet else FULL)
+    scores = [np.nan if one.score is None else one.score / max(monitor.threshold, 1e-12) for one in verdicts]
+    clipped = np.clip(scores, *SCORE_RANGE)
+    for frame, one in enumerate(verdicts):
+        colour = tint(VERDICTS[one.status], LATCHED_TINT if one.quiet else ALARM_TINT)
         axes.axvspan(frame - 0.5, frame + 0.5, color=colour, linewidth=0)
     axes.axhline(1.0, color=plots.INK, linestyle="--", linewidth=1.0)
     axes.axhline(monitor.leave, color=plots.INK, linestyle=":", linewidth=1.0)
-    axes.plot(told, color=plots.INK)
-    axes.plot(len(told) - 1, told[-1], "o", color=plots.INK, markersize=5, clip_on=False)
-    axes.set(xlim=(-0.5, frames - 0.5), ylim=SPAN, xticks=[], yticks=[])
+    axes.plot(clipped, color=plots.INK)
+    axes.plot(len(clipped) - 1, clipped[-1], "o", color=plots.INK, markersize=5, clip_on=False)
+    axes.set(xlim=(-0.5, frames - 0.5), ylim=SCORE_RANGE, xticks=[], yticks=[])
     axes.set_title("novelty; dashed: alarm above, dotted: calm below", fontsize=7)
-    axes.set_xlabel(f"frame {len(said)} of {frames}", fontsize=7)
+    axes.set_xlabel(f"frame {len(verdicts)} of {frames}", fontsize=7)
 
 
 def _write_gif(film: Sequence[Image.Image], target: Path, fps: float) -> None:
     """One palette for all frames, and no dithering, which would look like noise."""
     sheet = Image.fromarray(np.concatenate([np.asarray(frame) for frame in film[:: max(1, len(film) // 8)]]))
     colours = (sheet.quantize(COLOURS, method=Image.Quantize.MEDIANCUT).getpalette() or [])[: 3 * COLOURS]
-    # however small what has them
     fixed = [*map(shade_of, VERDICTS.values()), *(plots.colour_of(k / 8) for k in range(9))]
-    fixed += [tint(colour, share) for colour in VERDICTS.values() for share in (FULL, HELD)]
+    fixed += [tint(colour, share) for colour in VERDICTS.values() for share in (ALARM_TINT, LATCHED_TINT)]
     palette = Image.new("P", (1, 1))
     palette.putpalette([*colours, *(round(255 * part) for shade in fixed for part in shade)])
     flat = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]

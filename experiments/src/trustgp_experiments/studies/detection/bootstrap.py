@@ -1,4 +1,4 @@
-"""Figures of detections, each with what it would have been with other pictures: bootstrap over pictures."""
+"""Bootstrap over pictures: every score with its draws, merged over seeds into a mean and an interval."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ DIGITS = 6  # behind the point, of a draw
 
 def resampled(pictures: int, *, seed: int) -> Tensor:
     """How often each picture counts, float64, [1 + DRAWS, pictures]: first once each, then as drawn with
-    replacement. The same seed gives the same pictures, so that methods are compared on the same ones."""
+    replacement. All methods share the draws of a seed."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(pictures, (DRAWS, pictures), generator=generator)
     counts = torch.zeros(DRAWS, pictures, dtype=torch.float64)
@@ -51,13 +51,13 @@ def caught_draws(
 
 
 def listed(draws: Tensor) -> list[float | None]:
-    """For a file: the figure itself, and the draws; what is no number is None."""
+    """For a file: the score itself, and the draws; None where it is undefined."""
     return [round(value, DIGITS) if math.isfinite(value) else None for value in draws.tolist()]
 
 
 def merged(parts: Sequence[Any]) -> Any:
-    """What several seeds found, leaf by leaf: draws become a mean with its interval, see `figure`; of all
-    else, which is no draws, what the first one says."""
+    """Results of several seeds, leaf by leaf: draws become a mean with its interval, see `figure`; of all
+    else, the first."""
     first = parts[0]
     if isinstance(first, Mapping):
         return {key: merged([part[key] for part in parts]) for key in first}

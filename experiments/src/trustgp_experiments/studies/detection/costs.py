@@ -1,4 +1,4 @@
-"""What a call costs: the detector, trustgp, dropout and an ensemble, in turns, all in eager torch."""
+"""Costs of a call: the detector, trustgp, dropout and an ensemble, in turns, all in eager torch."""
 
 import time
 from collections import deque
@@ -14,38 +14,30 @@ from ..runtime.timing import Interleaved, call_peak, threads
 from .peers import PASSES, Decoder
 
 PLAIN, OWN = "detector", "trustgp"
-DROPOUT = f"MC-dropout {PASSES}"  # decoder passes in one batch, on what the encoder gave once
+DROPOUT = f"MC-dropout {PASSES}"  # decoder passes in one batch, after one pass of the encoder
 
 
 def time_calls(model: DetectionModel, others: list[Any], images: Tensor, *, quick: bool) -> dict[str, Any]:
     """Seconds, ratios in rounds, peak bytes of calls; a round takes the next image, `others` are members."""
-    network, watched = model.network, Decoder(model.network)
-    shown = deque(images.split(1))  # the first of them in this round
+    network, decoder = model.network, Decoder(model.network)
+    queue = deque(images.split(1))  # the first of them in this round
 
-    def picture() -> Tensor:
-        return shown[0]
+    def dropout() -> Any:
+        output = decoder(queue[0])
+        chances = probabilities(output.logits, network.config.num_labels)
+        place = kept(chances, output.pred_boxes, model.settings)
+        size = output.pred_boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
+        return decoder.again(*place, size, PASSES)
 
-    def noisy() -> Any:
-        said = watched(picture())
-        chances = probabilities(said.logits, network.config.num_labels)
-        place = kept(chances, said.pred_boxes, model.settings)
-        size = said.pred_boxes.new_tensor([images.shape[3], images.shape[2]] * 2)
-        return watched.again(*place, size, PASSES)
-
-    calls = {
-        PLAIN: lambda: network(picture()),
-        DROPOUT: noisy,
-        OWN: lambda: model.predict(picture()),
-    }
+    calls = {PLAIN: lambda: network(queue[0]), DROPOUT: dropout, OWN: lambda: model.predict(queue[0])}
     if others:
-        calls[f"ensemble of {1 + len(others)}"] = lambda: [one(picture()) for one in (network, *others)]
+        calls[f"ensemble of {1 + len(others)}"] = lambda: [one(queue[0]) for one in (network, *others)]
     rounds = 3 if quick else 200
     timing = Interleaved(rounds=rounds, warm_up=2, patience=60.0, least=3, busy=time.thread_time)
     with threads(1), torch.no_grad():
-        found = timing.run({**calls, "": lambda: shown.rotate(-1)})
-        out = {}
+        times = timing.run({**calls, "": lambda: queue.rotate(-1)})
+        costs = {}
         for name, call in calls.items():
-            own, peak = found[name], call_peak(call, "cpu")
-            ratios = {"over": own.over(found[PLAIN]), "under": found[DROPOUT].over(own)}
-            out[name] = {**ratios, **own.summary(), "peak": peak}
-        return out
+            ratios = {"over": times[name].over(times[PLAIN]), "under": times[DROPOUT].over(times[name])}
+            costs[name] = {**ratios, **times[name].summary(), "peak": call_peak(call, "cpu")}
+        return costs

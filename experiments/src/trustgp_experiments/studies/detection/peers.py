@@ -1,7 +1,6 @@
 """Other error bars of a detector: dropout, an ensemble, Laplace, and densities of features."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,19 +19,19 @@ PASSES = 20
 BATCH = 25  # pictures at a time
 RIDGE = 1e-3  # on the diagonal of a covariance, over its mean
 NEIGHBOURS = 5  # the nearest of the training detections that counts
-SAME = 0.5  # overlap from which a member has found the same thing
+SAME = 0.5  # overlap from which a member has found the same object
 
 
 @dataclass(frozen=True)
 class Found:
-    """Detections of some pictures, all methods' the same ones: those of the one detector."""
+    """Detections of the one detector in some pictures, which all methods share."""
 
     pictures: PictureSet
     image: Tensor  # of each, [m]
     boxes: Tensor  # in pixels, [m, 4]
     logits: Tensor  # of the classes and, last, of no object, [m, C + 1]
-    hidden: Tensor  # what the head was given, [m, d]
-    seen: Tensor  # what trustgp looks at, [m, d]
+    hidden: Tensor  # inputs of the class head, [m, d]
+    seen: Tensor  # features of trustgp, [m, d]
     passes: tuple[Tensor, Tensor]  # probabilities and boxes with dropout, [P, m, C + 1] and [P, m, 4]
     members: tuple[Tensor, Tensor]  # the same of each member of an ensemble, the detector itself first
 
@@ -40,7 +39,7 @@ class Found:
 def find(
     network: Any, others: Sequence[Any], pictures: PictureSet, settings: Detection, *, passes: int = PASSES
 ) -> Found:
-    """All that peers need, in one sweep; `others` are further members of the ensemble."""
+    """All that peers need, in one pass; `others` are further members of the ensemble."""
     parts = []
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)  # of the masks
@@ -48,7 +47,7 @@ def find(
             images = pictures.images[start : start + BATCH].to(network.device)
             image, *rest = _batch(network, others, images, settings, passes)
             parts.append((image + start, *rest))
-    # detections are the first dimension, and the second of what several passes or members say
+    # detections are the first dimension, and the second of several passes or members
     joined = [torch.cat(part, dim=part[0].ndim // 3) for part in zip(*parts, strict=True)]
     image, boxes, logits, hidden, seen, *several = joined
     passed, members = (several[0], several[1]), (several[2], several[3])
@@ -69,23 +68,13 @@ def _batch(
     seen = Detector(network, settings.adapter)(images).features[image, query]
     again = watched.again(image, query, size, passes)
     members = [(logits.softmax(dim=1).cpu(), boxes.cpu())]
-    for said in (other(images) for other in others):
-        chances = with_background(said.logits, labels).softmax(dim=2)
-        members.append(
-            _same(chances.cpu(), (corners(said.pred_boxes) * size).cpu(), image.cpu(), boxes.cpu())
-        )
+    for output in (other(images) for other in others):
+        chances = with_background(output.logits, labels).softmax(dim=2)
+        places = (corners(output.pred_boxes) * size).cpu()
+        members.append(_matched(chances.cpu(), places, image.cpu(), boxes.cpu()))
     several = (torch.stack(side) for side in zip(*members, strict=True))
     own = image, boxes, logits, found.last_hidden_state[image, query], seen, *again
     return *(part.cpu() for part in own), *several
-
-
-@contextmanager
-def dropping_decoder(network: Any) -> Iterator[Any]:
-    """The decoder, which drops units inside."""
-    try:
-        yield network.model.decoder.train()
-    finally:
-        network.model.decoder.eval()
 
 
 class Decoder:
@@ -95,7 +84,7 @@ class Decoder:
         self.network, self.given = network, ((), {})
 
     def __call__(self, images: Tensor) -> Any:
-        """The detector's own answer; remembers what went into the decoder."""
+        """The detector's own output; keeps the inputs of the decoder."""
 
         def entered(module: nn.Module, arguments: tuple, named: dict[str, Any]) -> None:
             self.given = (arguments, named)
@@ -105,7 +94,7 @@ class Decoder:
             found = self.network(images)
         finally:
             hook.remove()
-        # what is added to the box head's numbers: reference points, where there are any
+        # added to the outputs of the box head: reference points, where there are any
         head = self.network.bbox_predictor(found.last_hidden_state)
         self.offset = torch.special.logit(found.pred_boxes.double()) - head.double()
         return found
@@ -114,11 +103,13 @@ class Decoder:
         """Probabilities [P, m, C + 1] and boxes [P, m, 4] of passes with dropout, all in one batch on what
         the encoder gave once; image, query: detections [m]."""
         place = (slice(None), image, query)
-        with dropping_decoder(self.network) as decoder:
-            given = {name: _repeated(value, passes) for name, value in self.given[1].items()}
-            hidden = decoder(
-                *(_repeated(value, passes) for value in self.given[0]), **given
-            ).last_hidden_state
+        positional = [_repeated(value, passes) for value in self.given[0]]
+        named = {name: _repeated(value, passes) for name, value in self.given[1].items()}
+        decoder = self.network.model.decoder.train()  # drops units
+        try:
+            hidden = decoder(*positional, **named).last_hidden_state
+        finally:
+            decoder.eval()
         hidden = hidden.reshape(passes, -1, *hidden.shape[1:])[place]
         logits = with_background(self.network.class_labels_classifier(hidden), self.network.config.num_labels)
         boxes = (self.network.bbox_predictor(hidden) + self.offset[image, query]).sigmoid()
@@ -126,26 +117,26 @@ class Decoder:
 
 
 def _repeated(value: Any, times: int) -> Any:
-    """A batch so many times over; what is none stays."""
+    """A batch so many times over; other values as they are."""
     return value.repeat(times, *[1] * (value.ndim - 1)) if isinstance(value, Tensor) else value
 
 
-def _same(chances: Tensor, boxes: Tensor, image: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
-    """What another member says of the same things: its surest query there, or "no object"."""
-    told = torch.zeros(len(image), chances.shape[2])
-    told[:, -1] = 1.0
-    places = mine.clone()
-    for row, (i, box) in enumerate(zip(image.tolist(), mine, strict=True)):
-        near = (overlaps(box[None], boxes[i])[0] >= SAME).nonzero().flatten()
-        if len(near):
-            best = near[chances[i, near, -1].argmin()]
-            told[row], places[row] = chances[i, best], boxes[i, best]
-    return told, places
+def _matched(chances: Tensor, boxes: Tensor, image: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities and box of another member for each detection: its surest query there, or "no object"."""
+    probabilities = torch.zeros(len(image), chances.shape[2])
+    probabilities[:, -1] = 1.0
+    places = own.clone()
+    for row, (i, box) in enumerate(zip(image.tolist(), own, strict=True)):
+        same = (overlaps(box[None], boxes[i])[0] >= SAME).nonzero().flatten()
+        if len(same):
+            best = same[chances[i, same, -1].argmin()]
+            probabilities[row], places[row] = chances[i, best], boxes[i, best]
+    return probabilities, places
 
 
 @dataclass(frozen=True)
 class FeatureScores:
-    """How foreign detections are by their features: Mahalanobis' distance to the nearest class, all classes
+    """Novelty of detections by their features: Mahalanobis' distance to the nearest class, all classes
     with one covariance (Lee et al. 2018); the angle to the fifth nearest of the training detections (Sun et
     al. 2022); the density under a Gaussian of each class (DDU, Mukhoti et al. 2023)."""
 
@@ -156,12 +147,12 @@ class FeatureScores:
 
     @classmethod
     def fit(cls, features: Tensor, labels: Tensor, classes: int) -> Self:
-        """From detections that have found a thing; labels: its class, or C."""
-        found, kinds = features[labels < classes].double(), labels[labels < classes]
-        common, own = (Gaussians.fit(found, kinds, shared=one, ridges=(RIDGE,)) for one in (True, False))
-        nearest = nearest_neighbours(found, k=NEIGHBOURS)
-        density = -own.log_density(found)
-        return cls(common, own, nearest, (float(density.mean()), float(density.std())))
+        """From detections of an object; labels: its class, or C for none."""
+        rows, kinds = features[labels < classes].double(), labels[labels < classes]
+        common, own = (Gaussians.fit(rows, kinds, shared=one, ridges=(RIDGE,)) for one in (True, False))
+        density = -own.log_density(rows)
+        usual = float(density.mean()), float(density.std())
+        return cls(common, own, nearest_neighbours(rows, k=NEIGHBOURS), usual)
 
     def __call__(self, features: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """By name: scores, and what a deviation of edges may be a power of, [m] each."""
@@ -177,7 +168,7 @@ class FeatureScores:
 
 
 def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:
-    """laplace-torch's posterior of the class head, on what it is given; labels: what was found, or none."""
+    """laplace-torch's posterior of the class head on its inputs; labels: the class found, or none."""
     head, linear = network.class_labels_classifier, nn.Linear(train.hidden.shape[1], train.logits.shape[1])
     for own, given in ((linear.weight, head.weight), (linear.bias, head.bias)):
         own.data.zero_()[: len(given)] = given.data.cpu()

@@ -1,4 +1,4 @@
-"""Tables of the detection study, and what follows from its numbers."""
+"""Tables of the detection study, and findings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,82 +12,82 @@ Figures = Mapping[str, Any]
 INTERVAL = "Behind \u00b1: half of the 95 % interval, by bootstrap over pictures; means over detectors."
 PROMISED = {NOVEL: 0.94, "flight": 0.86, "raccoons": 0.99}  # AUROC
 CAUGHT, PICTURES, COVERED = 0.6, 0.85, 0.85  # at 5 % alarms; AUROC of pictures; of edges in flight
-MOST, LEAST = 1.5, 3.0  # times the detector; times faster than dropout
+MAX_TIME, MIN_SPEEDUP = 1.5, 3.0  # times the detector; times faster than dropout
+SEPARATED = {  # by the key of a score its column, and the factor of its numbers
+    "auroc": (Column("AUROC", 3, "high"), 1),
+    **{f"caught {a}": (Column(f"caught at {a:.0%} alarms", 1, "high", "%"), 100) for a in ALARMS},
+    "fpr95": (Column("FPR95", 3, "low"), 1),
+    "confident": (Column("confident mistakes caught at 5%", 1, "high", "%"), 100),
+    "pictures": (Column("AUROC of pictures", 3, "high"), 1),
+}
+CALIBRATED = {
+    "class_nll": (Column("NLL of classes", 3, "low"), 1),
+    "dece": (Column("D-ECE", 1, "low", "%"), 100),
+    "box_nll": (Column("NLL of edges", 3, "low"), 1),
+    **{f"within {level}": (Column(f"within {level:.0%}", 1, None, "%"), 100) for level in LEVELS},
+    "all four": (Column("all four within 95%", 1, None, "%"), 100),
+    "std": (Column("mean std", 2, None, "px"), 1),
+    "rms": (Column("rms error", 2, None, "px"), 1),
+}
+SEPARATED_NOTE = (
+    "By detection: those on familiar test pictures against those that lie on a novel object, or, of the "
+    "other sets, against all. Alarms: the share of familiar detections above the threshold. Confident "
+    "mistakes: those of the foreign detections to which the detector gives 0.9 or more. Of pictures: the "
+    "largest score of a picture, one without a detection comes last; of trustgp its picture_novelty. "
+)
+CALIBRATED_NOTE = (
+    "Edges: of detections that have found an object. Each method's deviation follows its own score, as "
+    "fitted to the validation pictures and to the same in another light; softmax has one for all. "
+)
+COSTS_NOTE = (
+    "All in eager torch. Ratios of the thread's own time within rounds, the median. Dropout: one pass of "
+    "the detector, then 20 of its decoder in one batch, as they are scored. Peak: beside what was allocated "
+    "before."
+)
 
 
-def tables(worlds: Figures, times: Figures) -> list[Table]:
-    """What is told apart, what is right in each world, and what it costs."""
-    return [_told(worlds), _right(worlds), _cost(times)]
+def summarise(numbers: Figures) -> tuple[list[Table], list[str]]:
+    """Separation from familiar pictures, calibration, costs; and findings."""
+    worlds, times = numbers["worlds"], numbers["times"]
+    separated = [
+        [test, method, score, *_cells(scores, SEPARATED)]
+        for world in worlds.values()
+        for test in world["told"][OURS]
+        for method, tests in world["told"].items()
+        for score, scores in tests[test].items()
+    ]
+    calibrated = [
+        [pictures, method, *_cells(scores, CALIBRATED)]
+        for world in worlds.values()
+        for pictures, methods in world["right"].items()
+        for method, scores in methods.items()
+    ]
+    titles = "Are foreign objects separated from familiar ones?", "Are probabilities and edges right?"
+    first, second = ("compared with familiar ones", "method", "by"), ("pictures", "method")
+    tables = [
+        _table(titles[0], separated, SEPARATED, SEPARATED_NOTE, *first),
+        _table(titles[1], calibrated, CALIBRATED, CALIBRATED_NOTE, *second),
+        _costs(times),
+    ]
+    return tables, findings(worlds, times)
 
 
-def _cell(found: Figures, factor: float = 1.0) -> list[float] | None:
-    if found["mean"] is None or found["mean"] != found["mean"]:
+def _table(title: str, rows: list[list[Any]], columns: Figures, note: str, *labels: str) -> Table:
+    named = [*map(Column.text, labels), *(column for column, _ in columns.values())]
+    return Table(title, named, rows, block=labels[0], note=note + INTERVAL)
+
+
+def _cells(scores: Figures, columns: Figures) -> list[list[float] | None]:
+    return [_cell(scores[key], factor) for key, (_, factor) in columns.items()]
+
+
+def _cell(score: Figures, factor: float) -> list[float] | None:
+    if score["mean"] is None or score["mean"] != score["mean"]:
         return None
-    return [factor * found["mean"], factor * (found["high"] - found["low"]) / 2]
+    return [factor * score["mean"], factor * (score["high"] - score["low"]) / 2]
 
 
-def _told(worlds: Figures) -> Table:
-    names = ("told from familiar ones", "method", "by")
-    columns = [
-        *(Column.text(name) for name in names),
-        Column("AUROC", 3, "high"),
-        *(Column(f"caught at {a:.0%} alarms", 1, "high", "%") for a in ALARMS),
-        Column("FPR95", 3, "low"),
-        Column("confident mistakes caught at 5%", 1, "high", "%"),
-        Column("AUROC of pictures", 3, "high"),
-    ]
-    rows = []
-    for world in worlds.values():
-        for test in world["told"][OURS]:
-            for method, by_test in world["told"].items():
-                for score, found in by_test[test].items():
-                    cells = [
-                        _cell(found["auroc"]),
-                        *(_cell(found[f"caught {a}"], 100) for a in ALARMS),
-                        _cell(found["fpr95"]),
-                        _cell(found["confident"], 100),
-                        _cell(found["pictures"]),
-                    ]
-                    rows.append([test, method, score, *cells])
-    note = (
-        "By detection: those on familiar test pictures against those that lie on a novel thing, or, of the "
-        "other sets, against all. Alarms: the share of familiar detections above the threshold. Confident "
-        "mistakes: those of the foreign detections to which the detector gives 0.9 or more. Of pictures: the "
-        "largest score of a picture, one without a detection comes last; of trustgp its picture_novelty. "
-        + INTERVAL
-    )
-    return Table("Are foreign things told from familiar ones?", columns, rows, block=names[0], note=note)
-
-
-def _right(worlds: Figures) -> Table:
-    columns = [
-        Column.text("pictures"),
-        Column.text("method"),
-        Column("NLL of classes", 3, "low"),
-        Column("D-ECE", 1, "low", "%"),
-        Column("NLL of edges", 3, "low"),
-        *(Column(f"within {level:.0%}", 1, None, "%") for level in LEVELS),
-        Column("all four within 95%", 1, None, "%"),
-        Column("mean std", 2, None, "px"),
-        Column("rms error", 2, None, "px"),
-    ]
-    rows = []
-    for world in worlds.values():
-        for pictures, methods in world["right"].items():
-            for method, found in methods.items():
-                keys = ("class_nll", "dece", "box_nll", *(f"within {level}" for level in LEVELS), "all four")
-                factors = (1, 100, 1, *[100] * (len(LEVELS) + 1))
-                cells = [_cell(found[key], factor) for key, factor in zip(keys, factors, strict=True)]
-                rows.append([pictures, method, *cells, _cell(found["std"]), _cell(found["rms"])])
-    note = (
-        "Edges: of detections that have found a thing. Each method's deviation follows what it does not "
-        "know, as fitted to the validation pictures and to the same in another light; softmax has one for "
-        "all. " + INTERVAL
-    )
-    return Table("Are probabilities and edges right?", columns, rows, block="pictures", note=note)
-
-
-def _cost(times: Figures) -> Table:
+def _costs(times: Figures) -> Table:
     columns = [
         Column.text("one picture, one thread"),
         Column("times the detector", 2, "low"),
@@ -96,49 +96,41 @@ def _cost(times: Figures) -> Table:
         Column("calls", 0),
     ]
     rows = []
-    for name, found in times.items():
-        peak = None if found["peak"] is None else found["peak"] / 2**20
-        rows.append([name, found["over"], found["under"], peak, found["calls"]])
-    note = (
-        "All in eager torch. Ratios of the thread's own time within rounds, the median. Dropout: one pass of "
-        "the detector, then 20 of its decoder in one batch, as they are scored. Peak: beside what was held "
-        "before."
-    )
-    return Table("What does it cost?", columns, rows, note=note)
+    for name, one in times.items():
+        peak = None if one["peak"] is None else one["peak"] / 2**20
+        rows.append([name, one["over"], one["under"], peak, one["calls"]])
+    return Table("What does it cost?", columns, rows, note=COSTS_NOTE)
 
 
 def findings(worlds: Figures, times: Figures) -> list[str]:
-    """One sentence each, from the numbers; what was promised, and whether it is kept."""
-    found = [_best(world["told"], test) for world in worlds.values() for test in world["told"][OURS]]
+    """One sentence each, from the numbers; each promise, and whether it is kept."""
+    sentences = [_best(world["told"], test) for world in worlds.values() for test in world["told"][OURS]]
     if "scenes" in worlds:
-        found += _of_scenes(worlds["scenes"])
-    for world in worlds.values():
-        ap = ", ".join(f"{name} {value:.3f}" for name, value in world["ap50"].items())
-        found.append(f"AP50 of the first detector on familiar test pictures: {ap}.")
+        sentences += _of_scenes(worlds["scenes"])
     own = times[OWN]
-    kept = own["over"] <= MOST and own["under"] >= LEAST
     return [
-        *found,
+        *sentences,
         f"{OWN}: {own['over']:.2f} times the {PLAIN}, {own['under']:.1f} times faster than {DROPOUT} on what "
-        f"the encoder gave once; promised were {MOST} and {LEAST:.0f}: {_kept(kept)}.",
+        f"the encoder gave once; promised were {MAX_TIME} and {MIN_SPEEDUP:.0f}: "
+        f"{_kept(own['over'] <= MAX_TIME and own['under'] >= MIN_SPEEDUP)}.",
     ]
 
 
 def _best(told: Figures, test: str) -> str:
     """Ours by latent variance against the best score of any other method."""
-    own = told[OURS][test][LATENT]["auroc"]
-    others = {}
-    for method, by_test in told.items():
+    own, others = told[OURS][test][LATENT]["auroc"], {}
+    for method, tests in told.items():
         if method != OURS and SEEN not in method:
-            others |= {f"{method} by {score}": found["auroc"] for score, found in by_test[test].items()}
+            others |= {f"{method} by {score}": scores["auroc"] for score, scores in tests[test].items()}
     best, highest = max(others.items(), key=lambda item: item[1]["mean"])
-    words = "above" if own["low"] > highest["high"] else "not clearly above"
-    words = "below" if own["mean"] < highest["mean"] else words
-    found = f"{test}: AUROC {_text(own)} by latent variance, {words} the best peer, {best}, {_text(highest)}."
+    relation = "above" if own["low"] > highest["high"] else "not clearly above"
+    relation = "below" if own["mean"] < highest["mean"] else relation
+    peer = f"{relation} the best peer, {best}, {_text(highest)}."
+    sentence = f"{test}: AUROC {_text(own)} by latent variance, {peer}"
     if test not in PROMISED:
-        return found
+        return sentence
     kept = _kept(own["mean"] >= PROMISED[test])
-    return f"{found} At least {PROMISED[test]} was promised: {kept}."
+    return f"{sentence} At least {PROMISED[test]} was promised: {kept}."
 
 
 def _of_scenes(world: Figures) -> list[str]:
@@ -156,9 +148,9 @@ def _of_scenes(world: Figures) -> list[str]:
     ]
 
 
-def _text(found: Figures) -> str:
-    return f"{found['mean']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+def _text(score: Figures) -> str:
+    return f"{score['mean']:.3f} ({score['low']:.3f} to {score['high']:.3f})"
 
 
-def _kept(held: bool) -> str:
-    return "kept" if held else "not kept"
+def _kept(holds: bool) -> str:
+    return "kept" if holds else "not kept"

@@ -18,16 +18,16 @@ from ...training.detector_network import pixels
 FAMILIAR = "familiar"
 NOVEL = "novel things"
 LOOKED_AT = "novel things that choices were made with"
-DETECTORS = ("scenes", "scenes-1", "scenes-2")  # all trained alike
+DETECTORS = ("scenes", "scenes-1", "scenes-2")  # trained in the same way
 RENDERED = 50  # pictures at a time
 SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
 TRAINED = 14_000  # pictures of seed 0, the first, on which every one of `DETECTORS` was trained
-STARTS = 5  # places among these from which seeds take theirs
+STARTS = 5  # first pictures of seeds among these
 
 
 @dataclass(frozen=True)
 class PictureSet:
-    """Images as the detector takes them, and what is in them; `known` says which things it was trained on."""
+    """Images as the detector takes them, and their objects; the first `known` classes trained it."""
 
     images: Tensor
     things: list[BoxTargets]
@@ -39,27 +39,26 @@ class PictureSet:
 
 @dataclass(frozen=True)
 class World:
-    """What one detector is studied on."""
+    """The pictures of one detector."""
 
     name: str
     detector: tuple[str, ...]  # names of the weights: its own, and of the other members of an ensemble
-    classes: tuple[str, ...]  # names of what it finds
-    fit: PictureSet  # it was trained on these
+    classes: tuple[str, ...]  # names of its classes
+    fit: PictureSet  # among its training pictures
     validation: PictureSet
-    tests: dict[str, PictureSet]  # `FAMILIAR` is what the others are told apart from
+    tests: dict[str, PictureSet]  # the others are compared with `FAMILIAR`
 
-    def photometric_variants(self, most: int) -> PictureSet:
-        """Validation pictures as trustgp also sees them: every method learns from them, too."""
-        changed = [photometric_variants(image[None]) for image in self.validation.images[:most]]
-        things = [one for one in self.validation.things[:most] for _ in range(VARIANTS)]
+    def photometric_variants(self, count: int) -> PictureSet:
+        """The photometric variants of validation pictures that calibrate trustgp, and every other method."""
+        changed = [photometric_variants(image[None]) for image in self.validation.images[:count]]
+        things = [one for one in self.validation.things[:count] for _ in range(VARIANTS)]
         images = torch.cat([one for each in changed for one in each])
         return PictureSet(images, things, self.validation.known)
 
 
 def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
     """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test. Each seed
-    has pictures of its own, and another detector that is judged; the others are members of its ensemble."""
-
+    has pictures of its own, and judges another detector; the others are members of its ensemble."""
     carry = {"fit": (many, "carry", 0, first_fitted(seed, many))}
     carry["validation"] = (some, "carry", SEEDS["validation"] + seed, 0)
     styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LOOKED_AT: "novel"}
@@ -77,32 +76,30 @@ def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
 
 
 def first_fitted(seed: int, many: int) -> int:
-    """Number of the first picture that the error bar of a seed is fitted to: all of them trained."""
+    """Number of the first picture that the error bar of a seed is fitted to; all trained the detector."""
     return seed % STARTS * (TRAINED - many) // (STARTS - 1)
 
 
-Wanted = tuple[int, str, int, int]  # pictures, style, seed, and number of the first
+Request = tuple[int, str, int, int]  # pictures, style, seed, and number of the first
 
 
-def _rendered(wanted: dict[str, Wanted], jobs: int) -> dict[str, Scenes]:
+def _rendered(requests: dict[str, Request], jobs: int) -> dict[str, Scenes]:
     """Pictures by name, from several processes."""
-    tasks = []
-    for name, (n, style, seed, first) in wanted.items():
-        for start in range(0, n, RENDERED):
-            tasks.append((name, (min(RENDERED, n - start), style, seed, first + start)))
+    names, tasks = [], []
+    for name, (n, style, seed, first) in requests.items():
+        starts = range(0, n, RENDERED)
+        names += [name] * len(starts)
+        tasks += [(min(RENDERED, n - start), style, seed, first + start) for start in starts]
     if jobs == 1:
-        parts = [_part(task) for _, task in tasks]
+        parts = list(map(_render, tasks))
     else:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            parts = list(pool.map(_part, [task for _, task in tasks]))
-    return {
-        name: _joined([part for part, (own, _) in zip(parts, tasks, strict=True) if own == name])
-        for name in wanted
-    }
+            parts = list(pool.map(_render, tasks))
+    return {k: _joined([p for p, own in zip(parts, names, strict=True) if own == k]) for k in requests}
 
 
-def _part(task: Wanted) -> Scenes:
-    n, style, seed, first = task
+def _render(request: Request) -> Scenes:
+    n, style, seed, first = request
     return scenes(n, style, seed=seed, first=first)
 
 
@@ -111,23 +108,21 @@ def _joined(parts: Sequence[Scenes]) -> Scenes:
     return Scenes(torch.cat([part.images for part in parts]), boxes, labels)
 
 
-def make_cells(*, most: int | None = None) -> World:
-    """BCCD's own split, and all raccoons; so many of each at most."""
-
+def make_cells() -> World:
+    """BCCD's own split, and all raccoons."""
     parts = [load_photographs("bccd", part) for part in ("train", "val", "test")]
-    fit, held, test = (_labelled(part, len(part.kinds), most) for part in parts)
-    raccoons = _labelled(load_photographs("raccoon", "all"), 0, most)
-    return World("cells", ("cells",), parts[0].kinds, fit, held, {FAMILIAR: test, "raccoons": raccoons})
+    fit, validation, test = (_labelled(part, len(part.kinds)) for part in parts)
+    tests = {FAMILIAR: test, "raccoons": _labelled(load_photographs("raccoon", "all"), 0)}
+    return World("cells", ("cells",), parts[0].kinds, fit, validation, tests)
 
 
-def _labelled(found: Any, known: int, most: int | None = None) -> PictureSet:
-    """Of `Scenes` or `Photographs`; so many of their kinds are known."""
-    things = list(map(BoxTargets, found.boxes[:most], found.labels[:most]))
-    return PictureSet(pixels(found.images[:most]), things, known)
+def _labelled(source: Any, known: int) -> PictureSet:
+    """Of `Scenes` or `Photographs`; so many of their classes trained the detector."""
+    return PictureSet(pixels(source.images), list(map(BoxTargets, source.boxes, source.labels)), known)
 
 
 def counted(pictures: PictureSet, names: Sequence[str]) -> dict[str, int]:
-    """How many pictures and things of each kind."""
+    """Numbers of pictures, and of objects by class."""
     labels = [int(k) for one in pictures.things for k in one.labels]
     kinds = {name: labels.count(i) for i, name in enumerate(names)} if pictures.known else {}
     return {"pictures": len(pictures), "things": len(labels), **kinds}

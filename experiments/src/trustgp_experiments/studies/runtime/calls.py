@@ -1,4 +1,4 @@
-"""Every method in every runtime as a call on one batch of inputs, and what such calls take."""
+"""Every method in every runtime as a call on one batch of inputs, and the times of these calls."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,26 +16,35 @@ from trustgp.export.trace.trace import traced
 from trustgp.tangents.sketch import Sketch
 
 from ...training.train import moments
-from . import fixtures
-from .fixtures import BATCHED, ENSEMBLE, MEMBERS, PLAIN, SAMPLES, SERIAL, FittedCase, ours
+from .fixtures import (
+    BATCHED,
+    DEFAULT,
+    ENSEMBLE,
+    KFAC,
+    LAST,
+    MEMBERS,
+    PLAIN,
+    SAMPLES,
+    SERIAL,
+    FittedCase,
+    ours,
+)
 from .timing import Interleaved, Times, call_peak, noting, reason_of, threads
 
 EAGER, GRAPH, COMPILED, ONNX = "torch eager", "torch graph", "torch compiled", "onnxruntime"
 RECORDED = "CUDA graph"  # of a whole call; `predict` records itself, so on a GPU that is its runtime
-BY_THEMSELVES = {COMPILED: "-compiled", RECORDED: "-recorded"}  # runtimes that share no rounds with others
-HEAVY = 2**29  # bytes of gradients that an exported sketch may hold; it holds several copies of them
+SEPARATE = {COMPILED: "-compiled", RECORDED: "-recorded"}  # runtimes that share no rounds with others
+MAX_GRADIENT_BYTES = 2**29  # of an exported sketch, which has several copies of them
 MIDDLE = "medium"  # beside the default the only budget that is compiled: it takes minutes
 RUNTIMES = (EAGER, RECORDED, GRAPH, COMPILED, ONNX)
 
-OWN_CODE = (EAGER, RECORDED)  # of the network and of the methods, where others have only its operations
-
-Cell = tuple[str, str]
-"""A method, and a runtime."""
+OWN_CODE = (EAGER, RECORDED)  # run the Python code of network and methods; others only the operations
+Cell = tuple[str, str]  # a method, and a runtime
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Where calls are measured: rows of a call, threads of one operation, and in which runtimes."""
+    """Rows of a call, threads of one operation, and runtimes."""
 
     batch: int
     threads: int
@@ -43,8 +52,8 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """Of the part that holds what was measured."""
-        return f"{self.batch}-{self.threads}{BY_THEMSELVES.get(self.runtimes[0], '')}"
+        """Of its part of the results."""
+        return f"{self.batch}-{self.threads}{SEPARATE.get(self.runtimes[0], '')}"
 
 
 def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[str, Any]]:
@@ -52,49 +61,43 @@ def measure(case: FittedCase, load: Workload, timing: Interleaved) -> list[dict[
     peaks = {}
     with threads(load.threads):
         calls = Calls(case, load)
-        alone = load.threads == 1 and case.device == "cpu"
-        timing = replace(timing, device=case.device, busy=time.thread_time if alone else None)
+        single = load.threads == 1 and case.device == "cpu"
+        timing = replace(timing, device=case.device, busy=time.thread_time if single else None)
         times = timing.run(calls.made)
-        for cell, found in times.items():
-            if found.seconds and cell[1] != ONNX:  # which keeps what it once took
-                with noting(found):
+        for cell, one in times.items():
+            if one.seconds and cell[1] != ONNX:  # which keeps the memory of its first call
+                with noting(one):
                     peaks[cell] = call_peak(calls.made[cell], case.device)
     times |= {cell: Times(reason=why) for cell, why in calls.reasons.items()}
-
-    def of(method: str, runtime: str) -> Times:
-        return times.get((method, runtime), Times())
-
     entries = []
     for (method, runtime), own in times.items():
-        plain, passes = of(PLAIN, runtime), of(SERIAL, runtime)
-        over = {"over_network": own.over(plain), "passes_over_this": passes.over(own)}
-        over |= {"over_ensemble": own.over(of(ENSEMBLE, runtime)), "reason": own.reason}
-        sizes = {"peak": peaks.get((method, runtime)), "file_bytes": calls.bytes.get((method, runtime))}
-        where = {"batch": load.batch, "threads": load.threads}
-        entries.append({"method": method, "runtime": runtime, **own.summary(), **over, **sizes, **where})
+        plain, passes, five = (times.get((name, runtime), Times()) for name in (PLAIN, SERIAL, ENSEMBLE))
+        ratios = {"over_network": own.over(plain), "passes_over_this": passes.over(own)}
+        ratios |= {"over_ensemble": own.over(five), "peak": peaks.get((method, runtime))}
+        entry = {"method": method, "runtime": runtime, "batch": load.batch, "threads": load.threads}
+        entries.append({**entry, **own.summary(), **ratios, "reason": own.reason})
     return entries
 
 
 class Calls:
-    """Calls by method and runtime, and why some are not there: see `measure`.
+    """Calls by method and runtime, and why some are missing: see `measure`.
 
     Of more than one row, passes and members are called only where their own code runs. The threads of
-    onnxruntime are those of the workload; torch's are set by who makes the calls.
+    onnxruntime are those of the workload; the caller sets torch's.
     """
 
     def __init__(self, case: FittedCase, load: Workload) -> None:
         self.case, self.load = case, load
         self.made: dict[Cell, Callable[[], object]] = {}
         self.reasons: dict[Cell, str] = {}
-        self.bytes: dict[Cell, int] = {}
         self.inputs = case.inputs(load.batch)
         for runtime in load.runtimes:
             self._add(runtime)
 
     def _add(self, runtime: str) -> None:
-        """Everything that there is in a runtime."""
+        """All calls of a runtime."""
         if runtime == COMPILED:
-            torch.compiler.reset()  # what was compiled for other shapes or threads
+            torch.compiler.reset()  # code for other shapes or threads
         given = self.inputs.cpu().numpy() if runtime == ONNX else self.inputs.clone()
         try:
             plain = self._ready(PLAIN, runtime)
@@ -106,20 +109,17 @@ class Calls:
         else:
             self._add_network(runtime, plain, given)
         budgets = list(self.case.budgets)
-        launched = [] if self.inputs.is_cuda else budgets
-        chosen = {
-            EAGER: [fixtures.LAST, fixtures.KFAC, *launched],
-            COMPILED: [ours(fixtures.DEFAULT), ours(MIDDLE)],
-        }
+        chosen = {COMPILED: [ours(DEFAULT), ours(MIDDLE)]}
+        chosen[EAGER] = [LAST, KFAC, *([] if self.inputs.is_cuda else budgets)]
         for name in chosen.get(runtime, budgets):
             try:
                 call = partial(self._ready(name, runtime), given)
                 self.made[name, runtime] = call if runtime in OWN_CODE else torch.no_grad()(call)
-            except Exception as error:  # of any kind: what cannot be had is told in the table
+            except Exception as error:  # of any kind: the table has the reason
                 self.reasons[name, runtime] = reason_of(error)
 
     def _add_network(self, runtime: str, plain: Callable[[Any], Tensor], given: Any) -> None:
-        """The network, passes and members; where not their own code runs, as many calls of the network."""
+        """The network, passes and members; without their own code, as many calls of the network."""
         own = runtime in OWN_CODE
         noisy, members = (self.case.noisy, self.case.members) if own else (plain, [plain] * MEMBERS)
 
@@ -127,7 +127,7 @@ class Calls:
             call = torch.no_grad()(call)
             try:
                 self.made[name, runtime] = recorded(call, self.inputs, given) if runtime == RECORDED else call
-            except RuntimeError as error:  # it asks the GPU for a value
+            except RuntimeError as error:  # it reads a value of the GPU
                 self.reasons[name, runtime] = reason_of(error)
 
         def many(rows: Tensor) -> Tensor:
@@ -159,38 +159,39 @@ class Calls:
 
     def _exported(self, name: str) -> Callable[[Any], Any]:
         """Called by onnxruntime, from a file."""
-        network = name == PLAIN
-        found: Any = self.case.network if network else self.case.method(name)
-        if not network and isinstance(found.origin.tangents, Sketch):
-            # an exported sketch makes the gradients of all rows of a call at once, `predict` of a few
-            chosen = sum(value.numel() for value in found.mixtures[0].tangents.network.parameters.values())
-            if (needed := self.load.batch * chosen * 4) > HEAVY:
+        plain = name == PLAIN
+        model: Any = self.case.network if plain else self.case.method(name)
+        if not plain and isinstance(model.origin.tangents, Sketch):
+            # an exported sketch computes the gradients of all rows of a call at once, `predict` of a few
+            weights = model.mixtures[0].tangents.network.parameters.values()
+            needed = self.load.batch * sum(value.numel() for value in weights) * 4
+            if needed > MAX_GRADIENT_BYTES:
                 size = f"{self.load.batch} rows at once have {needed / 2**30:.1f} GiB of gradients"
-                raise MemoryError(f"{size} in the exported graph; a few rows a call")
-        file = self.case.model_file(name).with_suffix(".onnx")
+                raise MemoryError(f"{size} in the exported graph; use fewer rows a call")
+        file = self.case.file(name, ".onnx")
         if not file.exists():
-            self.case.folder.mkdir(parents=True, exist_ok=True)
-            (export_network if network else export_onnx)(found, file, self.inputs)
-        self.bytes[name, ONNX] = file.stat().st_size
+            (export_network if plain else export_onnx)(model, file, self.inputs)
         session = onnx_session(file, self.load.threads)
         entry = session.get_inputs()[0].name
-        if network:
+        if plain:
             return lambda rows: torch.from_numpy(session.run(None, {entry: rows})[0])
         return lambda rows: session.run(None, {entry: rows})
 
 
 def recorded(call: Callable[[], Any], inputs: Tensor, place: Tensor) -> Callable[[], list[Tensor]]:
-    """A whole call, which reads the place, as one CUDA graph: inputs are copied in, and what it gives out."""
+    """A whole call, which reads the place, as one CUDA graph: inputs are copied in, results out."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # what is made once, such as plans of convolutions, cannot be recorded
+    with torch.cuda.stream(
+        stream
+    ):  # plans of convolutions, for instance, are made once and cannot be recorded
         for _ in range(3):
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = call()
-    results = [found] if isinstance(found, Tensor) else list(found)
+        output = call()
+    results = [output] if isinstance(output, Tensor) else list(output)
 
     def play() -> list[Tensor]:
         place.copy_(inputs)

@@ -1,4 +1,4 @@
-"""The networks of the runtime study, what trains them, and at which budgets trustgp is fitted to them."""
+"""The networks of the runtime study, their training, and the options of trustgp for each."""
 
 import copy
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from .rows import TEXTURES, CaseSize, arm, rectangles, small_images
 
 DROPOUT = 0.1
 SIDE, QUERIES = 160, 16  # of the DETR's pictures, and its queries
-ALONE = {"outputs": "pseudo", "witness": None}  # options of `trustgp.fit` for one backward pass, and no more
+ONE_PASS = {"outputs": "pseudo", "witness": None}  # options of `trustgp.fit` for one backward pass
 Budgets = dict[str, dict[str, Any]]
 
 
@@ -32,7 +32,7 @@ def _convolution(inward: int, outward: int, size: int = 3, stride: int = 1) -> l
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a way round them."""
+    """Two convolutions and a shortcut."""
 
     def __init__(self, inward: int, outward: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -91,16 +91,16 @@ class FlatDetr(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[n, queries * (len(TEXTURES) + 1 + 4)] of images [n, 3, height, width]."""
-        found = self.detr(pixel_values=images)
-        return torch.cat([found.logits, found.pred_boxes], dim=-1).flatten(1)
+        output = self.detr(pixel_values=images)
+        return torch.cat([output.logits, output.pred_boxes], dim=-1).flatten(1)
 
 
 def named(network: nn.Module, *starts: str) -> list[str]:
     """Names of the parameters that begin with one of these."""
-    found = [name for name, _ in network.named_parameters() if name.startswith(starts)]
-    if not found:
+    names = [name for name, _ in network.named_parameters() if name.startswith(starts)]
+    if not names:
         raise ValueError(f"no parameter of the {type(network).__name__} begins with {', '.join(starts)}.")
-    return found
+    return names
 
 
 def dropping(network: nn.Module) -> nn.Module:
@@ -121,9 +121,9 @@ class Kind:
     rows: Callable[[CaseSize, int], Case]  # of a size, from a seed; new ones are a test set
     network: Callable[[int], nn.Module]  # with fresh weights, from a seed
     size: CaseSize
-    longer: CaseSize  # where a GPU does the work
+    longer: CaseSize  # on a GPU
     budgets: Callable[[nn.Module], Budgets]  # given a network: options of `trustgp.fit`, the largest first
-    tiny: dict[str, Any]  # what is different in a quick run
+    tiny: dict[str, Any]  # changed fields of a quick run
     classes: bool = False  # whether its targets are classes; else it is a regression
     members: bool = False  # whether an ensemble of it is trained, not only timed
 
@@ -131,8 +131,8 @@ class Kind:
 def _mlp_budgets(_: nn.Module) -> Budgets:
     return {
         "large": {"budget": "none"},
-        "medium": ALONE,
-        "small": {**ALONE, "tangents": Sketch(128)},
+        "medium": ONE_PASS,
+        "small": {**ONE_PASS, "tangents": Sketch(128)},
     }
 
 
@@ -154,7 +154,7 @@ def _detr_budgets(network: nn.Module) -> Budgets:
     heads = named(network, "detr.class_labels_classifier", "detr.bbox_predictor")
     top = named(network, f"detr.model.decoder.layers.{max(layers, key=int)}") + heads
     sketches = (Sketch(1024, parameters=top), Sketch(512, parameters=top), Sketch(256, parameters=heads))
-    return _sketches(*sketches, **ALONE)
+    return _sketches(*sketches, **ONE_PASS)
 
 
 def _sketches(*sketches: Sketch, **more: Any) -> Budgets:
@@ -219,7 +219,7 @@ def kinds(*, quick: bool, device: str) -> dict[str, Kind]:
     """The networks by name; `quick`: tiny ones of the same build."""
     if quick:
         tiny = CaseSize(160, 120, 40)
-        found = [replace(k, size=tiny, shape=f"tiny, in place of {k.shape}", **k.tiny) for k in KINDS]
+        chosen = [replace(k, size=tiny, shape=f"tiny, in place of {k.shape}", **k.tiny) for k in KINDS]
     else:
-        found = [replace(k, size=k.longer if device.startswith("cuda") else k.size) for k in KINDS]
-    return {kind.name: kind for kind in found}
+        chosen = [replace(k, size=k.longer if device.startswith("cuda") else k.size) for k in KINDS]
+    return {kind.name: kind for kind in chosen}

@@ -15,7 +15,7 @@ STRIDE = 20  # of the arm's rows, since neighbours in time hardly differ
 OBJECTS = 4  # in a picture, at most
 TEXTURES = ("plain", "lines", "columns")  # that the detector learns
 NEW_TEXTURES = ("checks", "diagonals", "rings")
-NEW = "new"  # the test rows of another kind
+NEW = "new"  # test rows of another kind
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def arm(size: CaseSize, seed: int) -> Case:
 
 
 def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
-    """Fashion-MNIST, new images from MNIST; or made-up patterns where these are not to be had.
+    """Fashion-MNIST, new images from MNIST; or generated patterns without the data.
 
     Images are [1, 28, 28], or in `colour` [3, 32, 32], the grey ones padded and three times over.
     """
@@ -55,11 +55,11 @@ def small_images(size: CaseSize, seed: int, *, colour: bool) -> Case:
     try:
         sets = [load_images("fashion_mnist", "train"), load_images("fashion_mnist", "test")]
         sets.append(load_images("mnist", "test"))
-        found, made = [(one.pixels[:, None].float() / 255, one.labels) for one in sets], False
+        pairs, made = [(one.pixels[:, None].float() / 255, one.labels) for one in sets], False
     except FileNotFoundError:
         parts, made = ((total, 0), (size.held, 0), (size.held, 1)), True
-        found = [patterns(n, kind, seed=1000 * seed + n + kind) for n, kind in parts]
-    (pixels, labels), (test, test_labels), (novel, _) = found
+        pairs = [patterns(n, kind, seed=1000 * seed + n + kind) for n, kind in parts]
+    (pixels, labels), (test, test_labels), (novel, _) = pairs
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:total]
     centre, spread = pixels[order].mean(), pixels[order].std()
 
@@ -84,9 +84,9 @@ def patterns(n: int, kind: int, *, seed: int) -> Pair:
 
 
 def rectangles(size: CaseSize, seed: int, *, side: int, queries: int) -> Case:
-    """Pictures [3, side, side] of textured rectangles, new ones of other textures, and what queries answer.
+    """Pictures [3, side, side] of textured rectangles, new ones of other textures, and targets of queries.
 
-    Query k answers for the k-th rectangle from the left: scores of the classes and of "nothing", 1 or 0, then
+    Query k is for the k-th rectangle from the left: scores of the classes and of "nothing", 1 or 0, then
     its box (centre, width and height as shares of the side). So all outputs are a regression.
     """
     total, held = size.train, size.held

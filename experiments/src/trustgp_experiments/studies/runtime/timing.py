@@ -1,4 +1,4 @@
-"""How long do several calls take, in turn, so that what else the machine does falls on all of them?"""
+"""Times of several calls in turns, so that other load of the machine falls on all of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 
 from ...core.stage_timer import Peak
 
-ENOUGH = 100  # calls below which a 99th percentile means nothing
-QUICK = 0.02  # seconds below which a call is made twice
+ENOUGH = 100  # calls below which there is no 99th percentile
+SHORT = 0.02  # seconds below which a call is made twice
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -25,7 +25,7 @@ class Times:
     """Of one call, by the number of the round."""
 
     seconds: dict[int, float] = field(default_factory=dict)
-    busy: dict[int, float] = field(default_factory=dict)  # that the thread was at work, where asked for
+    busy: dict[int, float] = field(default_factory=dict)  # CPU seconds of the thread, where measured
     reason: str = ""  # why it was not, or no longer, made
 
     @property
@@ -35,13 +35,13 @@ class Times:
 
     @property
     def p99(self) -> float | None:
-        """Seconds of the call that 99 % do not exceed; None: it was not made often enough to tell."""
+        """Seconds of the call that 99 % do not exceed; None below `ENOUGH` calls."""
         if len(self.seconds) < ENOUGH:
             return None
         return float(np.quantile([*self.seconds.values()], 0.99, method="inverted_cdf"))
 
     def summary(self) -> dict[str, float | None]:
-        """How often it was made, and how long it took, as JSON."""
+        """Number of calls, median and p99, as JSON."""
         return {"calls": len(self.seconds), "median": self.median, "p99": self.p99}
 
     def over(self, other: Times) -> float | None:
@@ -56,16 +56,16 @@ class Interleaved:
     """Rounds in which every call is made once; each round begins with another of them.
 
     A slow call takes part in fewer rounds, evenly spread, so that it takes about `patience` seconds in all. A
-    quick one is made once more before, without the clock: what it needs is then in the caches, as in a loop.
+    short one is made once more before, untimed, so that caches are warm, as in a loop.
     """
 
     rounds: int = 200  # how often a call is made at most
-    warm_up: int = 3  # calls that do not count; the last, or one longer than all may be, tells how slow it is
+    warm_up: int = 3  # calls that do not count; the last, or one longer than `patience`, estimates the time
     patience: float = 10.0  # seconds for all calls of one kind
     least: int = 5  # rounds in which the slowest takes part, whatever that takes
-    device: str = "cpu"  # waited for before and after a call
-    clock: Callable[[], float] = time.perf_counter  # tells the seconds
-    busy: Callable[[], float] | None = None  # those that this thread was at work; None: nobody asks
+    device: str = "cpu"  # synchronised before and after a call
+    clock: Callable[[], float] = time.perf_counter
+    busy: Callable[[], float] | None = None  # CPU seconds of this thread, such as `time.thread_time`
 
     def __post_init__(self) -> None:
         counts = {"rounds": self.rounds, "warm_up": self.warm_up, "least": self.least}
@@ -73,60 +73,59 @@ class Interleaved:
             raise ValueError(f"{', '.join(f'{k}={v}' for k, v in counts.items())}; at least 1 of each.")
 
     def run(self, calls: Mapping[Name, Callable[[], object]]) -> dict[Name, Times]:
-        """The times of all calls, by name; one that raises is left out from then on, and says why."""
-        found = {name: Times() for name in calls}
+        """The times of all calls, by name; one that raises is left out from then on, with the reason."""
+        times = {name: Times() for name in calls}
         slowness: dict[Name, float] = {}
         for name, call in calls.items():
-            with noting(found[name]):
+            with noting(times[name]):
                 for _ in range(self.warm_up):
                     slowness[name], _ = self._timed(call)
                     if slowness[name] > self.patience:
                         break
-        names = [name for name, times in found.items() if not times.reason]
+        names = [name for name in times if not times[name].reason]
         rounds = {name: self.chosen(slowness[name]) for name in names}
         collects = gc.isenabled()
         gc.collect()
-        gc.disable()  # as `timeit` does: a collection of garbage is nobody's time
+        gc.disable()  # as `timeit` does
         try:
             for number in range(self.rounds):
                 shift = number % max(1, len(names))
                 for name in names[shift:] + names[:shift]:
-                    if number in rounds[name] and not found[name].reason:
-                        with noting(found[name]):
-                            if slowness[name] < QUICK:
+                    if number in rounds[name] and not times[name].reason:
+                        with noting(times[name]):
+                            if slowness[name] < SHORT:
                                 calls[name]()
-                            seconds, busy = self._timed(calls[name])
-                            found[name].seconds[number] = seconds
+                            times[name].seconds[number], busy = self._timed(calls[name])
                             if self.busy is not None:
-                                found[name].busy[number] = busy
+                                times[name].busy[number] = busy
         finally:
             if collects:
                 gc.enable()
-        return found
+        return times
 
     def chosen(self, seconds: float) -> frozenset[int]:
-        """The rounds in which a call that takes so long takes part."""
+        """The rounds in which a call of so many seconds takes part."""
         affordable = int(self.patience / max(seconds, 1e-9))
         count = min(self.rounds, max(min(self.least, self.rounds), affordable))
         return frozenset(number * self.rounds // count for number in range(count))
 
     def _timed(self, call: Callable[[], object]) -> tuple[float, float]:
-        """Seconds, and those that this thread was at work, 0 where nobody asks."""
+        """Seconds, and CPU seconds of this thread."""
         busy = self.busy or float
         before = busy()
-        self._wait()
+        self._synchronise()
         began = self.clock()
         call()
-        self._wait()
+        self._synchronise()
         return self.clock() - began, busy() - before
 
-    def _wait(self) -> None:
+    def _synchronise(self) -> None:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
 
 
 def call_peak(call: Callable[[], object], device: str) -> int | None:
-    """Bytes at the peak of one call beside those that were held; None where that cannot be told."""
+    """Bytes at the peak of one call beside those allocated before; None where that is unknown."""
     peak = Peak(device)
     call()
     return peak.bytes().get("cuda" if device.startswith("cuda") else "cpu")
@@ -140,7 +139,7 @@ def reason_of(error: BaseException) -> str:
 
 @contextmanager
 def noting(times: Times) -> Iterator[None]:
-    """An error inside, of any kind, is the reason of this call: the others are measured all the same."""
+    """An error of any kind becomes the reason of this call, so that the others are still measured."""
     try:
         yield
     except Exception as error:
@@ -149,7 +148,7 @@ def noting(times: Times) -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """torch's own threads for one operation inside; outside, as it was."""
+    """torch's threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
