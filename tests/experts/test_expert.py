@@ -19,7 +19,7 @@ from reference import (
 
 from trustgp.data.rows import Rows
 from trustgp.experts.expert import Problem, Task, prior_expert, solve_expert
-from trustgp.experts.features import LEAST_AMPLITUDE, amplitudes
+from trustgp.experts.features import MIN_AMPLITUDE, amplitudes
 from trustgp.math.evidence import FactorisationError, maximise_evidence
 from trustgp.math.low_rank import SELECTION_NOISE
 from trustgp.tangents import JacobianRows, LayerFactors, Sketch, output_mixes
@@ -218,7 +218,7 @@ def test_an_output_without_a_gradient_is_not_certain_for_that(case, tangents):
     mix, _ = output_mixes("shared", 2, torch.Generator())[0]
     made = tangents.bind(prepared, mix, case.inputs[:4], case.targets[:4])
     found = amplitudes(made, made(case.inputs[:9]))
-    assert bool((found[:, 0] == LEAST_AMPLITUDE).all())
+    assert bool((found[:, 0] == MIN_AMPLITUDE).all())
 
 
 @pytest.mark.parametrize("groups", [None, torch.arange(160) // 8], ids=["rows", "groups"])

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trustgp.experts.neighbours import FEWEST_VOTES, Patchwork, border_rows, neighbour_lists
+from trustgp.experts.neighbours import MIN_VOTES, Patchwork, border_rows, neighbour_lists
 
 NEAREST = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3])
 SECOND = torch.tensor([1, 1, 2, 0, 2, 1, 1, 1, 2])
@@ -46,10 +46,10 @@ def test_neighbours_are_the_experts_with_most_votes(seed, experts, most):
         votes = {j: votes_between(i, j, nearest, second) for j in range(experts) if j != i}
         assert len(set(found)) == len(found) <= most
         assert i not in found
-        voted = [j for j in found if votes[j] >= FEWEST_VOTES]
+        voted = [j for j in found if votes[j] >= MIN_VOTES]
         assert found[: len(voted)] == voted  # what is across a gap comes after
         assert [votes[j] for j in voted] == sorted((votes[j] for j in voted), reverse=True)
-        left = [v for j, v in votes.items() if j not in found and v >= FEWEST_VOTES]
+        left = [v for j, v in votes.items() if j not in found and v >= MIN_VOTES]
         assert len(found) == most or not left
         assert not left or not found or max(left) <= min(votes[j] for j in found)
 

@@ -10,7 +10,7 @@ from trustgp.executors import FitContext, Threads
 from trustgp.experts import gate as gate_module
 from trustgp.experts.expert import Problem, Solved
 from trustgp.experts.gate import Division
-from trustgp.experts.neighbours import CANDIDATES, FEWEST_LENT, Patchwork, lend_rows
+from trustgp.experts.neighbours import CANDIDATES, MIN_BORROWED, Patchwork, lend_rows
 from trustgp.fitting import divide as divide_module
 from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
@@ -170,7 +170,7 @@ def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, r
     assert all(len(task.around) == 0 for task in plain)  # only where there is a judge
     problem = problem_of(case, judge=bound_map(case))
     for most in (1000, 60):
-        monkeypatch.setattr(solving, "AROUND", most)
+        monkeypatch.setattr(solving, "MAX_LEAVE_OUT_ROWS", most)
         tasks = judged_tasks(problem, make_tasks(partition, 3), partition, Regression())
         for expert, task in enumerate(tasks):
             near = (
@@ -188,7 +188,7 @@ def test_lent_rows_are_a_share_of_an_average_expert():
 
 def test_small_experts_are_lent_more_than_a_tenth_where_nobody_says():
     assert lend_rows(Patchwork(), 10_000, 10) == 100
-    assert lend_rows(Patchwork(), 1000, 10) == FEWEST_LENT
+    assert lend_rows(Patchwork(), 1000, 10) == MIN_BORROWED
     assert lend_rows(Patchwork(), 95, 10) == 10  # all that an average one has
     assert lend_rows(Patchwork(neighbours=0), 1000, 10) == 0
 

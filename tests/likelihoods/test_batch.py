@@ -1,7 +1,9 @@
-"""A prediction is a batch of rows: some of them, elsewhere, as arrays, as a distribution, as a short text."""
+"""Predictions are batches of rows: indexing, devices, arrays, distributions, texts."""
 
 from __future__ import annotations
 
+import pickle
+import re
 from dataclasses import fields, replace
 
 import numpy as np
@@ -15,11 +17,11 @@ from trustgp.likelihoods.detections import Detections
 from trustgp.likelihoods.prediction import ClassPrediction, Prediction
 
 N, C = 7, 2
-FAMILIAR = ReferenceScores(torch.linspace(0, 1, 11, dtype=torch.float64), 0.45)
+REFERENCE = ReferenceScores(torch.linspace(0, 1, 11, dtype=torch.float64), 0.45)
 
 
 def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.float32) -> Prediction:
-    """Heavy tails, rows that are far off, and variants that are made later."""
+    """Heavy tails, outliers, and lazy variants."""
     base = torch.arange(1.0, 1.0 + n * (outputs or 1), dtype=dtype)
     base = base if outputs is None else base.reshape(n, outputs)
     plain = Prediction(
@@ -35,7 +37,7 @@ def numbers(n: int = N, outputs: int | None = C, dtype: torch.dtype = torch.floa
         share=0.05,
         _score=torch.linspace(0, 1, n, dtype=torch.float64),
         _threshold=0.45,
-        _reference=FAMILIAR,
+        _reference=REFERENCE,
     )
     return replace(
         plain, _corrected=lambda: replace(plain, mean=base + 100), _plain=replace(plain, share=0.0)
@@ -57,7 +59,7 @@ def classes(n: int = N, logits: int | None = 3) -> ClassPrediction:
         temperature=torch.linspace(1, 3, n, dtype=torch.float64),
         _score=torch.linspace(0, 9, n, dtype=torch.float64),
         _threshold=4.0,
-        _reference=FAMILIAR,
+        _reference=REFERENCE,
     )
 
 
@@ -91,7 +93,7 @@ CHOICES = [
 
 
 def answers(p) -> dict[str, torch.Tensor]:
-    """All that can be asked of each row."""
+    """Everything that has a value for each row."""
     if isinstance(p, Detections):
         return {n: getattr(p, n) for n in (*p.ARRAYS, "is_novel", "entropy")}
     found = {
@@ -107,86 +109,93 @@ def answers(p) -> dict[str, torch.Tensor]:
 
 
 @each_kind
-@pytest.mark.parametrize(("index", "places"), CHOICES, ids=lambda value: str(value)[:30])
-def test_chosen_rows_answer_as_they_did_among_the_others(make, index, places):
-    whole, some = make(), make()[index]
-    assert type(some) is type(whole)
-    assert len(some) == len(places)
-    told = answers(some)
-    for name, value in answers(whole).items():
-        torch.testing.assert_close(told[name], value[places], rtol=1e-9, atol=0, msg=name)
-
-
-@each_kind
-def test_rows_can_be_gone_through_and_joined_again(make):
+def test_chosen_rows_are_as_they_were_among_the_others(make):
     whole = make()
+    for index, places in CHOICES:
+        some = whole[index]
+        assert type(some) is type(whole)
+        assert len(some) == len(places)
+        values = answers(some)
+        for name, value in answers(whole).items():
+            torch.testing.assert_close(values[name], value[places], rtol=1e-9, atol=0, msg=f"{name} {index}")
     rows = list(whole)
     assert [len(row) for row in rows] == [1] * N
     if isinstance(whole, Prediction):
-        joined = Prediction.cat(rows)
+        joined = answers(Prediction.cat(rows))
         for name, value in answers(whole).items():
-            torch.testing.assert_close(answers(joined)[name], value, rtol=1e-9, atol=0, msg=name)
+            torch.testing.assert_close(joined[name], value, rtol=1e-9, atol=0, msg=name)
+
+
+REFUSED = [
+    (N, IndexError, "row 7 of 7"),
+    (-N - 1, IndexError, "row -8 of 7"),
+    (torch.tensor([0, 9]), IndexError, "row 9 of 7"),
+    (torch.ones(3, dtype=torch.bool), IndexError, "one entry for each"),
+    (True, IndexError, "one entry for each"),
+    ((1, 0), TypeError, r"p\.mean\[3, 1\]"),
+    ("mean", TypeError, "a slice"),
+    (1.0, TypeError, "an integer"),
+    (torch.zeros(2, 2, dtype=torch.int64), TypeError, r"integers \[k\]"),
+]
 
 
 @each_kind
-@pytest.mark.parametrize(
-    ("index", "error", "said"),
-    [
-        (N, IndexError, "row 7 of 7"),
-        (-N - 1, IndexError, "row -8 of 7"),
-        (torch.tensor([0, 9]), IndexError, "row 9 of 7"),
-        (torch.ones(3, dtype=torch.bool), IndexError, "one entry for each"),
-        (True, IndexError, "one entry for each"),
-        ((1, 0), TypeError, r"p\.mean\[3, 1\]"),
-        ("mean", TypeError, "a slice"),
-        (1.0, TypeError, "an integer"),
-        (torch.zeros(2, 2, dtype=torch.int64), TypeError, r"integers \[k\]"),
-    ],
-    ids=str,
-)
-def test_what_is_no_choice_of_rows_is_refused(make, index, error, said):
-    with pytest.raises(error, match=said):
-        make()[index]
+def test_other_indices_are_refused(make):
+    for index, error, message in REFUSED:
+        with pytest.raises(error, match=message):
+            make()[index]
+
+
+def test_one_variance_for_all_logits_stays_a_view():
+    p = classes(logits=50)
+    for index in (slice(1, 4), MASK):
+        assert p[index].epistemic.stride(1) == p[index].aleatoric.stride(1) == 0
 
 
 @pytest.mark.parametrize("make", [numbers, classes, boxes])
-def test_another_precision_is_that_of_the_numbers_alone(make):
+def test_another_precision_or_device_has_all_tensors(make):
     p = make().to(torch.float64)
-    kinds = {f.name: getattr(p, f.name) for f in fields(p) if isinstance(getattr(p, f.name), torch.Tensor)}
-    floats = {name for name, value in kinds.items() if value.is_floating_point()}
-    assert {kinds[name].dtype for name in floats} == {torch.float64}
-    assert kinds.get("valid", MASK).dtype == torch.bool
+    tensors = {f.name: getattr(p, f.name) for f in fields(p) if isinstance(getattr(p, f.name), torch.Tensor)}
+    assert {value.dtype for value in tensors.values() if value.is_floating_point()} == {torch.float64}
+    assert tensors.get("valid", MASK).dtype == torch.bool
     for name, value in answers(make()).items():
         torch.testing.assert_close(answers(p)[name], value, check_dtype=False, rtol=1e-5, atol=1e-6, msg=name)
-
-
-@each_kind
-def test_another_device_has_all_of_it(make):
     p = make().to("meta")
-    tensors = [value for f in fields(p) if isinstance(value := getattr(p, f.name), torch.Tensor)]
-    assert {value.device.type for value in tensors} == {"meta"}
+    assert {getattr(p, name).device.type for name in tensors} == {"meta"}
     assert make().cpu()[0] is not None
-    if isinstance(p, Prediction) and not isinstance(p, ClassPrediction):
+    if make is numbers:
         assert p.corrected.mean.device.type == p.plain.epistemic.device.type == "meta"
 
 
+def test_in_half_precision_there_is_the_mean_alone():
+    p = numbers(dtype=torch.float64).to(dtype=torch.bfloat16)
+    assert p.mean.dtype == p.corrected.mean.dtype == torch.bfloat16
+    assert p.epistemic.dtype == p.novelty.dtype == p.std.dtype == torch.float32
+    assert p.score.dtype == torch.float64
+    assert p.numpy()["mean"].dtype == np.float32
+    assert classes().to(torch.float32).temperature.dtype == torch.float64
+    with pytest.raises(TypeError, match="floating dtype"):
+        numbers().to(torch.int64)
+
+
 @each_kind
-def test_arrays_are_copies_with_what_users_ask_for(make):
-    p, found = make(), make().numpy()
-    assert set(found) == {name for name in p.ARRAYS if getattr(p, name) is not None}
-    assert all(isinstance(value, np.ndarray) for value in found.values())
-    arrays = p.numpy()
-    for name, value in arrays.items():
+def test_arrays_are_copies(make):
+    p, before = make(), make().numpy()
+    assert set(before) == {name for name in p.ARRAYS if getattr(p, name) is not None}
+    for name, value in p.numpy().items():
         np.testing.assert_array_equal(value, np.asarray(getattr(p, name)))
         value.fill(0)
     for name, value in p.numpy().items():
-        np.testing.assert_array_equal(value, found[name])
+        assert isinstance(value, np.ndarray)
+        np.testing.assert_array_equal(value, before[name])
 
 
-# distributions
+def test_a_part_is_pickled_with_its_variants():
+    p = pickle.loads(pickle.dumps(numbers()[2:5]))
+    torch.testing.assert_close(p.corrected.mean, numbers().corrected.mean[2:5])
 
 
-def test_the_distribution_of_numbers_is_one_of_torch_and_says_the_same():
+def test_the_distribution_of_numbers_is_one_of_torch():
     p = numbers(dtype=torch.float64)
     d, y = p.distribution, p.mean + 1
     assert isinstance(d, Distribution)
@@ -230,32 +239,36 @@ def test_the_distribution_of_classes_is_categorical(logits):
             refused()
 
 
-# texts
+TEXTS = [
+    (numbers(10_000), "Prediction of 10,000 rows, 2 outputs, 100 % of them valid"),
+    (numbers(4, 900), "Prediction of 4 rows, 900 outputs, 75 % of them valid"),
+    (numbers(1, None), "Prediction of 1 row, 1 output, all valid"),
+    (classes(2000, 1000), "ClassPrediction of 2,000 rows, 1,000 classes, all valid"),
+    (classes(9, None), "ClassPrediction of 9 rows, 2 classes, all valid"),
+    (boxes(300), "300 detections in a picture"),
+    (numbers()[:0], "Prediction of 0 rows"),
+    (classes()[:0], "ClassPrediction of 0 rows"),
+    (boxes()[:0], "0 detections"),
+]
 
 
-@pytest.mark.parametrize(
-    ("p", "said"),
-    [
-        (numbers(10_000), "Prediction of 10,000 rows, 2 outputs, 100 % of them valid"),
-        (numbers(4, 900), "Prediction of 4 rows, 900 outputs, 75 % of them valid"),
-        (numbers(1, None), "Prediction of 1 row, 1 output, all valid"),
-        (classes(2000, 1000), "ClassPrediction of 2,000 rows, 1,000 classes, all valid"),
-        (classes(9, None), "ClassPrediction of 9 rows, 2 classes, all valid"),
-        (boxes(300), "300 detections in a picture"),
-        (numbers()[:0], "Prediction of 0 rows"),
-        (classes()[:0], "ClassPrediction of 0 rows"),
-        (boxes()[:0], "0 detections"),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_a_text_is_short_and_says_how_much_there_is(p, said):
+@pytest.mark.parametrize(("p", "title"), TEXTS, ids=lambda value: str(value)[:20])
+def test_a_text_is_short_and_has_the_number_of_rows(p, title):
     text, page = repr(p), p._repr_html_()
-    assert text.startswith(said)
-    assert said in page
+    assert text.startswith(title)
+    assert title in page
     assert len(text.splitlines()) <= 8
     assert len(text) < 700
     assert page.count("<tr>") <= 6
     assert ("more" in text) is (len(p) > 5)
+
+
+def test_a_text_shows_the_first_means_with_their_errors():
+    p = numbers(dtype=torch.float64)
+    first = repr(p).splitlines()[2]
+    assert f"{float(p.mean[0, 0]):.4g} \u00b1 {float(p.std[0, 0]):.2g}" in first
+    cells = re.findall("<td>(.*?)</td>", p._repr_html_())
+    assert cells[2] == f"{float(p.mean[0, 1]):.4g} \u00b1 {float(p.std[0, 1]):.2g}"
 
 
 def test_markup_in_a_table_is_shown_and_not_obeyed():

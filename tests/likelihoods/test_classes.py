@@ -1,12 +1,15 @@
 """Classification from fit to file: one small case, end to end."""
 
 import copy
+import logging
+import warnings
 
 import pytest
 import torch
 from blobs import blobs, draw, fit
 from reference import dense_jacobian
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import metrics
@@ -23,22 +26,14 @@ def model(case):
     return fit(case)
 
 
-def far(inputs: torch.Tensor) -> torch.Tensor:
-    return 30 * inputs
-
-
-def test_the_logits_are_the_networks_to_the_bit(case, model):
+def test_the_logits_are_the_networks_and_experts_share_one_prior_without_a_witness(case, model):
     p = model.predict(case.test[0])
     assert torch.equal(p.mean, case.network(case.test[0]))
     assert torch.equal(p.classes, case.network(case.test[0]).argmax(1))
     assert isinstance(p, trustgp.ClassPrediction)
     assert p.probabilities.shape == p.variance.shape == (400, 3)
     assert p.corrected is p
-
-
-def test_a_classifier_has_one_backward_pass_no_witness_and_one_prior(model):
-    assert model.origin.outputs == "pseudo"
-    assert model.witness is None
+    assert (model.origin.outputs, model.witness) == ("pseudo", None)
     experts = model.mixtures[0].experts
     assert len({float(e.scale) for e in experts}) == len({float(e.noise) for e in experts}) == 1
     assert all(e.scale.shape == (1,) for e in experts)
@@ -62,9 +57,9 @@ def test_the_latent_variance_is_that_of_a_dense_gp(case):
     found = model.predict(case.test[0][:20].double())
     torch.testing.assert_close(found.variance[:, 0], variance, rtol=1e-6, atol=1e-8)
     share = variance / (scale * new.square().sum(1))
-    known = model.predict(held[0])  # of which the medians are what is usual
-    usual = [float(values.median()) for values in (known.variance[:, 0], known.novelty)]
-    expected = torch.maximum(variance / usual[0], share / usual[1])
+    held_out = model.predict(held[0])
+    medians = [float(values.median()) for values in (held_out.variance[:, 0], held_out.novelty)]
+    expected = torch.maximum(variance / medians[0], share / medians[1])
     torch.testing.assert_close(found.score, expected, rtol=1e-6, atol=1e-8)
 
 
@@ -72,16 +67,30 @@ def test_probabilities_are_better_than_the_networks_own_and_flat_far_away(case, 
     p, labels = model.predict(case.test[0]), case.test[1]
     own = metrics.class_nll(p.mean.softmax(1), labels).mean()
     assert metrics.class_nll(p.probabilities, labels).mean() <= own
-    away = model.predict(far(case.test[0]))
-    assert away.mean.softmax(1).amax(1).mean() > 0.95  # the network is sure of everything
+    away = model.predict(30 * case.test[0])
+    assert away.mean.softmax(1).amax(1).mean() > 0.95  # the network is confident everywhere
     assert away.probabilities.amax(1).mean() < away.mean.softmax(1).amax(1).mean() - 0.1
+    assert float(metrics.auroc(p.score, away.score)) > 0.99
 
 
-@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
-def test_every_way_to_treat_the_outputs_serves(case, outputs):
-    p = fit(case, outputs=outputs).predict(case.test[0])
-    assert bool(torch.isfinite(p.variance).all())
+WAYS = [
+    {"outputs": "shared"},
+    {"outputs": "separate"},
+    {"tangents": trustgp.Sketch(64)},
+    {"tangents": trustgp.JacobianRows(keep=60, rank="taylor"), "budget": "120 KiB"},
+]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_kernels_of_outputs_and_kinds_of_tangents_work_and_are_saved(case, options, tmp_path):
+    model = fit(case, **options)
+    assert "budget" not in options or model.nbytes <= 120 * 2**10
+    p = model.predict(case.test[0])
+    assert bool(torch.isfinite(p.variance).all() & torch.isfinite(p.score).all())
     assert float(metrics.accuracy(p.probabilities, case.test[1])) > 0.8
+    model.save(tmp_path / "m.trustgp")
+    again = trustgp.load(tmp_path / "m.trustgp", case.network).predict(case.test[0])
+    assert torch.equal(p.score, again.score)
 
 
 @pytest.mark.parametrize(("flat", "shape"), [(False, (400, 1)), (True, (400,))])
@@ -106,7 +115,7 @@ class Shifted(nn.Module):
 
 
 def test_what_all_logits_share_changes_neither_score_nor_probabilities(case):
-    # in float64, and with the same rows in the one expert: what is left is rounding
+    # in float64, with the same rows in one expert: equal up to rounding
     network = copy.deepcopy(case.network).double()
     options = {
         "num_experts": 1,
@@ -119,8 +128,8 @@ def test_what_all_logits_share_changes_neither_score_nor_probabilities(case):
     torch.testing.assert_close(one.probabilities, other.probabilities, rtol=1e-6, atol=1e-9)
 
 
-def test_classes_may_be_numbered_otherwise(case):
-    """With a kernel for each; one combination of all logits is drawn anew for other numbers."""
+def test_the_numbering_of_classes_does_not_matter(case):
+    """With a kernel for each output; a random combination of logits depends on the numbering."""
     order = torch.tensor([2, 0, 1])
     turned = copy.deepcopy(case.network).double()
     with torch.no_grad():
@@ -140,43 +149,48 @@ def test_classes_may_be_numbered_otherwise(case):
     torch.testing.assert_close(one.probabilities[:, order], other.probabilities, rtol=1e-6, atol=1e-9)
 
 
-def test_a_bad_row_is_marked_and_leaves_the_others_alone(case, model):
-    inputs = case.test[0][:50].clone()
-    whole = model.predict(inputs)
+def test_bad_rows_are_flagged_and_a_loader_gives_the_same(case, model):
+    whole = model.predict(case.test[0])
+    inputs, others = case.test[0][:50].clone(), torch.arange(50) != 7
     inputs[7] = torch.nan
     p = model.predict(inputs)
-    others = torch.arange(50) != 7
     assert p.valid.tolist() == others.tolist()
-    assert torch.equal(p.probabilities[others], whole.probabilities[others])
+    expected = model.predict(case.test[0][:50]).probabilities
+    assert torch.equal(p.probabilities[others], expected[others])
     assert p.probabilities[7].tolist() == pytest.approx([1 / 3] * 3)
     assert float(p.score[7]) == torch.inf
     assert bool(torch.isfinite(p.probabilities).all())
+    p = model.predict(torch.full((3, 2), torch.nan))
+    assert not bool(p.valid.any())
+    assert p.probabilities.tolist() == [pytest.approx([1 / 3] * 3)] * 3
+    batches = model.predict(DataLoader(TensorDataset(*case.test), batch_size=97))
+    assert torch.equal(whole.classes, batches.classes)
+    torch.testing.assert_close(whole.probabilities, batches.probabilities)
 
 
-def test_without_validation_a_tenth_is_kept_from_the_experts(case):
-    with pytest.warns(UserWarning, match="30 of the 300 training rows are kept from the experts"):
+def test_without_validation_a_tenth_or_whole_groups_are_held_out(case):
+    with pytest.warns(UserWarning, match="30 of the 300 training rows"):
         model = fit(case, validation=None)
-    held = sum(int(expert.own) for expert in model.mixtures[0].experts)
-    assert held == 270
+    assert sum(int(expert.own) for expert in model.mixtures[0].experts) == 270
     assert model.origin.split == (300, 30)
     assert len(model.held_scores) == 30
-    assert float(model.calibrations[0].base) == 1.0  # the network knows these rows
-
-
-def test_with_groups_whole_groups_are_kept_from_the_experts(case):
-    groups = torch.arange(300) // 50
+    assert float(model.calibrations[0].base) == 1.0  # the network was trained on these rows
     with pytest.warns(UserWarning, match="50 of the 300 training rows"):
-        model = fit(case, validation=None, groups=groups)
+        model = fit(case, validation=None, groups=torch.arange(300) // 50)
     assert len(model.held_scores) == 50
+    few = tuple(part[:40] for part in case.train)
+    with pytest.warns(UserWarning, match="rule of thumb|default temperature"):
+        model = fit(case, validation=None, train=few)
+    assert float(model.calibrations[0].slope) == pytest.approx(torch.pi / 8)
 
 
-def test_a_class_without_rows_is_allowed_and_named(case):
+def test_a_class_without_rows_is_allowed_with_a_warning(case):
     kept = case.train[1] != 2
     with pytest.warns(UserWarning, match=r"1 of 3 classes have no training row \(2\)"):
         model = fit(case, train=tuple(part[kept] for part in case.train))
     p = model.predict(case.test[0])
     absent = case.test[1] == 2
-    assert p.score[absent].median() > p.score[~absent].median()  # news to the experts
+    assert p.score[absent].median() > p.score[~absent].median()
     assert torch.equal(p.classes, p.mean.argmax(1))
 
 
@@ -192,16 +206,13 @@ def test_a_file_gives_the_same_model(case, model, tmp_path, assert_same_state):
     assert again.threshold(false_alarm=0.1) == model.threshold(false_alarm=0.1)
 
 
-def test_inspect_tells_the_temperature_and_the_threshold(case, tmp_path, capsys):
+def test_inspect_shows_the_temperature_and_the_threshold(model, tmp_path, capsys):
     from rich.console import Console
 
-    model = fit(case)
     model.save(tmp_path / "m.trustgp")
     Console(width=200).print(inspect_tables(tmp_path / "m.trustgp")[0])
-    said = capsys.readouterr().out
-    assert "Classification()" in said
-    assert "temperature" in said
-    assert "not fitted" in said
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("Classification()", "temperature"))
 
 
 def test_an_update_adds_rows_and_keeps_the_prior(case):
@@ -217,7 +228,7 @@ def test_an_update_adds_rows_and_keeps_the_prior(case):
 
 
 def test_a_loaded_model_is_updated_with_all_rows_that_were_given(case, tmp_path):
-    with pytest.warns(UserWarning, match="kept from the experts"):
+    with pytest.warns(UserWarning, match="of the 300 training rows"):
         model = fit(case, validation=None)
     model.threshold(false_alarm=0.1)
     model.save(tmp_path / "m.trustgp")
@@ -232,3 +243,16 @@ def test_a_loaded_model_is_updated_with_all_rows_that_were_given(case, tmp_path)
     third = trustgp.load(tmp_path / "n.trustgp", case.network)
     joined = tuple(torch.cat(pair) for pair in zip(case.train, new, strict=True))
     assert third.update(draw(5, 3, seed=10), train=joined, progress=False)
+
+
+def test_a_fit_is_quiet_logs_its_choice_and_changes_nothing_of_the_users(case, caplog):
+    network = copy.deepcopy(case.network)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    inputs, labels = case.train[0].clone(), case.train[1].clone()
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="trustgp"):
+        warnings.simplefilter("error", UserWarning)
+        fit(case, network=network, train=(inputs, labels))
+    assert "outputs: pseudo, one backward pass for 3 outputs" in caplog.text
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert torch.equal(inputs, case.train[0])
+    assert torch.equal(labels, case.train[1])

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from blobs import blobs, fit
+from blobs import blobs, draw, fit
+from scipy.stats import beta
 
 import trustgp
 from trustgp.likelihoods.base import NoveltyThreshold
@@ -20,10 +21,15 @@ def model(case):
     return fit(case)
 
 
-def test_without_being_asked_one_familiar_row_in_a_hundred_may_be_called_novel(case):
+def test_by_default_one_held_out_row_in_a_hundred_is_novel_also_from_a_file(case, tmp_path):
     model = fit(case)
     p = model.predict(case.validation[0])
     assert int(p.is_novel.sum()) == 400 - 397  # of 400, the one of rank 0.99 * 401, rounded up
+    assert model.novelty_threshold is None
+    model.save(tmp_path / "m.trustgp")
+    again = trustgp.load(tmp_path / "m.trustgp", case.network).predict(case.validation[0])
+    assert torch.equal(again.novelty_rank, p.novelty_rank)
+    assert torch.equal(again.is_novel, p.is_novel)
     model.threshold(false_alarm=0.01)
     assert torch.equal(model.predict(case.validation[0]).is_novel, p.is_novel)
     model.threshold(false_alarm=0.5)
@@ -36,7 +42,7 @@ def test_of_few_held_out_rows_the_largest_score_is_the_threshold(case):
     p = model.predict(torch.cat([few[0], 30 * case.test[0]]))
     assert not bool(p.is_novel[:20].any())
     assert torch.equal(p.is_novel, p.score > model.held_scores.max())
-    assert float(NoveltyThreshold.usual(model.held_scores).false_alarm) == pytest.approx(1 / 21)
+    assert float(NoveltyThreshold.default(model.held_scores).false_alarm) == pytest.approx(1 / 21)
 
 
 def test_the_rank_is_the_share_of_held_out_rows_that_are_less_novel(case, model):
@@ -44,41 +50,34 @@ def test_the_rank_is_the_share_of_held_out_rows_that_are_less_novel(case, model)
     expected = [float((model.held_scores < score).double().mean()) for score in p.score]
     assert p.novelty_rank.tolist() == pytest.approx(expected, abs=1e-12)
     assert float(p.novelty_rank[-1]) == 1.0
-    assert float(p.novelty_rank[:400].mean()) == pytest.approx(
-        0.5, abs=0.1
-    )  # they are like the held-out ones
+    assert float(p.novelty_rank[:400].mean()) == pytest.approx(0.5, abs=0.1)
     batches = torch.utils.data.DataLoader(case.test[0], batch_size=64)
     torch.testing.assert_close(model.predict(batches).novelty_rank, p.novelty_rank[:400], atol=0.01, rtol=0)
 
 
-def test_rank_and_default_threshold_are_in_the_file(case, tmp_path):
-    model = fit(case)
-    model.save(tmp_path / "m.trustgp")
-    one, other = (
-        each.predict(case.test[0]) for each in (model, trustgp.load(tmp_path / "m.trustgp", case.network))
-    )
-    assert torch.equal(one.novelty_rank, other.novelty_rank)
-    assert torch.equal(one.is_novel, other.is_novel)
-    assert model.novelty_threshold is None  # nothing was asked for
-
-
-def test_held_out_rows_lie_above_the_threshold_as_often_as_allowed(case, model):
+def test_held_out_and_new_rows_exceed_the_threshold_as_often_as_allowed(case, model):
     threshold = model.threshold(false_alarm=0.05)
     p = model.predict(case.validation[0])
     assert int(p.is_novel.sum()) == 400 - 381  # of 400, the one of rank 0.95 * 401, rounded up
     assert float(p.score[~p.is_novel].max()) == threshold
+    assert model.threshold(case.validation, false_alarm=0.05) == pytest.approx(threshold, rel=1e-6)
+    model.threshold(false_alarm=0.1)
+    rate = float(model.predict(draw(20_000, 3, seed=5)[0]).is_novel.double().mean())
+    # given the held-out rows, the rate follows this distribution (401 ranks, the 361st is the threshold)
+    low, high = beta(401 - 361, 361).interval(0.9999)
+    assert low <= rate <= high
+    model.threshold(false_alarm=0.01)
+    assert bool(model.predict(30 * case.test[0]).is_novel.double().mean() > 0.95)
+    assert bool(model.predict(torch.full((1, 2), torch.nan)).is_novel.all())
 
 
-def test_too_few_rows_are_refused_with_how_many_it_takes(case, model):
+def test_too_few_rows_and_scores_that_are_not_finite_are_refused(case, model):
     with pytest.raises(ValueError, match="takes at least 999 held-out rows, and there are 400"):
         model.threshold(false_alarm=0.001)
     with pytest.raises(ValueError, match="strictly between"):
         model.threshold(false_alarm=0.0)
     with pytest.raises(ValueError, match="there are 5"):
         model.threshold(case.test[0][:5], false_alarm=0.01)
-
-
-def test_scores_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="finite"):
         NoveltyThreshold.fit(torch.tensor([1.0, torch.inf]), 0.5)
 
@@ -107,9 +106,8 @@ def test_regression_has_a_threshold_of_its_novelty():
     assert bool(p.corrected.is_novel.equal(p.is_novel))
 
 
-@pytest.mark.parametrize("outputs", ["shared", "separate"])
-def test_left_out_groups_are_held_out_rows(outputs):
-    model, _ = regression(groups=torch.arange(300) % 15, outputs=outputs)
+def test_left_out_groups_are_held_out_rows():
+    model, _ = regression(groups=torch.arange(300) % 15, outputs="separate")
     assert model.held_scores.shape == (300,)
     assert bool(((model.held_scores >= 0) & (model.held_scores <= 1)).all())
     assert 0 <= model.threshold(false_alarm=0.05) <= 1
@@ -118,12 +116,12 @@ def test_left_out_groups_are_held_out_rows(outputs):
 
 
 @pytest.mark.parametrize("outputs", ["shared", "separate"])
-def test_without_validation_rows_those_left_out_one_by_one_are_the_familiar_ones(outputs):
+def test_without_validation_left_out_rows_are_the_reference(outputs):
     model, inputs = regression(outputs=outputs)
     assert model.held_scores.shape == (300,)  # three experts, all of them judged
-    said = model.predict(inputs)
-    assert float(model.held_scores.mean()) > float(said.novelty.mean())  # each was left out
-    assert int(said.is_novel.sum()) <= 3
+    p = model.predict(inputs)
+    assert float(model.held_scores.mean()) > float(p.novelty.mean())  # each was left out
+    assert int(p.is_novel.sum()) <= 3
     threshold = model.threshold(false_alarm=0.05)
     assert threshold == float(model.held_scores.sort().values[285])  # 0.95 * 301, rounded up, from 1 on
     new = torch.rand(2000, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
@@ -134,37 +132,28 @@ def test_without_validation_rows_those_left_out_one_by_one_are_the_familiar_ones
     assert (float(far.novelty_rank), bool(far.is_novel)) == (1.0, True)
 
 
-def without_familiar_rows() -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
-    """As a model that was made smaller has none."""
+def test_without_held_out_rows_the_error_asks_for_them():
     model, inputs = regression()
     model.state = dataclasses.replace(model.state, held_scores=torch.zeros(0, dtype=torch.float64))
-    return model, inputs
-
-
-def test_without_held_out_rows_they_are_asked_for():
-    model, inputs = without_familiar_rows()
     with pytest.raises(ValueError, match=r"there are 0.*model\.threshold\(rows\)"):
         model.threshold()
     for name in ("is_novel", "novelty_rank"):
-        with pytest.raises(ValueError, match="no held-out rows"):
+        with pytest.raises(ValueError, match="held-out rows"):
             getattr(model.predict(inputs), name)
     assert model.threshold(inputs, false_alarm=0.05) > 0
 
 
-def test_an_update_fits_the_threshold_again_to_the_left_out_rows():
+def test_an_update_refits_the_threshold_or_keeps_it_where_left_out_rows_are_too_few():
     model, inputs = regression()
     model.threshold(inputs, false_alarm=0.05)
-    model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
+    new = (inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64))
+    model.update(new, progress=False)
     assert len(model.held_scores) == 305
     expected = NoveltyThreshold.fit(model.held_scores, 0.05)
     assert float(model.novelty_threshold.threshold) == float(expected.threshold)
     assert float(model.novelty_threshold.false_alarm) == 0.05
-
-
-def test_a_threshold_that_the_left_out_rows_are_too_few_for_stays_as_it_was():
-    model, inputs = regression()
     rows = torch.rand(1000, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     before = model.threshold(rows, false_alarm=0.001)
     with pytest.warns(UserWarning, match="stays as it was before the update"):
-        model.update((inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64)), progress=False)
+        model.update(new, progress=False)
     assert float(model.novelty_threshold.threshold) == before

@@ -21,18 +21,10 @@ def uniform(*shape):
 
 
 OUTPUTS = uniform(4, 2)
-SILENT = torch.zeros(4, 2, dtype=torch.float64)
-RAW = LatentPrediction(
-    uniform(4, 2),
-    uniform(4, 2),
-    uniform(4, 2),
-    uniform(4, 2),
-    uniform(4, 2) / 2,
-    torch.arange(4)[:, None],
-    SILENT,
-    SILENT,
-)
-HEARD = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
+NONE = torch.zeros(4, 2, dtype=torch.float64)
+MOMENTS = [uniform(4, 2) for _ in range(4)]
+RAW = LatentPrediction(*MOMENTS, uniform(4, 2) / 2, torch.arange(4)[:, None], NONE, NONE)
+WITNESSED = replace(RAW, witness_mean=uniform(4, 2), witness_precision=uniform(4, 2))
 
 
 def calibration(fade, onset, level, excess, shift, **others):
@@ -41,24 +33,10 @@ def calibration(fade, onset, level, excess, shift, **others):
     return replace(Calibration.default(len(level), shift=shift), **tensors)
 
 
+TAILS = {"df": [3.0, 9.0], "share": 0.04, "spread": [5.0, 0.0], "extent": [0.2, 3.0]}
+SCALES = {"varying": 0.6, "constant": [0.4, 1.9], "beyond": 0.15, "growth": [0.7, -0.4]}
 OWN, CORRECTED = (
-    calibration(
-        0.7,
-        1.3,
-        [0.5, 2.0],
-        0.9,
-        0.0,
-        weight=0.8,
-        trust=[0.3, 1.7],
-        varying=0.6,
-        constant=[0.4, 1.9],
-        beyond=0.15,
-        growth=[0.7, -0.4],
-        df=[3.0, 9.0],
-        share=0.04,
-        spread=[5.0, 0.0],
-        extent=[0.2, 3.0],
-    ),
+    calibration(0.7, 1.3, [0.5, 2.0], 0.9, 0.0, weight=0.8, trust=[0.3, 1.7], **SCALES, **TAILS),
     calibration(0.6, 1.1, [0.8, 1.5], 0.4, 0.75, weight=1.2, trust=[2.0, 0.1], share=0.1, spread=[0.0, 30.0]),
 )
 ALL = (OWN, CORRECTED, OWN, CORRECTED)
@@ -98,20 +76,20 @@ def test_every_part_of_the_variance_is_its_formula(about):
 
 
 @pytest.mark.parametrize("about", ["own", "corrected"])
-def test_with_a_witness_every_part_is_that_of_two_opinions(about):
-    prediction, c = Regression().prediction(OUTPUTS, HEARD, ALL), OWN
+def test_with_a_witness_every_part_is_its_formula(about):
+    prediction, c = Regression().prediction(OUTPUTS, WITNESSED, ALL), OWN
     p = prediction
     if about == "corrected":
         p, c = prediction.corrected, CORRECTED
     before = scales(c) * (RAW.epistemic + RAW.noise)
     for i in range(4):
         for j in range(2):
-            heard = (float(value[i, j]) for value in (HEARD.witness_mean, HEARD.witness_precision))
+            witness = (float(value[i, j]) for value in (WITNESSED.witness_mean, WITNESSED.witness_precision))
             mu, variance = two_opinions(
                 float(before[i, j]),
                 float(RAW.residual_mean[i, j]),
                 float(c.weight),
-                *heard,
+                *witness,
                 float(c.trust[j]),
             )
             share = float(RAW.epistemic[i, j] / (RAW.epistemic + RAW.noise)[i, j])
@@ -126,13 +104,10 @@ def test_with_a_witness_every_part_is_that_of_two_opinions(about):
         assert torch.equal(getattr(prediction.plain, name), getattr(PREDICTION.plain, name))
 
 
-def test_the_mean_is_the_networks_output_to_the_bit():
-    assert torch.equal(PREDICTION.mean, OUTPUTS)
-    assert torch.equal(PREDICTION.plain.mean, OUTPUTS)
-
-
-def test_the_plain_variance_is_what_the_evidence_says():
+def test_the_mean_is_the_networks_and_the_plain_variance_that_of_the_evidence():
     plain = PREDICTION.plain
+    assert torch.equal(PREDICTION.mean, OUTPUTS)
+    assert torch.equal(plain.mean, OUTPUTS)
     assert torch.equal(plain.epistemic, RAW.epistemic)
     assert torch.equal(plain.aleatoric, RAW.noise)
     assert torch.equal(plain.excess, torch.zeros(4, 2, dtype=torch.float64))
@@ -149,10 +124,17 @@ def test_shape_and_precision_are_those_of_the_outputs():
     assert p.novelty.shape == p.expert.shape == (4,)
 
 
+def test_one_gate_gives_one_expert_a_row_and_several_give_one_each():
+    assert PREDICTION.expert.tolist() == [0, 1, 2, 3]
+    several = replace(RAW, expert=torch.arange(8).reshape(4, 2))
+    assert Regression().prediction(OUTPUTS, several, ALL).expert.shape == (4, 2)
+
+
 def test_the_residual_is_target_minus_output_in_float64():
     residual = Regression().residual(torch.ones(2, 1), torch.full((2, 1), 3.0))
     assert residual.dtype == torch.float64
     assert residual.tolist() == [[2.0], [2.0]]
+    Regression().check(1, torch.arange(3)[:, None], name="train")  # integers are targets
 
 
 @pytest.mark.parametrize(
@@ -179,7 +161,7 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
         assert c.growth.tolist() == [0.0] * len(KNOTS)
 
 
-def test_what_the_rows_cannot_rule_out_is_kept_with_and_without_held_out_rows():
+def test_the_outlier_prior_is_kept_with_and_without_held_out_rows():
     targets, shape = uniform(10, 2), Shape(2, (1,))
     held = RAW.calibration_rows(OUTPUTS, torch.arange(2))
     for rows in (None, held):
@@ -194,17 +176,9 @@ def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 
     """Residuals of this size where the experts expect those of size 1."""
     residual = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     zeros = torch.zeros_like(residual)
-    return CalibrationRows(
-        residual=size * residual,
-        residual_mean=zeros,
-        epistemic=zeros + 1.0,
-        noise=zeros,
-        novelty=zeros + novelty,
-        log_kappa=zeros,
-        output=torch.arange(n) % 2,
-        witness_mean=zeros,
-        witness_precision=zeros,
-    )
+    names = ("residual_mean", "noise", "log_kappa", "witness_mean", "witness_precision")
+    values = {"residual": size * residual, "epistemic": zeros + 1.0, "novelty": zeros + novelty}
+    return CalibrationRows(output=torch.arange(n) % 2, **values, **dict.fromkeys(names, zeros))
 
 
 def near_and_far(c: Calibration) -> list[float]:
@@ -214,7 +188,7 @@ def near_and_far(c: Calibration) -> list[float]:
     return c.scale(novelty, 0 * one, one, c.level.log(), c.constant.log()).tolist()
 
 
-def test_left_out_rows_say_how_large_the_error_bar_is_near_and_left_out_clusters_far_away():
+def test_left_out_rows_set_the_scale_near_the_data_and_left_out_clusters_far_away():
     shape, near, far = Shape(2, (1,)), held_out(size=0.1), held_out(size=3.0, novelty=0.9, seed=1)
     for c in Regression().calibrate(near, shape, None):
         assert near_and_far(c) == pytest.approx([0.01, 1.0], rel=0.3)
@@ -235,7 +209,7 @@ def test_held_out_rows_change_the_first_two_and_start_from_what_left_out_rows_ha
     for c, start in zip(once[:2], before[2:], strict=True):
         assert near_and_far(c)[0] == pytest.approx(0.25, rel=0.3)
         assert torch.equal(c.growth, start.growth)
-    # so what one lot of held-out rows has taught is forgotten with the next
+    # each fit starts from the left-out rows, not from the fit before
     again = Regression().recalibrate(held_out(800, size=0.2, seed=3), shape, once)
     straight = Regression().recalibrate(held_out(800, size=0.2, seed=3), shape, before)
     for one, other in zip(again, straight, strict=True):
@@ -248,7 +222,7 @@ def test_every_likelihood_is_made_again_from_its_settings():
 
 
 @pytest.mark.parametrize(("epistemic", "worse"), [(1.0, False), (1e4, True)])
-def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epistemic, worse):
+def test_an_error_bar_worse_than_constant_noise_gives_a_warning_with_both_numbers(epistemic, worse):
     held = held_out(novelty=1.0)
     held, residual = replace(held, epistemic=epistemic * held.epistemic), held.residual
     calibrations = Regression().calibrate(None, Shape(2, (1,)), None)
@@ -262,19 +236,21 @@ def test_an_error_bar_worse_than_constant_noise_is_doubted_with_both_numbers(epi
     assert Regression().calibration_warning(held.subset(torch.arange(90)), calibrations) == ""
 
 
-def test_doubts_are_told_where_fit_and_update_are_called(monkeypatch):
-    monkeypatch.setattr(Regression, "calibration_warning", lambda self, rows, calibrations: "a doubt")
+def test_warnings_point_to_the_line_that_calls_fit_or_update(monkeypatch):
+    monkeypatch.setattr(
+        Regression, "calibration_warning", lambda self, rows, calibrations: "a warning of ours"
+    )
     network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double().eval()
     rows = (uniform(40, 2), uniform(40, 2))
-    with pytest.warns(UserWarning, match="a doubt") as fitted:
+    with pytest.warns(UserWarning, match="a warning of ours") as fitted:
         model = trustgp.fit(network, rows, validation=rows, num_experts=1, progress=False)
-    with pytest.warns(UserWarning, match="a doubt") as updated:
+    with pytest.warns(UserWarning, match="a warning of ours") as updated:
         model.update((uniform(5, 2), uniform(5, 2)), progress=False)
     for found in (fitted, updated):
-        assert [one.filename for one in found if "a doubt" in str(one.message)] == [__file__]
+        assert [one.filename for one in found if "a warning of ours" in str(one.message)] == [__file__]
 
 
-def test_many_rows_begin_also_where_the_corrected_scale_is():
+def test_with_many_rows_a_fit_also_starts_from_the_corrected_scale():
     """The target lies on one of two sides of the output: at most a factor of two is lost."""
     generator = torch.Generator().manual_seed(0)
 

@@ -1,9 +1,11 @@
-"""Promise 8: NaN or infinity at fit is refused with the count and the first row, before any work."""
+"""Promise 8: bad rows or labels at fit are refused with the count and the first row, before any work."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from blobs import blobs, fit
+from pairwise import every_pair
 from reliability.helpers import quiet_fit, trained
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -12,11 +14,17 @@ import trustgp
 from trustgp.fitting import solve as solving
 
 N = 200
+BAD = [torch.nan, torch.inf, -torch.inf]
 
 
 @pytest.fixture(scope="module")
 def data():
     return trained(N)
+
+
+@pytest.fixture(scope="module")
+def case():
+    return blobs()
 
 
 @pytest.fixture(autouse=True)
@@ -30,48 +38,43 @@ def no_expert_work(monkeypatch):
     monkeypatch.setattr(solving, "solve_expert", never)
 
 
-BAD = [torch.nan, torch.inf, -torch.inf]
+def test_good_rows_do_reach_the_experts(data):
+    """The guard of this file works."""
+    with pytest.raises(AssertionError, match="work began"):
+        quiet_fit(data[0], data[1:])
 
 
-@pytest.mark.parametrize("value", BAD)
-@pytest.mark.parametrize("places", [[0], [199], [17, 18, 150]])
-@pytest.mark.parametrize("where", ["inputs", "targets"])
-def test_bad_rows_are_counted_and_the_first_is_named(data, value, places, where):
+PLACES, WHERE = [[0], [199], [17, 18, 150]], ["inputs", "targets"]
+
+
+@pytest.mark.parametrize(("value", "places", "where"), every_pair(BAD, PLACES, WHERE))
+@pytest.mark.parametrize("name", ["train", "validation"])
+def test_bad_rows_are_counted_and_the_first_is_named(data, value, places, where, name):
     network, x, y = data[0], data[1].clone(), data[2].clone()
     (x if where == "inputs" else y)[places, 1] = value
-    said = rf"train {where} are NaN or infinite in {len(places)} of {N} rows, first in row {places[0]};"
-    with pytest.raises(ValueError, match=said):
-        quiet_fit(network, (x, y))
+    rows = {"train": data[1:], name: (x, y)}
+    message = rf"{name} {where} are NaN or infinite in {len(places)} of {N} rows, first in row {places[0]};"
+    with pytest.raises(ValueError, match=message):
+        quiet_fit(network, rows.pop("train"), **rows)
 
 
-@pytest.mark.parametrize("where", ["inputs", "targets"])
-def test_bad_validation_rows_are_refused(data, where):
-    network, x, y = data
-    held_x, held_y = x.clone(), y.clone()
-    (held_x if where == "inputs" else held_y)[[40, 50], 0] = torch.nan
-    with pytest.raises(ValueError, match=f"validation {where} are NaN or infinite in 2 of 200 rows.*row 40;"):
-        quiet_fit(network, (x, y), validation=(held_x, held_y))
+class Two(nn.Module):
+    """Takes two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, a, b):
+        return self.layer(torch.cat([a, b], dim=1))
 
 
-@pytest.mark.parametrize("kind", ["dataset", "loader"])
-def test_bad_rows_in_a_loader_are_refused(data, kind):
+def test_bad_rows_in_a_loader_or_in_one_of_several_inputs_are_refused(data):
     network, x, y = data[0], data[1].clone(), data[2]
     x[120, 0] = torch.nan
-    source = TensorDataset(x, y)
-    train = source if kind == "dataset" else DataLoader(source, batch_size=33)
-    with pytest.raises(ValueError, match=r"1 of 200 rows, first in row 120;"):
-        quiet_fit(network, train)
-
-
-def test_bad_rows_in_one_of_several_inputs_are_refused():
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(3, 1)
-
-        def forward(self, a, b):
-            return self.layer(torch.cat([a, b], dim=1))
-
+    for source in (TensorDataset(x, y), DataLoader(TensorDataset(x, y), batch_size=33)):
+        with pytest.raises(ValueError, match=r"1 of 200 rows, first in row 120;"):
+            quiet_fit(network, source)
     a, b = torch.randn(N, 1), torch.randn(N, 2)
     b[7, 1] = torch.inf
     with pytest.raises(
@@ -81,7 +84,7 @@ def test_bad_rows_in_one_of_several_inputs_are_refused():
 
 
 class Breaks(nn.Module):
-    """Gives NaN (or infinity) for rows whose first input is above a limit."""
+    """Returns NaN or infinity for rows whose first input is above a limit."""
 
     def __init__(self, network: nn.Module, limit: float, value: float) -> None:
         super().__init__()
@@ -91,28 +94,53 @@ class Breaks(nn.Module):
         return torch.where(x[:, :1] > self.limit, self.value, self.network(x))
 
 
-@pytest.mark.parametrize("tangents", [None, trustgp.LayerFactors(), trustgp.JacobianRows()])
-@pytest.mark.parametrize("value", BAD)
-@pytest.mark.parametrize("place", [199, 100, 63, 30, 0])
+KINDS = [None, trustgp.LayerFactors(), trustgp.JacobianRows()]
+
+
+@pytest.mark.parametrize(("tangents", "value", "place"), every_pair(KINDS, BAD, [199, 100, 63, 30, 0]))
 def test_bad_network_outputs_are_counted_and_the_first_is_named(data, tangents, value, place):
-    network, x, y = data[0], data[1].clone(), data[2]
-    x[place, 0] = 9.0
-    said = rf"outputs on the train rows are NaN or infinite in 1 of {N} rows, first in row {place};"
-    with pytest.raises(ValueError, match=said):
-        quiet_fit(Breaks(network, 8.0, value), (x, y), tangents=tangents)
-
-
-@pytest.mark.parametrize("value", BAD)
-def test_bad_network_outputs_on_validation_rows_are_refused(data, value):
     network, x, y = data
-    held = x.clone()
-    held[[3, 5], 0] = 9.0
-    said = "outputs on the validation rows are NaN or infinite in 2 of 200 rows, first in row 3;"
-    with pytest.raises(ValueError, match=said):
-        quiet_fit(Breaks(network, 8.0, value), (x, y), validation=(held, y))
+    changed = x.clone()
+    changed[[place, 150], 0] = 9.0
+    count, first = 2, min(place, 150)
+    for name, rows in (("train", {"train": (changed, y)}), ("validation", {"validation": (changed, y)})):
+        message = (
+            f"outputs on the {name} rows are NaN or infinite in {count} of {N} rows, first in row {first};"
+        )
+        options = {"train": (x, y), "tangents": tangents, **rows}
+        with pytest.raises(ValueError, match=message):
+            quiet_fit(Breaks(network, 8.0, value), options.pop("train"), **options)
 
 
-def test_whole_rows_do_reach_the_experts(data):
-    """The guard of this file works: with nothing wrong, the work begins."""
-    with pytest.raises(AssertionError, match="work began"):
-        quiet_fit(data[0], data[1:])
+LABELS = {
+    "beyond": (lambda y: torch.where(torch.arange(300) == 17, 3, y), "1 of 300 rows, first 3 in row 17"),
+    "below": (lambda y: y - 1, "first -1 in row"),
+    "float": (lambda y: y.float(), "labels are torch.float32; class numbers are needed"),
+    "soft": (lambda y: torch.full((300, 3), 1 / 3), "Soft or one-hot labels"),
+    "one-hot": (lambda y: torch.nn.functional.one_hot(y, 3), "Soft or one-hot labels"),
+    "bool": (lambda y: y > 0, "labels are torch.bool"),
+    "too few": (lambda y: y[:5], "300 inputs but 5 targets"),
+    "empty": (lambda y: y[:0], "300 inputs but 0 targets"),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("where", ["train", "validation"])
+def test_labels_that_are_no_class_numbers_are_refused(case, kind, where):
+    change, message = LABELS[kind]
+    inputs, labels = case.train
+    with pytest.raises(ValueError, match=message):
+        fit(case, **{where: (inputs, change(labels))})
+
+
+def test_no_rows_a_third_class_for_one_logit_and_infinite_logits_are_refused(case):
+    with pytest.raises(ValueError, match="no rows"):
+        fit(case, train=(case.train[0][:0], case.train[1][:0]))
+    two = blobs(2, logits=1)
+    labels = torch.where(torch.arange(300) == 8, 2, two.train[1])
+    with pytest.raises(ValueError, match=r"first 2 in row 8; the network has one logit, so only 0\.\.1"):
+        fit(two, train=(two.train[0], labels))
+    bad = (case.train[0][:, 0] > 3.0).nonzero().flatten()
+    message = f"NaN or infinite in {len(bad)} of 300 rows, first in row {int(bad[0])}"
+    with pytest.raises(ValueError, match=message):
+        fit(case, network=Breaks(case.network, 3.0, torch.inf))

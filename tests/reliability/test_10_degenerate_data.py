@@ -17,13 +17,15 @@ from torch import Tensor, nn
 from witness_reference import witness_answer, witness_level
 
 import trustgp
+from trustgp.experts import posteriors
+from trustgp.experts import system as equations
+from trustgp.experts.gate import find_centroids
 from trustgp.math.calibration import KNOTS
 from trustgp.math.evidence import LOWEST, maximise_evidence
 
 FACTORS, ROWS = trustgp.LayerFactors(), trustgp.JacobianRows()
 both_kinds = pytest.mark.parametrize("tangents", [FACTORS, ROWS], ids=["factors", "rows"])
 PRECISIONS = [torch.float32, torch.float64]
-both_precisions = pytest.mark.parametrize("dtype", PRECISIONS, ids=["float32", "float64"])
 N = 50  # with fewer rows there is no witness
 
 
@@ -93,7 +95,7 @@ def parameters(expert, phi: Tensor, amplitude: Tensor, targets: Tensor, residual
     return Parameters(tau, scale, tau * scales(tau), kappa)
 
 
-def witness_said(model, at: Tensor) -> tuple[Tensor, Tensor]:
+def witness_prediction(model, at: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and precision of the witness, a row at a time; how sure it is comes from rows really left out."""
     state = model.witness
     table = {name: getattr(state, name) for name in type(state).__dataclass_fields__}
@@ -127,7 +129,7 @@ def oracle(
     epistemic, noise = torch.zeros_like(variance), torch.zeros_like(variance)
     c, (second, precision) = model.calibrations[0], (outputs, torch.zeros_like(variance))
     if model.witness is not None:
-        second, precision = witness_said(model, at)
+        second, precision = witness_prediction(model, at)
     for k, mixture in enumerate(model.mixtures):
         phi, phi_at = (
             torch.einsum("kc,ncp->nkp", mixture.tangents.mix, j).flatten(1) for j in (dense, asked)
@@ -144,15 +146,18 @@ def oracle(
         chosen = experts.reshape(len(at), -1)[:, k]
         for index in chosen.unique().tolist():
             rows_of, asking = mixture.experts[index].rows, (chosen == index).nonzero().flatten()
-            own, there, told = phi[rows_of], phi_at[asking], solved[index]
-            unit, prior = unit_variance(own, there, told.tau)[:, None], there.square().sum(1, keepdim=True)
+            own, there, solution = phi[rows_of], phi_at[asking], solved[index]
+            unit, prior = (
+                unit_variance(own, there, solution.tau)[:, None],
+                there.square().sum(1, keepdim=True),
+            )
             novelty = torch.where(prior > 0, unit / prior, 1.0)
-            system = own @ own.T + told.tau * torch.eye(len(own), dtype=torch.float64)
+            system = own @ own.T + solution.tau * torch.eye(len(own), dtype=torch.float64)
             shift = there @ own.T @ torch.linalg.solve(system, served[rows_of])
             place = (asking[:, None], mixture.outputs[None])
-            epistemic[place] = unit * amplitude_at[asking] * told.scale
-            noise[place] = told.noise.expand_as(shift)
-            raw = epistemic[place] + told.noise
+            epistemic[place] = unit * amplitude_at[asking] * solution.scale
+            noise[place] = solution.noise.expand_as(shift)
+            raw = epistemic[place] + solution.noise
             scaled = calibrated(c, raw, novelty, log_kappa[index], mixture.outputs)
             # with the witness: means weighted by precision, and so are the precisions
             gain = c.trust[mixture.outputs] * precision[place] * scaled
@@ -171,10 +176,10 @@ def steadied(kappas: list[Tensor], own: list[int]) -> list[Tensor]:
 
 def calibrated(c, raw: Tensor, novelty: Tensor, log_kappa: Tensor, outputs: Tensor) -> Tensor:
     """V of E [n, B], written out."""
-    heard = torch.minimum(c.reach / novelty.clamp_min(1e-300), c.extent[outputs] / raw)
-    near = (1.0 - novelty**c.onset) * heard.clamp_max(1.0)
-    told = c.level[outputs].log() + c.fade * log_kappa
-    fitted = c.varying * told + (1.0 - c.varying) * (c.constant[outputs] / raw).log()
+    support = torch.minimum(c.reach / novelty.clamp_min(1e-300), c.extent[outputs] / raw)
+    near = (1.0 - novelty**c.onset) * support.clamp_max(1.0)
+    solution = c.level[outputs].log() + c.fade * log_kappa
+    fitted = c.varying * solution + (1.0 - c.varying) * (c.constant[outputs] / raw).log()
     way = np.clip(1.0 - np.log(np.maximum(novelty.numpy(), 1e-6)) / math.log(float(c.beyond)), 0.0, 1.0)
     grown = np.interp(way, [0.0, *KNOTS], [0.0, *c.growth.tolist()]) if bool(c.growth.any()) else 0.0
     return torch.exp(raw.log() + near * fitted + torch.as_tensor(grown))
@@ -230,112 +235,113 @@ def _assert_within(found: Tensor, expected: Tensor, share: float = 0.05) -> None
 # -- the cases ----------------------------------------------------------------------------------------
 
 
-@both_precisions
-@both_kinds
-def test_duplicate_rows(dtype, tangents):
-    x, y = rows(20, dtype=dtype)
-    x, y = x.repeat(3, 1), y.repeat(3, 1)
-    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents, num_experts=3)
+def repeated(times, n, seed=None, dtype=torch.float64):
+    """n rows several times; with a seed, each time with other targets."""
+    x, y = rows(n, dtype=dtype)
+    y = y.repeat(times, 1) if seed is None else rows(times * n, dtype=dtype, seed=seed)[1]
+    return x.repeat(times, 1), y
 
 
-@both_precisions
-@both_kinds
-def test_duplicate_rows_with_different_targets(dtype, tangents):
-    x, _ = rows(20, dtype=dtype)
-    y = rows(60, dtype=dtype, seed=3)[1]
-    x = x.repeat(3, 1)
-    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents, num_experts=3)
-
-
-@both_precisions
-@both_kinds
-def test_all_rows_the_same(dtype, tangents):
-    x = rows(1, dtype=dtype)[0].repeat(30, 1)
-    y = rows(30, dtype=dtype)[1]
-    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents)
-
-
-@both_kinds
-def test_all_rows_the_same_for_several_experts(tangents, tmp_path):
-    """The centred kernel is zero, exactly: there is nothing by which to divide the rows."""
-    network = seeded(nn.Linear(2, 1), 0).double()
-    x, y = torch.zeros(32, 2, dtype=torch.float64), rows(32, outputs=1)[1]
-    model = check(network, x, y, tangents=tangents, num_experts=3)
-    model.save(tmp_path / "m")
-    assert trustgp.load(tmp_path / "m", network).num_experts == model.num_experts == 1
-
-
-@pytest.mark.parametrize(("dtype", "level", "mode"), every_pair(PRECISIONS, [0.0, 3.0], OUTPUTS))
-def test_constant_targets(dtype, level, mode):
+def resized(dtype, inputs=1.0, targets=1.0):
+    """A network with its inputs and targets in other units."""
     x, y = rows(N, dtype=dtype)
-    y = torch.full_like(y, level)
-    check(train(mlp(2, 6, 2, dtype=dtype), x, y), x, y, outputs=mode, num_experts=3)
+    network = train(mlp(2, 6, 2, dtype=dtype), x, y)
+    with torch.no_grad():
+        network[0].weight /= inputs
+        network[2].weight *= targets
+        network[2].bias *= targets
+    return network, inputs * x, targets * y
 
 
-@pytest.mark.parametrize("mode", OUTPUTS)
-def test_one_constant_output_beside_a_lively_one(mode):
-    x, y = rows(N)
+def constant(dtype, level):
+    x, y = rows(N, dtype=dtype)
+    return x, torch.full_like(y, level)
+
+
+def without_width(dtype):
+    """An input that is always zero and a copied input: columns of zeros, and equal columns."""
+    x, y = rows(N, inputs=4, dtype=dtype)
+    x[:, 2], x[:, 3] = 0.0, x[:, 0]
+    return train(mlp(4, 6, 2, dtype=dtype), x, y), x, y
+
+
+def low_rank(dtype, bias):
+    """A linear network of one input: gradients are multiples of (x), or lie in the plane of (x, 1)."""
+    x, _ = rows(40, inputs=1, outputs=1, dtype=dtype)
+    y = 2 * x + 0.1 * rows(40, outputs=1, dtype=dtype, seed=2)[1]
+    return train(seeded(nn.Linear(1, 1, bias=bias), 0).to(dtype), x, y), x, y
+
+
+def zero_output(dtype):
+    """The second output and its targets are exactly zero: no residual, and no gradient towards a scale."""
+    x, y = rows(N, dtype=dtype)
     y[:, 1] = 0.0
-    network = train(mlp(2, 6, 2), x, y)
-    with torch.no_grad():  # the network gives exactly zero there: no residual, no gradient towards a scale
+    network = train(mlp(2, 6, 2, dtype=dtype), x, y)
+    with torch.no_grad():
         network[2].weight[1] = 0.0
         network[2].bias[1] = 0.0
-    check(network, x, y, outputs=mode, num_experts=3)
+    return network, x, y
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tangents", "size", "mode"),
-    every_pair(PRECISIONS, [FACTORS, ROWS], [1e8, 1e-8], OUTPUTS),
-    ids=str,
-)
-def test_targets_of_any_size(dtype, tangents, size, mode):
-    x, y = rows(N, dtype=dtype)
-    network = train(mlp(2, 6, 2, dtype=dtype), x, y)
-    with torch.no_grad():
-        network[2].weight *= size
-        network[2].bias *= size
-    check(network, x, size * y, tangents=tangents, outputs=mode, num_experts=3)
+THREE = {"num_experts": 3}
+# Rows, or a network and rows; and options. Networks that are not given are trained.
+CASES = {
+    "duplicates": (lambda d: repeated(3, 20, dtype=d), THREE),
+    "duplicates with other targets": (lambda d: repeated(3, 20, 3, dtype=d), THREE),
+    "all rows the same": (lambda d: repeated(30, 1, 0, dtype=d), {}),
+    "a direction without width": (without_width, THREE),
+    "more rows than parameters": (
+        lambda d: (train(mlp(2, 2, 2, dtype=d), *rows(150, dtype=d)), *rows(150, dtype=d)),
+        {"num_experts": 2},
+    ),
+    "an expert for every row": (lambda d: rows(12, dtype=d), {"num_experts": 12}),
+    **{f"rank of one, bias {b}": (lambda d, b=b: low_rank(d, b), {"num_experts": 2}) for b in (False, True)},
+    **{f"inputs x {s}": (lambda d, s=s: resized(d, inputs=s), THREE) for s in (1e6, 1e-6)},
+}
+PER_MODE = {
+    "constant 0": lambda d: constant(d, 0.0),
+    "constant 3": lambda d: constant(d, 3.0),
+    "a zero output": zero_output,
+    "targets x 1e8": lambda d: resized(d, targets=1e8),
+    "targets x 1e-8": lambda d: resized(d, targets=1e-8),
+}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tangents", "size"), every_pair(PRECISIONS, [FACTORS, ROWS], [1e6, 1e-6]), ids=str
-)
-def test_inputs_of_any_size(dtype, tangents, size):
-    x, y = rows(N, dtype=dtype)
-    network = train(mlp(2, 6, 2, dtype=dtype), x, y)
-    with torch.no_grad():
-        network[0].weight /= size
-    check(network, size * x, y, tangents=tangents, num_experts=3)
+def check_case(made, dtype, **options):
+    network, x, y = made if len(made) == 3 else (train(mlp(2, 6, 2, dtype=dtype), *made), *made)
+    return check(network, x, y, **options)
+
+
+@pytest.mark.parametrize(("name", "way"), every_pair([*CASES], [0, 1]), ids=str)
+def test_degenerate_rows_agree_with_the_oracle(name, way):
+    """Either precision, with the other kind of features: no cheaper test compares with a dense oracle."""
+    made, options = CASES[name]
+    check_case(made(PRECISIONS[way]), PRECISIONS[way], tangents=(FACTORS, ROWS)[way], **options)
+
+
+@pytest.mark.parametrize(("name", "mode", "way"), every_pair([*PER_MODE], OUTPUTS, [0, 1]), ids=str)
+def test_degenerate_targets_agree_with_the_oracle_for_each_kind_of_outputs(name, mode, way):
+    dtype, tangents = PRECISIONS[way], (ROWS, FACTORS)[way]
+    check_case(PER_MODE[name](dtype), dtype, tangents=tangents, outputs=mode, num_experts=3)
 
 
 @both_kinds
-def test_a_single_row(tangents):
-    x, y = rows(1)
-    model = check(mlp(2, 6, 2), x, y, tangents=tangents)
+def test_experts_of_one_row_and_no_empty_ones(tangents, tmp_path):
+    model = check(mlp(2, 6, 2), *rows(1), tangents=tangents)
     assert [len(expert.rows) for expert in model.mixtures[0].experts] == [1]
-
-
-@both_precisions
-@both_kinds
-def test_a_one_row_expert(dtype, tangents):
-    x, y = rows(40, dtype=dtype)
+    x, y = rows(40)
     x[7] = torch.tensor([40.0, -40.0])
-    network = seeded(nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2)), 0).to(dtype).eval()
+    network = seeded(nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2)), 0).double().eval()
     model = check(network, x, y, tangents=tangents, num_experts=2, patchwork=trustgp.Patchwork(neighbours=0))
     assert 1 in [len(expert.rows) for expert in model.mixtures[0].experts]
-
-
-@both_kinds
-def test_an_expert_for_every_row(tangents):
-    x, y = rows(12)
-    check(train(mlp(2, 6, 2), x, y), x, y, tangents=tangents, num_experts=12)
-
-
-@both_kinds
-def test_more_experts_than_places_leaves_none_empty(tangents, tmp_path):
-    """k-means finds at most as many clusters as there are distinct rows; the rest would be empty."""
-    x, y = rows(4)
-    x, y = x.repeat(6, 1), y.repeat(6, 1)
+    # the centred kernel is exactly zero: nothing to divide the rows by
+    network = seeded(nn.Linear(2, 1), 0).double()
+    zeros = torch.zeros(32, 2, dtype=torch.float64)
+    model = check(network, zeros, rows(32, outputs=1)[1], tangents=tangents, num_experts=3)
+    model.save(tmp_path / "m")
+    assert trustgp.load(tmp_path / "m", network).num_experts == model.num_experts == 1
+    # k-means finds at most as many clusters as there are distinct rows; the rest would be empty
+    x, y = repeated(6, 4)
     network = train(mlp(2, 6, 2), x, y)
     model = check(network, x, y, tangents=tangents, num_experts=9)
     assert 1 <= model.num_experts <= 4
@@ -344,41 +350,13 @@ def test_more_experts_than_places_leaves_none_empty(tangents, tmp_path):
     trustgp.load(tmp_path / "m", network)
 
 
-def test_a_cluster_that_no_row_belongs_to_is_dropped():
-    """A centroid of the subset need not be anybody's nearest among all rows."""
-    from trustgp.experts.gate import find_centroids
-
+def test_a_cluster_without_rows_is_dropped():
+    """A centroid of the subset need not be the nearest of any row."""
     points = torch.tensor([[0.0], [0.1], [0.2], [10.0], [10.1], [10.2]], dtype=torch.float64)
     subset = torch.tensor([[0.1], [10.1], [500.0]], dtype=torch.float64)
     centroids = find_centroids(subset, points, 3, seed=0)
     nearest = (points - centroids.T).abs().argmin(dim=1)
     assert sorted(nearest.unique().tolist()) == list(range(len(centroids)))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "tangents", "bias"), every_pair(PRECISIONS, [FACTORS, ROWS], [False, True]), ids=str
-)
-def test_a_jacobian_of_low_rank(dtype, tangents, bias):
-    """A linear network of one input: every gradient is a multiple of (x), or lies in the plane of (x, 1)."""
-    x, _ = rows(40, inputs=1, outputs=1, dtype=dtype)
-    y = 2 * x + 0.1 * rows(40, outputs=1, dtype=dtype, seed=2)[1]
-    network = seeded(nn.Linear(1, 1, bias=bias), 0).to(dtype)
-    check(train(network, x, y), x, y, tangents=tangents, num_experts=2)
-
-
-@both_precisions
-@both_kinds
-def test_a_direction_without_width(dtype, tangents):
-    """An input that is always zero and a copied input: columns of zeros, and columns that are the same."""
-    x, y = rows(50, inputs=4, dtype=dtype)
-    x[:, 2], x[:, 3] = 0.0, x[:, 0]
-    check(train(mlp(4, 6, 2, dtype=dtype), x, y), x, y, tangents=tangents, num_experts=3)
-
-
-@both_precisions
-def test_more_rows_than_parameters(dtype):
-    x, y = rows(150, dtype=dtype)
-    check(train(mlp(2, 2, 2, dtype=dtype), x, y), x, y, num_experts=2)
 
 
 def test_no_gradient_at_all_leaves_the_noise():
@@ -394,7 +372,7 @@ def test_no_gradient_at_all_leaves_the_noise():
 # -- clamping and jitter ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tangents", [FACTORS, ROWS], ids=["factors", "rows"])
+@both_kinds
 def test_without_a_warning_no_variance_is_negative_before_the_clamp(tangents):
     """float32 features of rows that repeat, in other batches than at fit: the hardest for a difference."""
     x, y = rows(30, dtype=torch.float32)
@@ -414,15 +392,13 @@ def test_without_a_warning_no_variance_is_negative_before_the_clamp(tangents):
             float(mixture.experts[int(e)].posterior(features.take(torch.tensor([i]))).unit)
             for i, e in enumerate(prediction.expert)
         )
-        said = any("below zero" in str(one.message) for one in caught)
-        assert lowest >= 0 or said
+        warned = any("below zero" in str(one.message) for one in caught)
+        assert lowest >= 0 or warned
         assert bool((prediction.variance > 0).all())
 
 
 def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
     """The warning itself: it names the expert and how many rows."""
-    from trustgp.experts import posteriors
-
     x, y = rows(30)
     model = quiet_fit(train(mlp(2, 6, 2), x, y), (x, y), budget="none")
 
@@ -440,8 +416,6 @@ def test_a_negative_variance_is_clamped_with_a_warning(monkeypatch):
 
 def test_jitter_is_recorded_for_each_expert(monkeypatch, tmp_path):
     """Rounding that makes a Gram matrix indefinite costs jitter, and the expert says how much."""
-    from trustgp.experts import system as equations
-
     x, y = rows(60)
     network = train(mlp(2, 2, 2), x, y)
     damaged = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ import trustgp
 
 TINY, HUGE, NARROW = 2.0**-83, 2.0**83, 2.0**-100  # 1e-25, 1e25 and 8e-31: powers of two round nothing
 PRECISIONS = [torch.float32, torch.float64]
-precisions = pytest.mark.parametrize("dtype", PRECISIONS, ids=["float32", "float64"])
 WAYS = {
     "default": {},
     "with validation": {"validation": slice(60, None)},
@@ -27,7 +27,7 @@ WAYS = {
 
 
 class InUnits(nn.Module):
-    """The same network, told its inputs, and telling its outputs, in other units."""
+    """The same network with inputs and outputs in other units."""
 
     def __init__(self, network: nn.Module, inputs: float, outputs: float) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class InUnits(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its rows, and rows that it is asked about, some of them far away."""
+    """A network, its rows, and rows to predict, some of them far away."""
 
     network: nn.Module
     x: Tensor
@@ -71,20 +71,12 @@ def case():
 
 @pytest.fixture(scope="module")
 def usual(case):
-    """What is said in usual units: made once for each way and precision."""
-    known = {}
-
-    def say(dtype: torch.dtype, way: str) -> trustgp.Prediction:
-        if (dtype, way) not in known:
-            known[dtype, way] = case[dtype].fit(**WAYS[way]).predict(case[dtype].at)
-        return known[dtype, way]
-
-    return say
+    """Predictions in usual units, once for each way and precision."""
+    return cache(lambda dtype, way: case[dtype].fit(**WAYS[way]).predict(case[dtype].at))
 
 
 def assert_same_but_for_the_unit(found: trustgp.Prediction, known: trustgp.Prediction, unit: float) -> None:
-    """All that is told, in the unit of the targets; nothing is known where `valid` is False, but here it is
-    True."""
+    """All predictions are valid, and equal in the unit of the targets."""
     log_unit = torch.tensor(unit, dtype=torch.float64).log()
     for one, other in ((found, known), (found.corrected, known.corrected), (found.plain, known.plain)):
         assert bool(one.valid.all())
@@ -110,8 +102,7 @@ def test_targets_of_any_unit_get_the_same_error_bar_in_that_unit(case, usual, dt
     assert_same_but_for_the_unit(found, usual(dtype, way), unit)
 
 
-@precisions
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("dtype", "way"), zip(PRECISIONS * 2, WAYS, strict=True))
 def test_inputs_of_any_unit_get_the_same_error_bar(case, usual, dtype, way):
     other = case[dtype].in_units(inputs=NARROW)
     found = other.fit(**WAYS[way]).predict(other.at)
@@ -122,7 +113,7 @@ def test_inputs_of_any_unit_get_the_same_error_bar(case, usual, dtype, way):
     ("dtype", "unit", "what"), every_pair(PRECISIONS, [1e-25, 1e25, 1e18], ["targets", "inputs", "network"])
 )
 def test_one_side_in_another_unit_never_gives_a_certain_row(case, dtype, unit, what):
-    """The network knows nothing of it, or of the targets: a bad fit, which must not look like a good one."""
+    """A bad fit must not look like a good one."""
     one = case[dtype]
     x = one.x * unit if what == "inputs" else one.x
     y = one.y * unit if what == "targets" else one.y
@@ -131,14 +122,13 @@ def test_one_side_in_another_unit_never_gives_a_certain_row(case, dtype, unit, w
         warnings.simplefilter("ignore")
         model = quiet_fit(network, (x, y), num_experts=2)
         found = model.predict(torch.cat([x[:10], 10 * x[:4], one.at]))
-    for told in (found, found.corrected, found.plain):
-        assert bool((told.std > 0).all())
-        assert torch.equal(told.valid, torch.isfinite(told.variance).all(dim=1))
-        assert bool(told.valid[:10].all())
+    for part in (found, found.corrected, found.plain):
+        assert bool((part.std > 0).all())
+        assert torch.equal(part.valid, torch.isfinite(part.variance).all(dim=1))
+        assert bool(part.valid[:10].all())
 
 
 def test_a_variance_that_overflows_is_not_valid(case):
-    """Rows so far away that float32 has no number for what may be there."""
     one = case[torch.float32]
     network = seeded(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)), 0).eval()
     model = quiet_fit(train(network, one.x, one.y), (one.x, one.y), num_experts=2)

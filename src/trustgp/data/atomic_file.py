@@ -71,7 +71,9 @@ def _mode(path: Path, target: Path) -> int | None:
     except OSError:  # not there; or its folder is not, as whoever writes will see
         return None
     if not stat.S_ISREG(found):
-        kind, what = (errno.EISDIR, "a folder") if stat.S_ISDIR(found) else (errno.EINVAL, "not an ordinary file")
+        kind, what = (
+            (errno.EISDIR, "a folder") if stat.S_ISDIR(found) else (errno.EINVAL, "not an ordinary file")
+        )
         raise OSError(kind, f"{path} was not written: {target} is {what}; name a file")
     return stat.S_IMODE(found)
 

@@ -20,12 +20,11 @@ from .features import NO_COLUMNS, amplitudes, features_at
 from .posteriors import Posterior, PriorPosterior, SpanPosterior
 from .system import prefer_primal, select_rows
 
-PRIOR_SUBSET = 16  # experts, evenly spread, on whose rows one prior for all is found
-PRIOR_ROWS = 128  # of each of them, evenly spread
-AROUND = 1000  # rows from which a trajectory that is left out is predicted
-# Noise ratios, over the kernel's mean diagonal, among which the evidence decides. It says how noisy a label
-# is, which a few rows that the network gets wholly wrong decide; what tells foreign rows apart is the same
-# within these bounds (docs/classification.md), and worse far outside.
+PRIOR_EXPERTS, PRIOR_ROWS = 16, 128  # evenly spread, to which the common prior is fitted
+MAX_LEAVE_OUT_ROWS = 1000  # of an expert, from which left-out trajectories are predicted
+# Bounds of a classifier's noise ratio, over the kernel's mean diagonal. The evidence depends on a few rows
+# that the network misclassifies; out-of-distribution detection is the same within these bounds
+# (docs/classification.md), and worse far outside.
 LOWEST, HIGHEST = 1e-2, 1e-1
 
 
@@ -35,15 +34,15 @@ class Expert:
 
     rows: Tensor  # training rows it holds, its own first [m]
     own: Tensor  # how many of them are its own, a scalar
-    posterior: Posterior  # what answers
+    posterior: Posterior  # predicts
     scale: Tensor  # s over the rows' mean amplitude [B]; see `amplitudes`
     noise: Tensor  # sigma^2 = tau s [B]
     kappa: Tensor  # leave-one-out scale [B]
-    jitter: Tensor  # added to the diagonal besides tau, a scalar; 0 as a rule
+    jitter: Tensor  # added to the diagonal besides tau, a scalar; usually 0
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be solved and answers with the prior."""
+        """Whether it could not be solved and predicts the prior."""
         return self.posterior.failed
 
     def truncate(self, rank: int | None) -> Expert:
@@ -60,16 +59,16 @@ class Problem:
     outputs: Tensor  # which outputs of the network these experts serve [B]
     residual: Tensor  # r = -H^-1 R, for squared error y - f(x), float64 [n, C]; [n, B] with a blend
     groups: Tensor | None  # trajectory of each row [n]
-    known: Features | None = None  # of all rows, where they were kept; None: made again when needed
-    linear: Tensor | None = None  # J theta of all rows [n, C], float64; None: made when it is needed
+    known: Features | None = None  # of all rows, where they are cached; None: computed when needed
+    linear: Tensor | None = None  # J theta of all rows [n, C], float64; None: computed when needed
     blend: Tensor | None = None  # combinations of outputs that are learnt [C, B]; None: those it serves
     prior: Prior | None = None  # the scale and noise ratio of all experts; None: each finds its own
     rank: int | None = None  # the most directions that an expert keeps; None: all
-    # what predicts rows from other trajectories, here and around; None: the expert itself
+    # kernel that predicts left-out trajectories from rows of an expert and its neighbours; None: its own
     judge: TangentMap | None = None
 
     def residual_at(self, rows: Tensor) -> Tensor:
-        """r of some rows, shape [m, B]."""
+        """r of these rows, shape [m, B]."""
         chosen = self.residual[rows]
         chosen = chosen[:, self.outputs] if self.blend is None else chosen
         return chosen.to(self.tangents.network.device)
@@ -84,7 +83,7 @@ class Problem:
         return torch.cat([self._served(part.double()) for part in parts]) + self.residual_at(rows)
 
     def _served(self, values: Tensor) -> Tensor:
-        """What the experts learn of values [m, C], shape [m, B]."""
+        """The outputs, or combinations, of values [m, C] that the experts learn, shape [m, B]."""
         return values[:, self.outputs] if self.blend is None else values @ self.blend.to(values)
 
 
@@ -96,13 +95,13 @@ class Task:
     candidates: Tensor  # neighbours' rows near the border [l]
     borrowed: int  # the most of the candidates that it takes
     number: int = 0  # of the expert, for messages
-    judged: bool = False  # whether its left-out rows are wanted
+    judged: bool = False  # whether its left-out rows are returned
     around: Tensor = NO_COLUMNS  # rows of its neighbours, where the problem has a judge
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A solved expert, and its left-out rows if they were wanted."""
+    """A solved expert, and its left-out rows where the task asks for them."""
 
     expert: Expert
     held_out: CalibrationRows | None
@@ -112,20 +111,20 @@ class Solved:
 def solve_expert(problem: Problem, task: Task) -> Solved:
     """Choose the rows, solve, calibrate by leaving out.
 
-    Where there are groups, its own rows come with it, their whole group left out, one entry per
-    row and output. The network has been trained on every group, so its residuals say little about new ones.
-    What is left out here is the group's share in the weights themselves: the pseudo-targets t are predicted
-    from the other groups, as if the linearised network had been trained without this one. A kernel that
-    cannot be factorised on these rows is a `FactorisationError`.
+    With groups, left-out rows come without their whole group, one entry per row and output. The network was
+    trained on every group, so its residuals underestimate errors on new ones. What is left out here is the
+    group's share in the weights: the pseudo-targets t are predicted from the other groups, as if the
+    linearised network had been trained without this one. Raises `FactorisationError` where the kernel of
+    these rows cannot be factorised.
     """
     tangents, columns, device = problem.tangents, NO_COLUMNS, problem.tangents.network.device
-    # else no inputs need be taken for it
+    # otherwise no inputs are read for it
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
     few, known = prefer_primal(tangents.num_columns(expert=True), len(task.own)), problem.known
     candidates = task.candidates if task.borrowed else task.candidates[:0]
     if few and known is not None and len(task.own) == len(known) and bool((task.own.diff() == 1).all()):
-        # where they are: all of them may not fit elsewhere
+        # not moved: all of them may not fit on the device
         own, border = known.select(columns), features_at(tangents, problem.rows, candidates, columns, known)
     else:
         both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, known)
@@ -135,11 +134,11 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     if len(candidates):
         rows = rows.borrow(candidates, border, task.borrowed)
     residual = problem.residual_at(rows.seen)
-    # with a prior at hand there is nothing to learn from the targets
+    # a given prior does not depend on the targets
     targets = problem.targets_at(rows.seen, columns) if problem.prior is None else residual
     solution = rows.solve(columns, targets, residual, problem.prior)
     blended = problem.blend is not None
-    amplitude = torch.cat([amplitudes(tangents, some, blended=blended) for some in rows.parts(device)])
+    amplitude = torch.cat([amplitudes(tangents, part, blended=blended) for part in rows.parts(device)])
     scale, noise = solution.scale / amplitude.mean(dim=0), solution.tau * solution.scale
     errors, variances = solution.leave_out(residual, None)
     ratios = errors.square() / (solution.unit(variances)[:, None] * amplitude * scale + noise)
@@ -156,8 +155,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         return Solved(expert, None)
     values, groups = torch.cat([targets, residual], dim=1), problem.groups
     kept = torch.arange(len(task.own), device=device)
-    apart = None if groups is None else groups[rows.seen].to(device)
-    errors, variances = solution.leave_out(values, apart)
+    errors, variances = solution.leave_out(values, None if groups is None else groups[rows.seen].to(device))
     unit, prior = solution.unit(variances), solution.prior
     retrained, corrected = errors.chunk(2, dim=1)
     retrained, residual_mean = retrained[kept], residual - corrected
@@ -169,7 +167,7 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
         "novelty": torch.where(prior > 0, unit / prior, 1.0).clamp_max(1.0)[:, None],
         "noise": noise.expand_as(residual),
         "log_kappa": expert.kappa.log().expand_as(residual),
-        "witness_mean": torch.zeros_like(residual),  # it joins when all experts are there
+        "witness_mean": torch.zeros_like(residual),  # set when all experts are solved
         "witness_precision": torch.zeros_like(residual),
     }
     held_out = {name: value[kept] for name, value in every.items()}
@@ -179,8 +177,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
 
 def _retrained(problem: Problem, judge: TangentMap, task: Task) -> tuple[Tensor, Tensor]:
     """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where each, or its whole group,
-    is left out of the rows here and around: an expert of few rows, most of one trajectory, could not tell."""
-    kept = evenly(len(task.own), AROUND)
+    is left out of the rows of this expert and its neighbours: its own rows may be of few trajectories."""
+    kept = evenly(len(task.own), MAX_LEAVE_OUT_ROWS)
     rows = torch.cat([task.own[kept], task.around])
     known = problem.known if judge is problem.tangents else None
     features = features_at(judge, problem.rows, rows, NO_COLUMNS, known)
@@ -197,23 +195,23 @@ def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, r
 
     The leave-one-out scale is the mean over all its own rows: each new one is predicted before it is added.
     """
-    if not isinstance(expert.posterior, SpanPosterior):  # it could not be solved: nothing is added
+    if not isinstance(expert.posterior, SpanPosterior):  # it could not be solved
         return expert
     posterior = expert.posterior
     features = features_at(problem.tangents, problem.rows, own, posterior.columns, None)
-    residual, said = problem.residual_at(own), posterior(features)
+    residual, predicted = problem.residual_at(own), posterior(features)
     amplitude = amplitudes(problem.tangents, features, blended=problem.blend is not None)
-    variance = said.unit[:, None] * amplitude * expert.scale + expert.noise
-    ratios = (residual - said.residual_mean).square() / variance
+    variance = predicted.unit[:, None] * amplitude * expert.scale + expert.noise
+    ratios = (residual - predicted.residual_mean).square() / variance
     before = expert.own.to(ratios)
-    tau = (expert.noise / expert.scale).mean()  # of several outputs about: each has its own amplitude
+    tau = (expert.noise / expert.scale).mean()  # approximate for several outputs: each has its own amplitude
     phi = features.explicit()
     assert phi is not None, "a light expert has explicit features"
     more = posterior.extended(phi, residual, tau).truncate(rank)
-    held, mine = expert.rows, int(expert.own)
+    before_own, rest = expert.rows.split([int(expert.own), len(expert.rows) - int(expert.own)])
     return replace(
         expert,
-        rows=torch.cat([held[:mine], own.to(held) + first, held[mine:]]),
+        rows=torch.cat([before_own, own.to(rest) + first, rest]),
         own=expert.own + len(own),
         posterior=more,
         kappa=(before * expert.kappa + ratios.sum(dim=0)) / (before + len(own)),
@@ -221,7 +219,7 @@ def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, r
 
 
 def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
-    """Stands in for an expert that could not be solved: the others' typical scale, no rows."""
+    """Replaces an expert that could not be solved: the others' typical scale, no rows."""
 
     def typical(name: str) -> Tensor:
         return torch.stack([getattr(expert, name) for expert in siblings]).log().mean(dim=0).exp()
@@ -241,12 +239,12 @@ def prior_expert(task: Task, siblings: list[Expert]) -> Expert:
 def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> Prior:
     """The scale and the noise ratio of the largest marginal likelihood on rows of several experts together.
 
-    An expert's own evidence is about its own rows only: where they are easy its noise ratio falls to next to
-    nothing, and with it the variance that it gives to foreign rows. For telling rows apart by their variance,
-    the experts must use one measure.
+    An expert's own evidence depends on its own rows only: where they are easy its noise ratio vanishes, and
+    with it the variance of out-of-distribution rows. Variances of several experts are comparable only under
+    one prior.
     """
     filled = [task for task in tasks if len(task.own)]
-    chosen = [filled[int(i)] for i in evenly(len(filled), PRIOR_SUBSET)]
+    chosen = [filled[int(i)] for i in evenly(len(filled), PRIOR_EXPERTS)]
 
     @torch.no_grad()
     def gram_and_targets(task: Task) -> tuple[Tensor, Tensor]:
@@ -255,8 +253,8 @@ def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> 
         features = features_at(problem.tangents, problem.rows, rows, columns, problem.known)
         return features.gram(features), problem.targets_at(rows, columns)
 
-    found = context.inline().map(gram_and_targets, chosen)
-    return pooled_evidence(found, lowest=LOWEST, highest=HIGHEST)
+    systems = context.inline().map(gram_and_targets, chosen)
+    return pooled_evidence(systems, lowest=LOWEST, highest=HIGHEST)
 
 
 def prior_of(experts: tuple[Expert, ...]) -> Prior:

@@ -1,4 +1,4 @@
-"""The division: kernel PCA on a random subset, k-means, and every row to its nearest centroid."""
+"""The gate: kernel PCA on a random subset, k-means, and the nearest centroid of every row."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..tangents.base import Features
 from ..tangents.rows import RowFeatures
 
 DISTANCES = 64 * 2**20  # bytes of distances to all centroids at a time
-FEW = 2**18  # differences that are made at once: in few operations, where these are what takes time
-HALVED = 4096  # rows from which the two halves of an oversized expert are found
-OVERSIZE = 2.0  # an expert above so many times the target is split: it would dominate time and memory
-ROUNDS = 8  # of splitting, at most: rows move between the experts after each
+MAX_CDIST_NUMBERS = 2**18  # up to so many differences, one call of cdist is faster
+MAX_SPLIT_ROWS = 4096  # of an oversized expert that is halved by k-means
+OVERSIZE = 2.0  # an expert above so many times the target size is split: it would dominate time and memory
+MAX_ROUNDS = 8  # of splitting; rows move between the experts after each
 SUBSET, PER_EXPERT = 512, 8  # rows of the kernel PCA, and of the k-means for each expert
 
 
@@ -42,7 +42,7 @@ class Division:
             raise ValueError(f"subset={self.subset}; at least 2 rows are needed.")
 
     def subset_size(self, n: int, num_experts: int) -> int:
-        """Rows of the kernel PCA, which a gate may have to hold."""
+        """Rows of the kernel PCA, which a gate may have to store."""
         return min(n, SUBSET if self.subset is None else max(self.subset, num_experts))
 
     def clustered_size(self, n: int, num_experts: int) -> int:
@@ -87,7 +87,7 @@ class Gate:
         return len(self.centroids)
 
     def embed(self, features: Features) -> Tensor:
-        """Components z of some rows, shape [n, q]."""
+        """Components z of these rows, shape [n, q]."""
         if self.projection is None:
             return torch.zeros(len(features), 0, dtype=torch.float64, device=self.centroids.device)
         return self.projection(features)
@@ -95,14 +95,14 @@ class Gate:
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
     """The nearest centroid of each point [n]; ties go to the first."""
-    parts = [distances.argmin(dim=1) for distances in _in_lots(points, centroids)]
+    parts = [distances.argmin(dim=1) for distances in _distances(points, centroids)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     """Nearest and second-nearest centroid of each point, [n] each; ties go to the first, a single is both."""
     first, second = [], []
-    for distances in _in_lots(points, centroids):
+    for distances in _distances(points, centroids):
         first.append(distances.argmin(dim=1))
         if len(centroids) > 1:
             distances.scatter_(1, first[-1][:, None], torch.inf)
@@ -110,10 +110,10 @@ def nearest_two(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(first), torch.cat(second)
 
 
-def _in_lots(points: Tensor, centroids: Tensor) -> Iterator[Tensor]:
-    """Distances [., M], or their squares, of one lot of points after another, as many as fit together."""
+def _distances(points: Tensor, centroids: Tensor) -> Iterator[Tensor]:
+    """Distances [., M], or their squares, of chunks of points."""
     size = max(1, at_once(DISTANCES, points.device) // (points.element_size() * len(centroids)))
-    if points.numel() * len(centroids) <= FEW:
+    if points.numel() * len(centroids) <= MAX_CDIST_NUMBERS:
         yield torch.cdist(points, centroids, compute_mode="donot_use_mm_for_euclid_dist")
         return
     for lot in points.split(size):
@@ -140,7 +140,7 @@ def find_centroids(subset: Tensor, points: Tensor, num_experts: int, *, seed: in
     oversized experts are split, fewer when the rows have fewer distinct places.
     """
     centroids = _kmeans(subset, num_experts, seed)
-    for most in [2 * num_experts] * ROUNDS + [0]:
+    for most in [2 * num_experts] * MAX_ROUNDS + [0]:
         labels = nearest(points, centroids)
         sizes = torch.bincount(labels, minlength=len(centroids)).tolist()
         cells = {i: rows for i, rows in enumerate(labels.argsort(stable=True).split(sizes)) if len(rows)}
@@ -156,38 +156,38 @@ def _split(
 ) -> Tensor:
     """Centroids of the cells, given by their rows, when up to `most` the largest are halved.
 
-    That is while one is oversized, or there are too few, with a look at its own rows only: others move when
-    all are asked again.
+    Cells are halved while one is oversized, or there are too few, from their own rows only: rows move between
+    cells in the next round.
     """
     places, sizes = list(centroids), {number: len(rows) for number, rows in cells.items()}
     while max(sizes.values()) > (OVERSIZE * target if 2 * len(cells) >= most else 1) and len(cells) < most:
         largest = max(sizes, key=sizes.__getitem__)
         rows = cells[largest]
-        halves = _kmeans(points[rows[evenly(len(rows), HALVED).to(rows.device)]], 2, seed)
+        halves = _kmeans(points[rows[evenly(len(rows), MAX_SPLIT_ROWS).to(rows.device)]], 2, seed)
         if len(halves) < 2:  # all its rows lie in one place: it cannot be split
             sizes[largest] = 0
             continue
         del cells[largest], sizes[largest]
         nearer = nearest(points[rows], halves)
         for number, half in enumerate(halves):
-            mine = cells[len(places)] = rows[nearer == number]
-            sizes[len(places)] = len(mine)
+            cells[len(places)] = rows[nearer == number]
+            sizes[len(places)] = len(cells[len(places)])
             places.append(half)
     return torch.stack([places[number] for number in cells])
 
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:
     """scikit-learn's k-means on one thread, so that the sums do not depend on the machine's cores."""
-    from sklearn.cluster import KMeans  # with SciPy, a second to import, which loading a model does without
+    from sklearn.cluster import KMeans  # slow to import, and not needed to load a model
     from threadpoolctl import threadpool_limits
 
     values = points.cpu().numpy()
     clusters = min(clusters, len(np.unique(values, axis=0)))  # distinct ones
-    starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # one is as good for many, and takes long enough
+    starts = 3 if PER_EXPERT * clusters <= SUBSET else 1  # for many clusters one start is as good
     with threadpool_limits(limits=1):
-        found = KMeans(clusters, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]
-        found.fit(values)
-    return torch.from_numpy(found.cluster_centers_).to(points)
+        kmeans = KMeans(clusters, n_init=starts, random_state=seed)  # pyright: ignore[reportArgumentType]
+        kmeans.fit(values)
+    return torch.from_numpy(kmeans.cluster_centers_).to(points)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,5 @@ class Partition:
 
     def extend(self, points: Tensor) -> Partition:
         """The partition with further rows, whose components are given; the experts stay as they are."""
-        found = nearest(points, self.gate.centroids).cpu()
-        return replace(
-            self, points=torch.cat([self.points, points.cpu()]), nearest=torch.cat([self.nearest, found])
-        )
+        labels = torch.cat([self.nearest, nearest(points, self.gate.centroids).cpu()])
+        return replace(self, points=torch.cat([self.points, points.cpu()]), nearest=labels)

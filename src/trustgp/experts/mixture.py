@@ -24,39 +24,39 @@ from .posteriors import log_kappas
 
 @dataclass(frozen=True)
 class LatentPrediction:
-    """Answers for n rows and the B outputs of a mixture, before calibration, float64, each [n, B]."""
+    """Predictions for n rows and the B outputs of a mixture, before calibration, float64, each [n, B]."""
 
     epistemic: Tensor
     noise: Tensor
     log_kappa: Tensor
     residual_mean: Tensor
     novelty: Tensor  # epistemic over prior variance
-    expert: Tensor  # which expert of each gate answered, int64 [n, G]
-    witness_mean: Tensor  # what the witness expects of y - f(x)
-    witness_precision: Tensor  # how much that counts; 0 without a witness
+    expert: Tensor  # index of the expert, of each gate, int64 [n, G]
+    witness_mean: Tensor  # of y - f(x)
+    witness_precision: Tensor  # 0 without a witness
 
     @classmethod
     def cat(cls, parts: list[LatentPrediction], dim: int = 0) -> LatentPrediction:
-        """Several lots of rows one after another; with dim=1 the outputs of several mixtures side by side."""
+        """Concatenate chunks of rows; with dim=1 the outputs of several mixtures."""
         if len(parts) == 1:
             return parts[0]
         return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in _NAMES})
 
     def finite(self) -> Tensor:
-        """Which rows have a finite answer, shape [n]."""
+        """Which rows are finite, shape [n]."""
         return torch.isfinite((self.epistemic + self.residual_mean + self.witness_mean).sum(dim=1))
 
     def all_finite(self) -> bool:
-        """Whether all have, for certain: it is quick to see."""
+        """Whether the sum over all rows is finite: a quick sufficient test."""
         total: Any = (self.epistemic + self.residual_mean + self.witness_mean).sum().tolist()
         return math.isfinite(total)
 
     def take(self, rows: Tensor) -> LatentPrediction:
-        """The answers for some of the rows."""
+        """The predictions of these rows."""
         return moved(self, lambda value: value[rows])
 
     def spread(self, rows: Tensor) -> LatentPrediction:
-        """These answers at the True places of `rows` [n]; elsewhere: nothing known, infinite variance."""
+        """These predictions where the mask `rows` [n] is True; infinite variance elsewhere."""
         blank = {"epistemic": torch.inf, "novelty": 1.0, "expert": -1}
         spread = {}
         for name in _NAMES:
@@ -102,25 +102,24 @@ class Mixture:
 
     @torch.no_grad()
     def raw(self, inputs: Inputs, features: Features | None = None) -> LatentPrediction:
-        """Answers of the experts that the gate chooses, chunk by chunk.
+        """Predictions of the experts that the gate chooses, in chunks.
 
-        Of many rows, those of an expert stand together, so that it is asked once and not in every chunk. That
-        takes their features twice: not where gradients are written out, which are dearer than the answers.
-        Features that are known are not made.
+        Many rows are sorted by expert, so that each expert predicts once and not in every chunk. That takes
+        their features twice, which does not pay for explicit gradients. Given features are not computed.
         """
         if features is not None:
-            return self._answers(features)
+            return self._predict(features)
         size, n = chunk_rows(self.tangents), count(inputs)
         every = torch.arange(n)
         if n <= size or self.tangents.num_columns(expert=False) is not None:
-            parts = map_chunks(lambda rows: self._answers(self.tangents(take(inputs, rows))), every, size)
+            parts = map_chunks(lambda rows: self._predict(self.tangents(take(inputs, rows))), every, size)
             return LatentPrediction.cat(parts)
         labels = torch.cat(
             map_chunks(lambda rows: self._labels(self.tangents(take(inputs, rows))), every, size)
         )
         order = labels.argsort(stable=True)
         parts = map_chunks(
-            lambda rows: self._answers(self.tangents(take(inputs, rows)), labels[rows]), order, size
+            lambda rows: self._predict(self.tangents(take(inputs, rows)), labels[rows]), order, size
         )
         return LatentPrediction.cat(parts).take(order.argsort())
 
@@ -132,49 +131,49 @@ class Mixture:
 
     @cached_property
     def each(self) -> list[tuple[Tensor, ...]]:
-        """The same of one expert after another, [1, B] each."""
+        """The same of each expert, [1, B] each."""
         return [numbers.split(1) for numbers in self.numbers]
 
     def _labels(self, features: Features) -> Tensor:
-        """Which expert answers for each row, shape [n]."""
+        """The expert of each row, shape [n]."""
         if len(self.experts) == 1:
             return torch.zeros(len(features), dtype=torch.int64, device=self.tangents.network.device)
         return nearest(self.gate.embed(features), self.gate.centroids)
 
-    def _answers(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
+    def _predict(self, features: Features, labels: Tensor | None = None) -> LatentPrediction:
         labels = self._labels(features) if labels is None else labels
         if len(labels) == 1:
             number = labels.tolist()[0]
-            return self._prediction(labels, self.each[number], *self._answer(number, features))
+            return self._prediction(labels, self.each[number], *self._moments(number, features))
         order = labels.argsort(stable=True)
         sizes = torch.bincount(labels, minlength=len(self.experts)).tolist()
         parts = [
-            self._answer(expert, features.take(rows))
+            self._moments(expert, features.take(rows))
             for expert, rows in enumerate(order.split(sizes))
             if len(rows)
         ]
         back, numbers = order.argsort(), self.numbers[labels].unbind(dim=1)
         return self._prediction(labels, numbers, *(torch.cat(lot)[back] for lot in zip(*parts, strict=True)))
 
-    def _answer(self, index: int, features: Features) -> tuple[Tensor, ...]:
-        """Variance over s [n], prior [n] and residual mean [n, B] of one expert; where outputs may vary more
-        or less than the average, by how much, too."""
+    def _moments(self, index: int, features: Features) -> tuple[Tensor, ...]:
+        """Variance over s [n], prior [n] and residual mean [n, B] of one expert; amplitudes where a kernel
+        serves several outputs."""
         expert = self.experts[index]
-        answer = expert.posterior(features)
-        unit = answer.unit
+        moments = expert.posterior(features)
+        unit = moments.unit
         if expert.posterior.signed and bool((unit < 0).any()):
             warnings.warn(
                 f"expert {index}: {int((unit < 0).sum())} of {len(unit)} variances fell below zero by "
-                f"rounding (lowest {float((unit / answer.prior).min()):.1e} of the prior) and were set to 0.",
+                f"rounding (lowest {float((unit / moments.prior).min()):.1e} of the prior), now 0.",
                 stacklevel=2,
             )
             unit = unit.clamp_min(0.0)
-        found = unit, answer.prior, answer.residual_mean
+        values = unit, moments.prior, moments.residual_mean
         if len(self.tangents.mix) == 1:
-            return found
+            return values
         blended = len(expert.scale) < len(self.outputs)
         columns = features.select(expert.posterior.columns)
-        return *found, amplitudes(self.tangents, columns, blended=blended)
+        return *values, amplitudes(self.tangents, columns, blended=blended)
 
     @staticmethod
     def _prediction(
@@ -185,9 +184,9 @@ class Mixture:
         mean: Tensor,
         amplitude: Tensor | None = None,
     ) -> LatentPrediction:
-        """From what the experts `labels` [n] say, and their numbers [n, B] each."""
+        """From the moments of the experts `labels` [n], and their numbers [n, B] each."""
         scale, noise, log_kappa = numbers
-        # at most 1; 0 / 0 is no number, which `fmin` passes over: without a gradient nothing is known
+        # at most 1; `fmin` turns 0 / 0 into 1: without a gradient a row is novel
         novelty = torch.fmin(unit / prior, ONE.to(unit.device))
         nothing = NONE.to(unit.device).expand_as(mean)
         return LatentPrediction(

@@ -1,4 +1,4 @@
-"""Patchwork: which experts are neighbours, and how many rows they lend each other."""
+"""Patchwork: neighbours of experts, and the rows that they share."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-USUAL, FEWEST_LENT = 0.1, 25  # rows from each neighbour: as a share of an average expert's, and at least
-FEWEST_VOTES = 2  # rows on a border; one row between two experts is chance
+DEFAULT_FRACTION, MIN_BORROWED = (
+    0.1,
+    25,
+)  # rows from each neighbour: share of an average expert's, and minimum
+MIN_VOTES = 2  # rows on a border; a single row between two experts is chance
 
 
 @dataclass(frozen=True)
 class Patchwork:
-    """An expert also sees a few rows of its neighbours, so that the error bar has no steps.
+    """An expert also has a few rows of its neighbours, so that the error bar has no steps.
 
     Args:
-        neighbours: At most so many neighbours for each expert; 0 gives independent local experts.
-        fraction: Rows from each neighbour, as a share of an average expert's rows; None: a tenth, and 25 rows
-            at least: three rows of thirty would make the steps larger.
+        neighbours: Maximum number of neighbours of each expert; 0 gives independent local experts.
+        fraction: Rows from each neighbour, as a share of an average expert's rows; None: a tenth, and at
+            least 25 rows: very few would make the steps larger.
     """
 
     neighbours: int = 4
@@ -29,7 +32,7 @@ class Patchwork:
 
     def __post_init__(self) -> None:
         if self.neighbours < 0:
-            raise ValueError(f"neighbours={self.neighbours}; 0 or more are possible.")
+            raise ValueError(f"neighbours={self.neighbours}; pass 0 or more.")
         if self.fraction is not None and not 0.0 <= self.fraction <= 1.0:
             raise ValueError(f"fraction={self.fraction}; it must lie between 0 and 1.")
 
@@ -38,9 +41,8 @@ def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbou
     """Neighbours of each expert: by votes of the rows on their border, then across gaps in the data.
 
     Experts i and j are neighbours when they are the nearest and second-nearest centroid of enough rows;
-    this works in any dimension. A border inside a gap has no rows to vote, so places that are left go to
-    experts with no third one between: the midpoint of the two centroids [M, q] has just these two as its
-    nearest.
+    this works in any dimension. A border inside a gap has no rows, so remaining places go to experts with no
+    third one between: the midpoint of the two centroids [M, q] has just these two as its nearest.
     """
     count = len(centroids)
     if count < 2 or neighbours == 0:
@@ -50,7 +52,7 @@ def neighbour_lists(nearest: Tensor, second: Tensor, centroids: Tensor, neighbou
     lists = []
     for i in range(count):
         order = votes[i].argsort(descending=True, stable=True)
-        order = order[(votes[i, order] >= FEWEST_VOTES) & (order != i)]
+        order = order[(votes[i, order] >= MIN_VOTES) & (order != i)]
         voted = order[:neighbours].tolist()
         across = (j for j in _facing(i, centroids) if j not in voted)
         lists.append(voted + list(islice(across, neighbours - len(voted))))
@@ -83,6 +85,6 @@ CANDIDATES = 2  # border rows offered for each row that is borrowed
 
 def lend_rows(patchwork: Patchwork, n: int, num_experts: int) -> int:
     """Rows from each neighbour: a share of an average expert."""
-    least = min(FEWEST_LENT, math.ceil(n / num_experts)) if patchwork.fraction is None else 0
-    share = USUAL if patchwork.fraction is None else patchwork.fraction
+    least = min(MIN_BORROWED, math.ceil(n / num_experts)) if patchwork.fraction is None else 0
+    share = DEFAULT_FRACTION if patchwork.fraction is None else patchwork.fraction
     return max(least, math.ceil(share * n / num_experts)) if patchwork.neighbours else 0

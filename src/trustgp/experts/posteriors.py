@@ -1,4 +1,4 @@
-"""What an expert keeps to answer with: one of three states, one call."""
+"""Posteriors of experts: by a Gram matrix, by a basis, or the prior."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .features import NO_COLUMNS
 
 @dataclass(frozen=True)
 class LatentMoments:
-    """What an expert says about n rows, before scales and calibration."""
+    """Moments of n rows, before scales and calibration."""
 
     unit: Tensor  # posterior variance over s [n]
     prior: Tensor  # k(x, x) / s [n]
@@ -25,20 +25,17 @@ class LatentMoments:
 
 
 class Posterior:
-    """What an expert keeps: it answers, shrinks and saves itself.
-
-    What differs from kind to kind is asked here; the graph of each is in `export.module.graph`.
-    """
+    """The state of an expert; the exported graph of each kind is in `export.module.graph`."""
 
     weights: Tensor  # of the rows or columns in the residual mean [..., B], float64
-    features: Any  # of the rows that it holds, `KernelRows`; None: it holds none
+    features: Any  # of the rows that it stores, `KernelRows`; None: it stores none
     columns: Tensor  # the feature columns it keeps; empty: all
-    failed = False  # whether there is nothing to answer with but the prior
+    failed = False  # whether it only has the prior
     signed = False  # whether rounding may take a variance below zero
     directions = 0  # how many it keeps; 0: it keeps rows, or nothing
 
     def __call__(self, features: Any) -> LatentMoments:
-        """About some rows, `Features` of the kind it was made from."""
+        """Moments of rows, from `Features` of the kind it was made from."""
         raise NotImplementedError
 
     def truncate(self, rank: int | None) -> Posterior:
@@ -46,13 +43,13 @@ class Posterior:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a file holds beside the features, each to be laid end to end with the other experts'."""
+        """Tensors of a file beside the features, each concatenated over the experts."""
         return {}  # a file marks a failed expert
 
 
 @dataclass(frozen=True)
 class GramPosterior(Posterior):
-    """Keeps the rows' features and a factor: for features whose rows are never written out."""
+    """Keeps the rows' features and a factor: for features that are not explicit."""
 
     features: Any  # of the m rows, `KernelRows`
     factor: Tensor  # L with L L^T = K + tau I [m, m], float64
@@ -95,9 +92,11 @@ class SpanPosterior(Posterior):
         features = features.select(self.columns)
         phi = features.explicit()
         if phi is None:
-            raise TypeError("this expert was made from explicit features and is asked about others.")
+            raise TypeError(
+                "this expert needs explicit features, as it was fitted to; pass those of its tangents."
+            )
         basis, wide = self.basis, features.wide if isinstance(features, RowFeatures) else phi.double()
-        if phi.is_cuda:  # where products may be short, they are made long
+        if phi.is_cuda:  # float32 products may be TF32
             phi, basis = wide, basis.double()
         unit = posterior.span_variance(phi, basis, self.shrinkage)
         return LatentMoments(unit, wide.square().sum(dim=1), wide @ self.weights)
@@ -105,14 +104,14 @@ class SpanPosterior(Posterior):
     def extended(self, phi: Tensor, residual: Tensor, tau: Tensor) -> Self:
         r"""With more rows, features [k, d] and r [k, B], at the noise ratio at which it was solved.
 
-        What rows tell adds up: :math:`\sum \phi \phi^\top = V \Lambda V^\top` and :math:`\sum \phi r` are
-        read off the basis and the weights, and get the new rows' share.
+        :math:`\sum \phi \phi^\top = V \Lambda V^\top` and :math:`\sum \phi r` follow from the basis and the
+        weights; the new rows are added to both sums.
         """
         phi, old, weights = phi.double(), self.basis.double(), self.weights
-        known = 1.0 / self.shrinkage.clamp_min(torch.finfo(torch.float64).tiny) - 1.0  # lambda / tau
-        told = weights + old @ (known[:, None] * (old.T @ weights)) + phi.T @ residual / tau
-        basis, shrinkage = posterior.span(torch.cat([(known * tau).sqrt()[:, None] * old.T, phi]), tau)
-        weights = told - basis @ ((1.0 - shrinkage)[:, None] * (basis.T @ told))
+        ratios = 1.0 / self.shrinkage.clamp_min(torch.finfo(torch.float64).tiny) - 1.0  # lambda / tau
+        sums = weights + old @ (ratios[:, None] * (old.T @ weights)) + phi.T @ residual / tau
+        basis, shrinkage = posterior.span(torch.cat([(ratios * tau).sqrt()[:, None] * old.T, phi]), tau)
+        weights = sums - basis @ ((1.0 - shrinkage)[:, None] * (basis.T @ sums))
         return replace(self, basis=basis.to(self.basis.dtype), shrinkage=shrinkage, weights=weights)
 
     def truncate(self, rank: int | None) -> Self:
@@ -134,7 +133,7 @@ class SpanPosterior(Posterior):
 
 @dataclass(frozen=True)
 class PriorPosterior(Posterior):
-    """Of an expert that could not be solved: it knows nothing, and says so."""
+    """Of an expert that could not be solved."""
 
     weights: Tensor  # of no row [0, B]
     features = None
@@ -147,7 +146,7 @@ class PriorPosterior(Posterior):
 
 
 def log_kappas(experts: Sequence[Any]) -> Tensor:
-    """Leave-one-out scales of experts or cells, steadied where one has few rows of its own, shape [M, B]."""
+    """Leave-one-out scales of experts, shrunk towards their average, shape [M, B]; see `steady_log_kappa`."""
     kappa = torch.stack([expert.kappa for expert in experts])
     own = torch.stack([expert.own for expert in experts])
     return calibration.steady_log_kappa(kappa.log(), own.to(kappa.device))
@@ -156,7 +155,7 @@ def log_kappas(experts: Sequence[Any]) -> Tensor:
 def make_posterior(
     features: Features, columns: Tensor, factor: Tensor, weights: Tensor, tau: Tensor
 ) -> GramPosterior | SpanPosterior:
-    """The state that suits the features of m rows whose `columns` are selected; empty: all.
+    """The posterior for the features of m rows whose `columns` are selected; empty: all.
 
     The factor L has L L^T = K + tau I [m, m], float64, any jitter included; the weights [m, B] are those of
     the rows in the residual mean.

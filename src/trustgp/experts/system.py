@@ -1,4 +1,4 @@
-"""The equations of one expert: of the rows it sees, or in the columns of its features."""
+"""The linear system of one expert: dual, of its rows, or primal, of its feature columns."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .posteriors import Posterior, SpanPosterior, make_posterior
 
 @dataclass(frozen=True)
 class Solution:
-    """What comes out of the equations of m rows."""
+    """The solution of the system of m rows."""
 
     tau: Tensor  # noise ratio, a scalar
     scale: Tensor  # s [B]
-    jitter: Tensor  # what had to be added to the diagonal besides tau, a scalar
+    jitter: Tensor  # added to the diagonal besides tau, a scalar
     posterior: Posterior
     # errors [m, B] and variances / s [m] of values [m, B], each row predicted from the others, or from those
     # of other groups [m]
@@ -39,14 +39,14 @@ class Solution:
 
 @dataclass(frozen=True)
 class DualSystem:
-    """m rows that an expert sees, its own first."""
+    """m rows of an expert, its own first, and their Gram matrix."""
 
     seen: Tensor  # [m]
     features: Any  # `Features` of them, the expert's columns selected
     gram: Tensor  # K between them [m, m]
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
-        """With those candidates, whose features are given, that these rows leave most uncertain."""
+        """With the candidates, of features `border`, of largest posterior variance given these rows."""
         below, corner = border.gram(self.features), border.gram(border)
         noise = low_rank.selection_noise(self.gram)
         covariance = low_rank.condition(corner, below.T, self.gram, noise)
@@ -63,8 +63,8 @@ class DualSystem:
     def solve(self, columns: Tensor, targets: Tensor, residual: Tensor, prior: Prior | None) -> Solution:
         """Evidence, posterior, and left-out rows.
 
-        From the feature `columns` that the expert keeps (empty: all), pseudo-targets t and r of the rows it
-        sees [m, B], and the scale and noise ratio that all experts share; None: this one finds its own.
+        From the feature `columns` that the expert keeps (empty: all), pseudo-targets t and r of its rows
+        [m, B], and the scale and noise ratio that all experts share; None: it maximises its own evidence.
         """
         if prior is None:
             tau, scale, factor, jitter = maximise_evidence(self.gram, targets)
@@ -77,16 +77,16 @@ class DualSystem:
         return Solution(tau, scale, jitter, posterior, partial(leave_out, inverse), diag)
 
     def parts(self, device: torch.device) -> Iterable[Features]:
-        """The features on the device, as many at a time as may be looked at together."""
+        """The features on the device, in chunks."""
         return [self.features]
 
 
 @dataclass(frozen=True)
 class PrimalSystem(DualSystem):
-    """The same by sums over the rows, for explicit features of fewer columns; `gram` is Phi^T Phi [d, d]."""
+    """The primal system, for explicit features of fewer columns than rows; `gram` is Phi^T Phi [d, d]."""
 
     def borrow(self, candidates: Tensor, border: Any, most: int) -> Self:
-        """Evenly spread candidates: of so many rows the sums hardly depend on which."""
+        """Evenly spread candidates: with so many rows the choice hardly matters."""
         chosen = evenly(len(candidates), most)
         added = border.take(chosen.to(self.gram.device))
         gram = self.gram + low_rank.column_sums(added.explicit(), self.gram.device)
@@ -108,13 +108,12 @@ class PrimalSystem(DualSystem):
 
 
 def prefer_primal(width: int | None, rows: int) -> bool:
-    """Whether feature columns (None: they are not explicit) are fewer than an expert's rows, and stand for
-    them."""
+    """Whether there are fewer feature columns (None: they are not explicit) than rows."""
     return width is not None and width < rows
 
 
 def select_rows(rows: Tensor, features: Features, device: torch.device) -> DualSystem:
-    """An expert's own rows, in the way that is cheaper."""
+    """The cheaper system of an expert's own rows."""
     phi = features.explicit()
     if phi is not None and prefer_primal(phi.shape[1], len(rows)):
         return PrimalSystem(rows, features, low_rank.column_sums(phi, device))

@@ -1,20 +1,18 @@
-r"""A second opinion: a nearest-neighbour Gaussian process on the inputs, which knows the targets but not the
-network.
+r"""The witness: a nearest-neighbour Gaussian process from the inputs to the targets, without the network.
 
-A network that has learnt its training rows by heart leaves residuals that say little about its errors on
-new rows. A smooth function of the inputs, fitted to the targets themselves, knows where the network is off.
-Of a row x it asks the p nearest rows of the cell that x falls to, with targets T about the cell's centre:
+The training residuals of a network that overfits underestimate its errors on new rows. A smooth function of
+the inputs, fitted to the targets themselves, detects these errors. It predicts a row x from the p nearest
+rows of the cell that x belongs to, with targets T about the cell's centre:
 
 .. math:: G S = k(x), \qquad \nu = 1 - k(x)^\top S, \qquad \mathrm{mean} = \mathrm{centre} + S^\top T,
 
-where G is the kernel among them with tau on its diagonal (Vecchia 1988, Datta et al. 2016). It speaks with
-the precision
+where G is the kernel among them with tau on its diagonal (Vecchia 1988, Datta et al. 2016). Its precision is
 
 .. math:: (1 - \nu(x)) \min(1, \nu_0 / \nu(x)) \, / \, ( \lambda (\nu(x) + \tau) ),
 
-where lambda is the cell's level and nu, its posterior variance over its prior's, its novelty: far from the
-rows it is silent. Left-out training rows say nothing about rows more novel than themselves, so its word fades
-beyond the novelty nu_0 that they reach.
+where lambda is the cell's level and nu, posterior over prior variance, its novelty: far from the rows the
+precision is 0. Left-out training rows carry no information about rows of higher novelty, so the precision
+decreases beyond their novelty nu_0.
 """
 
 from __future__ import annotations
@@ -30,22 +28,22 @@ from ..data.chunking import at_once
 from ..data.trees import Inputs, leaves, state_tensors
 from ..math.evidence import distances
 
-FARTHEST = 1e30  # scaled inputs beyond are taken as this: they must have a place in float32
-APART = 2 * FARTHEST  # every number of a row that is not there: it is far from all that are
-LEAST_RATIO = 1e-10  # of tau: with less, float64 could not tell the kernel from a singular one
-TIE = 1e-9  # lengths: of rows as far away as others, which tables of categories have, the first are nearer
-AT_ONCE = 64 * 2**20  # bytes of rows that are asked about together
+MAX_SCALED_INPUT = 1e30  # scaled inputs are clamped to it: they must fit into float32
+PADDING = 2 * MAX_SCALED_INPUT  # every number of a missing neighbour: its kernel with all others is 0
+MIN_RATIO = 1e-10  # of tau: with less, the kernel is singular in float64
+TIE = 1e-9  # lengths: of equally distant rows, as tables of categories have, the first count as nearer
+CHUNK_BYTES = 64 * 2**20  # of rows that are predicted together
 
 
 @dataclass(frozen=True)
 class Witness:
-    """How the second opinion is formed.
+    """A nearest-neighbour GP on the inputs, which detects the errors of networks that overfit.
 
     Args:
-        rows: Of a cell, about; of more than 3,072 cells' rows there is no witness.
-        borrowed: Rows of other cells that a cell holds for each of its own: those nearest to any of them.
-        neighbours: Rows that are asked about a new one; up to 8 times as many where that pays, as with noise.
-        most_inputs: With more numbers a row than this, distances say little and there is no witness.
+        rows: Approximate rows of a cell; with more than 3,072 times as many rows there is no witness.
+        borrowed: Rows of other cells that a cell stores for each of its own: the nearest ones.
+        neighbours: Rows from which a new one is predicted; up to 8 times as many where noise asks for it.
+        most_inputs: With more numbers a row, distances carry little information and there is no witness.
     """
 
     rows: int = 250
@@ -57,11 +55,11 @@ class Witness:
         if self.rows < 2 or self.borrowed < 0 or self.neighbours < 1 or self.most_inputs < 1:
             raise ValueError(
                 f"rows={self.rows}, borrowed={self.borrowed}, neighbours={self.neighbours}, "
-                f"most_inputs={self.most_inputs}; at least 2, 0, 1 and 1 are needed."
+                f"most_inputs={self.most_inputs}; pass at least 2, 0, 1 and 1."
             )
 
     def settings(self) -> dict[str, int]:
-        """Plain values, under the names that a file has for them."""
+        """Plain values, under their names in a file."""
         return {"strangers" if name == "borrowed" else name: value for name, value in asdict(self).items()}
 
     @classmethod
@@ -73,31 +71,31 @@ class Witness:
 
 @dataclass(frozen=True)
 class WitnessPrediction:
-    """What the witness says of n rows."""
+    """The witness's prediction for n rows."""
 
     mean: Tensor  # of the target [n, C]
     variance: Tensor  # of the target, noise included [n, C]
     novelty: Tensor  # nu, posterior over prior variance [n]
-    reach: Tensor  # nu_0, the novelty up to which it is sure of itself, a scalar
+    reach: Tensor  # nu_0, the novelty of left-out training rows, a scalar
 
     @property
     def precision(self) -> Tensor:
-        """How much its word counts, shape [n, C]; 0: it says nothing."""
-        known = (1.0 - self.novelty) * (self.reach / torch.maximum(self.novelty, self.reach))
-        return known[:, None] / self.variance
+        """Precision of the mean, shape [n, C]; 0 far from the rows."""
+        support = (1.0 - self.novelty) * (self.reach / torch.maximum(self.novelty, self.reach))
+        return support[:, None] / self.variance
 
 
 class ExcludedGroups(NamedTuple):
-    """Which rows points may not be told of: those of their own group."""
+    """Rows that must not predict a point: those of its own group."""
 
-    labels: Tensor  # the cell that each point is asked of [n]
+    labels: Tensor  # the cell that predicts each point [n]
     groups: Tensor  # of the points [n]
-    held: Tensor  # groups of all rows [R]
+    rows: Tensor  # groups of all rows [R]
 
 
 @dataclass(frozen=True)
 class WitnessState:
-    """The cells, and the rows of all of them laid end to end: R in all, its own first in each."""
+    """The cells, and their rows concatenated, R in all; a cell's own rows come first."""
 
     offset: Tensor  # of the inputs [d]
     spread: Tensor  # of the inputs [d]
@@ -106,18 +104,18 @@ class WitnessState:
     ratio: Tensor  # tau, a scalar
     neighbours: Tensor  # p, a scalar
     reach: Tensor  # nu_0, the novelty that left-out training rows reach, a scalar
-    floor: Tensor  # the least variance of each output that it claims [C]
+    floor: Tensor  # lower bound of the variance of each output [C]
     points: Tensor  # scaled inputs of the rows [R, d], float32 (float64 where an outlier sets the scale)
     targets: Tensor  # about the centre of the cell [R, C], float32 or float64
     rows: Tensor  # which training rows they are [R]
-    sizes: Tensor  # rows that each cell holds [M]
+    sizes: Tensor  # rows of each cell [M]
     own: Tensor  # how many of them are its own [M]
     centre: Tensor  # mean target of each cell [M, C]
     level: Tensor  # lambda, the variance per nu + tau of each cell [M, C]
 
     @cached_property
     def edges(self) -> list[int]:
-        """Where each cell's rows begin, and where the last one's end."""
+        """Offsets of the cells' rows [M + 1]."""
         return [0, *self.sizes.cumsum(dim=0).tolist()]
 
     @cached_property
@@ -133,12 +131,12 @@ class WitnessState:
 
     @cached_property
     def order(self) -> Tensor:
-        """What is added to the distances of a cell's rows [largest]: every runtime takes the same of many."""
+        """Added to the distances of a cell's rows [largest], so that every runtime breaks ties alike."""
         return TIE * self.length * torch.arange(self.largest, device=self.length.device)
 
     @cached_property
     def sharpness(self) -> float:
-        """-1 / (2 l^2), finite also for lengths that no fit finds."""
+        """-1 / (2 l^2), finite also for tiny lengths."""
         return float((-0.5 / self.length.square()).clamp_min(-1e300))
 
     @cached_property
@@ -148,16 +146,16 @@ class WitnessState:
 
     @property
     def nbytes(self) -> int:
-        """What it holds in memory."""
+        """Bytes of its tensors."""
         return sum(tensor.nbytes for tensor in state_tensors(self))
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Inputs as the cells see them, shape [n, d]."""
-        return ((vectors - self.offset) / self.spread).clamp(-FARTHEST, FARTHEST)
+        """Standardised inputs, shape [n, d]."""
+        return ((vectors - self.offset) / self.spread).clamp(-MAX_SCALED_INPUT, MAX_SCALED_INPUT)
 
     @torch.no_grad()
     def __call__(self, inputs: Inputs) -> WitnessPrediction:
-        """What it says of finite inputs."""
+        """Predictions for finite inputs."""
         vectors = vectors_of(inputs)
         if vectors.shape[1] != len(self.offset):
             raise ValueError(
@@ -166,22 +164,22 @@ class WitnessState:
         return self.predict_scaled(self.scaled(vectors))
 
     def predict_scaled(self, points: Tensor, excluded: ExcludedGroups | None = None) -> WitnessPrediction:
-        """What the nearest cells, or those named in `excluded`, say of scaled points [n, d], float64."""
+        """Predictions of the nearest cells, or those of `excluded`, for scaled points [n, d], float64."""
         p, width = min(self.most_neighbours, self.largest) + 1, len(self.offset) + len(self.floor)
         row = 8 * (len(self.centroids) + 2 * self.largest + 4 * p * (p + width))
-        size = max(1, at_once(AT_ONCE, points.device) // row)
+        size = max(1, at_once(CHUNK_BYTES, points.device) // row)
         if len(points) <= size:
             return WitnessPrediction(*self._predict_chunk(points, excluded), self.reach)
-        told = []
+        parts = []
         for start in range(0, len(points), size):
             lot = slice(start, start + size)
             apart = (
                 None
                 if excluded is None
-                else ExcludedGroups(excluded.labels[lot], excluded.groups[lot], excluded.held)
+                else ExcludedGroups(excluded.labels[lot], excluded.groups[lot], excluded.rows)
             )
-            told.append(self._predict_chunk(points[lot], apart))
-        mean, variance, novelty = map(torch.cat, zip(*told, strict=True))
+            parts.append(self._predict_chunk(points[lot], apart))
+        mean, variance, novelty = map(torch.cat, zip(*parts, strict=True))
         return WitnessPrediction(mean, variance, novelty, self.reach)
 
     def _predict_chunk(
@@ -194,43 +192,43 @@ class WitnessState:
             _, level, centre = self.cells[labels.tolist()[0]]
         else:
             level, centre = self.level[labels], self.centre[labels]
-        # tau > 0 is added to it: what rounding takes below 0 cannot make it certain
+        # tau > 0 keeps it positive where rounding takes the novelty below 0
         variance = torch.maximum(level * (novelty + self.ratio), self.floor)
         return centre + mean, variance, novelty.squeeze(1)
 
     def _nearest(
         self, points: Tensor, labels: Tensor, excluded: ExcludedGroups | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Places of the rows that are asked [n, p], and which of them are missing [n, p]; None: none is."""
+        """Positions of the nearest rows [n, p], and which of them are missing [n, p]; None: none is."""
         numbers, p = set(labels.tolist()), min(self.most_neighbours, self.largest)
         if len(numbers) == 1 and excluded is None:
             return self._in_cell(points, numbers.pop())[0], None
         near = labels.new_zeros(len(labels), p)
         missing = torch.ones_like(near, dtype=torch.bool)
         for number in numbers:
-            mine = (labels == number).nonzero().flatten()
-            unseen = None if excluded is None else (excluded.groups[mine], excluded.held)
-            found, apart = self._in_cell(points[mine], number, unseen)
-            near[mine, : found.shape[1]], missing[mine, : found.shape[1]] = found, apart.isinf()
+            points_here = (labels == number).nonzero().flatten()
+            unseen = None if excluded is None else (excluded.groups[points_here], excluded.rows)
+            rows, distance = self._in_cell(points[points_here], number, unseen)
+            near[points_here, : rows.shape[1]], missing[points_here, : rows.shape[1]] = rows, distance.isinf()
         return near, missing
 
     def _in_cell(
         self, points: Tensor, number: int, unseen: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same of one cell, at most p of its rows, and how far they are; infinite: not to be seen."""
+        """The same of one cell, at most p of its rows, and their distances; infinite: excluded."""
         first, last = self.edges[number : number + 2]
-        apart = distances(points, self.cells[number][0].double()).add_(self.order[: last - first])
+        distance = distances(points, self.cells[number][0].double()).add_(self.order[: last - first])
         if unseen is not None:
-            apart.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
-        apart, near = apart.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
-        return near + first, apart
+            distance.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
+        distance, near = distance.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
+        return near + first, distance
 
     def _solved(self, points: Tensor, near: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean about the centre [n, C] and the novelty [n, 1], from the rows that are asked."""
-        held = self.points[near]  # [n, p, d]
-        if missing is not None:  # its kernel is 0, and it adds nothing
-            held = held.masked_fill(missing[:, :, None], APART)
-        joint = torch.cat([held, points[:, None]], dim=1)  # float64, as the points are
+        """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows."""
+        rows = self.points[near]  # [n, p, d]
+        if missing is not None:
+            rows = rows.masked_fill(missing[:, :, None], PADDING)
+        joint = torch.cat([rows, points[:, None]], dim=1)  # float64, as the points are
         kernel = distances(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
         kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
         gram, cross = kernel[:, :-1].split([near.shape[1], 1], dim=2)
@@ -240,6 +238,6 @@ class WitnessState:
 
 
 def vectors_of(inputs: Inputs) -> Tensor:
-    """All numbers of a row side by side, shape [n, d], float64."""
+    """All inputs of a row as one vector, shape [n, d], float64."""
     flat = [(leaf if leaf.ndim == 2 else leaf.reshape(len(leaf), -1)).double() for leaf in leaves(inputs)]
     return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)

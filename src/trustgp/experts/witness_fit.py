@@ -1,4 +1,4 @@
-"""How a witness is found: divide inputs into cells, lend each the nearest rows of others, leave rows out."""
+"""Fit a witness: divide inputs into cells, borrow the nearest rows of others, leave rows out."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ from ..math.evidence import LENGTHS, best_length, distances, length_losses, rela
 from .gate import find_centroids, nearest_two
 from .witness import ExcludedGroups, Witness, WitnessPrediction, WitnessState, vectors_of
 
-FEWEST_ROWS = 50  # with fewer rows it has nothing to go by
-FEW, SEVERAL = 1000, 4  # up to so many rows, so many times as many neighbours are asked
-MOST_CELLS = 3072  # of more rows than these hold it would be larger, and slower to find, than the experts
-APART = 100  # rows far apart that decide together on the lengths of columns
+MIN_ROWS = 50  # with fewer rows there is no witness
+MAX_FEW_ROWS, FEW_ROWS_FACTOR = 1000, 4  # up to so many rows, more neighbours
+MAX_CELLS = 3072  # with more it would be larger, and slower to fit, than the experts
+SPREAD_ROWS = 100  # distant rows that decide together on the lengths of columns
 PRIOR_SUBSET = 3  # places whose rows decide on the lengths and the noise ratio for all
-PLACES, JUDGED = 16, 1024  # rows at so many places decide between one length and one for each column
-MORE = 8  # neighbours are doubled, up to so many times as many, where left-out rows gain by it
-NOISY, WORTH, COSTLY = 1e-4, 0.02, 0.25  # as many nats for each: from this ratio on, and below it
-COPIES = 0.9  # of the distinct rows have targets of their own: then equal rows are copies
-FINEST = 1e-6  # of the targets' spread: values that differ by less are the same, but for rounding
-NEARBY = 8  # other cells among whose rows those to borrow are looked for
-MOST_JUDGED = 2**16  # rows that decide, of many more, whether a cell is too large and is split
-STILL = 1e-12  # times its mean: a column that varies by less is constant, but for rounding
-LEAST_VARIANCE = 1e-8  # of the targets' own: no claim is finer than this
-SILENT = 1e150  # a variance that says nothing, and can be saved
-LEAST = torch.finfo(torch.float64).tiny  # of what must stay positive
-NARROW = 1e37  # targets in float32 beyond are kept in float64: their differences may overflow
-BLUR = 1e-6  # of the length: points that float32 would move by more, far from the mean, stay in float64
+TEST_PLACES, TEST_ROWS = 16, 1024  # left out, to choose between one length and one for each column
+MAX_FACTOR = 8  # by which neighbours are increased, where left-out rows gain by it
+NOISY_RATIO, NOISY_GAIN, MIN_GAIN = (
+    1e-4,
+    0.02,
+    0.25,
+)  # gain in nats for a doubling: from this ratio on, and below
+UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are duplicates
+MIN_STEP = 1e-6  # of the targets' spread: smaller differences are rounding
+NEARBY_CELLS = 8  # from which a cell borrows
+MAX_SPLIT_ROWS = 2**16  # a sample of so many rows decides which cells are split
+CONSTANT = 1e-12  # times its mean: a column that varies by less is constant up to rounding
+MIN_VARIANCE = 1e-8  # over that of the targets
+NO_INFORMATION = 1e150  # the variance for constant outputs: finite, so that it can be saved
+TINY = torch.finfo(torch.float64).tiny
+MAX_FLOAT32_TARGET = 1e37  # larger ones are kept in float64: their differences may overflow
+MAX_SHIFT = 1e-6  # of the length: points that float32 would move by more stay in float64
 Members = list[tuple[Tensor, int]]  # the rows of each cell, its own first, and how many are its own
 
 
@@ -45,7 +49,7 @@ Members = list[tuple[Tensor, int]]  # the rows of each cell, its own first, and 
 def find_witness(
     rows: Rows, setting: Witness | None, context: FitContext, room: int | None
 ) -> WitnessState | None:
-    """A second opinion on the training rows; None where none is wanted, or can be, within `room` bytes."""
+    """A witness of the training rows; None without a setting, or where it does not fit into `room` bytes."""
     if setting is None or not witness_applies(len(rows), rows.first, setting):
         return None
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
@@ -57,21 +61,21 @@ def find_witness(
     smooth, points = _smoothness(empty, vectors, targets.double(), setting, context)
     state = replace(smooth, centroids=_centroids(points, setting.rows, context.seed))
     members = _members(state, points, 2 * setting.rows, setting.borrowed, context)
-    state = _held(state, points, targets, members)
+    state = _fill(state, points, targets, members)
     state = replace(state, rows=distinct[state.rows])
     return None if room is not None and state.nbytes > room else state
 
 
 def witness_applies(n: int, inputs: Inputs, setting: Witness) -> bool:
-    """Whether n such rows can have a witness: neither too few nor too many, and of few real numbers each."""
+    """Whether n such rows can have a witness: neither too few nor too many, of few real numbers each."""
     tensors = leaves(inputs)
     real = all(leaf.is_floating_point() and leaf.ndim <= 2 for leaf in tensors)
     few = sum(leaf[:1].numel() for leaf in tensors) <= setting.most_inputs
-    return FEWEST_ROWS <= n <= MOST_CELLS * setting.rows and real and few
+    return MIN_ROWS <= n <= MAX_CELLS * setting.rows and real and few
 
 
 def witness_bytes(n: int, num_inputs: int, num_outputs: int, setting: Witness, *, double: bool) -> int:
-    """What a witness of n rows will hold, about; `double`: whether the targets are in float64."""
+    """Approximate size of a witness of n rows; `double`: whether the targets are in float64."""
     cells = math.ceil(n / setting.rows)
     rows = n * (1 + setting.borrowed) if cells > 1 else n
     each = 8 * (num_inputs + 2 * num_outputs + 2)  # centroid, centre, level, own, size
@@ -85,32 +89,32 @@ def update_witness(
 ) -> WitnessState:
     """The witness on all rows, the old ones first: the same cells, length and noise ratio.
 
-    It may hold `room` bytes, with fewer rows of each cell; None: no limit.
+    Cells keep fewer rows where it would exceed `room` bytes; None: no limit.
     """
     vectors, targets = vectors_of(rows.inputs).to(context.device), rows.targets.to(context.device)
     distinct = _distinct(vectors, targets.double())
     points, targets, most = state.scaled(vectors[distinct]), targets[distinct], 2 * setting.rows
     members = _members(state, points, most, setting.borrowed, context)
-    found = _held(state, points, targets, members)
-    if room is None or found.nbytes <= room:
-        return replace(found, rows=distinct[found.rows])
-    row = (found.points.nbytes + found.targets.nbytes + found.rows.nbytes) // len(found.rows)
-    rest, own, p = found.nbytes - row * len(found.rows), found.own.tolist(), state.most_neighbours
+    filled = _fill(state, points, targets, members)
+    if room is None or filled.nbytes <= room:
+        return replace(filled, rows=distinct[filled.rows])
+    row = (filled.points.nbytes + filled.targets.nbytes + filled.rows.nbytes) // len(filled.rows)
+    rest, own, p = filled.nbytes - row * len(filled.rows), filled.own.tolist(), state.most_neighbours
 
     def nbytes(most: int) -> int:
-        held = (min(count, most) for count in own)
-        return rest + row * sum(count + max(setting.borrowed * count, p) for count in held)
+        counts = (min(count, most) for count in own)
+        return rest + row * sum(count + max(setting.borrowed * count, p) for count in counts)
 
     most = max(1, bisect_right(range(1, most + 1), room, key=nbytes))  # the most that fit
-    found = _held(state, points, targets, _members(state, points, most, setting.borrowed, context))
-    return replace(found, rows=distinct[found.rows])
+    filled = _fill(state, points, targets, _members(state, points, most, setting.borrowed, context))
+    return replace(filled, rows=distinct[filled.rows])
 
 
 @torch.no_grad()
 def extend_witness(
     state: WitnessState, added: Rows, first: int, setting: Witness, context: FitContext
 ) -> WitnessState:
-    """The same with new rows, numbered from `first` on, and no others than those it holds from before."""
+    """The same with new rows, numbered from `first` on, beside those that it already has."""
     places, cell = _own_places(state)
     new = state.scaled(vectors_of(added.inputs).to(context.device))
     numbers = torch.arange(first, first + len(new), device=new.device)
@@ -118,41 +122,38 @@ def extend_witness(
     before = state.targets[places].double() + state.centre[cell]
     targets = torch.cat([before, added.targets.to(before)]).to(state.targets.dtype)
     members = _members(state, points, 2 * setting.rows, setting.borrowed, context)
-    found = _held(state, points, targets, members)
-    return replace(found, rows=torch.cat([state.rows[places], numbers])[found.rows])
+    filled = _fill(state, points, targets, members)
+    return replace(filled, rows=torch.cat([state.rows[places], numbers])[filled.rows])
 
 
 @torch.no_grad()
 def groups_left_out(state: WitnessState, groups: Tensor, wanted: Tensor) -> WitnessPrediction:
-    """What the witness says of training rows when the whole group [n] of the row is left out; nothing of rows
-    that are not `wanted` [k]."""
-    places, _, said = _left_out(state, groups.to(state.rows), wanted)
-    mine, blank = state.rows[places], state.floor.new_ones(len(groups), len(state.floor))
-    # of rows that no cell has of its own, nothing is known
+    """Predictions for training rows whose whole group [n] is left out; novelty 1 for rows that are not
+    `wanted` [k]."""
+    places, _, predicted = _left_out(state, groups.to(state.rows), wanted)
+    rows, blank = state.rows[places], state.floor.new_ones(len(groups), len(state.floor))
+    # rows that are no cell's own have novelty 1
     mean, variance, novelty = torch.zeros_like(blank), blank.clone(), blank[:, 0].clone()
-    mean[mine], variance[mine], novelty[mine] = said.mean, said.variance, said.novelty
+    mean[rows], variance[rows], novelty[rows] = predicted.mean, predicted.variance, predicted.novelty
     return WitnessPrediction(mean, variance, novelty, state.reach)
 
 
 def _left_out(
     state: WitnessState, groups: Tensor, wanted: Tensor | None = None
 ) -> tuple[Tensor, Tensor, WitnessPrediction]:
-    """Places of the cells' own rows [k], all or those that are wanted, their cells [k], and what is said of
-    them without their group."""
+    """Positions of the cells' own rows [k], all or those wanted, their cells [k], and predictions for them
+    without their group."""
     places, cell = _own_places(state)
     if wanted is not None:
-        mine = torch.isin(state.rows[places], wanted.to(state.rows))
-        places, cell = places[mine], cell[mine]
-    held = groups[state.rows]
-    return (
-        places,
-        cell,
-        state.predict_scaled(state.points[places].double(), ExcludedGroups(cell, held[places], held)),
-    )
+        kept = torch.isin(state.rows[places], wanted.to(state.rows))
+        places, cell = places[kept], cell[kept]
+    row_groups = groups[state.rows]
+    excluded = ExcludedGroups(cell, row_groups[places], row_groups)
+    return places, cell, state.predict_scaled(state.points[places].double(), excluded)
 
 
 def _own_places(state: WitnessState) -> tuple[Tensor, Tensor]:
-    """Of the cells' own rows, and their cells, [k] each."""
+    """Positions of the cells' own rows, and their cells, [k] each."""
     cell = torch.arange(len(state.sizes), device=state.rows.device).repeat_interleave(state.sizes)
     first = (state.sizes.cumsum(dim=0) - state.sizes)[cell]
     places = (torch.arange(len(cell), device=cell.device) - first < state.own[cell]).nonzero().flatten()
@@ -160,17 +161,17 @@ def _own_places(state: WitnessState) -> tuple[Tensor, Tensor]:
 
 
 def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
-    """A witness without cells: how inputs are scaled, and the finest claim it may make."""
+    """A witness without cells: scales of the inputs, and the floor of the variance."""
     offset, spread = vectors.mean(dim=0), vectors.std(dim=0)
-    # a number that never changed is news as soon as it does
-    spread = torch.where(spread > STILL * offset.abs(), spread, 1e-3 * offset.abs().clamp_min(1.0))
-    # of an output that never changed there is nothing to say
-    varied = targets.std(dim=0) > STILL * targets.mean(dim=0).abs()
+    # any change of a constant input is novel
+    spread = torch.where(spread > CONSTANT * offset.abs(), spread, 1e-3 * offset.abs().clamp_min(1.0))
+    # constant outputs carry no information
+    varied = targets.std(dim=0) > CONSTANT * targets.mean(dim=0).abs()
     variance = targets.var(dim=0)
-    finest = torch.maximum(LEAST_VARIANCE * variance, torch.minimum(_rounding(targets), variance))
-    floor = torch.where(varied, finest.clamp_min(LEAST), SILENT)
-    # few rows lie far apart, and more of them speak of a new one
-    several = setting.neighbours * (SEVERAL if len(vectors) <= FEW else 1)
+    finest = torch.maximum(MIN_VARIANCE * variance, torch.minimum(_rounding(targets), variance))
+    floor = torch.where(varied, finest.clamp_min(TINY), NO_INFORMATION)
+    # few rows are distant from each other, and more of them predict a new one
+    several = setting.neighbours * (FEW_ROWS_FACTOR if len(vectors) <= MAX_FEW_ROWS else 1)
     one, rows, none = vectors.new_ones(()), (vectors[:0], targets[:0]), torch.empty(0, dtype=torch.int64)
     cells = (none, none, targets[:0], targets[:0])
     scales = (offset, spread, vectors[:0], one, one, torch.tensor(several), one, floor)
@@ -178,27 +179,26 @@ def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
 
 
 def _distinct(vectors: Tensor, targets: Tensor) -> Tensor:
-    """Rows without their copies [k]: left out, one of which another is held says nothing about new rows.
+    """Rows without duplicates [k]: a left-out row whose duplicate stays carries no information.
 
-    Equal inputs with equal targets are no copies where many other rows have such targets, too.
+    Equal inputs with equal targets are no duplicates where many other rows share these targets, too.
     """
     n, both = len(vectors), torch.cat([vectors, targets], dim=1)
     weights = torch.rand(both.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weighed, rows = both * weights.to(both), torch.arange(n, device=both.device)
-    said = len(weighed[:, vectors.shape[1] :].sum(dim=1).unique())
-    if said == n:
+    unique = len(weighed[:, vectors.shape[1] :].sum(dim=1).unique())
+    if unique == n:
         return rows
-    order = weighed.sum(dim=1).argsort(stable=True)  # copies side by side
+    order = weighed.sum(dim=1).argsort(stable=True)  # duplicates are adjacent
     new = torch.ones_like(rows, dtype=torch.bool)
     new[order[1:]] = (both[order[1:]] != both[order[:-1]]).any(dim=1)
-    return rows[new] if said >= COPIES * int(new.sum()) else rows
+    return rows[new] if unique >= UNIQUE_SHARE * int(new.sum()) else rows
 
 
 def _rounding(targets: Tensor) -> Tensor:
-    """The variance of what is lost where targets [n, C] are rounded to the values they take: a twelfth of the
-    squared smallest step between them, shape [C]."""
+    """Variance of the rounding of targets [n, C]: a twelfth of the squared smallest step, shape [C]."""
     steps = targets.sort(dim=0).values.diff(dim=0)
-    least = FINEST * targets.std(dim=0)
+    least = MIN_STEP * targets.std(dim=0)
     return torch.where(steps > least, steps, torch.inf).amin(dim=0).square() / 12
 
 
@@ -209,145 +209,146 @@ def _centroids(points: Tensor, size: int, seed: int) -> Tensor:
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     subset, sample = (
         order[:most].sort().values.to(points.device)
-        for most in (max(4096, 8 * cells), max(MOST_JUDGED, 32 * cells))
+        for most in (max(4096, 8 * cells), max(MAX_SPLIT_ROWS, 32 * cells))
     )
     return find_centroids(points[subset], points[sample], cells, seed=seed)
 
 
 def _members(state: WitnessState, points: Tensor, most: int, borrowed: int, context: FitContext) -> Members:
-    """Of every cell; never more than `most` rows are its own."""
+    """Rows of every cell, at most `most` of them its own."""
     labels, count = nearest_two(points, state.centroids)[0], len(state.centroids)
     owned = labels.argsort(stable=True).split(labels.bincount(minlength=count).tolist())
-    near = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)[:, : NEARBY + 1].tolist()
+    order = distances(state.centroids, state.centroids).argsort(dim=1, stable=True)
+    close = order[:, : NEARBY_CELLS + 1].tolist()
 
     @torch.no_grad()
-    def hold(number: int) -> tuple[Tensor, int]:
+    def rows_of(number: int) -> tuple[Tensor, int]:
         own = owned[number]
         own = own[evenly(len(own), most).to(own.device)]
-        others = [owned[other] for other in near[number] if other != number]
+        others = [owned[other] for other in close[number] if other != number]
         if not others or borrowed == 0:
             return own, len(own)
         offered = torch.cat(others)
         closest = distances(points[own], points[offered]).amin(dim=0).argsort(stable=True)
-        lent = offered[closest[: max(borrowed * len(own), state.most_neighbours)]]
-        return torch.cat([own, lent.sort().values]), len(own)
+        borrowed_rows = offered[closest[: max(borrowed * len(own), state.most_neighbours)]]
+        return torch.cat([own, borrowed_rows.sort().values]), len(own)
 
-    return context.map(hold, range(count), stage="a second opinion", rows=lambda number: len(owned[number]))
+    return context.map(rows_of, range(count), stage="witness", rows=lambda number: len(owned[number]))
 
 
 def _smoothness(
     empty: WitnessState, vectors: Tensor, targets: Tensor, setting: Witness, context: FitContext
 ) -> tuple[WitnessState, Tensor]:
-    """A witness without cells with its lengths, noise ratio and neighbours, and the points as it sees them.
+    """A witness without cells with its lengths, noise ratio and neighbours, and the scaled points.
 
-    Lengths of columns, relative to each other, come from rows far apart: the nearest of a recording are those
-    of the same moment, and say little about how the columns matter. They are kept, as units of the columns,
-    where left-out rows gain from them by more than half log n for each. A few neighbours cannot average noise
-    away: twice as many are asked as long as left-out rows gain by it.
+    Relative lengths of columns come from distant rows: neighbours in a recording are of the same moment, and
+    carry little information about the columns. They are kept, as units of the columns, where left-out rows
+    gain more than half log n for each. A few neighbours cannot average noise: they are doubled as long as
+    left-out rows gain by it.
     """
     size, generator = setting.rows, torch.Generator().manual_seed(context.seed)
     order = torch.randperm(len(vectors), generator=generator).to(vectors.device)
-    found, views, apart = [empty], [empty.scaled(vectors)], order[: PRIOR_SUBSET * APART].split(APART)
-    lots = _varying_targets(views[0], targets, apart)
+    states, views = [empty], [empty.scaled(vectors)]
+    spread = order[: PRIOR_SUBSET * SPREAD_ROWS].split(SPREAD_ROWS)
+    lots = _varying_targets(views[0], targets, spread)
     if lots[0] and vectors.shape[1] > 1:
-        found.append(replace(empty, spread=empty.spread * relative_lengths(*lots, _typical(views[0]))))
-        views.append(found[1].scaled(vectors))
-    centres = order[: min(PLACES, math.ceil(len(order) / size))]
-    near = [
+        states.append(replace(empty, spread=empty.spread * relative_lengths(*lots, _typical(views[0]))))
+        views.append(states[1].scaled(vectors))
+    centres = order[: min(TEST_PLACES, math.ceil(len(order) / size))]
+    nearest = [
         distances(points[centres], points).topk(min(2 * size, len(points)), dim=1, largest=False)[1]
         for points in views
     ]
-    some = evenly(min(size, len(order)), JUDGED // len(centres)).to(order.device)
-    members = [_left_out_members(lots, some) for lots in zip(*near, strict=True)]
+    tested = evenly(min(size, len(order)), TEST_ROWS // len(centres)).to(order.device)
+    members = [_left_out_members(lots, tested) for lots in zip(*nearest, strict=True)]
     losses = []
-    for k, (points, places) in enumerate(zip(views, near, strict=True)):
-        lots = _varying_targets(points, targets, [*places[:, :size], *apart])
+    for k, (points, places) in enumerate(zip(views, nearest, strict=True)):
+        lots = _varying_targets(points, targets, [*places[:, :size], *spread])
         typical = _typical(points)
         by_length = context.map(partial(length_losses, *lots, typical), LENGTHS)
         length, ratio = best_length(by_length, typical)
-        found[k] = replace(found[k], length=length, ratio=ratio)
-        losses.append(_left_out_loss(found[k], points, targets, members))
-    entries = min(len(order), len(centres) * len(some)) * targets.shape[1]
-    each = entries * (losses[0] - losses[-1]) > 0.5 * math.log(entries) * vectors.shape[1]
-    state, points, loss = found[each], views[each], losses[each]
-    worth = WORTH if float(state.ratio) >= NOISY else COSTLY
-    most = min(MORE * setting.neighbours // 2, max(len(held) for held, _ in members) - 1)
+        states[k] = replace(states[k], length=length, ratio=ratio)
+        losses.append(_left_out_loss(states[k], points, targets, members))
+    entries = min(len(order), len(centres) * len(tested)) * targets.shape[1]
+    by_column = entries * (losses[0] - losses[-1]) > 0.5 * math.log(entries) * vectors.shape[1]
+    state, points, loss = states[by_column], views[by_column], losses[by_column]
+    gain = NOISY_GAIN if float(state.ratio) >= NOISY_RATIO else MIN_GAIN
+    most = min(MAX_FACTOR * setting.neighbours // 2, max(len(rows) for rows, _ in members) - 1)
     while state.most_neighbours <= most:
         several = replace(state, neighbours=2 * state.neighbours)
         less = _left_out_loss(several, points, targets, members)
-        if loss - less < worth:
+        if loss - less < gain:
             break
         state, loss = several, less
     return state, points
 
 
-def _left_out_members(near: Sequence[Tensor], some: Tensor) -> tuple[Tensor, int]:
-    """Some of the rows near one as the first sees it, then all others that any sees near it."""
-    own, rest = near[0][some], torch.cat(list(near)).unique()
+def _left_out_members(near: Sequence[Tensor], tested: Tensor) -> tuple[Tensor, int]:
+    """Rows near a place by the first view, those that are left out first, then those of the other views."""
+    own, rest = near[0][tested], torch.cat(list(near)).unique()
     return torch.cat([own, rest[~torch.isin(rest, own)]]), len(own)
 
 
 def _left_out_loss(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> float:
     """Mean negative log likelihood of the members' own rows, each left out."""
-    state = _held(state, points, targets, members)
-    places, cell, said = _left_out(state, torch.arange(len(points), device=points.device))
-    errors = state.targets[places] + state.centre[cell] - said.mean
-    return float((said.variance.log() + errors.square() / said.variance).mean() / 2)
+    state = _fill(state, points, targets, members)
+    places, cell, predicted = _left_out(state, torch.arange(len(points), device=points.device))
+    errors = state.targets[places] + state.centre[cell] - predicted.mean
+    return float((predicted.variance.log() + errors.square() / predicted.variance).mean() / 2)
 
 
 def _typical(points: Tensor) -> Tensor:
     """The median distance between rows that differ, a scalar."""
     sample = points[evenly(len(points), 1000).to(points.device)]
-    apart = distances(sample, sample)
-    apart = apart[apart > 0]
-    return apart.median().clamp_min(1e-12) if len(apart) else points.new_ones(())
+    positive = distances(sample, sample)
+    positive = positive[positive > 0]
+    return positive.median().clamp_min(1e-12) if len(positive) else points.new_ones(())
 
 
 def _varying_targets(
     points: Tensor, targets: Tensor, lots: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Points and standardised targets of the first lots of rows where any output varies, and of those."""
+    """Points and standardised targets of the first sets of rows where any output varies."""
     inputs, values = [], []
     for rows in lots:
-        found = _standardised(targets[rows])
-        varied = found.square().sum(dim=0) > 0
+        standardised = _standardised(targets[rows])
+        varied = standardised.square().sum(dim=0) > 0
         if len(inputs) < PRIOR_SUBSET and bool(varied.any()):
             inputs.append(points[rows])
-            values.append(found[:, varied])
+            values.append(standardised[:, varied])
     return inputs, values
 
 
 def _standardised(targets: Tensor) -> Tensor:
-    """Targets [m, C] about their mean and of unit size: outputs may have units powers of ten apart."""
+    """Targets [m, C] about their mean, of unit variance."""
     centred = targets - targets.mean(dim=0)
     unit = centred.square().mean(dim=0).sqrt()
     return centred / torch.where(unit > 0, unit, 1.0)
 
 
-def _held(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> WitnessState:
-    """The cells with these rows; how far they are off, each row left out, is their level and their reach."""
-    rows = torch.cat([held for held, _ in members])
-    counts = [[len(held) for held, _ in members], [own for _, own in members]]
+def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> WitnessState:
+    """The cells with these rows; level and reach come from each row left out."""
+    rows = torch.cat([part for part, _ in members])
+    counts = [[len(part) for part, _ in members], [own for _, own in members]]
     sizes, own = torch.tensor(counts, device=rows.device)
-    centre = torch.stack([targets[held].double().mean(dim=0) for held, _ in members])
-    about = targets[rows].double() - centre.repeat_interleave(sizes, dim=0)
-    narrow = targets.dtype != torch.float64 and float(about.abs().max()) < NARROW
+    centre = torch.stack([targets[part].double().mean(dim=0) for part, _ in members])
+    centred = targets[rows].double() - centre.repeat_interleave(sizes, dim=0)
+    narrow = targets.dtype != torch.float64 and float(centred.abs().max()) < MAX_FLOAT32_TARGET
     exact, rounded = points[rows], points[rows].float()
-    sharp = bool((rounded - exact).abs().median() <= BLUR * state.length)
+    sharp = bool((rounded - exact).abs().median() <= MAX_SHIFT * state.length)
     state = replace(
         state,
         points=rounded if sharp else exact,
-        targets=about.float() if narrow else about,
+        targets=centred.float() if narrow else centred,
         rows=rows,
         sizes=sizes,
         own=own,
         centre=centre,
         level=torch.ones_like(centre),
     )
-    places, cell, said = _left_out(state, torch.arange(len(points), device=rows.device))
-    errors = about[places] + centre[cell] - said.mean
-    ratios = errors.square() / (said.novelty + state.ratio)[:, None]
-    # one below the floor would say no more than that
+    places, cell, predicted = _left_out(state, torch.arange(len(points), device=rows.device))
+    errors = centred[places] + centre[cell] - predicted.mean
+    ratios = errors.square() / (predicted.novelty + state.ratio)[:, None]
     level = torch.stack([part.mean(dim=0) for part in ratios.split(own.tolist())]).clamp_min(state.floor)
     steady = steady_log_kappa(level.log(), own).exp()
-    return replace(state, level=steady, reach=support_quantile(said.novelty))
+    return replace(state, level=steady, reach=support_quantile(predicted.novelty))

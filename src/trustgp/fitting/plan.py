@@ -23,8 +23,8 @@ from ..experts.features import chunk_rows
 from ..experts.gate import DISTANCES, OVERSIZE
 from ..experts.neighbours import CANDIDATES, lend_rows
 from ..experts.system import prefer_primal
-from ..experts.witness import AT_ONCE, Witness, vectors_of
-from ..experts.witness_fit import MOST_JUDGED, NEARBY, witness_applies, witness_bytes
+from ..experts.witness import CHUNK_BYTES, Witness, vectors_of
+from ..experts.witness_fit import MAX_SPLIT_ROWS, NEARBY_CELLS, witness_applies, witness_bytes
 from ..math.evidence import LENGTHS, RATIOS
 from ..tangents.base import TangentMap, chunk_bytes
 from ..tangents.jacobian.strategies import WORKSPACE
@@ -192,14 +192,14 @@ def witness_needs(
     cells, width = math.ceil(n / witness.rows), vectors_of(sample).shape[1]
     size = witness_bytes(n, width, num_outputs, witness, double=double)
     largest = min(n, 2 * witness.rows)
-    offered = min(n, NEARBY * witness.rows)
+    offered = min(n, NEARBY_CELLS * witness.rows)
     borders = min(workers, 2 * cells) * largest * offered  # distances to rows of other cells
-    judged = min(n, max(MOST_JUDGED, 32 * cells))
+    judged = min(n, max(MAX_SPLIT_ROWS, 32 * cells))
     labels = 2 * judged * (2 * cells if cells > 1 else 1)  # distances to all centroids, every cell split
     factors = min(workers, len(LENGTHS)) * 3 * len(RATIOS) * largest**2
     pairs = 3 * min(n, 1000) ** 2  # for the typical distance
     p = witness.neighbours + 1
-    solved = min(AT_ONCE // 8, n * (cells + 4 * largest + 4 * p * (p + width + num_outputs)))
+    solved = min(CHUNK_BYTES // 8, n * (cells + 4 * largest + 4 * p * (p + width + num_outputs)))
     return size, size + 8 * (max(borders, labels, factors, pairs, solved) + 4 * n * (width + num_outputs))
 
 

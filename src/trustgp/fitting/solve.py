@@ -15,7 +15,15 @@ from ..data.chunking import evenly
 from ..data.quantities import size_text
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, WorkerLostError
-from ..experts.expert import AROUND, Problem, Solved, Task, agree_on_prior, prior_expert, solve_expert
+from ..experts.expert import (
+    MAX_LEAVE_OUT_ROWS,
+    Problem,
+    Solved,
+    Task,
+    agree_on_prior,
+    prior_expert,
+    solve_expert,
+)
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
@@ -128,7 +136,7 @@ def judged_tasks(
     for i in (filled[k] for k in few):
         own = tasks[i].own
         around = torch.cat([own[:0], *(tasks[j].own for j in partition.neighbours[i])])
-        around = around[evenly(len(around), max(0, AROUND - len(own)))]
+        around = around[evenly(len(around), max(0, MAX_LEAVE_OUT_ROWS - len(own)))]
         tasks[i] = replace(tasks[i], judged=True, around=own[:0] if problem.judge is None else around)
     return tasks
 

@@ -1,4 +1,4 @@
-"""What the targets are: one file per likelihood."""
+"""Observation models: one file per likelihood."""
 
 from .base import Calibrations, Likelihood, Shape
 from .classification import Classification

@@ -1,4 +1,4 @@
-"""What every likelihood offers, all that depends on what the targets are; and when a row is called novel."""
+"""The interface of likelihoods, and thresholds of the novelty score."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..math.calibration import check_share, held_out_quantile, needed_rows
 from ..tangents.base import output_mixes
 from .prediction import Prediction
 
-FALSE_ALARM = 0.01  # with which probability a familiar row is called novel, where nothing else is asked for
-PREFIX = "novelty."  # of what a file holds of scores and threshold
+FALSE_ALARM = 0.01  # default probability that an in-distribution row is called novel
+PREFIX = "novelty."  # of the tensors of a file
 Mixes = list[tuple[Tensor, Tensor]]
-"""How outputs enter each kernel, and which of them its experts serve."""
+"""Weights of the outputs in each kernel, and the outputs that its experts serve."""
 Calibrations = tuple[Any, ...]
-"""What a likelihood learns from held-out rows: frozen dataclasses of float64 tensors, which a file holds."""
+"""The calibrations of a likelihood: frozen dataclasses of float64 tensors, saved with the model."""
 
 
 @dataclass(frozen=True)
@@ -33,38 +33,38 @@ class Shape:
 
 
 class Likelihood(ABC):
-    """What the targets are. A new one is one file, and one line in `KINDS`."""
+    """An observation model. A new one is one file, and one line in `KINDS`."""
 
-    default_outputs: ClassVar[str] = "shared"  # how outputs enter the kernel of exact experts by default
-    contrast: ClassVar[bool] = False  # whether only differences of outputs count; see `output_mixes`
-    uses_witness: ClassVar[bool] = True  # whether a witness, which knows inputs and targets only, has a say
+    default_outputs: ClassVar[str] = "shared"  # default kernel over the outputs of exact experts
+    contrast: ClassVar[bool] = False  # whether only differences of outputs matter; see `output_mixes`
+    uses_witness: ClassVar[bool] = True  # whether a witness is fitted
     common_prior: ClassVar[bool] = False  # whether all experts share one scale and noise ratio
-    needs_held_out: ClassVar[bool] = False  # whether rows are split off where no validation rows are given
-    calibrated: ClassVar[bool] = True  # whether left-out rows decide how large the error bar is
-    titles: ClassVar[tuple[str, ...]]  # of the calibrations, for `trustgp inspect`
+    needs_held_out: ClassVar[bool] = False  # whether rows are held out where no validation rows are given
+    calibrated: ClassVar[bool] = True  # whether the variance is calibrated
+    titles: ClassVar[tuple[str, ...]]  # titles of the calibrations in `trustgp inspect`
 
     @property
     def leaves_out(self) -> bool:
-        """Whether training rows that are left out calibrate the error bar."""
+        """Whether left-out training rows calibrate the variance."""
         return self.calibrated and not self.needs_held_out
 
     def settings(self) -> dict:
-        """Plain values: the arguments that make this object again."""
+        """Plain values: the arguments of the constructor."""
         return {}
 
     def mixes(self, outputs: str, num_outputs: int, generator: torch.Generator) -> Mixes:
-        """How the outputs enter the kernel; see `output_mixes`."""
+        """Weights of the outputs in each kernel; see `output_mixes`."""
         return output_mixes(outputs, num_outputs, generator, contrast=self.contrast)
 
     @abstractmethod
     def check(self, num_outputs: int, targets: Tensor, *, name: str) -> None:
         """Raise unless the targets [n, K] suit a network with C outputs."""
 
-    def warn(self, num_outputs: int, targets: Tensor) -> None:  # noqa: B027 - as a rule there is nothing
-        """Warn of what is odd about the training targets, once, before the work."""
+    def warn(self, num_outputs: int, targets: Tensor) -> None:  # noqa: B027 - optional
+        """Warn of suspicious training targets, once, before the fit."""
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
-        """Which mistake the outputs [n, C] of training rows with targets [n, K] look like; empty: none."""
+        """A warning about outputs [n, C] of training rows with targets [n, K]; empty: none."""
         return ""
 
     def pruning_targets(self, outputs: Callable[[], Tensor], targets: Tensor) -> Tensor:
@@ -81,34 +81,34 @@ class Likelihood(ABC):
 
     @abstractmethod
     def calibration_rows(self, outputs: Tensor, raw: LatentPrediction, targets: Tensor) -> Any:
-        """Rows with known targets, as `calibrate` wants them; parts are joined by their class's `cat`."""
+        """Held-out rows for `calibrate`; parts are joined by `cat` of their class."""
 
     @abstractmethod
     def calibrate(
         self, rows: Any, shape: Shape, targets: Tensor | None, *, seen: bool = False, far: Any = None
     ) -> Calibrations:
-        """What can be learnt from held-out rows, as `calibration_rows` gave them; None: the defaults. Targets
-        are those of the training rows, if they are known; `seen`: the network was trained on `rows`; `far`
-        are rows of clusters that were left out."""
+        """Calibrations fitted to `calibration_rows`; None: the defaults. Targets are those of the training
+        rows, where available; `seen`: the network was trained on `rows`; `far` are rows of left-out
+        clusters."""
 
     @abstractmethod
     def recalibrate(self, rows: Any, shape: Shape, calibrations: Calibrations) -> Calibrations:
-        """What held-out rows teach anew; what only training rows can tell is taken from `calibrations`."""
+        """Calibrations fitted to held-out rows, starting from those of the training rows."""
 
     def fitted_to_left_out(self, calibrations: Any) -> bool:
-        """Whether all of it was learnt from training rows that were left out."""
+        """Whether they were fitted to left-out training rows only."""
         return False
 
     def calibration_warning(self, rows: Any, calibrations: Any) -> str:
-        """What speaks against these calibrations on the rows they were fitted to; empty: nothing."""
+        """A warning about the calibrations on the rows they were fitted to; empty: none."""
         return ""
 
     def measures(self, raw: LatentPrediction) -> Tensor:
-        """What tells how foreign a row is, float64, [n, K]: novelty, the mean over the outputs, [n, 1]."""
+        """Novelty measures, float64 [n, K]: by default the mean novelty over the outputs, [n, 1]."""
         return raw.novelty.mean(dim=1, keepdim=True)
 
     def score(self, measures: Tensor, calibrations: Any) -> Tensor:
-        """How foreign a row is, as one number, float64, shape [n]."""
+        """The novelty score, float64, shape [n]."""
         return measures[:, 0]
 
     @abstractmethod
@@ -120,8 +120,8 @@ class Likelihood(ABC):
         valid: Tensor | None = None,
         reference: ReferenceScores | None = None,
     ) -> Prediction:
-        """The answer to the user: outputs [n] or [n, C] of the network, and what the experts say of them;
-        which rows are valid (None: those with finite outputs), and the scores of familiar rows."""
+        """The prediction for the user, from outputs [n] or [n, C] of the network and the experts' moments,
+        valid rows (None: those with finite outputs), and scores of held-out rows."""
 
     @abstractmethod
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Calibrations:
@@ -129,7 +129,7 @@ class Likelihood(ABC):
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """At least float32: the variances of a half-precision network lie below what its numbers can hold."""
+    """At least float32: variances underflow in half precision."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -140,7 +140,7 @@ def common_fields(
     valid: Tensor | None,
     reference: ReferenceScores | None,
 ) -> dict[str, Any]:
-    """What every prediction says, by name; the score is the novelty where it is None."""
+    """Fields of every prediction, by name; without a score, that is the novelty."""
     if valid is None:
         valid = torch.isfinite(outputs).reshape(outputs.shape[0], -1).all(dim=1)
     novelty = raw.novelty.mean(dim=1)
@@ -159,7 +159,7 @@ class NoveltyThreshold:
     """A row whose score lies above the threshold is novel."""
 
     threshold: Tensor  # of the score, a scalar
-    false_alarm: Tensor  # with which probability a familiar row lies above it, at most, a scalar
+    false_alarm: Tensor  # upper bound of the probability that an in-distribution row exceeds it, a scalar
 
     @classmethod
     def fit(cls, scores: Tensor, false_alarm: float) -> NoveltyThreshold:
@@ -169,7 +169,7 @@ class NoveltyThreshold:
         if len(scores) < needed:
             raise ValueError(
                 f"a threshold for false_alarm={false_alarm} takes at least {needed} held-out rows, and there "
-                f"are {len(scores)}; fit with `validation=`, pass familiar rows to model.threshold(rows), or "
+                f"are {len(scores)}; fit with `validation=`, pass held-out rows to model.threshold(rows), or "
                 "allow more false alarms."
             )
         if not bool(torch.isfinite(scores).all()):
@@ -178,38 +178,38 @@ class NoveltyThreshold:
         return cls(threshold, torch.tensor(false_alarm, dtype=torch.float64))
 
     @classmethod
-    def usual(cls, scores: Tensor) -> NoveltyThreshold | None:
-        """That for 1 % of false alarms; of k < 99 held-out rows the largest score, which promises
-        1 / (k + 1). None without held-out rows."""
+    def default(cls, scores: Tensor) -> NoveltyThreshold | None:
+        """For 1 % of false alarms; with k < 99 held-out rows their largest score, for 1 / (k + 1). None
+        without held-out rows."""
         return cls.fit(scores, max(FALSE_ALARM, 1.0 / (len(scores) + 1))) if len(scores) else None
 
 
 @dataclass(frozen=True)
 class ReferenceScores:
-    """Scores of rows that are known to be familiar, and above which a row is novel."""
+    """Scores of held-out rows, and the threshold above which a row is novel."""
 
     scores: Tensor  # of held-out rows, ascending, float64 [k]
     threshold: float | None  # None: there is none
 
     @classmethod
     def of(cls, scores: Tensor, limit: NoveltyThreshold | None) -> ReferenceScores:
-        """Held-out scores [k], and the threshold that was asked for; None: the usual one."""
-        limit = limit or NoveltyThreshold.usual(scores)
+        """Held-out scores [k], and a fitted threshold; None: the default one."""
+        limit = limit or NoveltyThreshold.default(scores)
         return cls(scores.double().cpu().sort().values, None if limit is None else float(limit.threshold))
 
     def share_below(self, score: Tensor) -> Tensor:
-        """The share of these scores that lie below each of other ones [n]; 1 for what is no number."""
+        """The share of these scores below each of other ones [n]; 1 for NaN."""
         if not len(self.scores):
             raise ValueError(
-                "there are no held-out rows to compare with; fit with `validation=` or `groups=`, or give "
-                "`validation=` to what made the model smaller."
+                "there are no held-out rows to compare with; pass `validation=` or `groups=` to fit, or "
+                "`validation=` to compress."
             )
         below = torch.searchsorted(self.scores.to(score.device), score.double().contiguous())
         return torch.where(score.isnan(), 1.0, below.double() / len(self.scores))
 
 
 def novelty_tensors(scores: Tensor, limit: NoveltyThreshold | None) -> dict[str, Tensor]:
-    """What a file holds of them."""
+    """Tensors of a file."""
     table = {f"{PREFIX}scores": scores} if len(scores) else {}
     if limit is not None:
         table |= {f"{PREFIX}threshold": limit.threshold, f"{PREFIX}false_alarm": limit.false_alarm}
@@ -217,7 +217,7 @@ def novelty_tensors(scores: Tensor, limit: NoveltyThreshold | None) -> dict[str,
 
 
 def read_novelty(reader: Reader) -> tuple[Tensor, NoveltyThreshold | None]:
-    """The held-out scores, empty where there are none, and the threshold if one was fitted."""
+    """The held-out scores, empty where there are none, and the fitted threshold, if any."""
     names, scores = reader.matching(PREFIX), torch.zeros(0, dtype=torch.float64)
     if "scores" in names:
         scores = reader.positive(f"{PREFIX}scores", None, zero=True)

@@ -1,4 +1,4 @@
-"""Rows that belong together: some of them, one by one, on another device, as arrays, and as a short text."""
+"""Batches of rows: indexing, iteration, devices, arrays, and a short text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data.tables import html_table, text_table
 
-SHOWN = 5  # rows that a text shows
+SHOWN = 5  # rows in a text
 ALLOWED = (
     "rows are chosen by an integer, a slice, a mask [n] of booleans or integers [k]; single outputs are "
     "chosen in the tensors: p.mean[3, 1]."
@@ -20,19 +20,16 @@ ALLOWED = (
 
 
 class Batch:
-    """A frozen dataclass of tensors that have the rows, of which there are `len`, as their first dimension.
+    """A frozen dataclass of tensors whose first dimension are rows; `p[3]` is the same as `p[3:4]`."""
 
-    It holds rows also where it holds one: `p[3]` is the same as `p[3:4]`.
-    """
-
-    ARRAYS: ClassVar[tuple[str, ...]]  # what `numpy` gives, by name
-    FLOAT64: ClassVar[tuple[str, ...]] = ()  # what stays so
+    ARRAYS: ClassVar[tuple[str, ...]]  # names of the arrays of `numpy`
+    FLOAT64: ClassVar[tuple[str, ...]] = ()  # fields that stay in float64
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Self:
-        """Some of the rows: an integer, a slice, a mask [n] of booleans, or integers [k] in any order."""
+        """A subset of rows: an integer, a slice, a mask [n] of booleans, or integers [k] in any order."""
         rows = row_index(index, len(self))
         return self._changed(lambda _, value: _picked(value, rows))
 
@@ -41,9 +38,9 @@ class Batch:
         return (self[place] for place in range(len(self)))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Self:
-        """The same on another device, in another precision, or both; `to(dtype)` will do.
+        """The same on another device, in another precision, or both; also `to(dtype)`.
 
-        In half precision there is the mean alone, as of a network in half precision: variances underflow.
+        Only the mean is converted to half precision: variances would underflow.
         """
         if isinstance(device, torch.dtype):
             device, dtype = None, device
@@ -62,9 +59,9 @@ class Batch:
         return self.to("cpu")
 
     def numpy(self) -> dict[str, np.ndarray]:
-        """Arrays by name, copied; what is None is left out."""
-        found = {name: value for name in self.ARRAYS if (value := getattr(self, name)) is not None}
-        return {name: _array(value) for name, value in found.items()}
+        """Arrays by name, copied; without fields that are None."""
+        values = {name: value for name in self.ARRAYS if (value := getattr(self, name)) is not None}
+        return {name: _array(value) for name, value in values.items()}
 
     def __repr__(self) -> str:
         header, *lines = self[:SHOWN].cpu()._lines()
@@ -80,15 +77,15 @@ class Batch:
 
     @property
     def _title(self) -> str:
-        """What it is and how much of it, in a line."""
+        """Kind and size, in a line."""
         raise NotImplementedError
 
     def _lines(self) -> list[list[str]]:
-        """A header, and every row, as texts; asked of few rows."""
+        """A header, and every row, as texts."""
         raise NotImplementedError
 
     def _changed(self, change: Callable[[str, Tensor], Tensor]) -> Self:
-        """The same with `change(name, tensor)` in place of every tensor, also of those made later."""
+        """The same with `change(name, tensor)` applied to every tensor, also to lazy ones."""
         return replace(self, **{f.name: self._one(f.name, change) for f in fields(self)})  # pyright: ignore
 
     def _one(self, name: str, change: Callable[[str, Tensor], Tensor]) -> Any:
@@ -98,32 +95,32 @@ class Batch:
 
 
 def row_index(index: Any, n: int) -> slice | Tensor:
-    """Which of n rows are meant: a slice, or their places [k], int64."""
+    """A slice of n rows, or positions [k], int64."""
     if isinstance(index, slice):
         places = range(n)[index]
         return index if places.step > 0 else torch.tensor(places, dtype=torch.int64)
     if isinstance(index, (tuple, str)):
         raise TypeError(f"index {index!r}; {ALLOWED}")
-    found = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
-    if found.dtype == torch.bool:
-        if found.shape != (n,):
+    rows = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    if rows.dtype == torch.bool:
+        if rows.shape != (n,):
             raise IndexError(
-                f"a mask of shape {tuple(found.shape)} for {n} rows; it needs one entry for each."
+                f"a mask of shape {tuple(rows.shape)} for {n} rows; it needs one entry for each."
             )
-        return found.nonzero().flatten()
-    if not found.numel():
+        return rows.nonzero().flatten()
+    if not rows.numel():
         return torch.zeros(0, dtype=torch.int64)
-    if found.is_floating_point() or found.is_complex() or found.ndim > 1:
-        raise TypeError(f"an index of shape {tuple(found.shape)} and {found.dtype}; {ALLOWED}")
-    found = found.reshape(-1).long()
-    least, most = int(found.min()), int(found.max())
+    if rows.is_floating_point() or rows.is_complex() or rows.ndim > 1:
+        raise TypeError(f"an index of shape {tuple(rows.shape)} and {rows.dtype}; {ALLOWED}")
+    rows = rows.reshape(-1).long()
+    least, most = int(rows.min()), int(rows.max())
     if least < -n or most >= n:
         raise IndexError(f"row {most if most >= n else least} of {n}; rows are counted from 0.")
-    return found
+    return rows
 
 
 def _picked(value: Tensor, rows: slice | Tensor) -> Tensor:
-    """Some rows of a tensor; one number that serves all columns stays a view."""
+    """Rows of a tensor; an expanded column stays a view."""
     rows = rows.to(value.device) if isinstance(rows, Tensor) else rows
     if value.ndim == 2 and value.shape[1] > 1 and value.stride(1) == 0:
         return value[:, :1][rows].expand(-1, value.shape[1])
@@ -131,5 +128,5 @@ def _picked(value: Tensor, rows: slice | Tensor) -> Tensor:
 
 
 def _array(value: Tensor) -> np.ndarray:
-    value = value.float() if value.dtype == torch.bfloat16 else value  # which NumPy does not know
+    value = value.float() if value.dtype == torch.bfloat16 else value  # unknown to NumPy
     return value.detach().cpu().numpy().copy()

@@ -2,7 +2,7 @@ r"""Classification: targets are class numbers, outputs are logits, the loss is c
 
 The experts learn one combination u of the logits (see `Classification.blend`) from the pseudo-targets
 :math:`J \theta - H^{-1} R`, and all share one prior. Their posterior variance v is the latent variance: the
-same for all logits of a row. It cools the probabilities, :math:`p = \mathrm{softmax}(z / T)` with
+same for all logits of a row. It sets the temperature, :math:`p = \mathrm{softmax}(z / T)` with
 :math:`T = \sqrt{T_0^2 + \lambda v}`, and is, with its share of the prior variance, the row's novelty
 score (see `math.cross_entropy`).
 """
@@ -26,8 +26,8 @@ from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import ClassPrediction
 
 Learnt = tuple[Temperature, UsualNovelty]
-NAMED = 8  # absent classes that a warning names
-WHOLE, FEWEST_COMPARED = 1e-2, 20  # rounding of a sum that is 1; rows that show what a single output is
+MAX_NAMED = 8  # absent classes in a warning
+SUM_TOLERANCE, MIN_COMPARED = 1e-2, 20  # of probabilities; rows that a warning about a single output needs
 
 
 @dataclass(frozen=True)
@@ -65,30 +65,30 @@ class Classification(Likelihood):
             )
 
     def warn(self, num_outputs: int, targets: Tensor) -> None:
-        """Warn of classes without a single training row: what is said of them is the network's word alone."""
+        """Warn of classes without training rows."""
         counts = torch.bincount(targets.flatten().long(), minlength=max(2, num_outputs))
         absent = (counts == 0).nonzero().flatten().tolist()
         if absent:
-            names = ", ".join(map(str, absent[:NAMED])) + (", ..." if len(absent) > NAMED else "")
+            names = ", ".join(map(str, absent[:MAX_NAMED])) + (", ..." if len(absent) > MAX_NAMED else "")
             warn_user(
                 f"{len(absent)} of {len(counts)} classes have no training row ({names}): their "
-                "probabilities are the network's word alone, and rows of them should come out as novel."
+                "probabilities are the network's alone, and their rows should be flagged as novel."
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
         """Whether the outputs are probabilities; their logarithms are logits."""
         inside = bool(((outputs >= 0) & (outputs <= 1)).all())
         if outputs.shape[1] > 1:
-            found = float((outputs.double().sum(dim=1) - 1.0).abs().max()) < WHOLE
+            sums = float((outputs.double().sum(dim=1) - 1.0).abs().max()) < SUM_TOLERANCE
             signs, repair = "lie between 0 and 1 and sum to 1", "p.clamp_min(1e-12).log()"
-        else:  # of logits between 0 and 1 no row is of class 0
-            found = len(targets.unique()) > 1 and len(outputs) >= FEWEST_COMPARED
+        else:  # logits between 0 and 1 would never predict class 0
+            sums = len(targets.unique()) > 1 and len(outputs) >= MIN_COMPARED
             signs, repair = "all lie between 0 and 1", "p.logit(eps=1e-6)"
-        if not (inside and found):
+        if not (inside and sums):
             return ""
         return (
-            f"the network's outputs look like probabilities: they {signs}. Classification() needs logits, as "
-            "they are before softmax or sigmoid; leave that layer out, or pass "
+            f"the network's outputs look like probabilities: they {signs}. Classification() needs logits, "
+            "from before the softmax or sigmoid; leave that layer out, or pass "
             f"output=lambda p: {repair}."
         )
 
@@ -129,17 +129,16 @@ class Classification(Likelihood):
         seen: bool = False,
         far: Any = None,
     ) -> Learnt:
-        """How the latent variance cools the probabilities, and what is usual; the training targets do not
-        matter here."""
+        """The temperature and the medians of the novelty; the training targets are not used."""
         experts = shape.experts[0]
         if rows is None:
             return Temperature.default(experts), UsualNovelty.default()
-        # with a kernel for each output there is no one expert that a row belongs to
+        # with a kernel for each output a row has several experts
         local = len(shape.experts) == 1
         return cross_entropy.fit_temperature(rows, experts, seen=seen, local=local), UsualNovelty.fit(rows)
 
     def recalibrate(self, rows: ClassCalibrationRows, shape: Shape, calibrations: Learnt) -> Learnt:
-        """All of it fitted anew, to rows that the network has not seen."""
+        """All calibrations fitted to held-out rows."""
         return self.calibrate(rows, shape, None)
 
     def measures(self, raw: LatentPrediction) -> Tensor:
@@ -148,7 +147,7 @@ class Classification(Likelihood):
         return torch.stack([raw.epistemic.mean(dim=1), raw.novelty.mean(dim=1)], dim=1)
 
     def score(self, measures: Tensor, calibrations: Learnt) -> Tensor:
-        """How many times as novel as a usual row; see `UsualNovelty`."""
+        """How many times as novel as a typical row; see `UsualNovelty`."""
         return calibrations[1](*measures.unbind(dim=1))
 
     def prediction(
@@ -159,12 +158,12 @@ class Classification(Likelihood):
         valid: Tensor | None = None,
         reference: ReferenceScores | None = None,
     ) -> ClassPrediction:
-        """Of logits [n] or [n, C], for all of which together (B = 1) or for each the experts speak."""
+        """For logits [n] or [n, C]; experts predict one combination of them (B = 1) or each."""
         measures = self.measures(raw)
         temperature, usual = moved(calibrations, lambda tensor: tensor.to(measures.device))
         score = self.score(measures, (temperature, usual))
         spread = raw.epistemic.to(wide(outputs.dtype))
-        # one number a row serves all logits: a view, however many there are
+        # one variance for all logits of a row: an expanded view
         spread = spread.reshape(outputs.shape) if outputs.ndim == 1 else spread.expand(outputs.shape)
         nothing = spread.new_zeros(()).expand(outputs.shape)
         return ClassPrediction(
@@ -184,5 +183,5 @@ class Classification(Likelihood):
 
 
 def _labels(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Class numbers [n], beside the outputs."""
+    """Class numbers [n], on the device of the outputs."""
     return targets.reshape(-1).to(outputs.device, torch.int64)

@@ -1,4 +1,4 @@
-"""What the targets are, as the paper (Lee et al., CoRL 2021) takes them: the evidence speaks alone."""
+"""The likelihoods of the paper (Lee et al., CoRL 2021), without calibration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PaperRegression(Regression):
     calibrated: ClassVar[bool] = False
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Scales:
-        """What the evidence says, about the network's output and the posterior mean; rows have no say."""
+        """The evidence alone, about the network's output and the posterior mean; rows are not used."""
         outliers = None if targets is None else OutlierPrior.of(targets)
         own = plain_calibration(Calibration.default(shape.outputs, shift=0.0, outliers=outliers))
         corrected = replace(own, shift=torch.ones_like(own.shift))
@@ -48,7 +48,7 @@ class PaperClassification(Classification):
     calibrated: ClassVar[bool] = False
 
     def calibrate(self, rows: Any, shape: Shape, targets: Tensor | None, **_: Any) -> Learnt:
-        """T_0 = 1 and MacKay's pi / 8; rows have no say."""
+        """T_0 = 1 and MacKay's pi / 8; rows are not used."""
         return Temperature.default(shape.experts[0]), UsualNovelty.default()
 
     def measures(self, raw: LatentPrediction) -> Tensor:
@@ -60,5 +60,5 @@ class PaperClassification(Classification):
         return measures[:, 0]
 
     def prediction(self, outputs: Tensor, raw: LatentPrediction, *given: Any, **more: Any) -> ClassPrediction:
-        said = super().prediction(outputs, raw, *given, **more)
-        return replace(said, aleatoric=raw.noise.reshape(outputs.shape).to(said.epistemic))
+        prediction = super().prediction(outputs, raw, *given, **more)
+        return replace(prediction, aleatoric=raw.noise.reshape(outputs.shape).to(prediction.epistemic))

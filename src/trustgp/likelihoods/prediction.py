@@ -1,4 +1,4 @@
-"""What a user gets back: numbers or classes, each with its error bar."""
+"""Predictions with their uncertainty: of numbers, or of classes."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 
 def _shares(name: str, value: float | Tensor) -> float | Tensor:
-    """The same, if all lie strictly between 0 and 1."""
+    """The values; raises unless all lie strictly between 0 and 1."""
     for end in (value.min(), value.max()) if isinstance(value, Tensor) else (value,):
         check_share(name, float(end), 0.95)
     return value
 
 
 def above(score: Tensor, threshold: float | None) -> Tensor:
-    """Which scores are novel, bool; what is no number is."""
+    """Which scores are novel, bool; NaN is."""
     if threshold is None:
         raise ValueError(
-            "there is no threshold, since there are no held-out rows; call model.threshold(rows), with "
-            "familiar rows, then predict again."
+            "no novelty threshold is available without held-out rows; call model.threshold(rows) with "
+            "in-distribution rows, then predict again."
         )
     return ~(score <= threshold)
 
 
 Later = Any
-"""Another prediction, or a function that makes it; None: there is none."""
-WIDE = 4  # outputs that a text shows
+"""Another prediction, or a function that returns it; None: there is none."""
+MAX_SHOWN = 4  # outputs in a text
 
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Batch):
-    r"""A prediction and its error bar; every tensor has the shape of the network's output unless noted.
+    r"""A prediction and its uncertainty; tensors have the shape of the network's output unless noted.
 
-    Of a half-precision network `mean` is in half precision, all else in float32; in float64 where targets are
-    so small, or so large, that float32 could not hold their squares.
+    For a half-precision network `mean` is in half precision, all else in float32; in float64 where squares of
+    targets over- or underflow in float32.
 
     It is a batch of rows: `p[3:7]`, `p[mask]`, `len(p)`, `for row in p`, `p.to(...)`, `p.numpy()`.
     """
@@ -58,15 +58,15 @@ class Prediction(Batch):
     FLOAT64: ClassVar[tuple[str, ...]] = ("_score", "temperature")
 
     mean: Tensor  # the network's own output, to the bit; or, for `corrected`, that plus the residual mean
-    epistemic: Tensor  # variance for want of data: it grows away from the training rows
+    epistemic: Tensor  # variance from lack of data: it grows away from the training rows
     aleatoric: Tensor  # variance of the noise in the targets
-    excess: Tensor  # squared residual mean: how far the network itself is thought to be off here
+    excess: Tensor  # squared residual mean: the expected error of the network
     novelty: Tensor  # epistemic over prior variance, in [0, 1], [n]: 0 on the training rows, 1 far away
-    expert: Tensor  # which expert answered, shape [n], or [n, C] with separate outputs
+    expert: Tensor  # index of the expert, shape [n], or [n, C] with separate outputs
     valid: Tensor  # False where inputs, outputs or the variance are not finite (it is infinite then), [n]
-    rare: Tensor | None = None  # second moment of what rows that are far off add; None: there are none
+    rare: Tensor | None = None  # second moment of outliers; None: there are none
     df: Tensor | None = None  # degrees of freedom of the tails; None: they are Gaussian
-    share: float = 0.0  # of rows that are far off: what the training rows cannot rule out
+    share: float = 0.0  # of outliers
     _score: Tensor | None = field(default=None, repr=False)
     _threshold: float | None = field(default=None, repr=False)
     _reference: ReferenceScores | None = field(default=None, repr=False)
@@ -98,31 +98,31 @@ class Prediction(Batch):
         return self._made("_plain")
 
     def _made(self, name: str) -> Prediction:
-        """What is made when it is asked for, and then kept; itself where there is nothing else."""
-        found: Any = getattr(self, name)
-        if callable(found):
-            found = cast(Any, found)()
-            object.__setattr__(self, name, found)
-        return self if found is None else found
+        """A lazy prediction, computed once; itself where there is none."""
+        value: Any = getattr(self, name)
+        if callable(value):
+            value = cast(Any, value)()
+            object.__setattr__(self, name, value)
+        return self if value is None else value
 
     def _one(self, name: str, change: Callable[[str, Tensor], Tensor]) -> Any:
         value = getattr(self, name)
         if callable(value) or isinstance(value, Prediction):
             return lambda: self._made(name)._changed(change)
-        if name in ("rare", "df") and value is not None:  # one number may serve all
+        if name in ("rare", "df") and value is not None:  # may be expanded
             return change(name, value.expand_as(self.mean))
         return super()._one(name, change)
 
     def __getstate__(self) -> dict[str, Any]:
         later = [name for name in ("_corrected", "_plain") if callable(vars(self)[name])]
-        return {**vars(self), **{name: self._made(name) for name in later}}  # functions do not travel
+        return {**vars(self), **{name: self._made(name) for name in later}}  # functions are not pickled
 
     @property
     def score(self) -> Tensor:
-        """How foreign a row is, as one number, the higher the more, shape [n].
+        """The novelty score, higher for out-of-distribution rows, shape [n].
 
-        In regression the novelty; in classification how many times as novel as a usual held-out row, by the
-        latent variance of the logits or by its share of the prior variance, whichever is more.
+        In regression the novelty; in classification the larger of the latent variance of the logits and its
+        share of the prior variance, each over its median on held-out rows.
         """
         return self.novelty if self._score is None else self._score
 
@@ -130,19 +130,19 @@ class Prediction(Batch):
     def is_novel(self) -> Tensor:
         """Whether the score lies above the model's threshold, shape [n] bool.
 
-        That of `model.threshold`. Before it is called, one that 1 % of the familiar rows exceed at most, or,
-        with fewer than 99 held-out rows, the largest of their scores.
+        That of `model.threshold`. By default one that at most 1 % of in-distribution rows exceed, or, with
+        fewer than 99 held-out rows, the largest of their scores.
         """
         return above(self.score, self._threshold)
 
     @property
     def novelty_rank(self) -> Tensor:
-        """The share of familiar (held-out) rows that are less novel than this one, in [0, 1], float64 [n].
+        """The share of held-out rows with a lower score, in [0, 1], float64 [n].
 
-        It means the same for every model and network: 0.5 is usual, 1 is more novel than all of them.
+        It is comparable between models: 0.5 is typical, 1 is more novel than all of them.
         """
         if self._reference is None:
-            raise ValueError("this prediction does not come from a model with held-out rows.")
+            raise ValueError("this prediction has no held-out scores to compare with; predict with a model.")
         return torch.where(self.valid, self._reference.share_below(self.score), 1.0)
 
     @property
@@ -163,10 +163,9 @@ class Prediction(Batch):
 
     @property
     def distribution(self) -> PredictiveDistribution:
-        """Of the target, a `torch.distributions.Distribution`: all below follows from it, and `variance`.
+        """Of the target, a `torch.distributions.Distribution` in float64; of classes a `Categorical`.
 
-        In float64. Of classes it is a `Categorical`. Where nothing is known (`valid` is False) its scale is
-        infinite.
+        Its scale is infinite for rows that are not `valid`.
         """
         return self._real
 
@@ -184,7 +183,7 @@ class Prediction(Batch):
         )
 
     def log_prob(self, targets: Tensor) -> Tensor:
-        """Log density of the targets, in nats, float64; minus infinity where nothing is known."""
+        """Log density of the targets, in nats, float64; minus infinity for invalid rows."""
         return self.distribution.log_prob(targets)
 
     def crps(self, targets: Tensor) -> Tensor:
@@ -192,11 +191,11 @@ class Prediction(Batch):
         return self._real.crps(targets)
 
     def quantile(self, q: float | Tensor) -> Tensor:
-        """What the target stays at or below with probability q, in (0, 1)."""
+        """The q-quantile of the target, q in (0, 1)."""
         return self._real.icdf(_shares("q", q)).to(self.epistemic.dtype)
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
-        """k draws of the target, shape [k, ...]; of each entry by itself."""
+        """k independent draws of each target, shape [k, ...]."""
         return self._real.sample((k,), generator).to(self.epistemic.dtype)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -206,7 +205,7 @@ class Prediction(Batch):
 
     @staticmethod
     def cat(parts: Sequence[Prediction]) -> Prediction:
-        """Predictions for several lots of rows, one after another."""
+        """Concatenate predictions."""
         kind = type(parts[0])
         return kind(**{f.name: _joined([getattr(part, f.name) for part in parts]) for f in fields(kind)})
 
@@ -214,18 +213,17 @@ class Prediction(Batch):
     def _title(self) -> str:
         outputs = self.mean.shape[1] if self.mean.ndim == 2 else 1
         rows = "1 row" if len(self) == 1 else f"{len(self):,} rows"
-        said = f"{type(self).__name__} of {rows}, {self._counted(outputs)}"
-        known = int(self.valid.sum())
-        share = "all valid" if known == len(self) else f"{100 * known / len(self):.3g} % of them valid"
-        return f"{said}, {share}"
+        valid = int(self.valid.sum())
+        share = "all valid" if valid == len(self) else f"{100 * valid / len(self):.3g} % of them valid"
+        return f"{type(self).__name__} of {rows}, {self._counted(outputs)}, {share}"
 
     def _counted(self, outputs: int) -> str:
         return "1 output" if outputs == 1 else f"{outputs:,} outputs"
 
     def _lines(self) -> list[list[str]]:
         means, stds = (_columns(value) for value in (self.mean, self.std))
-        shown = range(min(WIDE, means.shape[1]))
-        more = ["..."] if means.shape[1] > WIDE else []
+        shown = range(min(MAX_SHOWN, means.shape[1]))
+        more = ["..."] if means.shape[1] > MAX_SHOWN else []
         header = [f"output {c}" if means.shape[1] > 1 else "mean \u00b1 std" for c in shown]
         pairs = (
             [f"{float(m[c]):.4g} \u00b1 {float(s[c]):.2g}" for c in shown]
@@ -259,10 +257,10 @@ def _joined(values: list[Any]) -> Any:
 class ClassPrediction(Prediction):
     r"""Logits, the probabilities of the classes, and the latent variance of the logits.
 
-    `mean` is the network's logits, to the bit, of shape [n, C], or [n] or [n, 1] where one logit stands for
-    two classes. `epistemic`, which is also `variance`, is their latent variance, of the same shape: a
-    view of one number a row unless each logit has a kernel of its own. `aleatoric` and `excess` are 0: that
-    a label may fall out otherwise is in the probabilities.
+    `mean` is the network's logits, to the bit, shape [n, C], or [n] or [n, 1] where one logit serves two
+    classes. `epistemic`, which is also `variance`, is their latent variance, of the same shape: a view of one
+    number a row unless each logit has its own kernel. `aleatoric` and `excess` are 0: label noise is part of
+    the probabilities.
     """
 
     ARRAYS: ClassVar[tuple[str, ...]] = (
@@ -290,29 +288,31 @@ class ClassPrediction(Prediction):
     def probabilities(self) -> Tensor:
         r"""Of the classes, softmax(z / T), shape [n, C]; with one logit [n, 2].
 
-        All logits of a row are divided by the same number: the most probable class is the network's. Where
-        nothing is known (`valid` is False) all classes are equally probable.
+        All logits of a row are divided by the same number: the most probable class is the network's. Classes
+        of rows that are not `valid` are equally probable.
         """
-        return torch.softmax(self.cooled, dim=1)
+        return torch.softmax(self.tempered_logits, dim=1)
 
     @property
-    def cooled(self) -> Tensor:
+    def tempered_logits(self) -> Tensor:
         """z / T, of which `probabilities` is the softmax, shape [n, C]; one logit z is the pair (0, z)."""
         logits = self.mean if self.mean.dtype in (torch.float32, torch.float64) else self.mean.float()
         logits = two_sided(_columns(logits))
         inverse = torch.where(self.valid, 1.0 / self.temperature, 0.0).to(logits)[:, None]
         return torch.where(self.valid[:, None], logits, 0.0) * inverse
 
+    cooled = tempered_logits  # deprecated name
+
     @property
     def classes(self) -> Tensor:
-        """The class of the network's largest logit, which no error bar changes, int64, shape [n]."""
+        """The class of the network's largest logit, int64, shape [n]."""
         logits = _columns(self.mean)
         return (logits.squeeze(1) > 0).long() if logits.shape[1] == 1 else logits.argmax(dim=1)
 
     @property
     def distribution(self) -> Categorical:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Of the class number, with `probabilities`, in float64."""
-        return Categorical(logits=self.cooled.double(), validate_args=len(self) > 0)
+        return Categorical(logits=self.tempered_logits.double(), validate_args=len(self) > 0)
 
     def sample(self, k: int, generator: torch.Generator | None = None) -> Tensor:
         """k draws of the class number, int64 [k, n]."""
@@ -321,8 +321,8 @@ class ClassPrediction(Prediction):
     @property
     def _real(self) -> PredictiveDistribution:
         raise TypeError(
-            "a class has no interval; model.conformal(validation, level=0.95).sets(inputs) gives the classes "
-            "among which the true one is, `probabilities` how likely each is."
+            "a class has no interval; use `probabilities`, or prediction sets: "
+            "model.conformal(validation, level=0.95).sets(inputs)."
         )
 
     def _counted(self, outputs: int) -> str:

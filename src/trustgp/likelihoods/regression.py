@@ -29,12 +29,12 @@ from .base import Likelihood, ReferenceScores, Shape, common_fields, wide
 from .prediction import Prediction
 
 NONE = torch.zeros((), dtype=torch.float64)
-ENTRIES, EACH = 4096, 256  # of left-out rows that speak, in all or of each output, whichever are more
-FEWEST_WARNED, WORSE = 50, 0.1  # rows that can speak against a calibration, and how clearly, as NLL
-# Rows that can tell that targets are on another scale; squared errors, over the targets' variance, of outputs
-# that are wrong, and of the same on their scale; and of these over those.
-FEWEST_COMPARED, APART, ALIKE, RESCALED = 20, 0.25, 0.1, 0.05
-# About the network's output, and about the corrected mean; and both as left-out training rows had them.
+MAX_ENTRIES, MAX_PER_OUTPUT = 4096, 256  # left-out entries in a fit: the larger of the two
+MIN_WARNED, MIN_EXCESS_NLL = 50, 0.1  # rows for a warning about a calibration, and the difference it needs
+# Rows for a warning about the scale of targets; squared errors, over the targets' variance, of the outputs,
+# and of the same after rescaling; and the ratio of the two.
+MIN_COMPARED, MIN_ERROR, MAX_RESCALED_ERROR, MAX_RATIO = 20, 0.25, 0.1, 0.05
+# About the network's output, and about the corrected mean; and both as fitted to left-out training rows.
 Scales = tuple[Calibration, Calibration, Calibration, Calibration]
 
 
@@ -58,21 +58,21 @@ class Regression(Likelihood):
         """Warn of targets that look like classes."""
         if len(targets.unique()) == 2 and bool(((targets == 0) | (targets == 1)).all()):
             warn_user(
-                "all targets are 0 or 1: they look like classes, and Regression() takes them for measured "
+                "all targets are 0 or 1: they look like classes, and Regression() treats them as real "
                 "numbers. For classes pass likelihood=Classification(), class numbers as targets (int64, one "
                 "a row) and a network that returns logits."
             )
 
     def output_warning(self, outputs: Tensor, targets: Tensor) -> str:
-        """Whether outputs times a number, plus another, would be far closer to the targets."""
+        """Whether an affine map of the outputs would be far closer to the targets."""
         f, y = outputs.double(), targets.double()
         spread, off = y.var(dim=0, correction=0), (y - f).square().mean(dim=0)
         about = f - f.mean(dim=0)
         slope = (about * y).mean(dim=0) / about.square().mean(dim=0)
         left = (y - y.mean(dim=0) - slope * about).square().mean(dim=0)
-        # one that never changes, or does not follow the targets, is helped by no scale
-        wrong = (off > APART * spread) & (left < ALIKE * spread) & (left < RESCALED * off)
-        if len(y) < FEWEST_COMPARED or not bool(wrong.any()):
+        # no scale helps outputs that are constant, or independent of the targets
+        wrong = (off > MIN_ERROR * spread) & (left < MAX_RESCALED_ERROR * spread) & (left < MAX_RATIO * off)
+        if len(y) < MIN_COMPARED or not bool(wrong.any()):
             return ""
         c = int(torch.where(wrong, off / left, 0.0).argmax())
         factor, offset = float(slope[c]), float(y[:, c].mean() - slope[c] * f[:, c].mean())
@@ -101,24 +101,24 @@ class Regression(Likelihood):
         seen: bool = False,
         far: CalibrationRows | None = None,
     ) -> Scales:
-        """What left-out training rows say, and of rows far away those of left-out clusters."""
+        """Fitted to left-out training rows, and far away to left-out clusters."""
         outliers = None if targets is None else OutlierPrior.of(targets)
         if rows is None or not len(rows):
             own, corrected = (
                 Calibration.default(shape.outputs, shift=z, outliers=outliers) for z in (0.0, 1.0)
             )
             return own, corrected, own, corrected
-        some = rows.sample(max(ENTRIES, EACH * shape.outputs))
+        sample = rows.sample(max(MAX_ENTRIES, MAX_PER_OUTPUT * shape.outputs))
         starts = [
-            initial_calibration(some, shape.outputs, corrected=z, outliers=outliers) for z in (False, True)
+            initial_calibration(sample, shape.outputs, corrected=z, outliers=outliers) for z in (False, True)
         ]
-        own, corrected = _fit_both(some, starts[0], starts[1])
+        own, corrected = _fit_both(sample, starts[0], starts[1])
         if far is not None:
             own, corrected = fit_growth(far, own), fit_growth(far, corrected)
         return own, corrected, own, corrected
 
     def recalibrate(self, rows: CalibrationRows, shape: Shape, calibrations: Scales) -> Scales:
-        """Both scales fitted to held-out rows, from where left-out training rows have taken them."""
+        """Both scales fitted to held-out rows, starting from those of left-out training rows."""
         before = calibrations[2:]
         return *_fit_both(rows, *before, spread=choose_spread(rows, before[0])), *before
 
@@ -127,24 +127,24 @@ class Regression(Likelihood):
         return all(map(torch.equal, own, before))
 
     def calibration_warning(self, rows: CalibrationRows, calibrations: Scales) -> str:
-        """Whether one constant noise for each output would have told more about the held-out rows."""
+        """Whether one constant noise for each output has a higher likelihood on the held-out rows."""
         each = rows.output.unique().tolist()
         spread = torch.stack([rows.residual[rows.output == output].square().mean() for output in each])
-        if len(rows) < FEWEST_WARNED * len(spread) or not bool((spread > 0).all()):
+        if len(rows) < MIN_WARNED * len(spread) or not bool((spread > 0).all()):
             return ""
-        found = held_out_loss(calibrations[0], rows)
+        loss = held_out_loss(calibrations[0], rows)
         constant = float(0.5 * (2 * math.pi * math.e * spread).log().mean())
-        if not found > constant + WORSE:
+        if not loss > constant + MIN_EXCESS_NLL:
             return ""
         return (
-            f"on the held-out rows this error bar is worse than one constant noise: NLL {found:.2f} against "
-            f"{constant:.2f}. The network's errors there are unlike its residuals on the training rows, "
-            "which may follow each other closely in time: pass fewer of these (every eighth), and compare."
+            f"on the held-out rows this error bar is worse than one constant noise: NLL {loss:.2f} against "
+            f"{constant:.2f}. The network's errors there differ from its training residuals, perhaps because "
+            "training rows are consecutive in time: pass fewer of them (every eighth), and compare."
         )
 
     def read_calibrations(self, reader: Reader, prefix: str, shape: Shape) -> Scales:
-        found = [_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in range(len(self.titles))]
-        return found[0], found[1], found[2], found[3]
+        own, corrected, *left_out = (_read_one(reader, f"{prefix}{k}.", shape.outputs) for k in range(4))
+        return own, corrected, left_out[0], left_out[1]
 
     def prediction(
         self,
@@ -154,7 +154,7 @@ class Regression(Likelihood):
         valid: Tensor | None = None,
         reference: ReferenceScores | None = None,
     ) -> Prediction:
-        """About the network's output; about the corrected mean, and as the paper has it, when asked for."""
+        """About the network's output; lazily, about the corrected mean, and without calibration."""
         common = common_fields(outputs, raw, None, valid, reference)
 
         def about(calibration: Calibration) -> Prediction:
@@ -170,21 +170,21 @@ def _fit_both(
 ) -> tuple[Calibration, Calibration]:
     """The scales about the network's output and about the corrected mean.
 
-    Where the corrected mean is nearly right, the valley that leads to the first is narrow, as the target lies
-    on one of two sides, and a search from far away ends early. Many rows may also begin where the second is.
+    Where the corrected mean is nearly right, the likelihood of the first has a narrow valley, as the target
+    lies on one of two sides, and a search may end early. With many rows it also starts from the second.
     """
-    found = fit_calibration(rows, corrected, spread=spread)
-    ours = [fit_calibration(rows, own, spread=spread)]
+    fitted = fit_calibration(rows, corrected, spread=spread)
+    candidates = [fit_calibration(rows, own, spread=spread)]
     if len(rows) >= MANY_ROWS * len(own.level):
-        there = replace(found, shift=own.shift, beyond=own.beyond, growth=own.growth)
-        ours.append(fit_calibration(rows, there, spread=spread))
-    return min(ours, key=lambda one: held_out_loss(one, rows)), found
+        start = replace(fitted, shift=own.shift, beyond=own.beyond, growth=own.growth)
+        candidates.append(fit_calibration(rows, start, spread=spread))
+    return min(candidates, key=lambda one: held_out_loss(one, rows)), fitted
 
 
 def _about(
     outputs: Tensor, raw: LatentPrediction, calibration: Calibration, common: dict[str, Any]
 ) -> Prediction:
-    """The distribution about the network's output, or the corrected mean, as the calibration has it."""
+    """The distribution about the network's output, or about the corrected mean."""
     c, logs, rare = calibration.folded(raw.epistemic.device, wide(outputs.dtype))
     dtype, variance = rare.dtype, raw.epistemic + raw.noise
     scale = c.scale(raw.novelty, raw.log_kappa, variance, *logs)
@@ -195,31 +195,31 @@ def _about(
     excess = expected.square() * (c.excess * rest * rest) if rest else torch.zeros_like(expected)
     variances = {
         "epistemic": _like(left * raw.epistemic, outputs, dtype),
-        # what underflows is not certain for that
+        # must not underflow to certainty
         "aleatoric": _like(left * raw.noise, outputs, dtype).clamp_min(torch.finfo(dtype).tiny),
         "excess": _like(excess, outputs, dtype),
         "rare": _like(rare.expand_as(expected), outputs, dtype),
     }
-    told = torch.isfinite(reduce(add, variances.values()))  # or it has overflowed
+    finite = torch.isfinite(reduce(add, variances.values()))  # overflow makes a row invalid
     return Prediction(
         # z = 0 leaves the network's output untouched, to the bit
         mean=outputs + _like(c.shift * expected, outputs, wide(outputs.dtype)) if c.shift else outputs,
         **variances,
         df=_like(c.df.expand_as(expected), outputs, dtype),
         share=c.share,
-        **_known(common, told.reshape(outputs.shape[0], -1).all(dim=1)),
+        **_masked(common, finite.reshape(outputs.shape[0], -1).all(dim=1)),
     )
 
 
-def _known(common: dict[str, Any], told: Tensor) -> dict[str, Any]:
-    """What every prediction says, where something is told of a row [n]; else that nothing is known."""
-    valid, blank = common["valid"] & told, {"novelty": 1.0, "_score": 1.0, "expert": -1}
+def _masked(common: dict[str, Any], finite: Tensor) -> dict[str, Any]:
+    """The common fields, blank for rows [n] that are not finite."""
+    valid, blank = common["valid"] & finite, {"novelty": 1.0, "_score": 1.0, "expert": -1}
     each = {k: valid.reshape(-1, *[1] * (common[k].ndim - 1)) for k in blank}
     return common | {k: torch.where(each[k], common[k], v) for k, v in blank.items()} | {"valid": valid}
 
 
 def plain_calibration(calibration: Calibration) -> Calibration:
-    """No fading scale, no excess: what the evidence alone says; how large targets are is kept."""
+    """The evidence alone: no fitted scale, no excess; the variance of the targets is kept."""
     flat = Calibration.default(len(calibration.level), shift=0.0)
     sizes = {"spread": calibration.spread, "constant": calibration.constant}
     return replace(flat, fade=NONE, excess=NONE, trust=torch.zeros_like(flat.trust), **sizes)

@@ -249,12 +249,12 @@ class ClassEvaluation(RowReport, ClassScores):
         """
         for name, values in (("data", targets), ("ood", ood_targets)):
             if values is not None:
-                Classification().check(prediction.cooled.shape[1], values, name=name)
+                Classification().check(prediction.tempered_logits.shape[1], values, name=name)
         p, labels = prediction.probabilities, targets.flatten().long().to(prediction.mean.device)
         ood_labels = None if ood_targets is None else ood_targets.flatten().long()
         wrong = (prediction.classes != labels).double()
         known_temperature = prediction.temperature.nan_to_num(0.0, 0.0, 0.0)  # else all classes are alike
-        own = torch.softmax(prediction.cooled.double() * known_temperature[:, None], dim=1)
+        own = torch.softmax(prediction.tempered_logits.double() * known_temperature[:, None], dim=1)
         areas, curves = risk_curves(-p.amax(dim=1), wrong)
         bin_rows, confidence, right = reliability_curve(p, labels)
         values = {

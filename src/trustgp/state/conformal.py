@@ -115,8 +115,8 @@ def conformal(
 
 def class_scores(p: ClassPrediction) -> Tensor:
     """log p_max - log p_c of every class, float64, shape [n, C]; 0 for all where nothing is known."""
-    cooled = p.cooled.double()
-    return cooled.amax(dim=1, keepdim=True) - cooled
+    logits = p.tempered_logits.double()
+    return logits.amax(dim=1, keepdim=True) - logits
 
 
 def _scored(model: FittedModel, rows: Rows, index: Tensor) -> tuple[Prediction, Tensor]:

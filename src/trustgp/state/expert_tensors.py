@@ -17,7 +17,7 @@ from ..experts.expert import Expert
 from ..experts.gate import Gate, Projection
 from ..experts.mixture import Mixture
 from ..experts.posteriors import GramPosterior, Posterior, PriorPosterior, SpanPosterior
-from ..experts.witness import FARTHEST, LEAST_RATIO, WitnessState
+from ..experts.witness import MAX_SCALED_INPUT, MIN_RATIO, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
 
 INT, REAL = torch.int64, torch.float64
@@ -250,7 +250,7 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
         "centre": reader.take(f"{prefix}centre", REAL, count, num_outputs),
     }
     found |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
-    reader.require(found["ratio"] >= LEAST_RATIO, f"{prefix}ratio", f"is below {LEAST_RATIO}")
+    reader.require(found["ratio"] >= MIN_RATIO, f"{prefix}ratio", f"is below {MIN_RATIO}")
     reader.require(found["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
     found["neighbours"] = reader.take(f"{prefix}neighbours", INT)
     reader.require(found["neighbours"] >= 1, f"{prefix}neighbours", "must be positive")
@@ -264,6 +264,8 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     reader.require(numbers < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
     for name, columns in (("points", width), ("targets", num_outputs)):
         found[name] = _read_wide(reader, prefix + name, len(numbers), columns)
-    reader.require(found["points"].abs() <= FARTHEST, f"{prefix}points", f"lie beyond {FARTHEST:g}")
+    reader.require(
+        found["points"].abs() <= MAX_SCALED_INPUT, f"{prefix}points", f"lie beyond {MAX_SCALED_INPUT:g}"
+    )
     found |= {"rows": numbers, "own": own}
     return WitnessState(centroids=centroids, sizes=torch.tensor(sizes), **found)

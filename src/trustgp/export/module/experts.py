@@ -23,7 +23,7 @@ from ...experts.features import amplitudes
 from ...experts.gate import Gate
 from ...experts.mixture import Mixture
 from ...experts.posteriors import GramPosterior, LatentMoments
-from ...experts.witness import APART, WitnessPrediction, WitnessState, vectors_of
+from ...experts.witness import PADDING, WitnessPrediction, WitnessState, vectors_of
 from ...tangents.factors import FactorFeatures
 from ...tangents.rows import RowFeatures
 
@@ -244,7 +244,7 @@ class GraphWitness(nn.Module):
         self.neighbours = min(state.most_neighbours, self.size)
         self.places = torch.arange(self.size, device=device)
         # [M * size, d] and [M * size, C]; padding is far away
-        self.points = padded(state.points.split(sizes), APART).flatten(0, 1)
+        self.points = padded(state.points.split(sizes), PADDING).flatten(0, 1)
         self.targets = padded(state.targets.split(sizes)).flatten(0, 1)
         self.noise = state.ratio * torch.eye(self.neighbours + 1, dtype=torch.float64, device=device)
         self.noise[-1, -1] = 0.0
