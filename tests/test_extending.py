@@ -1,9 +1,8 @@
-"""A new tangent, likelihood, peer and study: each a file and a line, as in CONTRIBUTING.md."""
+"""A new tangent and a new likelihood: each a file and a line, as in CONTRIBUTING.md."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
@@ -12,9 +11,6 @@ import torch
 
 import trustgp
 from trustgp import likelihoods, tangents
-from trustgp_experiments import studies
-from trustgp_experiments.core import registry as study_registry
-from trustgp_experiments.peers import registry as peer_registry
 
 GUIDE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
@@ -136,42 +132,6 @@ class OneFactor(Likelihood):
         )
 '''
 
-PEER = '''
-"""The spread of the targets, everywhere: the error bar that any other must beat."""
-from dataclasses import dataclass
-from typing import Any
-
-import torch
-
-from trustgp import Prediction
-
-
-@dataclass(frozen=True)
-class TargetSpread:
-    network: Any
-    variance: torch.Tensor
-
-    @classmethod
-    def fit(cls, network, train):
-        return cls(network, train[1].var(dim=0))
-
-    def predict(self, inputs):
-        with torch.no_grad():
-            mean = self.network(inputs)
-        flat, rows = torch.zeros_like(mean), torch.zeros(len(mean))
-        return Prediction(mean, flat, self.variance.expand_as(mean), flat, rows, rows.long(), rows == 0)
-'''
-
-STUDY = '''
-"""How wide is a band of zero rows? A study to prove that one can be added."""
-from trustgp_experiments.core.result import Column, Result, Setting, Table, provenance
-
-
-def run(setting: Setting) -> Result:
-    table = Table("Widths", [Column.text("method"), Column("width")], [["none", 0.0]])
-    return Result("widths", "How wide?", ["No rows."], [table], provenance=provenance(setting, "widths"))
-'''
-
 
 def module_of(text, name, folder, monkeypatch):
     """A file outside of the package, imported."""
@@ -219,33 +179,7 @@ def test_a_new_likelihood_is_fitted_saved_and_loaded(fitted_zoo, tmp_path, monke
     assert model.predict(member.inputs).mean.equal(member.network(member.inputs))
 
 
-def test_a_new_peer_is_fitted_with_the_others(fitted_zoo, tmp_path, monkeypatch):
-    peer, member = module_of(PEER, "target_spread", tmp_path, monkeypatch), fitted_zoo["regression-default"]
-    line = peer_registry.Method("target spread", lambda b: peer.TargetSpread.fit(b.network, b.train))
-    monkeypatch.setattr(peer_registry, "METHODS", (*peer_registry.METHODS, line))
-    rows, names = (member.inputs, member.targets), ["network + noise", "target spread"]
-    bundle = peer_registry.Bundle(member.network, (), None, rows, rows)
-    peers = {fitted.name: fitted for fitted in peer_registry.fit_methods(bundle, names)}
-    assert list(peers) == names
-    torch.testing.assert_close(peers["target spread"].predict(rows[0]).variance[0], rows[1].var(dim=0))
-
-
-def test_a_new_study_is_run_and_written(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason='studies draw: pip install "trustgp[plots]"')
-    (tmp_path / "studies" / "widths").mkdir(parents=True)
-    (tmp_path / "studies" / "widths" / "study.py").write_text(STUDY)
-    monkeypatch.setattr(studies, "__path__", [*studies.__path__, str(tmp_path / "studies")])
-    monkeypatch.setitem(study_registry.STUDIES, "widths", "how wide a band of zero rows is")  # the one line
-    study_registry.run_study("widths", tmp_path / "out", seeds=1, quick=True)
-    for name in [name for name in sys.modules if name.startswith("trustgp_experiments.studies.widths")]:
-        monkeypatch.delitem(sys.modules, name)
-    written = json.loads((tmp_path / "out" / "widths" / "result.json").read_text())
-    assert written["study"] == "widths"
-
-
 def test_the_guide_names_the_files_of_these_tests():
     words = GUIDE.read_text()
     for name in ("src/trustgp/tangents/__init__.py", "src/trustgp/likelihoods/__init__.py"):
         assert name in words
-    for name in ("peers/registry.py", "core/registry.py"):
-        assert f"experiments/src/trustgp_experiments/{name}" in words

@@ -57,17 +57,15 @@ class LastStep(nn.Module):
 class Encoder(nn.Module):
     """nn.TransformerEncoder with learned positions."""
 
-    def __init__(self, *, batch_first: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=batch_first, activation="gelu")
+        layer = nn.TransformerEncoderLayer(8, 2, 12, activation="gelu")  # the sequence first
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.positions, self.batch_first = nn.Embedding(9, 8), batch_first
-        self.inward, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+        self.positions, self.inward, self.last = nn.Embedding(9, 8), nn.Linear(3, 8), nn.Linear(8, 2)
 
     def forward(self, x):
         x = self.inward(x) + self.positions(torch.arange(x.shape[1], device=x.device))
-        x = self.encoder(x if self.batch_first else x.transpose(0, 1))
-        return self.last(x[:, 0] if self.batch_first else x[0])
+        return self.last(self.encoder(x.transpose(0, 1))[0])
 
 
 class Wrapped(nn.Module):
@@ -101,10 +99,8 @@ def cells(net, x):
 
 def attention(net, x, y):
     """nn.MultiheadAttention with keys of another length."""
-    first = net.attention.batch_first
-    x, y = (x, y) if first else (x.transpose(0, 1), y.transpose(0, 1))
     mixed, weights = net.attention(x, y, y)
-    return net.last(mixed.mean(dim=1 if first else 0)) * weights.square().sum(dim=(1, 2))[:, None]
+    return net.last(mixed.mean(dim=1)) * weights.square().sum(dim=(1, 2))[:, None]
 
 
 def patches(net, x):
@@ -294,16 +290,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         sequence,
     ),
     "attention": (lambda: Net(attention, attention=A(4, 2, batch_first=True), last=L(4, 2)), (queries, keys)),
-    "attention, sequence first, biases": (
-        lambda: Net(attention, attention=A(4, 2, add_bias_kv=True, add_zero_attn=True), last=L(4, 2)),
-        (queries, keys),
-    ),
     "attention, other keys": (
         lambda: Net(attention, attention=A(4, 2, batch_first=True, kdim=3, vdim=3), last=L(4, 2)),
         (queries, seeded(5, 6, 3)),
     ),
     "transformer encoder": (Encoder, sequence),
-    "transformer encoder, sequence first": (lambda: Encoder(batch_first=False), sequence),
     "transformer encoder, fast path": (  # without gradients torch uses nested tensors
         lambda: Net(
             lambda net, x, padded: net.last(net.encoder(x, src_key_padding_mask=padded)[:, 0]),
@@ -337,12 +328,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         images,
     ),
     "prelu": (lambda: Head(C2(2, 4, 3), nn.PReLU(4), nn.PReLU(), channels=4), images),
-    "prelu on vectors": (lambda: nn.Sequential(L(3, 4), nn.PReLU(4), L(4, 3), nn.PReLU(), L(3, 2)), vectors),
-    "in place": (lambda: nn.Sequential(nn.ReLU(True), L(3, 4), nn.ELU(inplace=True), L(4, 2)), vectors),
-    "embedding bag, padding": (
-        lambda: Net(bags, words=nn.EmbeddingBag(7, 3, mode="mean", padding_idx=0), last=L(3, 2)),
-        numbers,
-    ),
     "embedding bag, weighted": (
         lambda: Net(bags, words=nn.EmbeddingBag(7, 3, mode="sum"), last=L(3, 2)),
         (numbers, seeded(5, 4)),
@@ -370,10 +355,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "fourier": (lambda: Net(fourier, inward=L(3, 6), last=L(6, 2), filter=drawn(4, 2)), vectors),
     "weight norm": (
         lambda: Head(nn.utils.parametrizations.weight_norm(C1(2, 4, 3)), channels=4),
-        series,
-    ),
-    "spectral norm": (
-        lambda: Head(nn.utils.parametrizations.spectral_norm(C1(2, 4, 3)), channels=4),
         series,
     ),
     "bilinear": (lambda: Net(lambda net, x: net.pair(x, x), pair=nn.Bilinear(3, 3, 2)), vectors),

@@ -153,7 +153,7 @@ def test_every_tensor_of_a_result_is_found():
     assert len(found) == 5
 
 
-PARAMETRISED = ("weight norm", "spectral norm", "orthogonal")  # torch does not let them be pickled
+PARAMETRISED = ("weight norm",)  # torch does not let them be pickled
 
 
 def test_networks_of_every_kind_travel_or_are_refused():

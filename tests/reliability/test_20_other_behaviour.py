@@ -204,14 +204,8 @@ def single(leaf):
     return leaf.float() if leaf.is_floating_point() else leaf
 
 
-FEW, *OTHERS = portions(10)
-NIGHTLY = [pytest.param(names, marks=pytest.mark.nightly) for names in OTHERS]
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
-@pytest.mark.parametrize(
-    "names", [FEW, *(pytest.param(names, marks=pytest.mark.nightly) for names in OTHERS)]
-)
+@pytest.mark.parametrize("names", portions(10))
 def test_networks_of_every_kind_are_known_again_in_every_precision(names, tmp_path):
     @each("name", names)
     def check(name):

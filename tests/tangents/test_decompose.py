@@ -1,4 +1,4 @@
-"""Fused operations taken apart, private copies, and pruning: each against what torch itself does."""
+"""Fused operations as compositions, private copies, and pruning, against torch itself."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from trustgp.tangents.network import prepare
 from trustgp.tangents.rows import kept_parameters
 
 
-def assert_close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 RECURRENT = (
@@ -39,8 +39,8 @@ def test_every_result_of_a_recurrent_layer_is_the_same():
     inputs, start = seeded(5, 6, 3), (seeded(4, 5, 2), seeded(4, 5, 4))
     expected, (hidden, cell) = layer(inputs, start)
     with Unfused(PLAIN):
-        found, (last, last_cell) = layer(inputs, start)
-    for one, other in ((found, expected), (last, hidden), (last_cell, cell)):
+        result, (last, last_cell) = layer(inputs, start)
+    for one, other in ((result, expected), (last, hidden), (last_cell, cell)):
         assert_close(one, other)
 
 
@@ -48,7 +48,7 @@ def test_attention_is_torchs():
     query, key, value = seeded(2, 4, 3, 5), seeded(2, 4, 6, 5) + 1, seeded(2, 4, 6, 7)
     grouped = [x[:, :2] for x in (key, value)]
     mask = seeded(3, 6) > -0.5
-    mask[:, 0] = True  # a row that may look nowhere has no answer
+    mask[:, 0] = True  # a row without keys has no output
     sdpa = F.scaled_dot_product_attention
     assert_close(attention(query, key, value), sdpa(query, key, value))
     assert_close(attention(query, key, value, mask), sdpa(query, key, value, mask))
@@ -56,7 +56,7 @@ def test_attention_is_torchs():
     assert_close(attention(query, key, value, scale=0.3), sdpa(query, key, value, scale=0.3))
     assert_close(attention(key, key, value, is_causal=True), sdpa(key, key, value, is_causal=True))
     assert_close(attention(query, *grouped, enable_gqa=True), sdpa(query, *grouped, enable_gqa=True))
-    assert attention(query, key, value, dropout_p=0.5) is None  # not known: torch's own is called
+    assert attention(query, key, value, dropout_p=0.5) is None  # torch's own is called
 
 
 def test_prelu_and_weight_norm_are_torchs():
@@ -68,7 +68,7 @@ def test_prelu_and_weight_norm_are_torchs():
         assert_close(weight_norm(inputs, gain, dim), torch._weight_norm(inputs, gain, dim))
 
 
-def test_a_clone_shares_only_what_it_is_told_to():
+def test_a_clone_shares_only_the_given_tensors():
     network = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
     network[0].kept = network[0].weight * 2  # part of a graph, which deepcopy refuses
     clone = clone_module(network, [network[0].bias])
@@ -79,14 +79,14 @@ def test_a_clone_shares_only_what_it_is_told_to():
     assert clone[0].kept.grad_fn is None
 
 
-def test_wrappers_are_taken_off_and_nested_tensors_found():
+def test_wrappers_are_removed_and_nested_tensors_are_listed():
     network, one, two = nn.Linear(2, 2), torch.ones(1), torch.zeros(2)
     assert unwrap(nn.DataParallel(nn.DataParallel(network))) is network
     assert unwrap(network) is network
-    found = list(tensors_in([one, {"a": (two, None), "b": "text"}, 3]))
-    assert len(found) == 2
-    assert found[0] is one
-    assert found[1] is two
+    result = list(tensors_in([one, {"a": (two, None), "b": "text"}, 3]))
+    assert len(result) == 2
+    assert result[0] is one
+    assert result[1] is two
 
 
 @pytest.mark.parametrize("method", ["magnitude", "taylor"])
