@@ -1,4 +1,4 @@
-"""What the paper's public code gets wrong, and this one must not."""
+"""Errors of the paper's public code that this one must not have."""
 
 import copy
 import math
@@ -16,7 +16,7 @@ from trustgp import LayerFactors, Patchwork, Witness
 
 @pytest.fixture(scope="module")
 def fit_case(fit_case):
-    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    """Without a witness, which takes half of the time, unless a test passes one."""
     return partial(fit_case, witness=None)
 
 
@@ -29,29 +29,20 @@ def fitted(fit_case):
 
 
 @pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
-def test_an_experts_own_rows_are_those_that_the_gate_sends_to_it(fit_case, case, outputs):
-    model = fit_case(num_experts=6, outputs=outputs)
+def test_an_experts_own_rows_are_those_of_the_gate_and_borrowed_ones_are_of_neighbours(
+    fit_case, case, outputs
+):
+    model, borrowed = fit_case(num_experts=6, outputs=outputs), 0
     labels = model.predict(case.inputs).expert.reshape(160, -1)
     for k, mixture in enumerate(model.mixtures):
         for index, expert in enumerate(mixture.experts):
             own = expert.rows[: int(expert.own)]
             assert labels[own, k].tolist() == [index] * len(own)
             assert set(own.tolist()) == set((labels[:, k] == index).nonzero().flatten().tolist())
-
-
-def test_borrowed_rows_carry_the_label_of_a_neighbour(fit_case, case):
-    model = fit_case(num_experts=6)
-    mixture = model.mixtures[0]
-    labels = model.predict(case.inputs).expert
-    borrowed = 0
-    for index, expert in enumerate(mixture.experts):
-        for row in expert.rows[int(expert.own) :].tolist():
-            assert int(labels[row]) in mixture.neighbours[index]
-            borrowed += 1
+            for row in expert.rows[int(expert.own) :].tolist():
+                assert int(labels[row, k]) in mixture.neighbours[index]
+                borrowed += 1
     assert borrowed > 0
-
-
-# DualSystem never repeats a row.
 
 
 # Every row is scored.
@@ -69,7 +60,7 @@ def test_permuting_the_inputs_permutes_the_outputs(fit_case, toy, outputs):
         )
 
 
-def test_a_row_alone_is_answered_as_among_others(fitted, toy):
+def test_a_single_row_is_predicted_as_among_others(fitted, toy):
     inputs = toy(20, seed=50)[0]
     whole = fitted.predict(inputs)
     for i in range(20):

@@ -81,43 +81,27 @@ def test_a_solved_expert_equals_dense_gp_regression(case, tangents, outputs, ker
     own, test = torch.arange(0, 60), torch.arange(60, 100)
     expert = solve_expert(setting.problem, whole(own)).expert
     gram, cross = setting.gram[own][:, own], setting.gram[test][:, own]
+    targets, residual = setting.targets[own], setting.residual[own][:, setting.served]
     tau, scale = setting.evidence(expert)
     assert float(expert.jitter) == 0.0
-    expected = scale_from_eigenpairs(gram, setting.targets[own], tau)
     # tau is read back as noise / scale, and the smallest eigenvalues lie far below it: 1e-8 is what is left.
-    torch.testing.assert_close(scale, expected, rtol=1e-8, atol=0)
+    torch.testing.assert_close(scale, scale_from_eigenpairs(gram, targets, tau), rtol=1e-8, atol=0)
+    level = float(gram.diagonal().mean())
+    best = max(profile_likelihood(gram, targets, level * 10.0 ** (power / 2)) for power in range(-16, 5))
+    assert (
+        profile_likelihood(gram, targets, tau) >= best - 0.01
+    )  # the search stops a hundredth short at worst
     answer = expert.posterior(setting.problem.tangents(case.inputs[test]))
     prior = setting.gram.diagonal()[test]
     variance = posterior_variance(gram, cross, prior, tau)
     torch.testing.assert_close(answer.unit, variance, rtol=1e-6, atol=1e-10 * float(prior.max()))
-    shift = posterior_mean(gram, cross, setting.residual[own][:, setting.served], tau)
+    shift = posterior_mean(gram, cross, residual, tau)
     # (K + tau I)^-1 has a condition of up to 1e8 here, which costs that many digits on both sides.
     torch.testing.assert_close(answer.residual_mean, shift, rtol=1e-6, atol=1e-8)
-
-
-def test_the_evidence_is_that_of_the_pseudo_targets(case, tangents):
-    setting = Setting(case, tangents)
-    own = torch.arange(60)
-    expert = solve_expert(setting.problem, whole(own)).expert
-    gram, targets = setting.gram[own][:, own], setting.targets[own]
-    tau, _ = setting.evidence(expert)
-    found = profile_likelihood(gram, targets, tau)
-    level = float(gram.diagonal().mean())
-    best = max(profile_likelihood(gram, targets, level * 10.0 ** (power / 2)) for power in range(-16, 5))
-    assert found >= best - 0.01  # the search stops a hundredth short at worst
-
-
-def test_kappa_is_the_mean_squared_leave_one_out_error_in_units_of_its_variance(case, tangents):
-    setting = Setting(case, tangents)
-    own = torch.arange(50)
-    expert = solve_expert(setting.problem, whole(own)).expert
-    tau, scale = setting.evidence(expert)
-    gram = setting.gram[own][:, own]
-    errors, variances = leave_out(gram, setting.residual[own], torch.arange(50), tau)
+    errors, variances = leave_out(gram, residual, torch.arange(60), tau)
     typical = setting.amplitude[own] / setting.amplitude[own].mean(dim=0)
-    expected = (errors.square() / (((variances - tau)[:, None] * typical + tau) * scale)).mean(dim=0)
-    # fifty inverses of matrices with a condition of up to 1e8
-    torch.testing.assert_close(expert.kappa, expected, rtol=1e-6, atol=0)
+    kappa = (errors.square() / (((variances - tau)[:, None] * typical + tau) * scale)).mean(dim=0)
+    torch.testing.assert_close(expert.kappa, kappa, rtol=1e-6, atol=0)
 
 
 def test_borrowed_rows_are_chosen_most_uncertain_first_given_the_own_rows(case, tangents):

@@ -23,43 +23,38 @@ def new(toy):
     return toy(30, seed=9)[0]
 
 
-def test_each_row_is_answered_by_the_expert_of_its_nearest_centroid(mixture, new, case):
+def test_each_row_is_predicted_by_the_expert_of_its_nearest_centroid(mixture, new, case):
     raw = mixture.raw(new)
     points = mixture.gate.embed(mixture.tangents(new))
     assert torch.equal(raw.expert[:, 0], nearest_two(points, mixture.gate.centroids)[0])
     assert len(raw.expert.unique()) > 1  # otherwise this test shows nothing
 
 
-def test_answers_equal_the_dense_gp_of_the_expert_that_answers(mixture, new, case):
+def test_predictions_equal_the_dense_gp_of_the_expert(mixture, new, case):
     raw = mixture.raw(new)
     train, test = dense_jacobian(case.network, case.inputs), dense_jacobian(case.network, new)
     mix = mixture.tangents.mix
     with torch.no_grad():
         residual = case.targets - case.network(case.inputs)
     for index, expert in enumerate(mixture.experts):
-        asked = raw.expert[:, 0] == index
-        rows, amplitude = expert.rows, relative_sizes(test[asked])
+        chosen = raw.expert[:, 0] == index
+        rows, amplitude = expert.rows, relative_sizes(test[chosen])
         typical = relative_sizes(train[rows]).mean(dim=0)
         tau = float(expert.noise[0] / (expert.scale * typical)[0])
-        gram, cross = dense_gram(train[rows], mix), dense_gram(test[asked], mix, train[rows])
-        prior = dense_gram(test[asked], mix).diagonal()
+        gram, cross = dense_gram(train[rows], mix), dense_gram(test[chosen], mix, train[rows])
+        prior = dense_gram(test[chosen], mix).diagonal()
         unit = posterior_variance(gram, cross, prior, tau)
         # The condition of K + tau I, up to 1e8, costs that many digits.
-        torch.testing.assert_close(
-            raw.epistemic[asked],
-            unit[:, None] * amplitude * expert.scale,
-            rtol=1e-6,
-            atol=1e-10 * float(prior.max()),
-        )
-        torch.testing.assert_close(
-            raw.residual_mean[asked], posterior_mean(gram, cross, residual[rows], tau), rtol=1e-6, atol=1e-8
-        )
-        assert torch.equal(raw.noise[asked], expert.noise.expand(int(asked.sum()), 2))
-        torch.testing.assert_close(raw.novelty[asked][:, 0], unit / prior, rtol=1e-6, atol=1e-10)
+        variance, atol = unit[:, None] * amplitude * expert.scale, 1e-10 * float(prior.max())
+        torch.testing.assert_close(raw.epistemic[chosen], variance, rtol=1e-6, atol=atol)
+        mean = posterior_mean(gram, cross, residual[rows], tau)
+        torch.testing.assert_close(raw.residual_mean[chosen], mean, rtol=1e-6, atol=1e-8)
+        assert torch.equal(raw.noise[chosen], expert.noise.expand(int(chosen.sum()), 2))
+        torch.testing.assert_close(raw.novelty[chosen][:, 0], unit / prior, rtol=1e-6, atol=1e-10)
 
 
 @pytest.mark.parametrize("tangents", [trustgp.Sketch(64), trustgp.JacobianRows()], ids=["sketch", "rows"])
-def test_the_gradients_of_many_rows_are_made_once(case, new, tangents, monkeypatch):
+def test_the_gradients_of_many_rows_are_computed_once(case, new, tangents, monkeypatch):
     model = trustgp.fit(
         case.network, (case.inputs, case.targets), num_experts=3, tangents=tangents, progress=False
     )
@@ -86,34 +81,34 @@ def test_steadied_kappa_lies_between_an_experts_own_and_the_average(mixture):
     assert bool(((mixture.log_kappa - average).abs() <= (high - low) + 1.0).all())
 
 
-def test_an_expert_that_could_not_be_solved_answers_with_the_prior(mixture, new, case):
+def test_an_expert_that_could_not_be_solved_predicts_the_prior(mixture, new, case):
     stand_in = prior_expert(
         Task(torch.arange(3), torch.arange(0), 0), [expert for expert in mixture.experts[1:]]
     )
     broken = replace(mixture, experts=(stand_in, *mixture.experts[1:]))
     raw = broken.raw(new)
-    asked = raw.expert[:, 0] == 0
-    assert bool(asked.any())
-    assert bool((raw.novelty[asked] == 1.0).all())
-    assert bool((raw.residual_mean[asked] == 0.0).all())
-    prior = dense_jacobian(case.network, new[asked]).square().sum(dim=2)  # of each output
-    torch.testing.assert_close(raw.epistemic[asked], prior * stand_in.scale, rtol=1e-10, atol=0)
+    chosen = raw.expert[:, 0] == 0
+    assert bool(chosen.any())
+    assert bool((raw.novelty[chosen] == 1.0).all())
+    assert bool((raw.residual_mean[chosen] == 0.0).all())
+    prior = dense_jacobian(case.network, new[chosen]).square().sum(dim=2)  # of each output
+    torch.testing.assert_close(raw.epistemic[chosen], prior * stand_in.scale, rtol=1e-10, atol=0)
 
 
-def answering(answer):
-    """A posterior that answers by a function."""
+def posterior_by(answer):
+    """A posterior whose moments come from a function."""
     kind = type(
         "Stub", (PriorPosterior,), {"__call__": lambda self, features: answer(features), "signed": True}
     )
     return kind(torch.zeros(0, 2, dtype=torch.float64))
 
 
-def test_a_variance_below_zero_is_never_hidden(mixture, new):
+def test_a_variance_below_zero_gives_a_warning(mixture, new):
     def below_zero(features):
         prior = features.diag()
         return LatentMoments(-1e-9 * prior, prior, prior.new_zeros(len(prior), 2))
 
-    experts = tuple(replace(expert, posterior=answering(below_zero)) for expert in mixture.experts)
+    experts = tuple(replace(expert, posterior=posterior_by(below_zero)) for expert in mixture.experts)
     with pytest.warns(UserWarning, match="fell below zero") as caught:
         raw = replace(mixture, experts=experts).raw(new)
     assert "-1.0e-09 of the prior" in str(caught[0].message)
@@ -125,7 +120,7 @@ def test_rows_without_any_gradient_are_novel(mixture, new):
         zeros = torch.zeros(len(features), dtype=torch.float64)
         return LatentMoments(zeros, zeros, zeros[:, None].expand(-1, 2))
 
-    experts = tuple(replace(expert, posterior=answering(nothing)) for expert in mixture.experts)
+    experts = tuple(replace(expert, posterior=posterior_by(nothing)) for expert in mixture.experts)
     assert bool((replace(mixture, experts=experts).raw(new).novelty == 1.0).all())
 
 
@@ -137,7 +132,7 @@ def raw_of(n: int, outputs: int) -> LatentPrediction:
     )
 
 
-def test_answers_spread_over_rows_that_are_not_known():
+def test_predictions_are_scattered_among_invalid_rows():
     known = torch.tensor([False, True, True, False])
     spread = raw_of(2, 3).spread(known)
     assert bool(torch.isinf(spread.epistemic[~known]).all())
@@ -147,7 +142,7 @@ def test_answers_spread_over_rows_that_are_not_known():
     assert torch.equal(spread.epistemic[known], raw_of(2, 3).epistemic)
 
 
-def test_outputs_of_several_kernels_stand_side_by_side():
+def test_outputs_of_several_kernels_are_concatenated():
     joined = LatentPrediction.cat([raw_of(3, 1), raw_of(3, 2)], dim=1)
     assert joined.epistemic.shape == (3, 3)
     assert joined.expert.shape == (3, 2)
