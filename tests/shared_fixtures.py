@@ -6,6 +6,7 @@ Session fixtures are shared: tests must not change them.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,3 +127,17 @@ def fit_case(case):
 def fitted(fit_case) -> trustgp.UncertaintyModel:
     """A model of the case, with four experts."""
     return fit_case()
+
+
+@pytest.fixture(scope="module")  # two at once cannot run in one process
+def browser():
+    """Headless Chromium; skipped, with the reason, where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
+    paths = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    path = next(filter(None, paths), None)
+    if path is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium.")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()

@@ -7,7 +7,6 @@ import http.server
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -42,20 +41,6 @@ def address(site):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium; skipped, with the reason, where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next((path for name in names if (path := shutil.which(name))), None)
-    if path is None:
-        pytest.skip("there is no Chromium here: apt-get install chromium.")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ import torch
 from reliability.helpers import listing
 from rich.console import Console
 
+import trustgp
 from trustgp.cli import main
 from trustgp_experiments import studies
+from trustgp_experiments.core import registry
 from trustgp_experiments.core.result import Column, Result, Table, single_thread
+from trustgp_experiments.demo import default
 from trustgp_experiments.demo import run as demo
 
 
@@ -24,26 +27,14 @@ def error_line(arguments, capsys, status=2) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "demo --part legs",
-        "demo --seed x",
-        "demo --seed -1",
-        f"demo --seed {2**40}",
-        "study",
-        "study astrology",
-        "study toy --seeds 0",
-        "study toy --seeds x",
-        "report",
-        "report a b",
-    ],
-)
-def test_wrong_arguments_are_explained_with_status_2(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments.split())
-    assert stop.value.code == 2
-    assert "trustgp" in capsys.readouterr().err
+def test_wrong_arguments_are_explained_with_status_2(capsys):
+    wrong = ["demo --part legs", "demo --seed x", "demo --seed -1", f"demo --seed {2**40}", "study"]
+    wrong += ["study astrology", "study toy --seeds 0", "study toy --seeds x", "report", "report a b"]
+    for arguments in wrong:
+        with pytest.raises(SystemExit) as stop:
+            main(arguments.split())
+        assert stop.value.code == 2, arguments
+        assert "trustgp" in capsys.readouterr().err
 
 
 def test_an_out_folder_that_is_a_file_is_one_line(tmp_path, capsys):
@@ -157,3 +148,25 @@ def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(interruptible, m
         demo.write_results(tmp_path, {}, 0.0, Console(quiet=True))
     assert (tmp_path / "results.json").read_text() == "before"
     assert listing(tmp_path) == ["results.json"]
+
+
+def test_missing_packages_are_named_at_once_with_their_commands(monkeypatch):
+    missing = {"matplotlib", "PIL", "laplace"}
+    monkeypatch.setattr(registry, "find_spec", lambda name: None if name in missing else object())
+    with pytest.raises(ImportError) as caught:
+        registry.require_extras("The demo", ["plots", "detection", "ray"])
+    assert str(caught.value).startswith("The demo needs matplotlib, PIL,")
+    assert 'pip install "trustgp[plots,detection]"' in str(caught.value)
+    assert "transformers" not in str(caught.value)
+    with pytest.raises(ImportError, match="then pip install --no-deps laplace-torch"):
+        registry.require_extras("The study transfer", ["peers"])
+    missing.clear()
+    registry.require_extras("The demo", registry.MODULES)
+
+
+def test_the_picture_of_the_readme_is_of_a_fit_with_default_options(tmp_path, monkeypatch):
+    options, fit = [], trustgp.fit
+    monkeypatch.setattr(trustgp, "fit", lambda *rows, **given: options.append(given) or fit(*rows, **given))
+    default.draw_default(tmp_path / "toy.png")
+    assert options == [{"progress": False}]
+    assert (tmp_path / "toy.png").stat().st_size > 20_000

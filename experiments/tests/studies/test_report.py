@@ -263,20 +263,6 @@ def test_a_chart_in_few_colours_looks_the_same(tmp_path):
 # In a browser
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """Headless Chromium; skipped, with the reason, where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed.")
-    paths = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
-    path = next(filter(None, paths), None)
-    if path is None:
-        pytest.skip("there is no Chromium here: apt-get install chromium.")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
 def visit(browser):
     """Opens a page; at the end it has neither complained nor requested anything but itself."""
