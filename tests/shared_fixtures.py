@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 import trustgp
+from trustgp.cli import main
 
 # A first call into torch may take longer than hypothesis' deadline, and examples must not vary in CI.
 settings.register_profile("trustgp", deadline=None, derandomize=True, max_examples=40)
@@ -141,3 +143,26 @@ def browser():
         opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C works, also in a background process, where a shell disables it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def error_line(capsys):
+    """Runs a command that fails, and returns the one line that it prints."""
+
+    def run(*arguments, status: int = 2) -> str:
+        assert main(list(map(str, arguments))) == status
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert captured.err.startswith("trustgp: ")
+        return captured.err
+
+    return run

@@ -28,16 +28,6 @@ def saved(model, tmp_path):
     return path
 
 
-def error_line(arguments, capsys, status=2) -> str:
-    """What a command that fails prints: one line."""
-    assert main(list(map(str, arguments))) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert captured.err.startswith("trustgp: ")
-    return captured.err
-
-
 def test_the_installed_module_prints_the_version_of_the_package():
     command = [sys.executable, "-m", "trustgp.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -87,16 +77,16 @@ def test_inspect_of_separate_outputs_names_kernel_and_expert(fitted_zoo, tmp_pat
     assert "1.0" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_read_is_one_line(saved, tmp_path, capsys):
-    assert "No such file" in error_line(["inspect", tmp_path / "none.trustgp"], capsys)
-    assert "directory" in error_line(["inspect", tmp_path], capsys)
-    assert "\\udcff: No such file" in error_line(["inspect", os.fsdecode(b"none-\xff")], capsys)
+def test_a_file_that_cannot_be_read_is_one_line(saved, tmp_path, error_line):
+    assert "No such file" in error_line("inspect", tmp_path / "none.trustgp")
+    assert "directory" in error_line("inspect", tmp_path)
+    assert "\\udcff: No such file" in error_line("inspect", os.fsdecode(b"none-\xff"))
     whole = saved.read_bytes()
     flipped = bytearray(whole)
     flipped[-100] ^= 1
     for damaged in (whole[: len(whole) // 2], flipped, b"not a model, but long enough to be read", b""):
         saved.write_bytes(damaged)
-        assert saved.name in error_line(["inspect", saved], capsys)
+        assert saved.name in error_line("inspect", saved)
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["inspect"], ["inspect", "one", "two\x1b[31m"]])
@@ -136,9 +126,9 @@ def install(monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [["study", "toy", "--quick"], ["demo", "--help"], ["report"]])
-def test_without_the_experiments_their_commands_say_how_to_get_them(arguments, install, capsys):
+def test_without_the_experiments_their_commands_say_how_to_get_them(arguments, install, capsys, error_line):
     install()
-    line = error_line(arguments, capsys, status=1)
+    line = error_line(*arguments, status=1)
     assert "pip install ./experiments" in line
     with pytest.raises(SystemExit):
         main(["--help"])
@@ -149,25 +139,19 @@ def raised(error: BaseException):
     raise error
 
 
-def test_a_command_declares_the_errors_of_its_user_and_any_other_keeps_its_traceback(install, capsys):
+def test_a_command_declares_the_errors_of_its_user_and_any_other_keeps_its_traceback(
+    install, capsys, error_line
+):
     install(Plugin(lambda: print("done")))
     assert main(["work"]) == 0
     assert capsys.readouterr().out == "done\n"
     install(Plugin(lambda: raised(LookupError("no\nsuch thing"))))
-    assert error_line(["work"], capsys) == "trustgp: no such thing\n"
+    assert error_line("work") == "trustgp: no such thing\n"
     install(Plugin(lambda: raised(ImportError("pip install it"))))
-    assert error_line(["work"], capsys, status=1) == "trustgp: pip install it\n"
+    assert error_line("work", status=1) == "trustgp: pip install it\n"
     install(Plugin(lambda: raised(RuntimeError("a bug"))))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["work"])
-
-
-@pytest.fixture
-def interruptible():
-    """Ctrl-C works, also in a background process, where a shell disables it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def interrupt_as_another_error() -> None:
@@ -179,9 +163,9 @@ def interrupt_as_another_error() -> None:
 
 
 @pytest.mark.parametrize("work", [lambda: signal.raise_signal(signal.SIGINT), interrupt_as_another_error])
-def test_ctrl_c_is_one_line_with_status_130(work, interruptible, install, capsys):
+def test_ctrl_c_is_one_line_with_status_130(work, interruptible, install, error_line):
     install(Plugin(work))
-    line = error_line(["work"], capsys, status=130)
+    line = error_line("work", status=130)
     assert line == "trustgp: stopped; what was finished is kept, nothing is half-written.\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

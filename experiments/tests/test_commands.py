@@ -17,16 +17,6 @@ from trustgp_experiments.demo import default
 from trustgp_experiments.demo import run as demo
 
 
-def error_line(arguments, capsys, status=2) -> str:
-    """What a command that fails prints: one line."""
-    assert main(list(map(str, arguments))) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert captured.err.startswith("trustgp: ")
-    return captured.err
-
-
 def test_wrong_arguments_are_explained_with_status_2(capsys):
     wrong = ["demo --part legs", "demo --seed x", "demo --seed -1", f"demo --seed {2**40}", "study"]
     wrong += ["study astrology", "study toy --seeds 0", "study toy --seeds x", "report", "report a b"]
@@ -37,9 +27,9 @@ def test_wrong_arguments_are_explained_with_status_2(capsys):
         assert "trustgp" in capsys.readouterr().err
 
 
-def test_an_out_folder_that_is_a_file_is_one_line(tmp_path, capsys):
+def test_an_out_folder_that_is_a_file_is_one_line(tmp_path, error_line):
     (tmp_path / "file").write_text("")
-    assert "file" in error_line(["demo", "--out", tmp_path / "file"], capsys)
+    assert "file" in error_line("demo", "--out", tmp_path / "file")
 
 
 def test_report_prints_where_the_page_is_and_escapes_its_name(tmp_path, capsys):
@@ -51,16 +41,16 @@ def test_report_prints_where_the_page_is_and_escapes_its_name(tmp_path, capsys):
     assert (tmp_path / "new" / "a.html").read_bytes() == (folder / "report.html").read_bytes()
 
 
-def test_a_report_of_no_results_is_one_line(tmp_path, capsys):
-    assert "No such file" in error_line(["report", tmp_path / "none"], capsys)
-    assert "holds no results" in error_line(["report", tmp_path], capsys)
+def test_a_report_of_no_results_is_one_line(tmp_path, error_line):
+    assert "No such file" in error_line("report", tmp_path / "none")
+    assert "holds no results" in error_line("report", tmp_path)
     (tmp_path / "file").write_text("")
-    assert "Not a directory" in error_line(["report", tmp_path / "file"], capsys)
+    assert "Not a directory" in error_line("report", tmp_path / "file")
     Result("toy", "Is it so?", ["Two rows."]).write(tmp_path / "toy")
-    assert "file" in error_line(["report", tmp_path, "--out", tmp_path / "file" / "a.html"], capsys)
+    assert "file" in error_line("report", tmp_path, "--out", tmp_path / "file" / "a.html")
     for text in ("", "{", "[]", '{"tables": [], "figures": []}', '{"nll": NaN}'):
         (tmp_path / "toy" / "result.json").write_text(text)
-        assert "result.json" in error_line(["report", tmp_path], capsys)
+        assert "result.json" in error_line("report", tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 
@@ -106,30 +96,24 @@ def test_all_quick_studies_have_a_folder_of_their_own(studied, capsys):
     ],
 )
 def test_a_study_without_its_data_or_an_optional_package_is_one_line(
-    error, status, line, monkeypatch, capsys
+    error, status, line, monkeypatch, error_line
 ):
     def missing(*_, **__):
         raise error
 
     monkeypatch.setattr(studies, "run_study", missing)
-    assert line in error_line(["study", "toy"], capsys, status)
+    assert line in error_line("study", "toy", status=status)
 
 
 @pytest.mark.parametrize(("device", "line"), [("cuda", "no CUDA"), ("tpu", "'cpu' and 'cuda' are allowed")])
-def test_a_device_that_is_absent_or_unknown_is_one_line(device, line, monkeypatch, tmp_path, capsys):
+def test_a_device_that_is_absent_or_unknown_is_one_line(device, line, monkeypatch, tmp_path, error_line):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert line in error_line(["study", "toy", "--device", device, "--out", tmp_path / "new"], capsys)
+    assert line in error_line("study", "toy", "--device", device, "--out", tmp_path / "new")
 
 
-@pytest.fixture
-def interruptible():
-    """Ctrl-C works, also in a background process, where a shell disables it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(interruptible, monkeypatch, tmp_path, capsys):
+def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(
+    interruptible, monkeypatch, tmp_path, error_line
+):
     threads = torch.get_num_threads()
     counts = []
 
@@ -138,7 +122,7 @@ def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(interruptible, m
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setitem(demo._RUN, "toy", lambda *_: single_thread(work))
-    assert error_line(["demo", "--out", tmp_path], capsys, 130).startswith("trustgp: stopped")
+    assert error_line("demo", "--out", tmp_path, status=130).startswith("trustgp: stopped")
     assert counts == [1]
     assert torch.get_num_threads() == threads
     assert listing(tmp_path) == []
