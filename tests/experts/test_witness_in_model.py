@@ -13,7 +13,7 @@ from trustgp import Threads, Witness, evaluate
 from trustgp.experts.witness_fit import groups_left_out
 from trustgp.fitting.calibrate import _left_out
 from trustgp.fitting.plan import WITNESS_SHARE
-from trustgp.state.model_state import answers
+from trustgp.state.model_state import predict_uncalibrated
 
 PARTS = ("mean", "epistemic", "aleatoric", "excess", "novelty")
 
@@ -131,7 +131,7 @@ def test_calibration_rows_have_the_witness_without_themselves_or_their_group(fit
 
 def test_validation_rows_have_the_witness_of_predictions(cells, case, toy):
     inputs, targets = toy(20, seed=7)
-    rows = cells.state.likelihood.calibration_rows(*answers(cells.state, inputs), targets)
+    rows = cells.state.likelihood.calibration_rows(*predict_uncalibrated(cells.state, inputs), targets)
     predicted = cells.witness(inputs)
     with torch.no_grad():
         assert torch.equal(rows.witness_mean, (predicted.mean - case.network(inputs)).flatten())

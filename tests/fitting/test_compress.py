@@ -46,7 +46,7 @@ def compress(model, **options):
 
 
 def answers(model, inputs) -> LatentPrediction:
-    return predict.answers(model.state, inputs)[1]
+    return predict.predict_uncalibrated(model.state, inputs)[1]
 
 
 @pytest.mark.parametrize("rank", [1, 7, 30])
@@ -108,7 +108,7 @@ def test_the_witness_stays_whole_or_goes(whole):
 def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole, held):
     small = compress(whole, rank=12, validation=held)
     likelihood = whole.origin.likelihood
-    rows = likelihood.calibration_rows(*predict.answers(small.state, held[0]), held[1])
+    rows = likelihood.calibration_rows(*predict.predict_uncalibrated(small.state, held[0]), held[1])
     expected = likelihood.recalibrate(rows, small.shape, whole.calibrations)
     assert torch.equal(small.calibrations[0].level, expected[0].level)
     assert len(small.held_scores) == len(held[0])

@@ -481,7 +481,7 @@ def test_one_output_makes_the_three_treatments_equal(single_case):
 def test_chosen_parameters_alone_make_the_kernel(case, fit_case):
     names = ["4.weight", "4.bias"]
     model = fit_case(tangents=LayerFactors("last"), num_experts=1)
-    assert model.origin.names == tuple(names)
+    assert model.mixtures[0].tangents.network.names == tuple(names)
     found = model.mixtures[0].tangents(case.inputs[:20]).diag()
     jacobian = dense_jacobian(case.network, case.inputs[:20], names)
     expected = dense_gram(jacobian, torch.eye(2).double() / 2**0.5).diagonal()

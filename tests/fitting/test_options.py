@@ -52,9 +52,9 @@ def test_the_name_of_a_likelihood_gives_its_model():
 def test_tangents_of_the_last_layer_may_be_asked_for_by_their_name(case, options):
     network, x, y = case
     model = quiet_fit(network, (x, y), tangents="last", num_experts=1, **options)
-    assert model.origin.names == ("2.weight", "2.bias")
+    assert model.mixtures[0].tangents.network.names == ("2.weight", "2.bias")
     one = quiet_fit(network, (x, y), tangents=["0.bias"], num_experts=1, **options)
-    assert one.origin.names == ("0.bias",)
+    assert one.mixtures[0].tangents.network.names == ("0.bias",)
 
 
 def test_a_longer_last_layer_gets_a_sketch_of_it():
@@ -63,7 +63,7 @@ def test_a_longer_last_layer_gets_a_sketch_of_it():
     assert model.origin.tangents == trustgp.Sketch(512, parameters="last")
     small = quiet_fit(network, (x, y), tangents="last", num_experts=1, budget="160 KiB")
     assert small.origin.tangents.dim < 512
-    assert small.origin.names == ("2.weight", "2.bias")
+    assert small.mixtures[0].tangents.network.names == ("2.weight", "2.bias")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ..experts.witness_fit import groups_left_out
 from ..likelihoods.base import NoveltyThreshold
 from ..math.calibration import CalibrationRows, needed_rows
 from ..math.calibration_fit import mean_by_output
-from ..state.model_state import ModelState, Training, outputs_and_features, predict_latent
+from ..state.model_state import ModelState, Training, predict_uncalibrated
 
 OVERFIT_RATIO = 3.0  # of held-out to training error, from which a warning comes
 MAX_OVERFIT_ROWS = 1024  # on which that is measured
@@ -81,8 +81,7 @@ def _validation_rows(state: ModelState, rows: Rows, report: Reporter) -> tuple[A
     parts = list(chunks(len(rows), max(1, min(most, at_once(MAX_BATCH_BYTES, state.device) // size))))
     for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         inputs, targets = rows.batch(index)
-        outputs, features = outputs_and_features(state, inputs)
-        raw = predict_latent(state, inputs, outputs, features)
+        outputs, raw = predict_uncalibrated(state, inputs)
         held_out.append(likelihood.calibration_rows(outputs, raw, targets))
         measures.append(likelihood.measures(raw).cpu())
     return type(held_out[0]).cat(held_out), torch.cat(measures)

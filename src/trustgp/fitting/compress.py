@@ -11,8 +11,7 @@ from ..data.rows import Unpack
 from ..data.user_warnings import warn_user
 from ..executors.progress import reporting
 from ..math.calibration import needed_rows
-from ..state.model_state import FittedModel, ModelState, Training, read_like
-from ..state.support import require_support
+from ..state.model_state import FittedModel, ModelState, Training, read_like, require_support
 from .calibrate import recalibrate
 
 Model = TypeVar("Model", bound=FittedModel)

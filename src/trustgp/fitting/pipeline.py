@@ -169,7 +169,6 @@ def _assemble(
         structure=structure(data.rows.first),
         outputs=options.outputs,
         tangents=ready.tangents,
-        names=ready.network.names,
         likelihood=options.likelihood,
         lend=tuple(one.lend for one in fitted),
         seed=options.seed,

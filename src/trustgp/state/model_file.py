@@ -41,7 +41,7 @@ def save_state(state: ModelState, path: str | Path) -> None:
 
 
 def file_bytes(state: ModelState) -> int:
-    """How long the file would be that `save_state` writes."""
+    """The size of the file that `save_state` would write."""
     return len(encode(kind=KIND, text=model_text(state), tensors=model_tensors(state)))
 
 
@@ -81,21 +81,23 @@ def read_model(
 ) -> ModelState:
     """The state of what `model_text` and `model_tensors` gave, every tensor checked. Any other network than
     the one it was fitted to is refused; `where` names the file in an error."""
-    origin, count = _read_origin(text, where)
-    known_again = network_fingerprint(network) == origin.network
-    if not known_again and not ("probes" in text and same_weights(network, origin.weights)):
+    origin, names, count = _read_origin(text, where)
+    same_print = network_fingerprint(network) == origin.network
+    if not same_print and not ("probes" in text and same_weights(network, origin.weights)):
         raise ArtifactError(
             f"{where}: was fitted to another network; classes, names or weights differ. Load it with the "
             "network it was fitted to, or fit again."
         )
     check_mode(network)
     module = with_output(network, output).requires_grad_(False)
-    known = dict(module.named_parameters())
-    if not origin.names or any(name not in known for name in origin.names):
+    if not names or not set(names) <= dict(module.named_parameters()).keys():
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
-    prepared = TangentNetwork(module, origin.names)
+    prepared = TangentNetwork(module, names)
     reader = Reader(table, where=where)
-    probes = _checked_probes(reader, text, origin, prepared, where, known_again)
+    probes = None
+    if "probes" in text:
+        probes = Probes.read(reader, text["probes"], origin.structure, names, where)
+        _check_behaviour(probes, prepared, where, same_print)
     if probes is not None and probes.dtype != (now := precision_of(module)):  # it was moved
         reader.recast = {gradient_dtype(now): gradient_dtype(probes.dtype)}
         prints = {"network": network_fingerprint(network), "weights": weights_fingerprints(network)}
@@ -111,31 +113,19 @@ def read_model(
     return ModelState(module, mixtures, origin, calibrations, witness, None, held_scores, threshold, probes)
 
 
-def _checked_probes(
-    reader: Reader,
-    text: dict[str, Any],
-    origin: Provenance,
-    network: TangentNetwork,
-    where: str,
-    known_again: bool,
-) -> Probes | None:
-    """The probes of a file, on which the network must do what it did; None: the file has none."""
-    if "probes" not in text:
-        return None
-    probes = Probes.read(reader, text["probes"], origin.structure, origin.names, where)
-    said = probes.difference(network)
-    if said:
+def _check_behaviour(probes: Probes, network: TangentNetwork, where: str, same_print: bool) -> None:
+    """Raise where the network's outputs or gradients on the probes are not those of the fit."""
+    if difference := probes.difference(network):
         raise ArtifactError(
-            f"{where}: was fitted to another network; the weights are the same, but {said}. Load it with the "
-            "network it was fitted to (its settings, attributes, buffers and hooks count), or fit again."
+            f"{where}: was fitted to another network; the weights are the same, but {difference}. Load it "
+            "with that network (its settings, attributes, buffers and hooks count), or fit again."
         )
-    if not known_again and probes.dtype == precision_of(network.module):
+    if not same_print and probes.dtype == precision_of(network.module):
         warn_user(
             f"{where}: the network's layers are not printed as they were in the fit (another class or "
             "setting, or another release of torch). Its weights are the same, and so are its outputs and "
             "gradients on a few rows: it is taken for the same."
         )
-    return probes
 
 
 def _checked_shape(reader: Reader, mixtures: tuple[Mixture, ...], origin: Provenance) -> Shape:
@@ -172,6 +162,7 @@ def model_text(state: ModelState) -> dict[str, Any]:
     for name in ("tangents", "likelihood"):
         plain[name] = {"kind": type(plain[name]).__name__, "settings": plain[name].settings()}
     plain["witness"] = None if origin.witness is None else origin.witness.settings()
+    plain["names"] = state.mixtures[0].tangents.network.names
     plain |= {name: list(plain[name]) for name in LISTS}
     plain["weights"] = dict(origin.weights)
     if state.probes is not None:
@@ -180,50 +171,45 @@ def model_text(state: ModelState) -> dict[str, Any]:
     return plain | {"mixtures": len(state.mixtures), "trustgp": __version__}
 
 
-def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, int]:
-    """The origin, and how many mixtures there are."""
-    plain = dict(text)
-    plain.pop("trustgp", None)
-    plain.pop("picked", None)
-    plain.pop("probes", None)
+def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[str, ...], int]:
+    """The origin, the names of the chosen parameters, and the number of mixtures."""
+    plain: dict[str, Any] = {"kinds": ()} | text  # files of 0.2.0 have none
+    for name in ("trustgp", "picked", "probes"):
+        plain.pop(name, None)
     try:
-        count = plain.pop("mixtures")
-        plain.setdefault("kinds", ())  # files of 0.2.0 have none
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
             if (kind := plain[name]["kind"]) not in kinds:
                 place = f"trustgp.{name.removesuffix('s')}s.KINDS"
                 raise ValueError(f"{str(kind)[:40]!r} is not in {place}: if it is yours, add it there first")
             plain[name] = kinds[kind](**plain[name]["settings"])
-        for name in LISTS:
-            plain[name] = tuple(plain[name])
+        plain |= {name: tuple(plain[name]) for name in LISTS}
         plain["witness"] = None if plain["witness"] is None else Witness.from_settings(plain["witness"])
+        count, names = plain.pop("mixtures"), plain.pop("names")
         origin = Provenance(**plain)
-        sane = type(count) is int and len(origin.lend) == count > 0
-        sane = sane and _plain_values(origin)
+        sane = type(count) is int and len(origin.lend) == count > 0 and _plain_values(origin, names)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{where}: its description is damaged or unknown ({error}).") from error
     if not sane:
         raise ArtifactError(f"{where}: its description does not fit together.")
-    return origin, count
+    return origin, names, count
 
 
-def _plain_values(origin: Provenance) -> bool:
-    """Whether each value is of the type it must have."""
-    texts = (origin.network, origin.data, origin.structure, origin.compressed, *origin.names)
-    texts = (*texts, *origin.weights, *origin.weights.values())
-    formed = () if origin.witness is None else tuple(origin.witness.settings().values())
-    numbers = (origin.rows, origin.seed, *origin.lend, *origin.split, *formed)
+def _plain_values(origin: Provenance, names: tuple[Any, ...]) -> bool:
+    """Whether each value has the type and the range that it must have."""
+    texts = (origin.network, origin.data, origin.structure, origin.compressed, *names, *origin.kinds)
+    settings = () if origin.witness is None else tuple(origin.witness.settings().values())
+    numbers = (origin.rows, origin.seed, *origin.lend, *origin.split, *settings)
+    given, held_out = origin.split
     return (
-        all(isinstance(text, str) for text in texts)
+        all(isinstance(text, str) for text in (*texts, *origin.weights, *origin.weights.values()))
         and all(most is None or (type(most) is int and most > 0) for most in (origin.rank, origin.size))
         and all(type(number) is int for number in numbers)
         and origin.outputs in ("shared", "separate", "pseudo")
-        and len(set(origin.names)) == len(origin.names)
+        and len(set(names)) == len(names)
         and origin.rows > 0
         and min(origin.lend) >= 0
-        and all(isinstance(kind, str) and KIND_OF_ROW.fullmatch(kind) for kind in origin.kinds)
-        and len(origin.split) == 2
-        and 0 <= origin.split[1] <= origin.split[0]
+        and all(KIND_OF_ROW.fullmatch(kind) for kind in origin.kinds)
+        and 0 <= held_out <= given
     )
 
 
@@ -242,5 +228,5 @@ def _read_one(reader: Reader, index: int, origin: Provenance, network: TangentNe
         raise reader.fail(f"{prefix}tangents.*", f"cannot be restored: {error}") from error
     for unknown in sorted(state.keys() - tangent_map.state().keys()):
         raise reader.fail(f"{prefix}tangents.{unknown}", "is unknown")
-    blended = origin.likelihood.output_combination(mix, torch.Generator().manual_seed(origin.seed))
-    return read_mixture(reader, prefix, tangent_map, None if blended is None else blended.shape[1])
+    combination = origin.likelihood.output_combination(mix, torch.Generator().manual_seed(origin.seed))
+    return read_mixture(reader, prefix, tangent_map, None if combination is None else combination.shape[1])

@@ -1,9 +1,9 @@
-"""What a fitted model consists of, and what it answers: functions of `ModelState`."""
+"""The state of a fitted model, and its predictions: functions of `ModelState`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -43,16 +43,16 @@ from ..tangents.base import Features, TangentMap, Tangents
 from ..tangents.network import as_matrix, call, probe
 from ..tangents.probes import Probes
 
-REMEMBERED = 64  # shapes of inputs
-WIDEST = 110  # letters of a line that describes a model
-LOADED = 1024  # rows of a Dataset that are predicted at a time
-TOGETHER = 2**24  # bytes of features that are made in one go with the outputs, chunk by chunk
+MAX_CACHED_SHAPES = 64
+MAX_LINE = 110  # letters of a line that describes a model
+DATASET_ROWS = 1024  # of a Dataset, predicted at a time
+MAX_SHARED_BYTES = 2**24  # of explicit features that are computed together with the outputs
 
 
 class SharedForward:
-    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both. To the
-    bit is what has to be seen: a network may take other ways while its layers are watched, such as a fused
-    attention. So of inputs of a new shape both passes are made, and compared."""
+    """Outputs of the network, to the bit, and the features of the rows where the same pass gives both. A
+    network may round otherwise while hooks watch its layers, such as in a fused attention: for inputs of a
+    new shape both passes are run and compared."""
 
     def __init__(self) -> None:
         self._dimensions: dict[tuple, int] = {}  # of the outputs, by the inputs' shapes; 0: they differ
@@ -62,22 +62,23 @@ class SharedForward:
     ) -> tuple[Tensor, Features | None]:
         """The outputs of inputs on the network's device, and their features where they came with them."""
         shapes = tuple((tuple(leaf.shape), leaf.dtype, leaf.device) for leaf in leaves(inputs))
-        known = self._dimensions.get(shapes)
+        ndim = self._dimensions.get(shapes)
         explicit = tangents.num_columns(expert=False) is not None  # such features may be short
-        short = TOGETHER // max(1, tangents.row_bytes()) if explicit else 0
-        if known == 0 or count(inputs) > max(chunk_rows(tangents), short):
+        short = MAX_SHARED_BYTES // max(1, tangents.row_bytes()) if explicit else 0
+        if ndim == 0 or count(inputs) > max(chunk_rows(tangents), short):
             return call(network, copied(inputs)), None
         try:
-            features, seen = tangents.with_outputs(inputs)
+            features, watched = tangents.with_outputs(inputs)
         except torch.OutOfMemoryError:  # of a GPU: elsewhere it is done in smaller chunks
             return call(network, copied(inputs)), None
-        if known and seen is not None:
-            return (seen if known == 2 else seen[:, 0]), features
+        if ndim and watched is not None:
+            return (watched if ndim == 2 else watched[:, 0]), features
         outputs = call(network, copied(inputs))
-        if known is None and bool(torch.isfinite(outputs).all()):  # else equality says nothing
-            if len(self._dimensions) >= REMEMBERED:
+        if ndim is None and bool(torch.isfinite(outputs).all()):  # NaN equals nothing
+            if len(self._dimensions) >= MAX_CACHED_SHAPES:
                 self._dimensions.clear()
-            same = seen is not None and seen.dtype == outputs.dtype and torch.equal(seen, as_matrix(outputs))
+            matrix = as_matrix(outputs)
+            same = watched is not None and watched.dtype == matrix.dtype and torch.equal(watched, matrix)
             self._dimensions[shapes] = outputs.ndim if same else 0
         return outputs, features
 
@@ -104,11 +105,10 @@ class Provenance:
     structure: str  # of the inputs
     outputs: str  # "shared", "separate" or "pseudo"
     tangents: Tangents  # the representation, with its settings
-    names: tuple[str, ...]  # the chosen parameters
-    likelihood: Likelihood  # what the targets are
+    likelihood: Likelihood  # the observation model
     lend: tuple[int, ...]  # the rows from each neighbour, per kernel
     seed: int  # of the fit
-    witness: Witness | None  # how the second opinion was formed; None: there is none
+    witness: Witness | None  # its settings; None: there is none
     split: tuple[int, int] = (0, 0)  # rows that were given, and those of them kept from the experts
     compressed: str = ""  # how the model was made smaller after the fit, in words; empty: it was not
     rank: int | None = None  # the most directions that an expert keeps; None: all
@@ -124,14 +124,14 @@ class ModelState:
     network: nn.Module  # a private copy of the user's
     mixtures: tuple[Mixture, ...]  # one per kernel
     provenance: Provenance  # holds the likelihood
-    calibrations: Calibrations = ()  # what the likelihood has learnt from held-out rows
-    witness: WitnessState | None = None  # the second opinion
+    calibrations: Calibrations = ()  # of the likelihood, fitted to held-out rows
+    witness: WitnessState | None = None  # a nearest-neighbour GP on the inputs
     training: Training | None = None  # what `update` needs; None after loading
     # novelty scores of the held-out rows, float64, [k]; empty where there were none
     held_scores: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     threshold: NoveltyThreshold | None = None  # of the novelty score; None: none was fitted
-    probes: Probes | None = None  # what the network did in the fit; None: it is not known
-    # runs the network once for outputs and features, where that can be
+    probes: Probes | None = None  # the network's outputs in the fit; None: unknown
+    # runs the network once for outputs and features, where possible
     forward: SharedForward = field(default_factory=SharedForward, repr=False)
 
     @cached_property
@@ -165,7 +165,7 @@ class ModelState:
 
 
 def changed_behaviour(state: ModelState) -> str:
-    """What the network does otherwise than in the fit, in words; empty: nothing, or it is not known."""
+    """How the network behaves otherwise than in the fit, in words; empty: as then, or unknown."""
     return "" if state.probes is None else state.probes.difference(state.mixtures[0].tangents.network)
 
 
@@ -176,24 +176,26 @@ def predict(
     """The network's own output, with its error bar; see `UncertaintyModel.predict`."""
     if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
         raise ValueError(f"batch_size={batch_size!r}; a whole number of at least 1 is needed, or None.")
-    batches = batches_of(inputs, batch_size or LOADED)[0] if is_stream(inputs) else [inputs]
+    batches = batches_of(inputs, batch_size or DATASET_ROWS)[0] if is_stream(inputs) else [inputs]
     parts: list[Prediction] = []
     for batch in batches:
         batch = batch if unpack is None else as_pair(batch, "a batch", unpack)[0]
         rows = inputs_of(state, batch)
         n = count(rows)
         lots = [None] if batch_size is None or n <= batch_size else chunks(n, batch_size)
-        parts += [_predict_lot(state, rows if index is None else take(rows, index)) for index in lots]
+        parts += [_predict_chunk(state, rows if index is None else take(rows, index)) for index in lots]
     if not parts:
         raise ValueError("the loader holds no rows.")
     return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
 
-def _predict_lot(state: ModelState, inputs: Inputs) -> Prediction:
-    """Of tensors; where they are unlike those of the fit, and that goes wrong, it is the reason given."""
+def _predict_chunk(state: ModelState, inputs: Inputs) -> Prediction:
+    """Of tensors; an error names inputs that are unlike those of the fit as its likely cause."""
     try:
         with without_autocast(state.device.type):
-            return predict_variants([state], inputs)[0]
+            inputs = to_device(inputs, state.device)
+            outputs, features = state.forward(state.network, state.mixtures[0].tangents, inputs)
+            return _predict_from_outputs(state, inputs, outputs, features)
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
@@ -209,119 +211,108 @@ def _predict_lot(state: ModelState, inputs: Inputs) -> Prediction:
 def predict_latent(
     state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None = None
 ) -> LatentPrediction:
-    """What experts and witness say before calibration of finite inputs and outputs, [n] or [n, C], on any
-    device; `features` are those of the first kernel, where they are known."""
+    """Experts and witness before calibration, for finite inputs and outputs, [n] or [n, C], on any device;
+    `features` are those of the first kernel, where they are known."""
     first, *others = state.mixtures
     parts = [first.raw(inputs, features), *(mixture.raw(inputs) for mixture in others)]
     raw = LatentPrediction.cat(parts, dim=1)
     if state.witness is None:
         return raw
-    said = state.witness(to_device(inputs, state.device))
-    residual = said.mean - as_matrix(outputs).double()
-    return replace(raw, witness_mean=residual, witness_precision=said.precision)
+    witness = state.witness(to_device(inputs, state.device))
+    residual = witness.mean - as_matrix(outputs).double()
+    return replace(raw, witness_mean=residual, witness_precision=witness.precision)
 
 
-def answers(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
-    """The network's outputs [n, C], and what experts and witness say of them; all must be finite."""
-    outputs, features = outputs_and_features(state, inputs)
-    return outputs, predict_latent(state, inputs, outputs, features)
-
-
-def outputs_and_features(state: ModelState, inputs: Inputs) -> tuple[Tensor, Features | None]:
-    """The network's outputs [n, C], and features of the first kernel where one pass gives both."""
+def predict_uncalibrated(state: ModelState, inputs: Inputs) -> tuple[Tensor, LatentPrediction]:
+    """The outputs [n, C] of the network, and the latent prediction for them; all must be finite."""
     tangents, features, outputs = state.mixtures[0].tangents, None, None
     if tangents.num_columns(expert=False) is not None and count(inputs) <= chunk_rows(tangents):
         features, outputs = tangents.features_and_outputs(inputs)  # one pass gives both
     if outputs is None:
         outputs = as_matrix(call(state.network, copied(to_device(inputs, state.device))))
-    return outputs, features
+    return outputs, predict_latent(state, inputs, outputs, features)
 
 
 def nbytes(state: ModelState) -> int:
-    """What the error bar holds in memory, the network itself not counted."""
+    """Memory of the error bar, without the network."""
     maps = [tuple(mixture.tangents.state().values()) for mixture in state.mixtures]
     return sum(t.nbytes for t in state_tensors((state.mixtures, maps, state.witness)))
 
 
 def describe(state: ModelState) -> str:
-    """What there is, in a few lines: network, rows, experts, tangents, size, likelihood, calibration."""
-    known, parameters = state.provenance, sum(value.numel() for value in state.network.parameters())
+    """A few lines: network, rows, experts, tangents, size, likelihood, calibration."""
+    origin, parameters = state.provenance, sum(value.numel() for value in state.network.parameters())
     kept = f"at most {state.directions} directions each" if state.directions else "which keep their rows"
-    said = "none" if state.witness is None else f"{len(state.witness.sizes):,} cells"
-    outputs = f"{state.shape.outputs:,} outputs ({known.outputs})"
+    witness = "none" if state.witness is None else f"{len(state.witness.sizes):,} cells"
+    outputs = f"{state.shape.outputs:,} outputs ({origin.outputs})"
     facts = {
         "network": f"{type(state.network).__name__}, {parameters:,} parameters, on {state.device}",
-        "rows": f"{known.rows:,}, inputs {known.structure}, {outputs}",
-        "experts": f"{state.num_experts:,}, {kept}; witness: {said}",
-        "tangents": repr(known.tangents),
-        "size": size_text(nbytes(state)) + (f" ({known.compressed})" if known.compressed else ""),
+        "rows": f"{origin.rows:,}, inputs {origin.structure}, {outputs}",
+        "experts": f"{state.num_experts:,}, {kept}; witness: {witness}",
+        "tangents": repr(origin.tangents),
+        "size": size_text(nbytes(state)) + (f" ({origin.compressed})" if origin.compressed else ""),
         "likelihood": repr(state.likelihood),
         "calibration": _calibrated_on(state),
     }
     lines = (f"  {name}: {value}" for name, value in facts.items())
-    return "\n".join(shorten(line, WIDEST, initial_indent="  ", placeholder=" ...") for line in lines)
+    return "\n".join(shorten(line, MAX_LINE, initial_indent="  ", placeholder=" ...") for line in lines)
 
 
 def _calibrated_on(state: ModelState) -> str:
-    """From which rows it is known how large the error bar must be."""
-    likelihood, held, split = state.likelihood, len(state.held_scores), state.provenance.split[1]
+    """The rows that the size of the error bar was fitted to."""
+    likelihood, held_out, split = state.likelihood, len(state.held_scores), state.provenance.split[1]
     if not likelihood.calibrated:
-        return "none, the variance is what the evidence says"
-    if not held:
+        return "none, the variance is that of the evidence"
+    if not held_out:
         return "none, there were no rows for it"
     if split:
         return f"{split:,} training rows that were kept from the experts"
     if likelihood.fitted_to_left_out(state.calibrations):
-        return f"{held:,} training rows, left out in turn"
-    return f"{held:,} validation rows"
+        return f"{held_out:,} training rows, left out in turn"
+    return f"{held_out:,} validation rows"
 
 
-def predict_variants(states: Sequence[ModelState], inputs: Inputs) -> list[Prediction]:
-    """What forms of one model say of the same inputs: the network runs once for all."""
-    first, inputs = states[0], to_device(inputs, states[0].device)
-    outputs, features = first.forward(first.network, first.mixtures[0].tangents, inputs)
-    return [_told(state, inputs, outputs, features) for state in states]
-
-
-def _told(state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None) -> Prediction:
+def _predict_from_outputs(
+    state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None
+) -> Prediction:
+    """Calibrated; rows that are not finite, or whose gradient overflows, are not valid."""
     if _all_finite((inputs, outputs)):
-        good = torch.ones(count(inputs), dtype=torch.bool, device=outputs.device)
-        raw = predict_latent(state, inputs, outputs, features)
-        sound = good if raw.all_finite() else raw.finite()  # a gradient may overflow where they are finite
-        raw, known = (raw, good) if sound is good else (raw.take(sound).spread(sound), sound)
+        finite = torch.ones(count(inputs), dtype=torch.bool, device=outputs.device)
+        latent = predict_latent(state, inputs, outputs, features)
+        if not latent.all_finite():
+            finite = latent.finite()
+            latent = latent.take(finite).spread(finite)
     else:
-        good = finite_rows(inputs) & finite_rows(outputs)
-        if bool(good.any()) and not bool(good.all()):
-            # Rows that are whole must come out as if the others were not there, to the bit.
+        finite = finite_rows(inputs) & finite_rows(outputs)
+        if bool(finite.any()) and not bool(finite.all()):
+            # Finite rows are predicted as if the others were not there, to the bit.
             outputs = outputs.clone()
-            outputs[good] = call(state.network, take(inputs, good.nonzero().flatten()))
-        raw, known = _known(state, inputs, outputs, good)
-    return state.likelihood.prediction(outputs, raw, state.calibrations, known, state.reference_scores)
+            outputs[finite] = call(state.network, take(inputs, finite.nonzero().flatten()))
+        latent, finite = _predict_finite(state, inputs, outputs, finite)
+    return state.likelihood.prediction(outputs, latent, state.calibrations, finite, state.reference_scores)
 
 
 def _all_finite(values: Any) -> bool:
-    """Whether no number is NaN or infinite; where their sum overflows it says no, too."""
+    """Whether no number is NaN or infinite; False also where their sum overflows."""
     sums: list[Any] = [leaf.sum().tolist() for leaf in leaves(values) if leaf.is_floating_point()]
     return all(map(math.isfinite, sums))
 
 
-def _known(
-    state: ModelState, inputs: Inputs, outputs: Tensor, good: Tensor
+def _predict_finite(
+    state: ModelState, inputs: Inputs, outputs: Tensor, finite: Tensor
 ) -> tuple[LatentPrediction, Tensor]:
-    """What the experts say of the good rows, and for which rows it is finite, shape [n]."""
-    if not bool(good.any()):  # as experts that tell so many numbers would answer
-        told = sum(len(mixture.experts[0].scale) for mixture in state.mixtures)
-        blank = outputs.new_zeros(0, told, dtype=torch.float64)
+    """The latent prediction of the finite rows, and for which rows it is finite, shape [n]."""
+    if not bool(finite.any()):
+        width = sum(len(mixture.experts[0].scale) for mixture in state.mixtures)
+        blank = outputs.new_zeros(0, width, dtype=torch.float64)
         expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=outputs.device)
-        told = LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
-        return told.spread(good), good
-    chosen = good.nonzero().flatten()
-    raw = predict_latent(state, take(inputs, chosen), outputs[chosen])
-    sound = raw.finite()
-    known = good.clone()
-    known[good] = sound
-    raw = raw if bool(sound.all()) else raw.take(sound)
-    return (raw if bool(known.all()) else raw.spread(known)), known
+        empty = LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
+        return empty.spread(finite), finite
+    index, valid = finite.nonzero().flatten(), finite.clone()
+    latent = predict_latent(state, take(inputs, index), outputs[index])
+    valid[finite] = sound = latent.finite()
+    latent = latent if bool(sound.all()) else latent.take(sound)
+    return (latent if bool(valid.all()) else latent.spread(valid)), valid
 
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:
@@ -333,7 +324,7 @@ def inputs_of(state: ModelState, batch: Any) -> Inputs:
         if not (pair and structure(inputs[0]) == wanted):
             raise ValueError(
                 f"inputs have the structure {given}; the model was fitted on {wanted}. Pass them as the "
-                "network takes them, or say where they are: unpack=lambda batch: (inputs, targets)."
+                "network takes them, or pass unpack=lambda batch: (inputs, targets)."
             )
         inputs = inputs[0]
     check_dimensions(inputs, state.provenance.kinds, "inputs")
@@ -353,9 +344,17 @@ def read_like(state: ModelState, source: Any, *, name: str, unpack: Unpack | Non
     return rows
 
 
-def of_state(name: str, said: str) -> Any:
+def require_support(model: Any, name: str) -> None:
+    """Raise, with the reason, where the public function `name` does not take fitted models of this kind."""
+    if not isinstance(model, FittedModel):
+        raise TypeError(f"model is a {type(model).__name__}; pass what trustgp.fit or trustgp.load gave.")
+    if name in model.UNSUPPORTED:
+        raise ValueError(f"trustgp.{name} is not for a {type(model).__name__}: {model.UNSUPPORTED[name]}.")
+
+
+def of_state(name: str, doc: str) -> Any:
     """A property of a fitted model that its state has, by its name there."""
-    return property(attrgetter(f"state.{name}"), doc=said)
+    return property(attrgetter(f"state.{name}"), doc=doc)
 
 
 class FittedModel(nn.Module):
@@ -378,9 +377,9 @@ class FittedModel(nn.Module):
 
     def _with_threshold(self, scores: Tensor, false_alarm: float) -> float:
         """The threshold for held-out scores [k], from now on that of the state."""
-        found = NoveltyThreshold.fit(scores, false_alarm)
-        self.state = replace(self.state, threshold=found)
-        return float(found.threshold)
+        fitted = NoveltyThreshold.fit(scores, false_alarm)
+        self.state = replace(self.state, threshold=fitted)
+        return float(fitted.threshold)
 
     def train(self, mode: bool = True) -> Self:
         """Does nothing: the network stays in the mode in which it was fitted."""

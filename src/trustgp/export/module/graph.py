@@ -19,7 +19,7 @@ from ...experts.mixture import LatentPrediction, Mixture
 from ...experts.posteriors import GramPosterior, SpanPosterior
 from ...likelihoods.prediction import ClassPrediction, Prediction
 from ...model import UncertaintyModel
-from ...state.support import require_support
+from ...state.model_state import require_support
 from ...tangents.base import TangentMap
 from ...tangents.factors import FactorMap
 from ...tangents.jacobian.accumulators import Collector, DenseAccumulator
