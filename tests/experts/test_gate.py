@@ -4,14 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trustgp.experts import gate as gating
-from trustgp.experts.gate import (
-    OVERSIZE,
-    Division,
-    Gate,
-    find_centroids,
-    make_projection,
-    nearest_two,
-)
+from trustgp.experts.gate import OVERSIZE, Division, Gate, find_centroids, make_projection, nearest_two
 from trustgp.tangents.factors import FactorFeatures
 from trustgp.tangents.rows import RowFeatures
 

@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from reference import (
-    leave_out,
-    posterior_mean,
-    posterior_variance,
-    profile_likelihood,
-    scale_from_eigenpairs,
-)
+from reference import leave_out, posterior_mean, posterior_variance, profile_likelihood, scale_from_eigenpairs
 
 from trustgp.data import chunking
 from trustgp.experts.features import NO_COLUMNS

@@ -5,12 +5,7 @@ from .classification import Classification
 from .paper import PaperClassification, PaperRegression
 from .regression import Regression
 
-KINDS = {
-    "Regression": Regression,
-    "Classification": Classification,
-    "PaperRegression": PaperRegression,
-    "PaperClassification": PaperClassification,
-}
+KINDS = {kind.__name__: kind for kind in (Regression, Classification, PaperRegression, PaperClassification)}
 
 __all__ = [
     "KINDS",

@@ -264,17 +264,8 @@ class ClassPrediction(Prediction):
     """
 
     ARRAYS: ClassVar[tuple[str, ...]] = (
-        *(
-            "classes",
-            "probabilities",
-            "mean",
-            "variance",
-            "temperature",
-            "novelty",
-            "score",
-            "expert",
-            "valid",
-        ),
+        *("classes", "probabilities", "mean", "variance", "temperature"),
+        *("novelty", "score", "expert", "valid"),
     )
 
     temperature: Tensor = field(kw_only=True)  # T of each row, float64, shape [n]

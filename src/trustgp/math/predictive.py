@@ -189,12 +189,7 @@ class PredictiveDistribution(Distribution):
 
 
 def log_density(
-    error: Tensor,
-    offset: Tensor | None,
-    squared_scale: Tensor,
-    df: Tensor,
-    share: Tensor,
-    spread: Tensor,
+    error: Tensor, offset: Tensor | None, squared_scale: Tensor, df: Tensor, share: Tensor, spread: Tensor
 ) -> Tensor:
     """log p(f + error), elementwise; can be differentiated in all of it. No offset is one of 0."""
     usual = squared_scale * df / (df - 2.0)
