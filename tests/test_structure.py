@@ -210,7 +210,7 @@ PUBLIC = [
 def test_the_stub_has_every_public_name():
     tree = ast.parse((PACKAGES[0] / "__init__.pyi").read_text())
     named = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert named == {*trustgp.__all__, *trustgp._ROOMS}
+    assert named == {*trustgp.__all__, *trustgp._SUBPACKAGES}
     assert set(trustgp.__all__) < set(dir(trustgp))
 
 

@@ -5,9 +5,9 @@ from warnings import warn as _warn
 
 from .data.version import __version__ as __version__
 
-# Public names, by what they are for, and where they are. They are imported when they are first asked for, so
-# that `import trustgp` and `trustgp --help` take no time; `__init__.pyi` says the same to type checkers.
-_PLACES = {
+# Public names, grouped by purpose, with their modules. They are imported on first use, which keeps `import
+# trustgp` and `trustgp --help` fast; `__init__.pyi` lists them for type checkers.
+_MODULES = {
     # fit and use
     "fit": ".api",
     "load": ".api",
@@ -56,25 +56,25 @@ _REMOVED = {  # for one release
     "tune": 'use trustgp.compress(model, rank=64), or trustgp.fit(..., budget="16 MiB")',
 }
 _RENAMED = {"Things": "BoxTargets"}  # for one release
-_ROOMS = (  # reachable without an import of their own
+_SUBPACKAGES = (  # attributes that need no import of their own
     *("api", "data", "detection", "executors", "experts", "export", "fitting", "likelihoods", "logs", "math"),
     *("metrics", "model", "monitor", "plots", "sklearn", "state", "tangents"),
 )
 
-__all__ = list(_PLACES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str):
-    if name in _ROOMS:
+    if name in _SUBPACKAGES:
         return _import_module(f".{name}", __name__)
     if name in _RENAMED:
         _warn(f"trustgp.{name} is now called {_RENAMED[name]}.", DeprecationWarning, stacklevel=2)
         name = _RENAMED[name]
     if name in _REMOVED:
         return _removed(name)
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'trustgp' has no attribute {name!r}")
-    globals()[name] = value = getattr(_import_module(_PLACES[name], __name__), name)
+    globals()[name] = value = getattr(_import_module(_MODULES[name], __name__), name)
     return value
 
 
@@ -86,4 +86,4 @@ def _removed(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS})
+    return sorted({*globals(), *__all__, *_SUBPACKAGES})

@@ -188,7 +188,7 @@ class TangentNetwork:
         )
         for part in clone.modules():
             if isinstance(part, nn.RNNBase):
-                # it asks for the addresses of weights, which tensors inside torch.func do not have
+                # it needs the addresses of weights, which tensors inside torch.func do not have
                 part.flatten_parameters = lambda: None
         return clone
 
