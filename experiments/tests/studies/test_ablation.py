@@ -23,7 +23,7 @@ from trustgp_experiments.studies.ablation.observations import (
     GAIN,
     OBSERVATIONS,
     SMALL_COST,
-    Curve,
+    SettingCurve,
     grows,
     hardly_matters,
     helps,
@@ -36,7 +36,7 @@ def curve(*nll, work=None, kind="own"):
     """Settings that grow; a number, or one a seed."""
     seeds = [values if isinstance(values, tuple) else (values,) for values in nll]
     labels = [str(2**power) for power in range(len(nll))]
-    return Curve(kind, labels, seeds, [(value,) for value in work or [1.0] * len(nll)])
+    return SettingCurve(kind, labels, seeds, [(value,) for value in work or [1.0] * len(nll)])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ JUDGED = "plain"  # the kind of prediction by which the paper is judged
 
 
 @dataclass(frozen=True)
-class Curve:
+class SettingCurve:
     """One kind of prediction along an axis whose settings grow; for each setting one number a seed."""
 
     kind: str
@@ -37,11 +37,11 @@ class Observation:
 
     claim: str
     axes: Sequence[str]  # on which it is judged
-    rule: Callable[[Curve], Check]  # when it holds on one of them
+    rule: Callable[[SettingCurve], Check]  # when it holds on one of them
     rule_words: str  # for the protocol
 
 
-def grows(curve: Curve) -> Check:
+def grows(curve: SettingCurve) -> Check:
     """The most raise the NLL in every seed, by `GAIN` on average, and no step lowers it by as much."""
     means = curve.means
     falls = max(earlier - later for earlier, later in pairwise(means))
@@ -53,7 +53,7 @@ def grows(curve: Curve) -> Check:
     return Check(curve.kind, _helps(curve.nll[-1], curve.nll[0]) and falls < GAIN, because)
 
 
-def hardly_matters(curve: Curve) -> Check:
+def hardly_matters(curve: SettingCurve) -> Check:
     """The best and the worst setting differ by no more than `SMALL_COST`."""
     means = curve.means
     best, worst = (pick(range(len(means)), key=means.__getitem__) for pick in (min, max))
@@ -62,7 +62,7 @@ def hardly_matters(curve: Curve) -> Check:
     return Check(curve.kind, gap <= SMALL_COST, because)
 
 
-def moderate_hardly_hurts(curve: Curve) -> Check:
+def moderate_hardly_hurts(curve: SettingCurve) -> Check:
     """Against the last setting, unpruned, the one before costs at most `SMALL_COST`, the first more."""
     means = curve.means
     moderate, extreme = means[-2] - means[-1], means[0] - means[-1]
@@ -70,7 +70,7 @@ def moderate_hardly_hurts(curve: Curve) -> Check:
     return Check(curve.kind, moderate <= SMALL_COST < extreme, because)
 
 
-def helps(curve: Curve) -> Check:
+def helps(curve: SettingCurve) -> Check:
     """The largest setting helps against the smallest."""
     means = curve.means
     because = f"{means[0]:.3f} with {curve.labels[0]}, {means[-1]:.3f} with {curve.labels[-1]}"
@@ -113,7 +113,9 @@ OBSERVATIONS = (
 )
 
 
-def judge(observation: Observation, curves: Mapping[str, Sequence[Curve]], titles: Mapping[str, str]) -> str:
+def judge(
+    observation: Observation, curves: Mapping[str, Sequence[SettingCurve]], titles: Mapping[str, str]
+) -> str:
     """The verdict with the numbers behind it; curves and titles are by axis."""
     checks = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
     claim = Claim(observation.claim, [c for some in checks.values() for c in some if c.where == JUDGED])

@@ -9,13 +9,12 @@ from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
 from ...core.claim import change, paired, words
-from ...core.figures import Curve as DrawnCurve
-from ...core.figures import draw_curves
+from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, Place, run_parallel
 from ...core.pivot import Measure, Pivot, flat_measure
 from ...core.result import Column, Figure, Result, Setting, Table, make_result
 from .axes import EXPERTS, KINDS, SMALL_SHARE, WITNESS_KINDS, Axis, Bench, our_axes, paper_axes, trials_of
-from .observations import GAIN, JUDGED, OBSERVATIONS, SMALL_COST, Curve, judge
+from .observations import GAIN, JUDGED, OBSERVATIONS, SMALL_COST, SettingCurve, judge
 
 FITTED = "fitted"  # takes the place of a kind of prediction for sizes and times, which all kinds share
 SIZES = (
@@ -113,11 +112,11 @@ def _table(grid: Grid, title: str, axes: Sequence[Axis], kinds: Mapping[str, str
     return pivot.table(grid.only(axis=set(names)))
 
 
-def _observed(grid: Grid, axis: Axis, kind: str) -> Curve:
+def _observed(grid: Grid, axis: Axis, kind: str) -> SettingCurve:
     labels = [point.label for point in axis.points]
     nll = [grid.values((axis.name, label, kind), "nll") or () for label in labels]
     work = [grid.values((axis.name, label, FITTED), "work") or () for label in labels]
-    return Curve(kind, labels, nll, work)
+    return SettingCurve(kind, labels, nll, work)
 
 
 def against_us(axes: Sequence[Axis], grid: Grid) -> str:
@@ -167,7 +166,7 @@ def _on_axis(axis: Axis, grid: Grid) -> str:
     )
 
 
-def _curves(grid: Grid, axis: Axis) -> list[DrawnCurve]:
+def _curves(grid: Grid, axis: Axis) -> list[Curve]:
     curves = []
     for kind, (colour, line) in STYLES.items():
         labels = grid.along("setting", axis=axis.name, kind=kind)
@@ -175,7 +174,7 @@ def _curves(grid: Grid, axis: Axis) -> list[DrawnCurve]:
             cells = [grid.spread((axis.name, label, kind), "nll") for label in labels]
             mean, spread = zip(*cells, strict=True)
             name = {**KINDS, **WITNESS_KINDS}[kind]
-            curves.append(DrawnCurve(name, labels, mean, spread, colour, line))
+            curves.append(Curve(name, labels, mean, spread, colour, line))
     return curves
 
 
