@@ -109,15 +109,8 @@ def problem_and_tasks(request, case, report):
     (problem,) = make_problems(ready.maps, rows, residuals, torch.arange(len(rows)) // 10, [])
     if problem.tangents.num_columns(expert=False) is not None:
         problem = replace(problem, known=precompute_features(problem.tangents, rows, context, mapped=False))
-    partition, _ = divide(
-        problem.tangents,
-        rows,
-        3,
-        context,
-        division=Division(),
-        patchwork=Patchwork(),
-        known=problem.known,
-    )
+    settings = {"division": Division(), "patchwork": Patchwork(), "known": problem.known}
+    partition, _ = divide(problem.tangents, rows, 3, context, **settings)
     return problem, make_tasks(partition, 5)
 
 
@@ -156,9 +149,12 @@ def test_every_tensor_of_a_result_is_found():
 PARAMETRISED = ("weight norm",)  # torch does not let them be pickled
 
 
-def test_networks_of_every_kind_travel_or_are_refused():
+@pytest.mark.parametrize(
+    "names", [[*[*NETWORKS][:3], *PARAMETRISED], pytest.param(NETWORKS, marks=pytest.mark.nightly, id="all")]
+)
+def test_networks_of_every_kind_travel_or_are_refused(names):
     with Many() as check:
-        for name in NETWORKS:
+        for name in names:
             with check(name):
                 network, inputs = make(name)
                 prepared = prepare(network, [name for name, _ in network.named_parameters()], None)

@@ -14,10 +14,10 @@ from trustgp.executors.progress import Reporter, rate_text, reporting
 
 @pytest.fixture
 def lines(caplog):
-    """What this test's own thread said through our logger: a library's thread may speak up at any time."""
+    """Our messages from this test's own thread: a library's thread may log at any time."""
     caplog.set_level(logging.DEBUG, logger="trustgp")
-    mine = ("trustgp", threading.get_ident())
-    return lambda: [r.getMessage() for r in caplog.records if (r.name, r.thread) == mine]
+    here = ("trustgp", threading.get_ident())
+    return lambda: [r.getMessage() for r in caplog.records if (r.name, r.thread) == here]
 
 
 def test_the_log_tells_items_rows_per_second_and_time_left(lines, report):

@@ -13,9 +13,10 @@ from trustgp.executors import Threads
 def test_every_task_is_run_once_and_carries_its_position(count):
     results = dict(Threads(count).run(lambda task: task**2, [3, 1, 4, 1, 5]))
     assert results == {0: 9, 1: 1, 2: 16, 3: 1, 4: 25}
+    assert list(Threads(count).run(lambda task: task, [])) == []
 
 
-def test_a_result_that_was_handed_over_is_not_held_on_to():
+def test_no_reference_to_a_result_is_kept():
     results = Threads(1).run(lambda task: torch.ones(task), [1, 2, 3])
     seen = []
     for _, result in results:
@@ -24,10 +25,6 @@ def test_a_result_that_was_handed_over_is_not_held_on_to():
         del result, _
         gc.collect()
     assert len(seen) == 3
-
-
-def test_no_tasks_give_no_results():
-    assert list(Threads(2).run(lambda task: task, [])) == []
 
 
 def test_each_worker_has_a_single_blas_thread_and_the_caller_keeps_its_own():
@@ -83,11 +80,8 @@ def test_a_caller_that_stops_early_leaves_no_threads_running():
     assert threading.active_count() == before
 
 
-def test_workers_are_the_cores_unless_told():
+def test_workers_are_the_cores_by_default_and_at_least_one():
     assert Threads().workers >= 1
     assert Threads(3).workers == 3
-
-
-def test_no_workers_are_refused():
     with pytest.raises(ValueError, match="count=0"):
         Threads(0)

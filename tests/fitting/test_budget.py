@@ -78,7 +78,7 @@ def test_a_smaller_size_has_fewer_directions_then_shorter_sketches_then_fewer_ex
     assert steps[-1][2] < steps[0][2]
 
 
-@pytest.mark.parametrize("size", ["2 MiB", "600 KiB", "250 KiB", "140 KiB"])
+@pytest.mark.parametrize("size", ["600 KiB", "140 KiB"])
 def test_a_model_stays_within_its_size_and_uses_it(fit, plain, size, tmp_path):
     model = fit(budget=size)
     limit = FitOptions.parse(budget=size).budget.size
@@ -167,14 +167,11 @@ def wide(inputs, hidden, outputs):
     ("n", "hidden", "options", "walk"),
     [
         (150, 10, {}, False),
-        (600, 10, {}, True),
-        (600, 150, {}, False),
         (600, 150, {}, True),
-        (1100, 150, {}, False),
-        (700, 150, {"outputs": "separate"}, True),
-        (900, 150, {"budget": "1 MiB"}, False),
-        (900, 150, {"budget": "1 MiB"}, True),
-        (900, 150, {"budget": "none"}, True),
+        pytest.param(1100, 150, {}, False, marks=pytest.mark.nightly),
+        pytest.param(700, 150, {"outputs": "separate"}, True, marks=pytest.mark.nightly),
+        (600, 150, {"budget": "1 MiB"}, False),
+        (600, 10, {"budget": "none"}, True),
     ],
     ids=str,
 )

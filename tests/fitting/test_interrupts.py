@@ -1,4 +1,4 @@
-"""What a fit says when it ends early."""
+"""Messages of a fit that ends early."""
 
 import errno
 from functools import partial
@@ -14,7 +14,7 @@ from trustgp.fitting.checkpoint import Checkpoint, explain_interrupts
 
 @pytest.fixture(scope="module")
 def fit_case(fit_case):
-    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    """Without a witness, which takes half of the time, unless a test asks for one."""
     return partial(fit_case, witness=None)
 
 
@@ -53,27 +53,23 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS, ids=lambda value: type(value).__name__)
-def test_the_same_call_goes_on_after_an_early_end(
+def test_an_early_end_explains_what_to_change_and_the_same_call_resumes(
     failing, fit_case, whole, assert_same_state, tmp_path, error, kind
 ):
     with pytest.raises(kind, match=f"3 solved experts are in {tmp_path}; the same call resumes") as caught:
         failing(error, checkpoint=tmp_path)
-    assert "while solving the experts (3 of 6)" in str(caught.value)
+    message = str(caught.value)
+    assert "while solving the experts (3 of 6)" in message
+    if kind is not KeyboardInterrupt:
+        assert message.startswith("out of memory while")
+        assert "executor=trustgp.Threads(1)" in message
+        assert "witness=None need less" in message
+        assert not str(error) or str(error).splitlines()[0].rstrip(".") in message
     assert len(list(tmp_path.glob("expert-*"))) == 3
     assert_same_state(fit_case(num_experts=6, checkpoint=tmp_path), whole)
 
 
-@pytest.mark.parametrize(("error", "kind"), ERRORS[:3], ids=lambda value: type(value).__name__)
-def test_too_little_memory_says_what_to_change(failing, error, kind):
-    with pytest.raises(kind, match=r"out of memory while solving") as caught:
-        failing(error)
-    said = str(caught.value)
-    assert "executor=trustgp.Threads(1)" in said
-    assert "witness=None need less" in said
-    assert str(error).splitlines()[0].rstrip(".") in said if str(error) else True
-
-
-def test_without_a_checkpoint_the_user_hears_of_it(failing):
+def test_without_a_checkpoint_nothing_is_kept(failing):
     with pytest.raises(KeyboardInterrupt, match=r"Nothing is kept; with checkpoint=FOLDER"):
         failing(KeyboardInterrupt())
 
@@ -85,8 +81,8 @@ def test_other_errors_are_left_as_they_are(failing, tmp_path):
         assert caught.value is error
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])
-def test_a_disk_that_refuses_leaves_what_there_is_and_says_so(
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_full_or_read_only_disk_leaves_what_there_is(
     fit_case, whole, monkeypatch, tmp_path, assert_same_state, code
 ):
     real, written = checkpoint.write, []
@@ -118,18 +114,6 @@ def test_the_words_fit_the_number_of_experts(report, tmp_path):
         (tmp_path / f"expert-000-0000{count}.trustgp").touch()
 
 
-def test_expert_files_cut_at_many_places_are_solved_again(fit_case, assert_same_state, tmp_path):
-    """Each expert at a place of its own, from nothing to all but the last byte."""
-    first = fit_case(num_experts=20, checkpoint=tmp_path)
-    files = sorted(tmp_path.glob("expert-*"))
-    contents = [path.read_bytes() for path in files]
-    for number, (path, content) in enumerate(zip(files, contents, strict=True)):
-        path.write_bytes(content[: (len(content) - 1) * number // (len(files) - 1)])
-    second = fit_case(num_experts=20, checkpoint=tmp_path)
-    assert_same_state(first, second)
-    assert [path.read_bytes() for path in files] == contents
-
-
 def test_a_note_that_is_cut_is_not_trusted(fit_case, tmp_path):
     fit_case(num_experts=2, checkpoint=tmp_path)
     note = tmp_path / "fit.trustgp"
@@ -138,12 +122,6 @@ def test_a_note_that_is_cut_is_not_trusted(fit_case, tmp_path):
         note.write_bytes(content[:length])
         with pytest.raises(ArtifactError, match=r"Use another folder, or remove .* to start over"):
             fit_case(num_experts=2, checkpoint=tmp_path)
-
-
-def test_a_folder_that_cannot_be_made_is_named(fit_case, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"the folder of the checkpoint, .*file/c, cannot be created"):
-        fit_case(checkpoint=tmp_path / "file" / "c")
 
 
 def test_ctrl_c_while_a_lock_is_waited_for_is_ctrl_c(report):

@@ -15,7 +15,7 @@ from trustgp.state.expert_tensors import expert_tensors
 
 @pytest.fixture(scope="module")
 def fit_case(fit_case):
-    """As ever, but without a witness, which takes half of the time, unless a test asks for one."""
+    """Without a witness, which takes half of the time, unless a test asks for one."""
     return partial(fit_case, witness=None)
 
 
@@ -59,12 +59,7 @@ def solved_anew(model, case, added, report, groups=None):
         points = embed_rows(mixture.tangents, mixture.gate, Rows(*added), context)
         partition = model.memory.partitions[k].extend(points)
         problem = Problem(Rows(inputs, targets), mixture.tangents, mixture.outputs, residual, groups)
-        solved = solve_tasks(
-            problem,
-            make_tasks(partition, model.origin.lend[k]),
-            context,
-            strict=True,
-        )
+        solved = solve_tasks(problem, make_tasks(partition, model.origin.lend[k]), context, strict=True)
         tables.append(expert_tensors(tuple(result.expert for result in solved)))
     return tables
 
@@ -77,10 +72,9 @@ def assert_experts_are(model, tables):
 
 
 OPTIONS = [
-    {"witness": Witness()},
-    {"outputs": "separate"},
+    {"witness": Witness(), "num_experts": 1},
+    {"outputs": "separate", "patchwork": Patchwork(neighbours=0)},
     {"tangents": JacobianRows(keep=60, keep_per_expert=15)},
-    {"patchwork": Patchwork(neighbours=0)},
 ]
 
 
@@ -113,13 +107,6 @@ def test_only_the_experts_concerned_are_solved_again(fit_case, toy, counting):
     assert counting.solved == len(touched)
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
         assert (new is not old) == (i in touched)
-
-
-def test_all_rows_are_held_after_an_update_without_a_budget(fit_case, toy):
-    model = fit_case(num_experts=1)
-    model.update(new_rows(toy), progress=False)
-    (expert,) = model.mixtures[0].experts
-    assert len(expert.rows) == 172
 
 
 def test_a_loaded_model_is_updated_with_its_training_rows(fit_case, case, toy, tmp_path, assert_same_state):
@@ -157,17 +144,12 @@ def test_a_loaded_exact_model_without_its_rows_is_told_what_to_do(fit_case, case
         loaded.update(new_rows(toy), progress=False)
 
 
-@pytest.mark.parametrize("change", ["targets", "order", "fewer"])
-def test_other_training_rows_are_refused(fitted, case, toy, tmp_path, change):
+def test_other_training_rows_are_refused(fitted, case, toy, tmp_path):
     fitted.save(tmp_path / "arm.trustgp")
-    loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
-    other = {
-        "targets": (case.inputs, case.targets + 1e-9),
-        "order": (case.inputs.flip(0), case.targets.flip(0)),
-        "fewer": (case.inputs[:-1], case.targets[:-1]),
-    }[change]
-    with pytest.raises(ValueError, match="other rows"):
-        loaded.update(new_rows(toy), train=other, progress=False)
+    loaded, (x, y) = trustgp.load(tmp_path / "arm.trustgp", case.network), (case.inputs, case.targets)
+    for other in ((x, y + 1e-9), (x.flip(0), y.flip(0)), (x[:-1], y[:-1])):
+        with pytest.raises(ValueError, match="other rows"):
+            loaded.update(new_rows(toy), train=other, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +162,11 @@ def test_other_training_rows_are_refused(fitted, case, toy, tmp_path, change):
         pytest.param(lambda x, y: (x[:5], y), "5 inputs but 12 targets", id="lengths"),
     ],
 )
-def test_rows_of_another_kind_are_refused_and_change_nothing(fit_case, toy, rows, message, state_of):
-    model = fit_case()
-    before = state_of(model)
+def test_rows_of_another_kind_are_refused_and_change_nothing(fitted, toy, rows, message):
+    before = fitted.state
     with pytest.raises(ValueError, match=message):
-        model.update(rows(*new_rows(toy)), progress=False)
-    after = state_of(model)
-    assert all(torch.equal(before[name], after[name]) for name in before)
+        fitted.update(rows(*new_rows(toy)), progress=False)
+    assert fitted.state is before
 
 
 def test_groups_are_asked_for_exactly_when_there_were_groups(fit_case, toy):
@@ -197,17 +177,12 @@ def test_groups_are_asked_for_exactly_when_there_were_groups(fit_case, toy):
         fit_case(groups=torch.arange(160) // 20).update(added, progress=False)
 
 
-def test_an_update_with_groups_calibrates_again(fit_case, case, toy):
+def test_an_update_calibrates_again_where_there_are_groups(fit_case, toy):
     groups = torch.arange(160) // 20
-    model = fit_case(groups=groups)
-    before = model.calibrations
+    model, alone = fit_case(groups=groups), fit_case()
+    before, kept = model.calibrations, alone.calibrations
     model.update(new_rows(toy), groups=torch.zeros(12), progress=False)
     assert not torch.equal(model.calibrations[0].level, before[0].level)
     assert model.memory.groups.tolist() == [*groups.tolist(), *[8] * 12]
-
-
-def test_an_update_without_held_out_rows_keeps_the_calibration(fit_case, toy):
-    model = fit_case()
-    before = model.calibrations
-    model.update(new_rows(toy), progress=False)
-    assert model.calibrations is before
+    alone.update(new_rows(toy), progress=False)
+    assert alone.calibrations is kept  # without held-out rows

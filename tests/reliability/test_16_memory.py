@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from reliability.helpers import OUTPUTS, listing, mlp, python, quiet_fit, rows
+from reliability.helpers import listing, mlp, python, quiet_fit, rows
 
 import trustgp
 from trustgp.fitting import plan
@@ -45,13 +45,19 @@ def smallest(data, **options) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("kind", EXPLICIT)
-@pytest.mark.parametrize("mode", OUTPUTS)
+@pytest.mark.parametrize(("kind", "mode"), [("rows", "shared"), ("columns", "separate"), ("rows", "pseudo")])
 def test_a_budget_too_small_is_refused_before_any_work(data, no_work, kind, mode):
+    """That the smallest one does work: fitting/test_fit.py."""
     options = {"outputs": mode, "tangents": KINDS[kind]}
     least = smallest(data, **options)
     with pytest.raises(ValueError, match=f"the smallest that works is {least} bytes"):
         quiet_fit(data[0], data[1:], num_experts=4, budget=least - 1, **options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("budget", "many"), ("budget", 0), ("memory", "1e3 MB")])
+def test_a_size_that_cannot_be_parsed_is_refused(data, no_work, name, value):
+    with pytest.raises(ValueError, match=f"{name}="):
+        quiet_fit(data[0], data[1:], **{name: value})
 
 
 @pytest.mark.parametrize("kind", KINDS)
