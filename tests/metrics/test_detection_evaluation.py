@@ -59,7 +59,7 @@ def unknown(threshold: float | None = 0.5) -> ScoredScenes:
 def test_scores_are_those_of_the_metrics(familiar):
     e = DetectionEvaluation.of(familiar, names=NAMES)
     confidence, right = torch.tensor([0.9, 0.8, 0.6]).double(), torch.tensor([1.0, 1, 0]).double()
-    quality = metrics.detection_quality(familiar.found, familiar.targets, familiar.sizes)
+    quality = metrics.detection_quality(familiar.detections, familiar.targets, familiar.sizes)
     assert e.pdq == pytest.approx(quality.pdq)
     dece = metrics.detection_calibration_error
     assert e.dece == pytest.approx(float(dece(0.9 * confidence, right)), abs=1e-6)
@@ -91,7 +91,7 @@ def test_a_class_has_scores_of_its_own(familiar):
 
 
 def test_foreign_pictures_without_things(familiar):
-    e = DetectionEvaluation.of(familiar, scenes(unknown().found, None), names=NAMES)
+    e = DetectionEvaluation.of(familiar, scenes(unknown().detections, None), names=NAMES)
     # novelty 0.1, 0.2, 0.3 against 0.9, 0.05: three pairs of six in order
     assert e.auroc_novelty == 0.5
     assert e.fpr95_novelty == 0.5
@@ -145,7 +145,7 @@ def test_table_dict_and_file_say_the_same(familiar, tmp_path):
     plain = json.loads(json.dumps(e.to_dict()))
     assert plain["scores"]["all"]["pdq"] == e.pdq
     assert plain["scores"]["dog"]["dece"] == e.outputs["dog"].dece
-    assert (plain["rows"], plain["targets"], plain["detections"], plain["found"]) == (2, 3, 3, 2)
+    assert (plain["rows"], plain["targets"], plain["detections"], plain["matched"]) == (2, 3, 3, 2)
     assert sum(plain["reliability"]["rows"]) == 3
     with open(e.to_csv(tmp_path / "scores.csv")) as file:
         lines = {(row["metric"], row["output"]): row["value"] for row in csv.DictReader(file)}
@@ -157,7 +157,7 @@ def test_table_dict_and_file_say_the_same(familiar, tmp_path):
 def test_a_picture_without_an_answer_is_counted(familiar):
     lost = Detections(*(torch.zeros(0, *s) for s in ((4,), (4,))), torch.zeros(0).long(), torch.zeros(0),
                       torch.zeros(0, 3), torch.zeros(0), False, 0.5)  # fmt: skip
-    more = ScoredScenes([*familiar.found, lost], [*familiar.targets, there([A], [0])], [SIZE] * 3)
+    more = ScoredScenes([*familiar.detections, lost], [*familiar.targets, there([A], [0])], [SIZE] * 3)
     e = DetectionEvaluation.of(more, names=NAMES)
     assert e.invalid == 1
-    assert "No finite prediction for 1 of 3 pictures: nothing is found in them." in str(e)
+    assert "No finite prediction for 1 of 3 pictures: they have no detections." in str(e)

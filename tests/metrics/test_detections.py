@@ -134,9 +134,9 @@ def test_detection_calibration_error_by_place_sees_what_confidence_alone_does_no
     two = slice(0, 2 * MIN_BIN_COUNT)
     assert float(metrics.detection_calibration_error(confidence[two], right[two])) == pytest.approx(0.25)
     # 1/4 off on the left, 3/4 on the right; three detections in the middle are too few
-    by_place = metrics.detection_calibration_error(confidence, right, places=side)
+    by_place = metrics.detection_calibration_error(confidence, right, positions=side)
     assert float(by_place) == pytest.approx(0.5)
-    assert metrics.detection_calibration_error(confidence[-3:], right[-3:], places=side[-3:]) is None
+    assert metrics.detection_calibration_error(confidence[-3:], right[-3:], positions=side[-3:]) is None
 
 
 def test_bins_by_place_are_those_of_a_plain_loop():
@@ -153,7 +153,7 @@ def test_bins_by_place_are_those_of_a_plain_loop():
     expected = sum(
         len(rows) / counted * abs(float(right[rows].mean()) - float(confidence[rows].mean())) for rows in full
     )
-    error = metrics.detection_calibration_error(confidence, right, places=places)
+    error = metrics.detection_calibration_error(confidence, right, positions=places)
     assert float(error) == pytest.approx(expected, abs=1e-12)
 
 
@@ -170,7 +170,7 @@ def test_localisation_calibration_error_by_hand():
         ((tensor([0.5]), tensor([1, 0])), {}, "shapes differ"),
         ((tensor([1.5]), tensor([1])), {}, "logits"),
         ((tensor([0.5]), tensor([1])), {"bins": 0}, "bins=0"),
-        ((tensor([0.5]), tensor([1])), {"places": tensor([0.5])}, r"\[n, D\]"),
+        ((tensor([0.5]), tensor([1])), {"positions": tensor([0.5])}, r"\[n, D\]"),
     ],
 )
 def test_what_is_no_confidence_is_refused(arguments, options, words):

@@ -274,7 +274,7 @@ def test_a_single_output_may_come_as_a_vector(shape):
 def test_many_rows_are_predicted_lot_by_lot(monkeypatch):
     inputs, targets = draw(25, 3), draw(25, 2, seed=1)
     once = evaluate(Counting(), (inputs, targets), inputs)
-    monkeypatch.setattr(evaluating, "LOT", 10)
+    monkeypatch.setattr(evaluating, "CHUNK_ROWS", 10)
     model = Counting()
     assert same(evaluate(model, (inputs, targets), inputs), once)
     assert model.rows == [10, 10, 5] * 2
@@ -441,7 +441,7 @@ def test_bad_rows_are_refused_before_anything_is_predicted(data, ood, error, mat
 
 
 def test_targets_of_another_width_are_refused_after_the_first_lot(monkeypatch):
-    monkeypatch.setattr(evaluating, "LOT", 5)
+    monkeypatch.setattr(evaluating, "CHUNK_ROWS", 5)
     model = Counting(outputs=3)
     with pytest.raises(ValueError, match=r"the prediction is \[5, 3\] but the targets are \[5, 2\]"):
         evaluate(model, GOOD)

@@ -12,7 +12,7 @@ from many import each
 
 from trustgp import plots
 from trustgp.detection import Detections
-from trustgp.plots.boxes import alarm, as_picture, ink_on, label_of, shade_of
+from trustgp.plots.boxes import as_picture, ink_on, label_of, scale_position, shade_of
 
 matplotlib = pytest.importorskip("matplotlib")
 pytest.importorskip("PIL")
@@ -184,10 +184,10 @@ def test_colours_are_those_of_the_map_and_the_threshold_is_in_the_middle():
     for novelty in (0.0, 0.2, 0.5, 0.9, 1.0):
         np.testing.assert_allclose(plots.colour_of(novelty), shades(novelty)[:3], atol=0.02)
     assert plots.colour_of(0.1, 0.1) == plots.colour_of(0.5) == to_rgb("#f6d55c")
-    assert alarm(0.7, 0.1) == alarm(float("nan"), 0.1) == 1.0
-    assert alarm(0.03, 0.1) == pytest.approx(0.15)
-    assert alarm(1.0, 0.75) == 1.0  # the largest novelty has the last colour
-    assert alarm(0.875, 0.75) == pytest.approx(0.75)
+    assert scale_position(0.7, 0.1) == scale_position(float("nan"), 0.1) == 1.0
+    assert scale_position(0.03, 0.1) == pytest.approx(0.15)
+    assert scale_position(1.0, 0.75) == 1.0  # the largest novelty has the last colour
+    assert scale_position(0.875, 0.75) == pytest.approx(0.75)
 
 
 def test_text_is_dark_on_bright_colours_and_white_on_dark_ones():

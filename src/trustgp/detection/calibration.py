@@ -44,10 +44,10 @@ class ClassTemperature:
             return -chances.gather(1, labels[:, None]).clamp_min(1e-300).log().mean()
 
         bounds = [(-MAX_LOG_COLD, MAX_LOG), (-MAX_LOG, MAX_LOG)]
-        found = minimise_from_zero(
+        best = minimise_from_zero(
             with_gradient(loss), 2, max_iter=MAX_STEPS, tolerance=TOLERANCE, bounds=bounds
         )
-        return of(torch.zeros(2, dtype=torch.float64) if found is None else torch.from_numpy(found))
+        return of(torch.zeros(2, dtype=torch.float64) if best is None else torch.from_numpy(best))
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ def _likeliest(kind: type[EdgeNoise], given: EdgeErrors, powers: tuple[Tensor, T
         return -noise_of_edges.log_prob(errors).mean()
 
     bounds = [(-MAX_LOG, MAX_LOG)] * 5 + ([(0.0, MAX_POWER)] * 2 if powers is None else [])
-    found = minimise_from_zero(
+    best = minimise_from_zero(
         with_gradient(loss), len(bounds), max_iter=MAX_STEPS, tolerance=TOLERANCE, bounds=bounds
     )
-    return of(torch.zeros(len(bounds), dtype=torch.float64) if found is None else torch.from_numpy(found))
+    return of(torch.zeros(len(bounds), dtype=torch.float64) if best is None else torch.from_numpy(best))
 
 
 def _log(value: Tensor) -> Tensor:

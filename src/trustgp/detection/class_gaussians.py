@@ -106,9 +106,9 @@ class _Prior:
         """Means m_c [C, d] and covariances S_c [C, d, d]; a class without rows is as wide as all together."""
         width, eye = len(self.mean), torch.eye(len(self.mean)).to(self.mean)
         rows = sums.count[:, None, None]
-        about = (sums.total + PRIOR_ROWS * self.mean) / (sums.count + PRIOR_ROWS)[:, None]
-        cross = sums.total[:, :, None] * about[:, None]
-        scatter = sums.square - cross - cross.mT + rows * about[:, :, None] * about[:, None]
+        centre = (sums.total + PRIOR_ROWS * self.mean) / (sums.count + PRIOR_ROWS)[:, None]
+        cross = sums.total[:, :, None] * centre[:, None]
+        scatter = sums.square - cross - cross.mT + rows * centre[:, :, None] * centre[:, None]
         common = torch.where(rows > 0, self.within, self.between)
         variance = common.diagonal(dim1=1, dim2=2).mean(dim=1)
         variance = variance.clamp_min(
@@ -116,7 +116,7 @@ class _Prior:
         )
         common = (1.0 - sphere) * common + sphere * variance[:, None, None] * eye
         total = rows + weight * width
-        return about, (scatter + weight * width * common) / total
+        return centre, (scatter + weight * width * common) / total
 
 
 def _loss(centre: Tensor, spread: Tensor, held_out: Tensor, labels: Tensor) -> float:

@@ -85,9 +85,9 @@ class DetectorSource:
             novelty_threshold=self.limits[0],
             picture_threshold=self.limits[1],
         )
-        alarm: NoveltyThreshold | None = state.threshold
+        threshold: NoveltyThreshold | None = state.threshold
         table = {
-            **common(network_fingerprint(state.network), alarm, date),
+            **common(network_fingerprint(state.network), threshold, date),
             "likelihood": LIKELIHOOD,
             "detector": type(state.network).__name__,
             "training_rows": str(state.rows),
@@ -121,26 +121,26 @@ class DetectorSource:
 
 
 def differences(
-    expected: Detections, found: Mapping[str, Tensor], state: DetectorState, sides: Sequence[int]
+    expected: Detections, answers: Mapping[str, Tensor], state: DetectorState, sides: Sequence[int]
 ) -> dict[str, float]:
     """The largest difference of each answer over all queries of a picture, in units of its tolerance.
 
     `expected` is sorted by confidence, `found` by query, and a detector may choose its queries by their
     score: so each expected detection is compared with the closest query.
     """
-    if not expected.valid or not bool(found["valid"]):
-        return {"valid": 0.0 if not bool(found["valid"]) and not expected.valid else torch.inf}
-    if len(found["confidence"]) != len(expected):
+    if not expected.valid or not bool(answers["valid"]):
+        return {"valid": 0.0 if not bool(answers["valid"]) and not expected.valid else torch.inf}
+    if len(answers["confidence"]) != len(expected):
         return {"confidence": torch.inf}
-    match = _closest(expected, found, float(max(sides)))
+    match = _closest(expected, answers, float(max(sides)))
     two = expected.probabilities[:, :-1].topk(min(2, expected.probabilities.shape[1] - 1), dim=1).values
     clear = (two[:, 0] - two[:, -1] > TIE * two[:, 0]) | (two.shape[1] < 2)  # else its class may be another
     allowed, worst = _tolerances(expected, state, float(max(sides))), {}
     for name in Detections.ARRAYS:
-        gaps = (getattr(expected, name).double() - found[name][match].double()).abs() / allowed[name]
+        gaps = (getattr(expected, name).double() - answers[name][match].double()).abs() / allowed[name]
         kept = gaps if name in ("boxes", "confidence") else gaps[clear]
         worst[name] = max(kept.nan_to_num(torch.inf).flatten().tolist(), default=0.0)
-    off = abs(float(found["picture_novelty"]) - expected.picture_novelty)
+    off = abs(float(answers["picture_novelty"]) - expected.picture_novelty)
     return worst | {"picture_novelty": off / float(allowed["picture_novelty"])}
 
 
@@ -179,11 +179,11 @@ def _rounding(
     return change / (1.0 + variance).square(), change / variance.clamp_min(1e-3)
 
 
-def _closest(expected: Detections, found: Mapping[str, Tensor], side: float) -> Tensor:
+def _closest(expected: Detections, answers: Mapping[str, Tensor], side: float) -> Tensor:
     """The query closest to each expected detection, by box, confidence and class, int64, [Q]."""
     rows = [
         torch.cat([one["boxes"] / side, one["confidence"][:, None], one["labels"][:, None]], dim=1).double()
-        for one in ({name: getattr(expected, name) for name in Detections.ARRAYS}, found)
+        for one in ({name: getattr(expected, name) for name in Detections.ARRAYS}, answers)
     ]
     step = max(1, 2**24 // max(1, len(rows[1])))  # at a time, so that many queries take little memory
     return torch.cat([torch.cdist(part, rows[1]).argmin(dim=1) for part in rows[0].split(step)])

@@ -65,11 +65,11 @@ class DetectionModel(FittedModel):
         pictures = as_pictures(images, channels=detector.channels, size=self.state.only_size)
         valid = finite_pictures(pictures)
         finite = pictures if bool(valid.all()) else [pictures[i] for i in valid.nonzero().flatten().tolist()]
-        found = iter(for_each(finite, lambda batch: self._predict(detector, batch, detector(batch))))
-        return [next(found) if fine else self._nothing for fine in valid.tolist()]
+        answers = iter(for_each(finite, lambda batch: self._predict(detector, batch, detector(batch))))
+        return [next(answers) if fine else self._invalid for fine in valid.tolist()]
 
     @property
-    def _nothing(self) -> Detections:
+    def _invalid(self) -> Detections:
         """Of a picture that is not finite."""
         detector = self.state.detector
         place, labels = detector.place, detector.labels
@@ -80,12 +80,12 @@ class DetectionModel(FittedModel):
     @property
     def _shared(self) -> dict[str, Any]:
         """Fields that all pictures share."""
-        state, alarm = self.state, self.novelty_threshold
+        state, fitted = self.state, self.novelty_threshold
         limits = [
             ReferenceScores.of(scores, None).threshold for scores in (state.held_scores, state.held_pictures)
         ]
-        if alarm is not None:
-            limits = [float(alarm.threshold), _limit(state.held_pictures, float(alarm.false_alarm))]
+        if fitted is not None:
+            limits = [float(fitted.threshold), _limit(state.held_pictures, float(fitted.false_alarm))]
         names = ("_threshold", "_picture_threshold")
         return {"df": float(state.edges.df), **dict(zip(names, limits, strict=True))}
 

@@ -1,4 +1,4 @@
-"""How good is an error bar? Scores of predictions against targets: tensors in, tensors out.
+"""Scores of predictions against targets: tensors in, tensors out.
 
 Every row is scored. A row without a finite prediction costs infinitely much; none is dropped.
 """
@@ -32,7 +32,7 @@ __all__ = [  # noqa: RUF022  grouped by what they are for
     "sharpness", "coverage_curve", "calibration_error", "rms_calibration_error",
     "NUM_LEVELS",  # so far of Gaussian predictions; of probabilities:
     "class_nll", "brier", "accuracy", "expected_calibration_error", "reliability_curve", "entropy",
-    "selective_risk", "auroc", "fpr95",  # of one number a row; of what a detector finds:
+    "selective_risk", "auroc", "fpr95",  # of one score a row; of detections:
     "match_targets", "detection_calibration_error",
     "localisation_calibration_error", "DetectionQuality", "detection_quality", "spatial_quality",
     "on_unknown", "unknown_recall", "open_set_errors",

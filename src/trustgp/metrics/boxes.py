@@ -19,20 +19,20 @@ def overlaps(first: Tensor, second: Tensor) -> Tensor:
 
 
 def nearest(boxes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """How much each box [k, 4] overlaps the true one [m, 4] it overlaps most, and which, [k]; 0, -1: none."""
+    """The largest overlap of each box [k, 4] with a true one [m, 4], and its index, [k]; 0 and -1: none."""
     if not len(truth):
         return boxes.new_zeros(len(boxes)), torch.full((len(boxes),), -1, device=boxes.device)
-    found = overlaps(boxes, truth).max(dim=1)
-    return found.values, found.indices
+    best = overlaps(boxes, truth).max(dim=1)
+    return best.values, best.indices
 
 
 def generous_overlaps(first: Tensor, second: Tensor) -> Tensor:
     """The same, less the share of the smallest box around both that neither covers: in [-1, 1]."""
-    found, union = _areas(first, second)
+    shared, union = _areas(first, second)
     low = torch.minimum(first[..., :, None, :2], second[..., None, :, :2])
     high = torch.maximum(first[..., :, None, 2:], second[..., None, :, 2:])
     around = _area(high - low)
-    return found - (around - union) / around.clamp_min(1e-9)
+    return shared - (around - union) / around.clamp_min(1e-9)
 
 
 def _areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

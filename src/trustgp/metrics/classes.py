@@ -1,7 +1,7 @@
-"""How good are probabilities of classes? Scores of probabilities [n, C] against labels, int64, [n].
+"""Scores of probabilities [n, C] against labels, int64, [n].
 
 Every row is scored. A row whose probabilities are not finite costs infinitely much in likelihood, and as much
-as a sure mistake in the others; none is dropped.
+as a confident mistake in the others; none is dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 BINS = 15  # of the calibration error, of equal width, as in Guo et al. 2017
-SUM = 1e-3  # that probabilities may add up to more or less than 1, in half precision
+SUM_TOLERANCE = 1e-3  # of probabilities, in half precision
 
 
 def class_nll(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
 def accuracy(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Share of rows whose most probable class is the true one, a float64 scalar.
 
-    In place of probabilities anything will do that ranks the classes, such as logits.
+    Anything that ranks the classes may replace the probabilities, such as logits.
     """
     _check_shapes(probabilities, labels)
     right = probabilities.argmax(dim=1) == labels
@@ -62,7 +62,7 @@ def reliability_curve(
         raise ValueError(f"bins={bins}; at least one is needed.")
     whole = torch.isfinite(p).all(dim=1)
     confidence, predicted = p.max(dim=1)
-    # a row without an answer: sure, and wrong
+    # a row without an answer: confident, and wrong
     confidence, right = torch.where(whole, confidence, 1.0), (predicted == labels) & whole
     return binned(confidence, right.double(), bins=bins)
 
@@ -78,16 +78,16 @@ def binned(confidence: Tensor, right: Tensor, *, bins: int) -> tuple[Tensor, Ten
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    r"""How undecided a row is, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`, 0 if sure."""
+    r"""Entropy of each row, in nats, shape [n], float64: :math:`-\sum_c p_c \log p_c`."""
     return torch.special.entr(probabilities.double()).sum(dim=1)
 
 
 def _checked(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The probabilities in float64, after checks; rows that are not finite are let through."""
+    """The probabilities in float64, after checks; rows that are not finite are allowed."""
     _check_shapes(probabilities, labels)
     p = probabilities.double()
-    known = p[torch.isfinite(p).all(dim=1)]
-    if bool((known < 0).any()) or bool(((known.sum(dim=1) - 1).abs() > SUM).any()):
+    finite = p[torch.isfinite(p).all(dim=1)]
+    if bool((finite < 0).any()) or bool(((finite.sum(dim=1) - 1).abs() > SUM_TOLERANCE).any()):
         raise ValueError("probabilities must lie in 0..1 and add up to 1 in every row; are these logits?")
     return p
 

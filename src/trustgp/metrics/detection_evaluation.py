@@ -1,11 +1,11 @@
-"""How good is a detector with error bars, all told? Its scores, in a report like those of rows."""
+"""All scores of a detector with error bars, in a report like those of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,13 +15,12 @@ from .classes import binned
 from .detection_quality import detection_quality
 from .detections import (
     DECE_BINS,
-    LabelledBoxes,
     detection_calibration_error,
     localisation_calibration_error,
     match_targets,
 )
 from .open_set import none_marked, on_unknown, open_set_errors, unknown_recall
-from .score_report import RowCounts, ScoreReport, score_field, told_apart
+from .score_report import RowCounts, ScoreReport, score_field, separation
 
 Sizes = Sequence[tuple[int, int]]
 Values = dict[str, float | None]
@@ -30,7 +29,7 @@ OVERLAP = 0.5  # from which a detection has found a thing
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionScores:
-    """Of one class, or of all; None where a score is of all only, or nothing was found that it is of."""
+    """Of one class, or of all; None where a score is of all only, or has no detections."""
 
     # Quality of boxes, error bars and classes in one number.
     pdq: float | None = score_field("PDQ", "1")
@@ -40,18 +39,18 @@ class DetectionScores:
     place_dece: float | None = score_field("D-ECE, by position and size too", "0", share=True)
     laece: float | None = score_field("LaECE (25 bins)", "0", share=True)
     detector_laece: float | None = score_field("... of the detector's own confidence", share=True)
-    edge_nll: float | None = score_field("NLL of an edge", "low")  # mean over found things, in nats
+    edge_nll: float | None = score_field("NLL of an edge", "low")  # mean over matched targets, in nats
     edge_coverage: float | None = score_field("edges inside the 95 % interval", "95 %", share=True)
     # 81 % where the errors of the edges are independent, and up to 95 % where they go together.
     box_coverage: float | None = score_field("boxes with all four inside", "81 % to 95 %", share=True)
-    # How well novelty tells detections on foreign pictures from these; where foreign things are labelled,
+    # Separation of these detections from those on foreign pictures; where unknown objects are labelled, from
     # detections that lie on one. Of pictures: by the largest novelty, also their own, over its threshold.
     auroc_novelty: float | None = score_field("AUROC by novelty", "1", foreign=True)
     fpr95_novelty: float | None = score_field("FPR95 by novelty", "0 %", share=True, foreign=True)
     auroc_picture: float | None = score_field("AUROC of pictures", "1", foreign=True)
-    # Of unknown things, by the model's threshold.
-    u_recall: float | None = score_field("U-Recall: unknown things marked", "1", share=True, foreign=True)
-    a_ose: float | None = score_field("A-OSE: taken for what is known", "0", foreign=True)
+    # Of unknown objects, by the model's threshold.
+    u_recall: float | None = score_field("U-Recall: unknown objects marked", "1", share=True, foreign=True)
+    a_ose: float | None = score_field("A-OSE: unknown, called known", "0", foreign=True)
     detector_a_ose: float | None = score_field("... with none marked novel", foreign=True)
     # Of the familiar targets in foreign pictures, where there are any.
     ood_edge_nll: float | None = score_field("foreign pictures: NLL of an edge", "low", foreign=True)
@@ -62,14 +61,14 @@ class DetectionScores:
 
 @dataclass(frozen=True)
 class SceneCounts(RowCounts):
-    """Pictures, in place of rows, and what is in them."""
+    """Pictures, in place of rows, with their targets and detections."""
 
     noun: ClassVar[str] = "pictures"
-    cost: ClassVar[str] = "nothing is found in them"
+    cost: ClassVar[str] = "they have no detections"
 
     targets: int = 0
     detections: int = 0
-    found: int = 0  # targets that a detection matches
+    matched: int = 0  # targets that a detection matches
     ood_unknown: int = 0  # targets of a class that the detector does not have
     ood_detections: int = 0
 
@@ -78,8 +77,8 @@ class SceneCounts(RowCounts):
 class ScoredScenes:
     """Detections in n pictures, and the true boxes; all on the CPU."""
 
-    found: Sequence[Detections]  # with error bars
-    targets: Sequence[LabelledBoxes] | None  # None: they are not known
+    detections: Sequence[Detections]  # with error bars
+    targets: Sequence[Any] | None  # None: they are not known
     sizes: Sizes  # height and width of each, in pixels
 
 
@@ -108,23 +107,23 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     def of(
         cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]
     ) -> DetectionEvaluation:
-        """Every score of pictures with known things, and of foreign ones, for classes of these names.
+        """Every score of pictures with known targets, and of foreign ones, for classes of these names.
 
-        `trustgp.evaluate` is the door that checks what comes in.
+        `trustgp.evaluate` checks its arguments.
         """
         pairs = _Pairs(scenes, len(names))
         foreign = None if ood is None or ood.targets is None else _Pairs(ood, len(names))
-        counts = {"targets": pairs.number, "detections": len(pairs.labels), "found": int(pairs.hit.sum())}
-        valid = [torch.tensor([one.valid for one in part.found]) for part in (scenes, ood) if part]
+        counts = {"targets": pairs.number, "detections": len(pairs.labels), "matched": int(pairs.hit.sum())}
+        valid = [torch.tensor([one.valid for one in part.detections]) for part in (scenes, ood) if part]
         if ood is not None:
             counts["ood_unknown"] = 0 if foreign is None else foreign.unknown
-            counts["ood_detections"] = sum(map(len, ood.found))
+            counts["ood_detections"] = sum(map(len, ood.detections))
         number, mean, share = binned(pairs.probability, pairs.hit.double(), bins=DECE_BINS)
-        known = {name: value for name, value in _averages(pairs, foreign).items() if value is not None}
-        told = {} if ood is None else _foreign_scores(scenes, ood, foreign)
+        averages = {name: value for name, value in _averages(pairs, foreign).items() if value is not None}
+        against_ood = {} if ood is None else _foreign_scores(scenes, ood, foreign)
         every = {score.name: None for score in fields(DetectionScores)}
         return cls(
-            **{**every, **known, **told},
+            **{**every, **averages, **against_ood},
             outputs={n: DetectionScores(**{**every, **pairs.of_class(c)}) for c, n in enumerate(names)},
             subject=f"{len(names)} {'class' if len(names) == 1 else 'classes'}",
             counts=SceneCounts(**vars(RowCounts.of(*valid)), **counts),
@@ -149,47 +148,47 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
 
     @property
     def warning(self) -> str:
-        """Pictures without an answer, and that there is no threshold where one is needed."""
-        said = "No threshold: U-Recall and A-OSE need one; call model.threshold() first."
+        """Of pictures without an answer, and of a missing threshold."""
+        message = "No threshold: U-Recall and A-OSE need one; call model.threshold() first."
         needed = not self.marked and self.detector_a_ose is not None
-        return " ".join([self.counts.warning, said if needed else ""]).strip()
+        return " ".join([self.counts.warning, message if needed else ""]).strip()
 
     def __repr__(self) -> str:
         values = {"PDQ": self.pdq, "D-ECE": self.dece, "NLL of an edge": self.edge_nll}
-        said = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
-        return f"<DetectionEvaluation of {len(self)} pictures: {said}>"
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in values.items() if value is not None)
+        return f"<DetectionEvaluation of {len(self)} pictures: {shown}>"
 
 
 class _Pairs:
-    """Detections of all pictures in a row, and the things they have found. Only familiar things count."""
+    """Detections of all pictures, concatenated, and the targets of known classes that they match."""
 
-    def __init__(self, scenes: ScoredScenes, known: int) -> None:
+    def __init__(self, scenes: ScoredScenes, num_classes: int) -> None:
         assert scenes.targets is not None
-        self.scenes, self.known = scenes, known
-        self.targets = [_Familiar.of(one, known) for one in scenes.targets]
+        self.scenes, self.num_classes = scenes, num_classes
+        self.targets = [_Familiar.of(one, num_classes) for one in scenes.targets]
         self.number = sum(len(one.labels) for one in self.targets)
-        self.unknown = sum(int((one.labels >= known).sum()) for one in scenes.targets)
-        pictures = zip(scenes.found, self.targets, strict=True)
+        self.unknown = sum(int((one.labels >= num_classes).sum()) for one in scenes.targets)
+        pictures = zip(scenes.detections, self.targets, strict=True)
         matches = [match_targets(*pair, min_overlap=OVERLAP) for pair in pictures]
         which, shared = ([pair[i] for pair in matches] for i in (0, 1))
         self.hit, self.shared = torch.cat(which) >= 0, torch.cat(shared)
         boxes, labels, confidence, chances = (
-            torch.cat([getattr(one, name) for one in scenes.found])
+            torch.cat([getattr(one, name) for one in scenes.detections])
             for name in ("boxes", "labels", "confidence", "probabilities")
         )
         self.labels, self.confidence = labels, confidence.double().clamp(0, 1)
         self.probability = chances.double().gather(1, labels[:, None])[:, 0].clamp(0, 1)
         judged = [
             _edges_of(f[w >= 0], t.boxes[w[w >= 0]])
-            for f, t, w in zip(scenes.found, self.targets, which, strict=True)
+            for f, t, w in zip(scenes.detections, self.targets, which, strict=True)
         ]
         self.edge_nll, self.inside = (torch.cat([one[i] for one in judged]) for i in (0, 1))  # [k, 4] each
         sides = [
-            torch.tensor([[w, h]] * len(f)) for f, (h, w) in zip(scenes.found, scenes.sizes, strict=True)
+            torch.tensor([[w, h]] * len(f)) for f, (h, w) in zip(scenes.detections, scenes.sizes, strict=True)
         ]
         side = torch.cat([one.reshape(-1, 2) for one in sides]).double()
         centre, extent = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
-        self.places = torch.cat([centre / side, extent / side], dim=1).clamp(0, 1)  # [n, 4]
+        self.positions = torch.cat([centre / side, extent / side], dim=1).clamp(0, 1)  # [n, 4]
 
     @cached_property
     def local_errors(self) -> dict[str, dict[int, Tensor]]:
@@ -200,25 +199,23 @@ class _Pairs:
             for name, mark in marks.items()
         }
 
-    def edges(self, mine: Tensor) -> Values:
-        """Scores of the edges of some of the found things, bool, [k]; None without any."""
-        inside = self.inside[mine]
+    def edges(self, own: Tensor) -> Values:
+        """Scores of the edges of a subset of the matched targets, bool, [k]; None without any."""
+        inside = self.inside[own]
         if not len(inside):
             return dict.fromkeys(("edge_nll", "edge_coverage", "box_coverage"))
         return {
-            "edge_nll": float(self.edge_nll[mine].mean()),
+            "edge_nll": float(self.edge_nll[own].mean()),
             "edge_coverage": float(inside.double().mean()),
             "box_coverage": float(inside.all(dim=1).double().mean()),
         }
 
-    def calibration(self, mine: Tensor) -> Values:
-        """D-ECE of some of the detections, bool, [n]."""
-        right = self.hit[mine].double()
-        found = {
-            "dece": detection_calibration_error(self.probability[mine], right),
-            "detector_dece": detection_calibration_error(self.confidence[mine], right),
-        }
-        return {name: None if value is None else float(value) for name, value in found.items()}
+    def calibration(self, own: Tensor) -> Values:
+        """D-ECE of a subset of the detections, bool, [n]."""
+        right = self.hit[own].double()
+        marks = {"dece": self.probability[own], "detector_dece": self.confidence[own]}
+        errors = {name: detection_calibration_error(mark, right) for name, mark in marks.items()}
+        return {name: None if value is None else float(value) for name, value in errors.items()}
 
     def of_class(self, c: int) -> Values:
         """The scores that a class has of its own."""
@@ -228,12 +225,12 @@ class _Pairs:
 
 
 def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
-    """Scores of all classes, and of the familiar things in foreign pictures."""
+    """Scores of all classes, and of the familiar targets in foreign pictures."""
     every, scenes = torch.ones_like(pairs.hit), pairs.scenes
-    place = detection_calibration_error(pairs.probability, pairs.hit.double(), places=pairs.places)
+    place = detection_calibration_error(pairs.probability, pairs.hit.double(), positions=pairs.positions)
     local = {n: torch.stack(list(f.values())).mean() for n, f in pairs.local_errors.items() if f}
     values: Values = {
-        "pdq": detection_quality(scenes.found, pairs.targets, scenes.sizes).pdq,
+        "pdq": detection_quality(scenes.detections, pairs.targets, scenes.sizes).pdq,
         "place_dece": None if place is None else float(place),
         **{name: float(value) for name, value in local.items()},
         **pairs.calibration(every),
@@ -246,48 +243,49 @@ def _averages(pairs: _Pairs, foreign: _Pairs | None) -> Values:
 
 
 def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | None) -> Values:
-    """How foreign pictures are told apart, and what becomes of unknown things."""
-    found, shown = ood.found, torch.ones(len(ood.found), dtype=torch.bool)
-    novelty, values = [one.novelty for one in found], {}
+    """Separation of foreign pictures, and scores of unknown objects."""
+    detections, shown = ood.detections, torch.ones(len(ood.detections), dtype=torch.bool)
+    novelty, values = [one.novelty for one in detections], {}
     if foreign is not None and foreign.unknown:
         assert ood.targets is not None
-        known, things, boxes = foreign.known, ood.targets, [one.boxes for one in found]
-        on_new = [on_unknown(mine, there, known=known) for mine, there in zip(boxes, things, strict=True)]
+        num_classes, things, boxes = foreign.num_classes, ood.targets, [one.boxes for one in detections]
+        on_new = [
+            on_unknown(own, there, num_classes=num_classes) for own, there in zip(boxes, things, strict=True)
+        ]
         novelty = [one[mask] for one, mask in zip(novelty, on_new, strict=True)]
-        shown = torch.tensor([bool((there.labels >= known).any()) for there in things])
-        values["detector_a_ose"] = open_set_errors(boxes, none_marked(boxes), things, known=known)
+        shown = torch.tensor([bool((there.labels >= num_classes).any()) for there in things])
+        values["detector_a_ose"] = open_set_errors(boxes, none_marked(boxes), things, num_classes=num_classes)
         if has_threshold(scenes):
-            marks = [one.is_novel for one in found]
-            values["u_recall"] = unknown_recall(boxes, marks, things, known=known)
-            values["a_ose"] = open_set_errors(boxes, marks, things, known=known)
-    sides = torch.cat([one.novelty for one in scenes.found]), torch.cat(novelty)
-    worst = [torch.tensor([one.over_threshold for one in part]) for part in (scenes.found, found)]
-    told = told_apart({"novelty": sides}) if all(map(len, sides)) else {}
-    apart = told_apart({"picture": (worst[0], worst[1][shown])})
-    told["auroc_picture"] = apart["auroc_picture"]
-    return {**values, **{name: float(value) for name, value in told.items()}}
+            marks = [one.is_novel for one in detections]
+            values["u_recall"] = unknown_recall(boxes, marks, things, num_classes=num_classes)
+            values["a_ose"] = open_set_errors(boxes, marks, things, num_classes=num_classes)
+    sides = torch.cat([one.novelty for one in scenes.detections]), torch.cat(novelty)
+    worst = [torch.tensor([one.over_threshold for one in part]) for part in (scenes.detections, detections)]
+    scores = separation({"novelty": sides}) if all(map(len, sides)) else {}
+    scores["auroc_picture"] = separation({"picture": (worst[0], worst[1][shown])})["auroc_picture"]
+    return {**values, **{name: float(value) for name, value in scores.items()}}
 
 
-def _edges_of(found: Detections, true: Tensor) -> tuple[Tensor, Tensor]:
-    """Minus the log likelihood of the true edges [k, 4], and whether they are in the 95 % interval."""
-    exact, true = found.to(torch.float64), true.double()
+def _edges_of(detections: Detections, true: Tensor) -> tuple[Tensor, Tensor]:
+    """Negative log likelihood of the true edges [k, 4], and whether they are in the 95 % interval."""
+    exact, true = detections.to(torch.float64), true.double()
     low, high = exact.interval(0.95)
     return -exact.distribution.log_prob(true), (low <= true) & (true <= high)
 
 
 def has_threshold(scenes: ScoredScenes) -> bool:
     """Whether detections can be marked novel."""
-    return all(one.threshold is not None for one in scenes.found)
+    return all(one.threshold is not None for one in scenes.detections)
 
 
 @dataclass(frozen=True)
 class _Familiar:
-    """Things of classes that the detector has."""
+    """Targets of classes that the detector has."""
 
     boxes: Tensor
     labels: Tensor
 
     @classmethod
-    def of(cls, things: LabelledBoxes, known: int) -> _Familiar:
-        mine = things.labels < known
-        return cls(things.boxes[mine], things.labels[mine])
+    def of(cls, targets: Any, num_classes: int) -> _Familiar:
+        own = targets.labels < num_classes
+        return cls(targets.boxes[own], targets.labels[own])

@@ -1,98 +1,77 @@
-"""PDQ: are boxes as sure as they should be, and are their classes?"""
+"""PDQ: the quality of boxes with error bars and of their classes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .detections import LabelledBoxes
-
 # As in the authors' code: what is added to a probability before its logarithm, the probability from which a
 # pixel counts, and the quality of a box up to which it is none.
-TINY, LEAST, NONE = 1e-14, 0.0027, 1e-8
-SHARP = 1e-9  # pixels: the least deviation of an edge
-
-
-class ProbableBoxes(Protocol):
-    """What was found in a picture, with error bars."""
-
-    @property
-    def boxes(self) -> Tensor:
-        """Left, top, right, bottom in pixels, [k, 4]."""
-        ...
-
-    @property
-    def std(self) -> Tensor:
-        """How sure each edge is, in pixels, [k, 4]."""
-        ...
-
-    @property
-    def probabilities(self) -> Tensor:
-        """Of the classes; there may be more columns, such as that of no object, [k, C]."""
-        ...
+EPSILON, MIN_PROBABILITY, MIN_QUALITY = 1e-14, 0.0027, 1e-8
+MIN_STD = 1e-9  # pixels
 
 
 @dataclass(frozen=True)
 class DetectionQuality:
-    """The score, and what it is made of."""
+    """The score, and its parts."""
 
     pdq: float  # in [0, 1]
     spatial: float  # mean quality of the boxes of pairs; 0 without any
     label: float  # that of their classes
-    pairs: int  # of a detection and a thing
-    false: int  # detections without a thing
-    missed: int  # things without a detection
+    pairs: int  # of a detection and a target
+    false: int  # detections without a target
+    missed: int  # targets without a detection
 
 
 def detection_quality(
-    found: Sequence[ProbableBoxes], true: Sequence[LabelledBoxes], sizes: Sequence[tuple[int, int]]
+    detections: Sequence[Any], targets: Sequence[Any], sizes: Sequence[tuple[int, int]]
 ) -> DetectionQuality:
     r"""Probability-based detection quality, PDQ (Hall et al. 2020): 1 is perfect, 0 is the worst.
 
     .. math:: \mathrm{PDQ} = \frac{\sum_{(i, j)} \sqrt{Q_S(i, j) \, p_j(c_i)}}
         {N_{pairs} + N_{false} + N_{missed}}
 
-    over the pairs of a thing i and a detection j of the assignment for which the sum is largest, picture by
-    picture; :math:`Q_S` is told in `spatial_quality`, :math:`p_j(c_i)` is the probability of the thing's
+    over the pairs of a target i and a detection j of the assignment for which the sum is largest, picture by
+    picture; :math:`Q_S` is the `spatial_quality`, :math:`p_j(c_i)` the probability of the target's
     class. Pairs of quality 0 are none.
 
-    Against the authors' code: what a thing covers is its box, not a mask; edges are independent (a diagonal
+    Unlike in the authors' code, a target covers its box, not a mask; edges are independent (a diagonal
     covariance of the corners); a pixel belongs to a box when its centre does, there when any part does; an
-    edge may lie outside the picture, from which their code draws it back; and no thing is too small.
+    edge may lie outside the picture, from which their code draws it back; and no target is too small.
 
     Args:
-        found: What was found in each of n pictures.
-        true: What is there, in the same order.
+        detections: Of each of n pictures, with `boxes`, `std` [k, 4] and `probabilities` [k, C or more].
+        targets: In the same order, with `boxes` [m, 4] and `labels` [m].
         sizes: Height and width of each picture, in pixels.
     """
     from scipy.optimize import linear_sum_assignment  # half a second to import
 
-    if not len(found) == len(true) == len(sizes):
+    if not len(detections) == len(targets) == len(sizes):
         raise ValueError(
-            f"found is of {len(found)} pictures, true of {len(true)}, sizes of {len(sizes)}; they must agree."
+            f"detections are of {len(detections)} pictures, targets of {len(targets)}, sizes of {len(sizes)}."
         )
-    parts, detections, things = [torch.zeros(0, 3, dtype=torch.float64)], 0, 0
-    for mine, there, size in zip(found, true, sizes, strict=True):
-        detections, things = detections + len(mine.boxes), things + len(there.labels)
-        if len(mine.boxes) == 0 or len(there.labels) == 0:
+    parts, num_detections, num_targets = [torch.zeros(0, 3, dtype=torch.float64)], 0, 0
+    for own, there, size in zip(detections, targets, sizes, strict=True):
+        num_detections, num_targets = num_detections + len(own.boxes), num_targets + len(there.labels)
+        if len(own.boxes) == 0 or len(there.labels) == 0:
             continue
-        if int(there.labels.max()) >= mine.probabilities.shape[1]:
+        if int(there.labels.max()) >= own.probabilities.shape[1]:
             raise ValueError(
-                f"things have labels {there.labels.tolist()}, but there are probabilities of "
-                f"{mine.probabilities.shape[1]} classes."
+                f"targets have labels {there.labels.tolist()}, but there are probabilities of "
+                f"{own.probabilities.shape[1]} classes."
             )
-        spatial = spatial_quality(mine.boxes, mine.std, there.boxes, size)
-        label = mine.probabilities.double()[:, there.labels].clamp(0, 1)
+        spatial = spatial_quality(own.boxes, own.std, there.boxes, size)
+        label = own.probabilities.double()[:, there.labels].clamp(0, 1)
         quality = (spatial * label).sqrt()
         row, column = (torch.from_numpy(part) for part in linear_sum_assignment(quality, maximize=True))
         parts.append(torch.stack([each[row, column] for each in (quality, spatial, label)], dim=1))
     every = torch.cat(parts)
     every = every[every[:, 0] > 0]
-    total = detections + things - len(every)
+    total = num_detections + num_targets - len(every)
     quality, spatial, label = every.sum(dim=0).tolist()
     pairs = len(every)
     return DetectionQuality(
@@ -100,8 +79,8 @@ def detection_quality(
         spatial=spatial / max(1, pairs),
         label=label / max(1, pairs),
         pairs=pairs,
-        false=detections - pairs,
-        missed=things - pairs,
+        false=num_detections - pairs,
+        missed=num_targets - pairs,
     )
 
 
@@ -127,22 +106,22 @@ def spatial_quality(boxes: Tensor, std: Tensor, true: Tensor, size: tuple[int, i
     Returns:
         float64, shape [k, m].
     """
-    boxes, std, true = boxes.double(), std.double().clamp_min(SHARP), true.double()
+    boxes, std, true = boxes.double(), std.double().clamp_min(MIN_STD), true.double()
     height, width = size
     across, down = (torch.arange(n, dtype=torch.float64, device=boxes.device) + 0.5 for n in (width, height))
     inside_x, inside_y = _covered(across, true[:, 0], true[:, 2]), _covered(down, true[:, 1], true[:, 3])
     area = inside_x.sum(dim=1) * inside_y.sum(dim=1)  # |T| [m]
     x, y = _inside(across, boxes[:, 0::2], std[:, 0::2]), _inside(down, boxes[:, 1::2], std[:, 1::2])
-    found = []
+    qualities = []
     for own_x, own_y in zip(x, y, strict=True):  # one at a time: each takes a picture
         p = own_y[:, None] * own_x  # [height, width]
-        p = torch.where(p < LEAST, 0.0, p)
-        front = _sums((p + TINY).log(), inside_y, inside_x)
-        back = (1 - p + TINY).log()
+        p = torch.where(p < MIN_PROBABILITY, 0.0, p)
+        front = _sums((p + EPSILON).log(), inside_y, inside_x)
+        back = (1 - p + EPSILON).log()
         loss = front + back.sum() - _sums(back, inside_y, inside_x)
-        found.append((loss / area).exp().clamp_max(1.0))
-    quality = torch.stack(found) if found else area.new_zeros(0, len(true))
-    return torch.where(quality > NONE, quality, 0.0)
+        qualities.append((loss / area).exp().clamp_max(1.0))
+    quality = torch.stack(qualities) if qualities else area.new_zeros(0, len(true))
+    return torch.where(quality > MIN_QUALITY, quality, 0.0)
 
 
 def _inside(centres: Tensor, edges: Tensor, std: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ such as `trustgp.Detections`; targets have boxes [m, 4] and labels [m], such as 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,51 +18,26 @@ DECE_BINS, PLACE_BINS, LAECE_BINS = 20, 5, 25  # as in the papers; by confidence
 MIN_BIN_COUNT = 8  # detections in a bin by place: with fewer the precision is too noisy
 
 
-class LabelledBoxes(Protocol):
-    """What is in a picture."""
-
-    @property
-    def boxes(self) -> Tensor:
-        """Left, top, right, bottom in pixels, [m, 4]."""
-        ...
-
-    @property
-    def labels(self) -> Tensor:
-        """Classes, int64, [m]."""
-        ...
-
-
-class ScoredBoxes(LabelledBoxes, Protocol):
-    """What was found in a picture."""
-
-    @property
-    def confidence(self) -> Tensor:
-        """How sure each is, [m]."""
-        ...
-
-
-def match_targets(
-    found: ScoredBoxes, true: LabelledBoxes, *, min_overlap: float = 0.5
-) -> tuple[Tensor, Tensor]:
+def match_targets(detections: Any, targets: Any, *, min_overlap: float = 0.5) -> tuple[Tensor, Tensor]:
     """The target that each detection matches, -1: none, and their overlap, 0 without one, as COCO defines it.
 
     Detections are matched in the order of their confidence, each with the free target of its class that it
     overlaps most, if by `min_overlap` at least.
 
     Args:
-        found: k detections in a picture.
-        true: m targets in it.
+        detections: k of a picture, with `boxes`, `labels` and `confidence`.
+        targets: m of the same picture, with `boxes` and `labels`.
         min_overlap: Intersection over union, in (0, 1].
 
     Returns:
         int64 and float64, shape [k] each.
     """
-    k, m = len(found.labels), len(true.labels)
+    k, m = len(detections.labels), len(targets.labels)
     matched, shared = torch.full((k,), -1), torch.zeros(k, dtype=torch.float64)
     if k and m:
-        every = overlaps(found.boxes.double(), true.boxes.double())
-        every = torch.where(found.labels[:, None] == true.labels, every, -1.0)
-        order = found.confidence.argsort(descending=True, stable=True)
+        every = overlaps(detections.boxes.double(), targets.boxes.double())
+        every = torch.where(detections.labels[:, None] == targets.labels, every, -1.0)
+        order = detections.confidence.argsort(descending=True, stable=True)
         for row in order[every[order].amax(dim=1) >= min_overlap].tolist():
             best = m - 1 - int(every[row].flip(0).argmax())  # of equal ones COCO takes the last
             if every[row, best] >= min_overlap:
@@ -72,31 +47,33 @@ def match_targets(
 
 
 def detection_calibration_error(
-    confidence: Tensor, right: Tensor, *, places: Tensor | None = None, bins: int | None = None
+    confidence: Tensor, right: Tensor, *, positions: Tensor | None = None, bins: int | None = None
 ) -> Tensor | None:
     r"""D-ECE: how far confidence is from precision, a float64 scalar (Küppers et al. 2020).
 
     .. math:: \sum_b \tfrac{n_b}{n} | \mathrm{precision}_b - \mathrm{confidence}_b |
 
-    over bins of equal width, each without its lower and with its upper end. With `places`, a bin is one of
+    over bins of equal width, each without its lower and with its upper end. With `positions`, a bin is one of
     confidence and of each of them; as in the paper, bins with fewer than 8 detections are left out, and n
-    counts the others (the authors' netcal keeps all in n: few detections then look calibrated). What is not
-    found costs nothing.
+    counts the others (the authors' netcal keeps all in n: few detections then look calibrated). Missed
+    targets cost nothing.
 
     Args:
         confidence: In [0, 1], shape [n].
-        right: 1 where a detection has found a thing, else 0, shape [n]; or what else it should be sure of.
-        places: In [0, 1], for example centre, width and height over those of the picture, shape [n, D].
-        bins: Of each dimension; None: 20, and 5 with places.
+        right: 1 where a detection matches a target, else 0, shape [n]; or another aim of the confidence.
+        positions: In [0, 1], for example centre, width and height over those of the picture, shape [n, D].
+        bins: Of each dimension; None: 20, and 5 with positions.
 
     Returns:
         None where no bin is left: without detections, or with too few in every bin.
     """
     same_shape(confidence=confidence, right=right)
-    if confidence.ndim != 1 or (places is not None and (places.ndim != 2 or len(places) != len(right))):
-        shapes = [tuple(part.shape) for part in (confidence, places) if part is not None]
-        raise ValueError(f"confidence and places are {shapes}; [n] and [n, D] are needed.")
-    bins = (DECE_BINS if places is None else PLACE_BINS) if bins is None else bins
+    if confidence.ndim != 1 or (
+        positions is not None and (positions.ndim != 2 or len(positions) != len(right))
+    ):
+        shapes = [tuple(part.shape) for part in (confidence, positions) if part is not None]
+        raise ValueError(f"confidence and positions are {shapes}; [n] and [n, D] are needed.")
+    bins = (DECE_BINS if positions is None else PLACE_BINS) if bins is None else bins
     if bins < 1:
         raise ValueError(f"bins={bins}; at least one is needed.")
     if not bool(((confidence >= 0) & (confidence <= 1)).all()):
@@ -104,12 +81,12 @@ def detection_calibration_error(
     if not len(confidence):
         return None
     columns = confidence.double()[:, None]
-    columns = columns if places is None else torch.cat([columns, places.to(columns)], dim=1)
+    columns = columns if positions is None else torch.cat([columns, positions.to(columns)], dim=1)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1].to(columns.device)
     cells, counts = torch.bucketize(columns, edges).unique(dim=0, return_inverse=True, return_counts=True)[1:]
     gaps = torch.zeros(len(counts), dtype=torch.float64, device=columns.device)
     gaps = gaps.scatter_add(0, cells, right.double() - confidence.double()).abs()
-    full = counts >= (1 if places is None else MIN_BIN_COUNT)
+    full = counts >= (1 if positions is None else MIN_BIN_COUNT)
     return gaps[full].sum() / counts[full].sum() if bool(full.any()) else None
 
 
@@ -124,15 +101,15 @@ def localisation_calibration_error(
 
     Args:
         confidence: In [0, 1], shape [n].
-        shared: Overlap of a detection with the thing that it has found, 0 where there is none, shape [n].
+        shared: Overlap of a detection with the target that it matches, 0 without one, shape [n].
         labels: Its class, int64, shape [n].
         bins: Of equal width; 25 in the paper.
     """
     same_shape(confidence=confidence, shared=shared, labels=labels)
-    found = {}
+    errors = {}
     for c in labels.unique().tolist():
-        mine = labels == c
-        error = detection_calibration_error(confidence[mine], shared[mine], bins=bins)
+        own = labels == c
+        error = detection_calibration_error(confidence[own], shared[own], bins=bins)
         assert error is not None  # there is a detection
-        found[c] = error
-    return found
+        errors[c] = error
+    return errors

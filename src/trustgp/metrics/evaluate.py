@@ -1,10 +1,10 @@
-"""`trustgp.evaluate`: reads the rows, or pictures, checks them, predicts, and scores."""
+"""`trustgp.evaluate`: reads rows or pictures, checks them, predicts, and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,40 +20,7 @@ from .detection_evaluation import DetectionEvaluation, ScoredScenes
 from .evaluation import ClassEvaluation, Evaluation
 from .score_report import ALL
 
-LOT = 4096  # rows predicted at a time: the bar moves, and memory stays bounded
-PICTURES = 32  # the same of pictures
-
-
-class ReadsScenes(Protocol):
-    """A detector's model: it reads pictures and things itself."""
-
-    def read_scenes(self, given: Any, *, name: str, foreign: bool = False) -> Any:
-        """Pictures and things, None where foreign pictures come alone."""
-
-
-@overload
-def evaluate(  # pyright: ignore[reportOverlappingOverload]
-    model: ReadsScenes,
-    data: Any,
-    ood: Any = None,
-    *,
-    names: Sequence[str] | None = None,
-    progress: bool = True,
-) -> DetectionEvaluation:
-    """Of a detector."""
-
-
-@overload
-def evaluate(
-    model: Any,
-    data: Any,
-    ood: Any = None,
-    *,
-    names: Sequence[str] | None = None,
-    progress: bool = True,
-    unpack: Unpack | None = None,
-) -> Evaluation | ClassEvaluation:
-    """Of any other model."""
+CHUNK_ROWS, CHUNK_PICTURES = 4096, 32  # predicted at a time: bars advance, and memory stays bounded
 
 
 def evaluate(
@@ -64,24 +31,23 @@ def evaluate(
     names: Sequence[str] | None = None,
     progress: bool = True,
     unpack: Unpack | None = None,
-) -> Evaluation | ClassEvaluation | DetectionEvaluation:
-    """How good are the error bars? Every score of a model, or of predictions it made, in one call.
+) -> Any:
+    """Every score of a model, or of predictions it made, in one call.
 
     Every row is scored; one without a finite prediction costs an infinite likelihood, and is counted in
     `invalid`. The corrected mean is scored too, without predicting anew: `evaluate(...).corrected`. Where the
-    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`. Where it
-    is a detector's, the rows are pictures with the things in them, and the scores those of
-    `DetectionEvaluation`.
+    model predicts classes, the targets are class numbers, and the scores those of `ClassEvaluation`. For a
+    detector, the rows are pictures with their targets, and the scores those of `DetectionEvaluation`.
 
     Args:
         model: What `trustgp.fit` gave, or anything else whose `predict(inputs)` returns a `Prediction`;
             or such a `Prediction` itself.
         data: Rows the model has not seen: `(inputs, targets)`, a Dataset or a DataLoader. For a
             `Prediction`: its targets, or the rows it was made for, in the same order. For a detector:
-            pictures and things, as `fit` takes them.
-        ood: Foreign rows, to see whether they are told apart: inputs, `(inputs, targets)`, a Dataset or a
-            DataLoader of either; or a `Prediction`, or `(Prediction, targets)`. For a detector: pictures, or
-            pictures and things; a thing whose label lies beyond its classes is an unknown one.
+            pictures and targets, as for `trustgp.detection.fit`.
+        ood: Foreign rows, to score their separation: inputs, `(inputs, targets)`, a Dataset or a
+            DataLoader of either; or a `Prediction`, or `(Prediction, targets)`. For a detector: pictures,
+            or pictures and targets; labels beyond its classes are of unknown objects.
         names: Of the outputs, for the tables; None: "output 0", "output 1", ... For a detector: of its
             classes.
         progress: Show bars while predicting; in a terminal only.
@@ -99,8 +65,8 @@ def evaluate(
     with reporting(enabled=progress) as report:
         prediction = _predicted(model, source, "data", outputs, report)
         strange = None if foreign is None else _predicted(model, foreign, "ood", outputs, report)
-    said = [prediction] if strange is None else [prediction, strange]
-    kinds: set[Any] = {ClassEvaluation if isinstance(one, ClassPrediction) else Evaluation for one in said}
+    both = [prediction] if strange is None else [prediction, strange]
+    kinds: set[Any] = {ClassEvaluation if isinstance(one, ClassPrediction) else Evaluation for one in both}
     if len(kinds) > 1:
         raise TypeError(
             f"ood is a {type(strange).__name__} but data a {type(prediction).__name__}; both must be "
@@ -123,37 +89,37 @@ def _names(names: Sequence[str] | None, number: int, noun: str) -> list[str]:
 def _evaluate_detector(
     model: Any, data: Any, ood: Any, names: Sequence[str] | None, *, progress: bool, unpack: Unpack | None
 ) -> DetectionEvaluation:
-    """The same for a model that reads pictures and things itself, and predicts `Detections`."""
+    """The same for a model that reads pictures and targets itself, and predicts `Detections`."""
     if unpack is not None:
-        raise ValueError("unpack= is not for detectors: pictures are passed with their things.")
-    images, things = model.read_scenes(data, name="data")
-    if not any(len(one.labels) for one in things):
+        raise ValueError("unpack= is not for detectors: pictures are passed with their targets.")
+    images, targets = model.read_scenes(data, name="data")
+    if not any(len(one.labels) for one in targets):
         raise ValueError("data: there are no targets in any picture, so nothing can be scored.")
     foreign = None if ood is None else model.read_scenes(ood, name="ood", foreign=True)
     with reporting(enabled=progress) as report:
-        scenes = _predicted_scenes(model, images, things, "data", report)
-        labels = _names(names, scenes.found[0].probabilities.shape[1] - 1, "class")
+        scenes = _predicted_scenes(model, images, targets, "data", report)
+        labels = _names(names, scenes.detections[0].probabilities.shape[1] - 1, "class")
         strange = None if foreign is None else _predicted_scenes(model, foreign[0], foreign[1], "ood", report)
     return DetectionEvaluation.of(scenes, strange, names=labels)
 
 
 def _predicted_scenes(model: Any, images: Any, targets: Any, name: str, report: Reporter) -> ScoredScenes:
     """Detections in all pictures, some at a time."""
-    starts, found = range(0, len(images), PICTURES), []
+    starts, detections = range(0, len(images), CHUNK_PICTURES), []
     for start in report.track(starts, stage=f"predicting {name}", total=len(starts)):
-        found += [one.cpu() for one in model.predict(images[start : start + PICTURES])]
+        detections += [one.cpu() for one in model.predict(images[start : start + CHUNK_PICTURES])]
     if targets is not None:
         targets = [replace(one, boxes=one.boxes.cpu(), labels=one.labels.cpu()) for one in targets]
     sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
-    return ScoredScenes(found, targets, sizes)
+    return ScoredScenes(detections, targets, sizes)
 
 
 def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporter) -> Prediction:
-    """The prediction for inputs, lot by lot; the first lot shows whether the outputs fit."""
+    """The prediction for inputs, in chunks; the first one shows whether the outputs fit."""
     if isinstance(source, Prediction):
         return source
-    lots = list(chunks(count(source), LOT))
-    found = []
+    lots = list(chunks(count(source), CHUNK_ROWS))
+    parts = []
     for index in report.track(lots, stage=f"predicting {name}", total=len(lots)):
         part = model.predict(source if len(lots) == 1 else take(source, index))
         if not isinstance(part, Prediction):
@@ -162,16 +128,16 @@ def _predicted(model: Any, source: Any, name: str, outputs: int, report: Reporte
                 "a trustgp.Prediction is needed."
             )
         _check_shape(part, len(index), outputs, name)
-        found.append(part)
-    return found[0] if len(found) == 1 else Prediction.cat(found)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else Prediction.cat(parts)
 
 
 def _check_shape(prediction: Prediction, rows: int, outputs: int, name: str) -> None:
     """Raise unless there is one prediction for each target; a row has one label however many classes."""
-    found = list(as_matrix(prediction.mean).shape)
-    if found != [rows, found[1] if isinstance(prediction, ClassPrediction) else outputs]:
+    shape = list(as_matrix(prediction.mean).shape)
+    if shape != [rows, shape[1] if isinstance(prediction, ClassPrediction) else outputs]:
         raise ValueError(
-            f"{name}: the prediction is {found} but the targets are {[rows, outputs]} "
+            f"{name}: the prediction is {shape} but the targets are {[rows, outputs]} "
             "(rows, outputs); they must agree."
         )
 
@@ -241,25 +207,25 @@ def _foreign(
     return source, targets
 
 
-def _foreign_rows(found: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
+def _foreign_rows(given: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]:
     """Inputs, and targets where there are any; the structure of the familiar inputs tells which is which."""
     wanted = structure(inputs)
-    if structure(found) == wanted:
-        found = (found,)
-    if structure(found) not in (f"({wanted})", f"({wanted},tensor)"):
+    if structure(given) == wanted:
+        given = (given,)
+    if structure(given) not in (f"({wanted})", f"({wanted},tensor)"):
         raise ValueError(
-            f"ood has the structure {structure(found)} but the inputs of data have {wanted}; pass inputs "
+            f"ood has the structure {structure(given)} but the inputs of data have {wanted}; pass inputs "
             "alike, or (inputs, targets)."
         )
-    targets = _real(read_rows(found, name="ood").targets, "ood") if len(found) == 2 else None
-    if count(found[0]) == 0:
+    targets = _real(read_rows(given, name="ood").targets, "ood") if len(given) == 2 else None
+    if count(given[0]) == 0:
         raise ValueError("ood holds no rows.")
-    require_finite(found[0], "ood inputs")
-    for pair in zip(leaves(inputs), leaves(found[0]), strict=True):
-        mine, theirs = (leaf.shape[1] if leaf.ndim == 2 else None for leaf in pair)
-        if None not in (mine, theirs) and mine != theirs:
-            raise ValueError(f"ood inputs have {theirs} columns but those of data have {mine}.")
-    return found[0], targets
+    require_finite(given[0], "ood inputs")
+    for pair in zip(leaves(inputs), leaves(given[0]), strict=True):
+        own, theirs = (leaf.shape[1] if leaf.ndim == 2 else None for leaf in pair)
+        if None not in (own, theirs) and own != theirs:
+            raise ValueError(f"ood inputs have {theirs} columns but those of data have {own}.")
+    return given[0], targets
 
 
 def _read_tensors(source: Any, network: nn.Module | None, unpack: Unpack | None) -> Inputs:
@@ -268,7 +234,7 @@ def _read_tensors(source: Any, network: nn.Module | None, unpack: Unpack | None)
         return source.inputs, source.targets
     if not is_stream(source):
         return as_inputs(source, network)
-    loader, _ = batches_of(source, LOT)
+    loader, _ = batches_of(source, CHUNK_ROWS)
     pairs = (batch if unpack is None else as_pair(batch, "a batch of ood", unpack) for batch in loader)
     batches = [as_inputs(batch, network) for batch in pairs]
     if not batches:

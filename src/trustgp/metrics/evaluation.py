@@ -1,4 +1,4 @@
-"""How good is a prediction, all told? Its scores, to be looked at, kept as a dict, or written as a table."""
+"""All scores of a prediction, as a table, a dict or a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tangents.network import as_matrix
 from . import gaussian
 from .classes import brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .ranking import selective_risk
-from .score_report import RowCounts, RowReport, risk_curves, score_field, told_apart
+from .score_report import RowCounts, RowReport, risk_curves, score_field, separation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class RegressionScores:
     rmse: float = score_field("RMSE", "low")
     mse: float = score_field("MSE", "low")  # mean squared error
     # Area under the selective-risk curve: the mean squared error of the rows with the smallest std, averaged
-    # over how many are kept. It lies near the mse where std says nothing about the errors.
+    # over how many are kept. It lies near the mse where std does not rank the errors.
     aurc: float = score_field("AURC, rows ranked by std", "below MSE")
     aurc_oracle: float = score_field("AURC, ranked by the errors")  # the lowest there is
     coverage: float = score_field("inside the 95 % interval", "95 %", share=True)
@@ -38,7 +38,7 @@ class RegressionScores:
     # Mean absolute, and root mean squared, difference of the coverage curve from what was promised.
     calibration_error: float = score_field("calibration error", "0", share=True)
     rms_calibration_error: float = score_field("calibration error, rms", "0", share=True)
-    # How well std tells foreign rows from these, and novelty: None where the method has none, and for a
+    # Separation of foreign rows from these by std, and by novelty: None where the method has none, and for a
     # single output, since novelty belongs to the row.
     auroc_std: float | None = score_field("AUROC by std", "1", foreign=True)
     fpr95_std: float | None = score_field("FPR95 by std", "0 %", share=True, foreign=True)
@@ -78,33 +78,35 @@ class Evaluation(RowReport, RegressionScores):
     ) -> Evaluation:
         """Every score of a prediction of n rows and C outputs, and of m foreign rows; finite targets [., C].
 
-        `trustgp.evaluate` is the door that checks what comes in.
+        `trustgp.evaluate` checks its arguments.
         """
-        mean, variance = known(prediction)
+        mean, variance = mean_and_variance(prediction)
         targets = targets.to(mean.device)
-        told = finite(prediction)
-        levels, observed = gaussian.coverage_curve(told, targets)
+        usable = finite(prediction)
+        levels, observed = gaussian.coverage_curve(usable, targets)
         areas, curves = risk_curves(variance, gaussian.squared_error(mean, targets))
         values = {
             **_fit_to_targets(prediction, targets),
             "calibration_error": gaussian.calibration_error(levels, observed),
             "rms_calibration_error": gaussian.rms_calibration_error(levels, observed),
             "gaussian_nll": gaussian.gaussian_nll(mean, variance, targets).mean(0),
-            "crps": told.crps(targets).mean(0),
-            "sharpness": 2 * told.distribution.half_width(0.95).mean(0),
+            "crps": usable.crps(targets).mean(0),
+            "sharpness": 2 * usable.distribution.half_width(0.95).mean(0),
             **areas,
             **({} if ood is None else _foreign_scores(variance, ood, ood_targets)),
         }
         average = {name: float(value.mean()) for name, value in values.items()}
-        average |= {} if ood is None else _rows_told_apart(prediction, ood)
-        said = [prediction] if ood is None else [prediction, ood]
+        average |= {} if ood is None else _row_separation(prediction, ood)
+        predictions = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
         return cls(
             **_with_root(average),
             **curves,
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
             outputs={n: RegressionScores(**_with_root(own)) for n, own in zip(names, columns, strict=True)},
-            counts=RowCounts.of(*(torch.isfinite(known(p)[1]).all(dim=1) & p.valid for p in said)),
+            counts=RowCounts.of(
+                *(torch.isfinite(mean_and_variance(p)[1]).all(dim=1) & p.valid for p in predictions)
+            ),
             levels=levels,
             observed=observed,
             prediction=prediction,
@@ -126,25 +128,25 @@ class Evaluation(RowReport, RegressionScores):
     @cached_property
     def corrected(self) -> Evaluation:
         """The same rows, scored about the corrected mean; nothing is predicted anew."""
-        return self._about("corrected")
+        return self._scored_as("corrected")
 
     @cached_property
     def plain(self) -> Evaluation:
         """The same rows, scored with the paper's variance."""
-        return self._about("plain")
+        return self._scored_as("plain")
 
     def __repr__(self) -> str:
         size = f"{len(self)} rows, {len(self.outputs)} outputs"
         return f"<Evaluation of {size}: nll {self.nll:.4g}, rmse {self.rmse:.4g}, 95 % {self.coverage:.3f}>"
 
-    def _about(self, which: str) -> Evaluation:
+    def _scored_as(self, which: str) -> Evaluation:
         inner, foreign = getattr(self.prediction, which), getattr(self.ood_prediction, which, None)
         if inner is self.prediction:
             return self
         return self.of(inner, self.targets, foreign, self.ood_targets, names=list(self.outputs))
 
 
-def known(prediction: Prediction) -> tuple[Tensor, Tensor]:
+def mean_and_variance(prediction: Prediction) -> tuple[Tensor, Tensor]:
     """Mean and variance, each [n, C]; the variance is infinite where either is not a finite number."""
     mean, variance = as_matrix(prediction.mean), as_matrix(prediction.variance)
     finite = torch.isfinite(mean) & torch.isfinite(variance)
@@ -153,7 +155,7 @@ def known(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 def finite(prediction: Prediction) -> Prediction:
     """The same as [n, C], with an infinite variance where mean or variance is not a finite number."""
-    lost = torch.isinf(known(prediction)[1])
+    lost = torch.isinf(mean_and_variance(prediction)[1])
     names = ("mean", "epistemic", "aleatoric", "excess", "rare", "df")
     values = {k: as_matrix(v) for k in names if (v := getattr(prediction, k)) is not None}
     values["epistemic"] = torch.where(lost, torch.inf, values["epistemic"])
@@ -164,11 +166,11 @@ def finite(prediction: Prediction) -> Prediction:
 def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
     """Scores of each output, shape [C]."""
     level = torch.tensor([0.95], dtype=torch.float64)
-    told = finite(prediction)
+    usable = finite(prediction)
     return {
-        "nll": -told.log_prob(targets).mean(0),
-        "mse": gaussian.squared_error(told.mean, targets).mean(0),
-        "coverage": gaussian.coverage_curve(told, targets, levels=level)[1][0],
+        "nll": -usable.log_prob(targets).mean(0),
+        "mse": gaussian.squared_error(usable.mean, targets).mean(0),
+        "coverage": gaussian.coverage_curve(usable, targets, levels=level)[1][0],
     }
 
 
@@ -177,21 +179,21 @@ def _with_root(values: dict[str, float]) -> dict[str, Any]:
 
 
 def _foreign_scores(variance: Tensor, ood: Prediction, targets: Tensor | None) -> dict[str, Tensor]:
-    """How each output's std tells foreign rows apart, and how well those are predicted; shape [C]."""
-    foreign = known(ood)[1]
-    apart = [told_apart({"std": both}) for both in zip(variance.T, foreign.T, strict=True)]
+    """Separation of foreign rows by each output's std, and scores of their predictions; shape [C]."""
+    foreign = mean_and_variance(ood)[1]
+    separations = [separation({"std": both}) for both in zip(variance.T, foreign.T, strict=True)]
     fit = {} if targets is None else _fit_to_targets(ood, targets.to(foreign.device))
-    found = {name: torch.stack([each[name] for each in apart]) for name in apart[0]}
-    return found | {f"ood_{name}": value for name, value in fit.items()}
+    scores = {name: torch.stack([each[name] for each in separations]) for name in separations[0]}
+    return scores | {f"ood_{name}": value for name, value in fit.items()}
 
 
-def _rows_told_apart(prediction: Prediction, ood: Prediction) -> dict[str, float]:
+def _row_separation(prediction: Prediction, ood: Prediction) -> dict[str, float]:
     """By one number a row: its mean std, and its novelty where the method has one."""
-    spread, foreign = (known(p)[1].double().sqrt().mean(1) for p in (prediction, ood))
+    spread, foreign = (mean_and_variance(p)[1].double().sqrt().mean(1) for p in (prediction, ood))
     marks = {"std": (spread, foreign)}
     if len(torch.cat([prediction.novelty, ood.novelty]).unique()) > 1:  # others give the same for every row
         marks["novelty"] = (prediction.novelty, ood.novelty)
-    return {name: float(value) for name, value in told_apart(marks).items()}
+    return {name: float(value) for name, value in separation(marks).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +211,7 @@ class ClassScores:
     aurc: float = score_field("AURC, rows ranked by probability", "below error")
     aurc_score: float = score_field("AURC, rows ranked by score", "below error")
     aurc_oracle: float = score_field("AURC, ranked by the errors")  # right rows first: the lowest there is
-    # How well the novelty score, and the entropy of the probabilities, tell foreign rows from these.
+    # Separation of foreign rows from these by the novelty score and by the entropy of the probabilities.
     auroc_score: float | None = score_field("AUROC by score", "1", foreign=True)
     fpr95_score: float | None = score_field("FPR95 by score", "0 %", share=True, foreign=True)
     auroc_entropy: float | None = score_field("AUROC by entropy", "1", foreign=True)
@@ -243,7 +245,7 @@ class ClassEvaluation(RowReport, ClassScores):
         *,
         names: Sequence[str] = (),
     ) -> ClassEvaluation:
-        """Every score of a prediction of classes, against numbers [n, 1]; what are none is refused.
+        """Every score of a prediction of classes, against class numbers [n, 1].
 
         The names of outputs are not needed: the classes have one table.
         """
@@ -302,11 +304,11 @@ class ClassEvaluation(RowReport, ClassScores):
 def _foreign_class_scores(
     prediction: ClassPrediction, ood: ClassPrediction, labels: Tensor | None
 ) -> dict[str, Tensor]:
-    """How foreign rows are told apart, and how well they are predicted."""
+    """Separation of foreign rows, and scores of their predictions."""
     undecided = entropy(prediction.probabilities), entropy(ood.probabilities)
-    found = told_apart({"score": (prediction.score, ood.score), "entropy": undecided})
+    scores = separation({"score": (prediction.score, ood.score), "entropy": undecided})
     if labels is not None:
         labels = labels.to(ood.mean.device)
-        found["ood_nll"] = class_nll(ood.probabilities, labels).mean()
-        found["ood_accuracy"] = (ood.classes == labels).double().mean()
-    return found
+        scores["ood_nll"] = class_nll(ood.probabilities, labels).mean()
+        scores["ood_accuracy"] = (ood.classes == labels).double().mean()
+    return scores

@@ -1,4 +1,4 @@
-"""How good is an error bar about a number? Scores of predictions against targets.
+"""Scores of predictions of numbers against targets.
 
 Mean, positive variance and target are of one shape, [n] or [n, C].
 """
@@ -24,7 +24,7 @@ def gaussian_nll(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
     """
     error, spread = _error_and_variance(mean, variance, target)
     cost = 0.5 * (torch.log(2 * math.pi * spread) + error.square() / spread)
-    return _unknown_costs_all(cost, mean, variance)
+    return _infinite_where_not_finite(cost, mean, variance)
 
 
 def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
@@ -40,13 +40,13 @@ def gaussian_crps(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:
     z = error / std
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     cost = error * torch.erf(z / math.sqrt(2)) + std * (2 * density - 1 / math.sqrt(math.pi))
-    return _unknown_costs_all(cost, mean, variance)
+    return _infinite_where_not_finite(cost, mean, variance)
 
 
 def squared_error(mean: Tensor, target: Tensor) -> Tensor:
     """(y - mean)^2, elementwise, float64; infinite where there is no finite mean."""
     same_shape(mean=mean, target=target)
-    return _unknown_costs_all((target.double() - mean.double()).square(), mean)
+    return _infinite_where_not_finite((target.double() - mean.double()).square(), mean)
 
 
 def mse(mean: Tensor, target: Tensor) -> Tensor:
@@ -93,10 +93,9 @@ def coverage_curve(
     levels = levels.to(mean.device, torch.float64)
     if not bool(((levels >= 0) & (levels <= 1)).all()):
         raise ValueError(f"levels lie in [{float(levels.min())}, {float(levels.max())}]; they are shares.")
-    reached = prediction.distribution.within((target.double() - mean.double()).abs())
-    reached = torch.where(torch.isfinite(mean), reached, torch.nan)
-    # NaN is reached by no level
-    ordered = [column[~column.isnan()].sort().values for column in reached.reshape(len(mean), -1).T]
+    needed = prediction.distribution.within((target.double() - mean.double()).abs())
+    needed = torch.where(torch.isfinite(mean), needed, torch.nan)  # NaN: no level suffices
+    ordered = [column[~column.isnan()].sort().values for column in needed.reshape(len(mean), -1).T]
     observed = [torch.searchsorted(column, levels, right=True).double() / len(mean) for column in ordered]
     return levels, torch.stack(observed, dim=1).reshape(len(levels), *mean.shape[1:])
 
@@ -127,9 +126,9 @@ def _error_and_variance(mean: Tensor, variance: Tensor, target: Tensor) -> tuple
     return target.double() - mean.double(), variance.double()
 
 
-def _unknown_costs_all(cost: Tensor, *known: Tensor) -> Tensor:
-    """The cost, infinite where anything in `known` is NaN or infinite."""
-    for values in known:
+def _infinite_where_not_finite(cost: Tensor, *inputs: Tensor) -> Tensor:
+    """The cost, infinite where an input is NaN or infinite."""
+    for values in inputs:
         cost = torch.where(torch.isfinite(values), cost, torch.inf)
     return cost
 

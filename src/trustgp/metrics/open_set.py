@@ -1,68 +1,68 @@
-"""Things that a detector does not know: are they found, are they called novel, or taken for what it knows?
+"""Objects of classes that a detector lacks: are they found and called novel, or called a known class?
 
-A thing is unknown when its label is not one of the detector's classes, so at least `known`.
+An object is unknown when its label is not one of the detector's classes, so at least `num_classes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .boxes import nearest, overlaps
-from .detections import LabelledBoxes
 
-NEAR = 0.3  # overlap from which a detection lies on a thing
-COVERED = 0.5  # and from which it has found it
+ON_OVERLAP = 0.3  # from which a detection lies on an object
+MATCH_OVERLAP = 0.5  # and from which it matches it
 
 
-def on_unknown(boxes: Tensor, true: LabelledBoxes, *, known: int) -> Tensor:
-    """Which boxes [k, 4] lie on an unknown thing: they overlap it by 0.3, and more than any familiar one;
+def on_unknown(boxes: Tensor, true: Any, *, num_classes: int) -> Tensor:
+    """Which boxes [k, 4] lie on an unknown object: they overlap it by 0.3, and more than any familiar one;
     bool, [k]."""
-    unknown = true.labels >= known
+    unknown = true.labels >= num_classes
     new, _ = nearest(boxes.double(), true.boxes[unknown].double())
     familiar, _ = nearest(boxes.double(), true.boxes[~unknown].double())
-    return (new >= NEAR) & (new > familiar)
+    return (new >= ON_OVERLAP) & (new > familiar)
 
 
 def unknown_recall(
-    boxes: Sequence[Tensor], novel: Sequence[Tensor], true: Sequence[LabelledBoxes], *, known: int
+    boxes: Sequence[Tensor], novel: Sequence[Tensor], true: Sequence[Any], *, num_classes: int
 ) -> float | None:
-    """U-Recall: the share of unknown things that a detection marked novel overlaps by 0.5; None without any.
+    """U-Recall: the share of unknown objects that a detection marked novel overlaps by 0.5; None without any.
 
     Args:
-        boxes: What was found in each of n pictures, shape [k, 4].
+        boxes: Detections in each of n pictures, shape [k, 4].
         novel: Whether it is marked novel, bool, shape [k].
-        true: What is there.
-        known: How many classes the detector has.
+        true: The targets.
+        num_classes: Of the detector.
     """
-    things = found = 0
-    for mine, marked, there in zip(boxes, novel, true, strict=True):
-        unknown = there.boxes[there.labels >= known].double()
-        shared, _ = nearest(unknown, mine[marked].double())
-        things, found = things + len(unknown), found + int((shared >= COVERED).sum())
-    return found / things if things else None
+    objects = recalled = 0
+    for own, marked, there in zip(boxes, novel, true, strict=True):
+        unknown = there.boxes[there.labels >= num_classes].double()
+        shared, _ = nearest(unknown, own[marked].double())
+        objects, recalled = objects + len(unknown), recalled + int((shared >= MATCH_OVERLAP).sum())
+    return recalled / objects if objects else None
 
 
 def open_set_errors(
-    boxes: Sequence[Tensor], novel: Sequence[Tensor], true: Sequence[LabelledBoxes], *, known: int
+    boxes: Sequence[Tensor], novel: Sequence[Tensor], true: Sequence[Any], *, num_classes: int
 ) -> int:
-    """A-OSE, the absolute open-set error: how many detections take an unknown thing for a class they know.
+    """A-OSE, the absolute open-set error: detections that call an unknown object a known class.
 
     Counted, as in Joseph et al. 2021 (after Miller et al. 2018 and Dhamija et al. 2020), are detections that
-    overlap an unknown thing by 0.5 and are not marked novel: each has a class of the detector. One thing may
-    count more than once. The arguments are those of `unknown_recall`.
+    overlap an unknown object by 0.5 and are not marked novel: each has a class of the detector. One object
+    may count more than once. The arguments are those of `unknown_recall`.
     """
     wrong = 0
-    for mine, marked, there in zip(boxes, novel, true, strict=True):
-        unknown = there.boxes[there.labels >= known].double()
+    for own, marked, there in zip(boxes, novel, true, strict=True):
+        unknown = there.boxes[there.labels >= num_classes].double()
         if len(unknown):
-            on = (overlaps(mine.double(), unknown) >= COVERED).any(dim=1)
+            on = (overlaps(own.double(), unknown) >= MATCH_OVERLAP).any(dim=1)
             wrong += int((on & ~marked).sum())
     return wrong
 
 
 def none_marked(boxes: Sequence[Tensor]) -> list[Tensor]:
     """As if no detection were novel: bool, [k] of each picture."""
-    return [torch.zeros(len(mine), dtype=torch.bool, device=mine.device) for mine in boxes]
+    return [torch.zeros(len(own), dtype=torch.bool, device=own.device) for own in boxes]

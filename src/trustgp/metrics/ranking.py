@@ -1,4 +1,4 @@
-"""How well does one number a row tell good rows from bad ones, and foreign rows from familiar ones?"""
+"""One score a row: does it rank the losses, and separate foreign rows from familiar ones?"""
 
 from __future__ import annotations
 

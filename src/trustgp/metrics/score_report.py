@@ -1,4 +1,4 @@
-"""A report of scores: which there are, what they are called, and how they are shown, kept and written.
+"""A report of scores: their names, titles, table, dict and file.
 
 A kind of prediction has a dataclass of its scores, each a `score_field`, and a `ScoreReport` that is one.
 """
@@ -57,8 +57,8 @@ class RowCounts:
         """That some have none; empty where all have one."""
         kinds = ((self.invalid, self.rows, ""), (self.ood_invalid, self.ood_rows, "foreign "))
         parts = [f"{bad:,} of {rows:,} {kind}{self.noun}" for bad, rows, kind in kinds if bad]
-        said = f"No finite prediction for {' and '.join(parts)}: {self.cost}."
-        return said if parts else ""
+        message = f"No finite prediction for {' and '.join(parts)}: {self.cost}."
+        return message if parts else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -96,12 +96,12 @@ class ScoreReport:
 
     @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
-        """Those that are kept: by name, tensors of shape [L], or [L, C] with a column for each output."""
+        """By name, tensors of shape [L], or [L, C] with a column for each output."""
         return {}
 
     @property
     def warning(self) -> str:
-        """What stands below the table; empty: nothing."""
+        """The line below the table; empty: none."""
         return self.counts.warning
 
     def table(self, *, most: int = 8) -> Table:
@@ -136,17 +136,17 @@ class ScoreReport:
             line, mean = score.metadata, getattr(average[1], score.name)
             if mean is None:
                 continue
-            shown = [getattr(found, score.name) for _, found in each] if names else []
+            shown = [getattr(scores, score.name) for _, scores in each] if names else []
             if ranged:
-                known = [value for value in shown if value is not None]
-                shown = [min(known, default=None), max(known, default=None)]
+                values = [value for value in shown if value is not None]
+                shown = [min(values, default=None), max(values, default=None)]
             form = (lambda value: f"{100 * value:.1f} %") if line["share"] else "{:.4g}".format
             cells = ["" if value is None else form(value) for value in (mean, *shown)]
             sections[line["foreign"]].append([line["title"], line["good"], *cells])
         return ["score", "good is", each[0][0] if len(each) == 1 else ALL, *names], sections
 
     def to_dict(self) -> dict[str, Any]:
-        """Scores and curves as plain values that JSON can hold; what is infinite is the text "inf"."""
+        """Scores and curves as plain values that JSON can hold; infinity is the text "inf"."""
         curves = {n: {k: self._by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
         return plain({**asdict(self.counts), "scores": self.columns, **curves})
 
@@ -157,7 +157,7 @@ class ScoreReport:
         writer.writerow(["metric", "output", "value"])
         writer.writerows([name, ALL, count] for name, count in asdict(self.counts).items())
         for key in (score.name for score in fields(self.kind)):
-            values = {name: getattr(found, key) for name, found in self.columns.items()}
+            values = {name: getattr(scores, key) for name, scores in self.columns.items()}
             writer.writerows([key, name, repr(value)] for name, value in values.items() if value is not None)
         with atomic_file(path) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
@@ -204,7 +204,7 @@ def table_text(table: Table) -> str:
 
 
 def risk_curves(scores: Tensor, losses: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """How well scores rank the losses, shape [n] or [n, C]: the areas `aurc` and `aurc_oracle`, [] or [C].
+    """Ranking of the losses by scores, shape [n] or [n, C]: the areas `aurc` and `aurc_oracle`, [] or [C].
     Then the curves that a report keeps: `kept` [100], `risk` and `oracle_risk` [100] or [100, C]."""
     risk, oracle = _risks(scores, losses), _risks(losses, losses)
     steps = torch.arange(1, CURVE_POINTS + 1, device=losses.device)
@@ -220,14 +220,14 @@ def _risks(scores: Tensor, losses: Tensor) -> Tensor:
     return torch.stack([selective_risk(score, loss) for score, loss in columns], dim=1).reshape(losses.shape)
 
 
-def told_apart(marks: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+def separation(marks: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """AUROC and FPR95 of each mark, which familiar rows [n] and foreign rows [m] have, by "auroc_MARK"."""
     scores = {"auroc": auroc, "fpr95": fpr95}
     return {f"{name}_{mark}": score(*both) for mark, both in marks.items() for name, score in scores.items()}
 
 
 def plain(value: Any, *, infinite: Callable[[float], Any] = str) -> Any:
-    """Dataclasses, mappings and tensors as JSON can hold them; `infinite` of what is no finite number."""
+    """Dataclasses, mappings and tensors as JSON can hold them; `infinite` maps NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else infinite(value)
     if is_dataclass(value):

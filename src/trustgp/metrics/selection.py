@@ -1,4 +1,4 @@
-"""Which of a detector's queries are detections: sure enough, few enough, none of them said twice."""
+"""Which of a detector's queries are detections: confident, few enough, none of them twice."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from .boxes import overlaps
 
 def select_detections(
     confidence: Tensor,
-    kinds: Tensor,
+    labels: Tensor,
     boxes: Tensor,
     *,
     threshold: float,
     most: int,
     suppression: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Picture and query of each detection, the surest of a picture first, int64, [m] each.
+    """Picture and query of each detection, the most confident of a picture first, int64, [m] each.
 
     Args:
         confidence: Of the likeliest class of each query, [n, Q].
-        kinds: That class, int64, [n, Q].
+        labels: That class, int64, [n, Q].
         boxes: Left, top, right, bottom in any unit, [n, Q, 4].
         threshold: The least confidence of a detection.
         most: Detections of a picture, at most.
-        suppression: The less sure of two boxes of one class that overlap by more than this is dropped. None:
-            none is.
+        suppression: Of two boxes of one class that overlap by more than this the less confident is dropped.
+            None: none is.
     """
     order = confidence.argsort(dim=1, descending=True, stable=True)
     image, place = (confidence.gather(1, order) >= threshold).nonzero(as_tuple=True)
     query = order[image, place]
     if suppression is not None:
-        left = _unlike(boxes[image, query], kinds[image, query], image, suppression)
+        left = _unlike(boxes[image, query], labels[image, query], image, suppression)
         image, query = image[left], query[left]
     first = torch.searchsorted(image, torch.arange(len(confidence), device=image.device))
     few = torch.arange(len(image), device=image.device) - first[image] < most
     return image[few], query[few]
 
 
-def _unlike(boxes: Tensor, kinds: Tensor, image: Tensor, most: float) -> Tensor:
-    """Which of some boxes [m, 4] overlap by at most so much with any surer one of their kind and picture,
-    that is left itself, [m] bool; the surest of a picture come first."""
-    rival = (kinds[:, None] == kinds) & (image[:, None] == image) & (overlaps(boxes, boxes) > most)
+def _unlike(boxes: Tensor, labels: Tensor, image: Tensor, most: float) -> Tensor:
+    """Which boxes [m, 4] overlap by at most so much with any more confident one of their class and picture
+    that is left itself, [m] bool; the most confident of a picture come first."""
+    rival = (labels[:, None] == labels) & (image[:, None] == image) & (overlaps(boxes, boxes) > most)
     rival, left = rival.cpu().tril(-1), torch.ones(len(boxes), dtype=torch.bool)
     for row in range(len(boxes)):
         left[row] = not bool((rival[row] & left).any())

@@ -1,6 +1,6 @@
-"""Drawing predictions and how good they are, on axes that the caller owns; `overview` makes one picture.
+"""Drawings of predictions and their scores, on axes that the caller owns; `overview` makes one picture.
 
-Everywhere `axes` are those of matplotlib, `colour` is that of a line and its band, `label` stands in the
+Everywhere `axes` are those of matplotlib, `colour` is that of a line and its band, `label` appears in the
 legend, and `path` is the PNG, PDF or SVG to write (None: none), with `dpi` pixels per inch of a PNG.
 """
 

@@ -1,4 +1,4 @@
-"""The simplest panels: bands around a line, histograms, bars; and which expert answers where."""
+"""Panels: bands around a line, histograms, bars, and the regions of the experts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..data.trees import Inputs, as_inputs, count, take, to_device
 from ..experts.features import chunk_rows
 from ..experts.gate import nearest_two
 from ..likelihoods.prediction import Prediction
-from ..metrics.evaluation import known
+from ..metrics.evaluation import mean_and_variance
 from .style import BLUE, INK, PALETTE, numbers
 
-MOST_NUMBERS = 40  # experts that are numbered; more would hide the rows
+MAX_NUMBERED = 40  # experts; more numbers would hide the rows
 
 
 def draw_band(
@@ -54,7 +54,7 @@ def draw_bands(
         output: Which output to draw.
         sigmas: Half the width of each band, in standard deviations; where bands overlap they are deeper.
     """
-    mean, variance = (values[:, output] for values in known(prediction))
+    mean, variance = (values[:, output] for values in mean_and_variance(prediction))
     if x.numel() != len(mean):
         raise ValueError(f"x has shape {tuple(x.shape)} for a prediction of {len(mean)} rows; one each.")
     place, order = x.detach().flatten().cpu().sort()
@@ -75,7 +75,7 @@ def draw_histograms(
     """Histograms of samples [n] by name, not negative, on a logarithmic scale, each of area one.
 
     Zeros have no place on such a scale: they are counted at the left end, with the smallest number that is
-    not zero. Infinite ones are counted at the right end. Neither is lost. The bins reach from the smallest to
+    not zero. Infinite ones are counted at the right end. The bins reach from the smallest to
     the largest of all samples.
     """
     values = {name: numbers(sample) for name, sample in samples.items()}
@@ -107,27 +107,27 @@ def draw_bars(
     Series, by name, have one number for each group.
     """
     thick = 0.8 / len(series)
-    places = np.arange(len(groups))
+    rows = np.arange(len(groups))
     for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
         offset = (number - (len(series) - 1) / 2) * thick
-        axes.barh(places + offset, values, height=0.9 * thick, color=colour, alpha=0.85, label=name)
-    axes.set_yticks(places, groups)
+        axes.barh(rows + offset, values, height=0.9 * thick, color=colour, alpha=0.85, label=name)
+    axes.set_yticks(rows, groups)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
 
 
 @dataclass(frozen=True)
 class ExpertMap:
-    """Rows as the gate sees them."""
+    """Rows in the coordinates of the gate."""
 
     points: Tensor  # first two components of each row [n, 2]; the second is 0 for a gate with one
-    expert: Tensor  # which expert answers, by all components [n]
+    expert: Tensor  # of each row, by all components [n]
     centroids: Tensor  # of the experts [M, 2]
 
 
 @torch.no_grad()
 def map_experts(model: Any, inputs: Inputs, *, output: int = 0) -> ExpertMap:
-    """Where rows lie for the gate, and who answers for them.
+    """Rows in the coordinates of the gate, and the expert of each.
 
     Args:
         model: Of two or more experts, such as an `UncertaintyModel`.
@@ -157,14 +157,14 @@ def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size
 
     Two components of the gate are drawn, while it decides by all of them: colours may overlap.
     """
-    found = map_experts(model, inputs, output=output)
-    colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(found.centroids))]
-    points, centres = numbers(found.points), numbers(found.centroids)
-    dots = [colours[expert] for expert in found.expert.tolist()]
+    mapped = map_experts(model, inputs, output=output)
+    colours = [PALETTE[expert % len(PALETTE)] for expert in range(len(mapped.centroids))]
+    points, centres = numbers(mapped.points), numbers(mapped.centroids)
+    dots = [colours[expert] for expert in mapped.expert.tolist()]
     axes.scatter(*points.T, s=size, c=dots, alpha=0.6, linewidths=0)
     axes.scatter(*centres.T, s=110, c=colours, edgecolors=INK, linewidths=0.9, marker="o", zorder=3)
     style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white", "weight": "bold", "zorder": 4}
-    if len(centres) <= MOST_NUMBERS:
+    if len(centres) <= MAX_NUMBERED:
         for expert, centre in enumerate(centres):
             axes.text(*centre, str(expert), **style)
     axes.set(xlabel="first component of the gate", ylabel="second component")

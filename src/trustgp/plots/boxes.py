@@ -1,4 +1,4 @@
-"""A picture with what was found in it: boxes, how sure their edges are, and how novel they are."""
+"""A picture with its detections: boxes, intervals of their edges, and novelty."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .style import INK, ORANGE, RED, figure, numbers, require_matplotlib
 
 Array = NDArray[np.float64]
 FONT = 7.5  # points
-WARNING = "\N{WARNING SIGN}"  # of what lies above the threshold
-DASHES = (0, (3.5, 1.6))  # of the frame around what is novel
-WIDE, TALL = 0.56, 1.7  # of a letter, and of a label, over the size of the font
-TINY = 1e-12  # least threshold
+WARNING = "\N{WARNING SIGN}"  # above the threshold
+DASHES = (0, (3.5, 1.6))  # of the frame around novel boxes
+LETTER_WIDTH, LABEL_HEIGHT = 0.56, 1.7  # over the size of the font
+MIN_THRESHOLD = 1e-12
 CALM, PALE, MIDDLE = "#2b8cd6", "#8fd3f0", "#f6d55c"
 SCALE = ((0.0, CALM), (0.35, PALE), (0.5, MIDDLE), (0.75, ORANGE), (1.0, RED))
-"""Where, and which colour, from calm to alarming by way of yellow: told apart without green."""
+"""Positions and colours, from calm to alarming by way of yellow: distinguishable without green."""
 
 
 def detections(
@@ -35,8 +35,8 @@ def detections(
 ) -> Any:
     """A picture with the boxes found in it, bands around their edges, and colours by novelty.
 
-    A band is as wide as the interval of its edge. Labels tell class, confidence and novelty. What is novel
-    has a thick dashed frame, and says so; a picture that is novel as a whole has one around it. The axes are
+    A band is as wide as the interval of its edge. Labels show class, confidence and novelty. Novel boxes have
+    a thick dashed frame and a warning; a picture that is novel as a whole has one around it. The axes are
     returned.
 
     Args:
@@ -44,8 +44,8 @@ def detections(
         detections: Of that picture, `model.predict(...)[i]`.
         names: Of the classes; None: "class 0" and so on.
         level: Of the edges' intervals.
-        threshold: Of the novelty of detections: colours are spread around it, and what lies above is novel.
-            None: that of the model that found them; where it has none, nothing is marked, and colours run
+        threshold: Of the novelty of detections: colours are spread around it, and boxes above it are novel.
+            None: the model's; where it has none, nothing is marked, and colours run
             from novelty 0 to 1.
         axes: Of matplotlib; None: new ones.
         title: Above the picture.
@@ -73,44 +73,44 @@ def draw_picture(axes: Any, picture: Array, title: str | None = None) -> None:
 
 
 def lay_out(drawn: Any) -> None:
-    """Give axes their places now, so that labels know how much room there is."""
+    """Lay out the axes now: the size of labels depends on it."""
     engine = drawn.get_layout_engine()
     if engine is not None:
         engine.execute(drawn)
 
 
 def annotate(
-    axes: Any, found: Detections, *, names: Sequence[str] | None, level: float, threshold: float | None
+    axes: Any, detected: Detections, *, names: Sequence[str] | None, level: float, threshold: float | None
 ) -> None:
     """Boxes, bands and labels on a picture that is drawn already."""
-    limit = limit_of(found, threshold)
-    labels = [label_of(found, k, names=names, threshold=limit) for k in range(len(found))]
-    colours = [colour_of(float(novelty), limit) for novelty in found.novelty]
-    for k in reversed(range(len(found))):  # the surest is drawn last, on top
-        _draw_box(axes, found, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
-    taken, boxes = _draw_remarks(axes, found), numbers(found.boxes)
+    limit = limit_of(detected, threshold)
+    labels = [label_of(detected, k, names=names, threshold=limit) for k in range(len(detected))]
+    colours = [colour_of(float(novelty), limit) for novelty in detected.novelty]
+    for k in reversed(range(len(detected))):  # the most confident is drawn last, on top
+        _draw_box(axes, detected, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
+    taken, boxes = _draw_remarks(axes, detected), numbers(detected.boxes)
     for label, box, colour in zip(labels, boxes, colours, strict=True):
         taken.append(_draw_label(axes, label, box, colour, taken, boxes))
 
 
-def limit_of(found: Detections, threshold: float | None) -> float | None:
+def limit_of(detected: Detections, threshold: float | None) -> float | None:
     """The threshold that was given, else that of the model; None: there is none."""
-    return found.threshold if threshold is None else threshold
+    return detected.threshold if threshold is None else threshold
 
 
-def _draw_remarks(axes: Any, found: Detections) -> list[Array]:
-    """What is to be said of the whole picture, above; returns the place that it takes, if any."""
+def _draw_remarks(axes: Any, detected: Detections) -> list[Array]:
+    """Remarks on the whole picture, above; returns the box that they cover, if any."""
     from matplotlib.patches import Rectangle
 
-    novel = found.picture_threshold is not None and found.picture_is_novel
-    said = [f"{WARNING} novel picture {found.picture_novelty:.2f}"] if novel else []
-    said += [] if len(found) else ["nothing found"]
+    novel = detected.picture_threshold is not None and detected.picture_is_novel
+    remarks = [f"{WARNING} novel picture {detected.picture_novelty:.2f}"] if novel else []
+    remarks += [] if len(detected) else ["nothing found"]
     if novel:
         frame: dict[str, Any] = {"fill": False, "edgecolor": RED, "linestyle": DASHES, "linewidth": 7.0}
         axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, gid="picture", **frame))
-    if not said:
+    if not remarks:
         return []
-    text = ", ".join(said)
+    text = ", ".join(remarks)
     room = _room(axes, text)
     corner = np.array([min(axes.get_xlim()), min(axes.get_ylim())]) + 0.6 * room[1]
     style = {"fontsize": FONT, "va": "center", "bbox": _plate(RED if novel else "white")}
@@ -126,42 +126,42 @@ def as_picture(image: Any) -> Array:
         raise ValueError(f"the picture has the shape {shape}; [3, h, w] or [h, w, 3] is needed.")
     if shape[0] == 3 and not (shape[2] == 3 and shape[1] > 3):
         values = values.permute(1, 2, 0)
-    found = numbers(values)
-    low, high = float(found.min()), float(found.max())
+    pixels = numbers(values)
+    low, high = float(pixels.min()), float(pixels.max())
     if not (low >= 0.0 and high <= 255.0):
         raise ValueError(
             f"the picture runs from {low:g} to {high:g}; from 0 to 255 or 0 to 1 is needed: the picture "
             "as it was, before it was scaled for the detector."
         )
     whole = not values.is_floating_point() or high > 1.0
-    return found / 255 if whole else found
+    return pixels / 255 if whole else pixels
 
 
 def label_of(
-    found: Detections, k: int, *, names: Sequence[str] | None = None, threshold: float | None = None
+    detected: Detections, k: int, *, names: Sequence[str] | None = None, threshold: float | None = None
 ) -> str:
     """Class, confidence and novelty of a detection; a warning where that lies above the threshold."""
-    kind, novelty = int(found.labels[k]), float(found.novelty[k])
+    kind, novelty = int(detected.labels[k]), float(detected.novelty[k])
     if names is not None and kind >= len(names):
         raise ValueError(
             f"class {kind} was found, but names= has {len(names)}: one for each class is needed."
         )
     name = f"class {kind}" if names is None else names[kind]
-    said = f"{name} {100 * float(found.confidence[k]):.0f} %"
+    text = f"{name} {100 * float(detected.confidence[k]):.0f} %"
     if threshold is not None and not novelty <= threshold:
-        return f"{WARNING} novel {novelty:.2f} ({said})"
-    return f"{said}, nov. {novelty:.2f}"
+        return f"{WARNING} novel {novelty:.2f} ({text})"
+    return f"{text}, nov. {novelty:.2f}"
 
 
 def _draw_box(
-    axes: Any, found: Detections, k: int, *, level: float, colour: tuple[float, ...], novel: bool
+    axes: Any, detected: Detections, k: int, *, level: float, colour: tuple[float, ...], novel: bool
 ) -> None:
     from matplotlib.patches import PathPatch, Rectangle
     from matplotlib.path import Path
     from matplotlib.patheffects import Normal, Stroke
 
     (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-    low, high = (numbers(end[k]) for end in found.interval(level))
+    low, high = (numbers(end[k]) for end in detected.interval(level))
     outer, inner = np.concatenate([low[:2], high[2:]]), np.concatenate([high[:2], low[2:]])
     far = np.array([left - right, bottom - top, 2 * right, 2 * top])  # out of sight
     outer = np.where(np.isfinite(outer), outer, far)
@@ -171,7 +171,7 @@ def _draw_box(
         rings.append(inner[around].reshape(5, 2)[::-1])
     path = Path.make_compound_path(*(Path(ring, closed=True) for ring in rings))
     axes.add_patch(PathPatch(path, facecolor=colour, alpha=0.38, linewidth=0, gid="band"))
-    box = numbers(found.boxes[k])
+    box = numbers(detected.boxes[k])
     style: dict[str, Any] = {"linestyle": DASHES} if novel else {}
     line = Rectangle((box[0], box[1]), *(box[2:] - box[:2]), fill=False, edgecolor=colour, gid="box", **style)
     wide = 3.0 if novel else 1.8
@@ -183,22 +183,22 @@ def _draw_box(
 def _draw_label(
     axes: Any, text: str, box: Array, colour: tuple[float, ...], taken: Sequence[Array], boxes: Array
 ) -> Array:
-    """Writes it where there is most room, and tells which place it has taken: left, top, right, bottom."""
+    """Write it where it covers least, and return the box that it covers: left, top, right, bottom."""
     axes.apply_aspect()
     (left, right), (top, bottom) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
     size = _room(axes, text)
     start = float(np.clip(box[0], left, max(left, right - size[0])))
     heights = [box[1] - size[1], box[3], box[1], box[3] - size[1]]  # above, below, inside
     heights += [box[1] - k * size[1] for k in (2, 3, 4)] + [box[3] + k * size[1] for k in (1, 2, 3)]
-    places = [np.array([start, y, start + size[0], y + size[1]]) for y in heights]
-    inside = np.array([one for one in places if one[1] >= top and one[3] <= bottom] or places[2:3])
-    cost = 0.2 * np.prod(size) * np.arange(len(inside))  # the first places are nearer to the box
+    candidates = [np.array([start, y, start + size[0], y + size[1]]) for y in heights]
+    inside = np.array([one for one in candidates if one[1] >= top and one[3] <= bottom] or candidates[2:3])
+    cost = 0.2 * np.prod(size) * np.arange(len(inside))  # the first ones are closer to the box
     # labels must not be covered, boxes rather not
     for weight, others in ((10.0, np.reshape(taken, (-1, 4))), (0.5, boxes)):
         ends = np.minimum(inside[:, None, 2:], others[:, 2:]), np.maximum(inside[:, None, :2], others[:, :2])
         cost += weight * np.prod(np.maximum(ends[0] - ends[1], 0.0), axis=2).sum(axis=1)
     where = inside[int(np.argmin(cost))]
-    place = where[0] + 0.3 / TALL * size[1], (where[1] + where[3]) / 2
+    place = where[0] + 0.3 / LABEL_HEIGHT * size[1], (where[1] + where[3]) / 2
     style = {"fontsize": FONT, "va": "center", "bbox": _plate(colour), "clip_on": True}
     axes.text(*place, text, color=ink_on(colour), **style)
     return where
@@ -208,32 +208,34 @@ def _room(axes: Any, text: str) -> Array:
     """Width and height of a label, in pixels of the picture."""
     left, right = sorted(axes.get_xlim())
     points = axes.get_window_extent().width * 72 / axes.figure.dpi / (right - left)  # of a pixel
-    return np.array([(WIDE * len(text) + 0.6) * FONT, TALL * FONT]) / points
+    return np.array([(LETTER_WIDTH * len(text) + 0.6) * FONT, LABEL_HEIGHT * FONT]) / points
 
 
 def _plate(colour: Any) -> dict[str, Any]:
     return {"facecolor": colour, "edgecolor": "none", "boxstyle": "square,pad=0.25", "alpha": 0.9}
 
 
-def alarm(novelty: float, threshold: float | None = None) -> float:
-    """Where on the scale of colours a novelty stands, in [0, 1]; what is no number stands at the end. A
-    threshold stands in the middle of the scale, which then ends at `scale_end`."""
+def scale_position(novelty: float, threshold: float | None = None) -> float:
+    """Position of a novelty on the scale of colours, in [0, 1]; NaN is at the end. A threshold is in the
+    middle of the scale, which then ends at `scale_end`."""
     if np.isnan(novelty):
         return 1.0
     if threshold is None:
         return float(np.clip(novelty, 0.0, 1.0))
-    return float(np.interp(novelty, [0.0, max(threshold, TINY), scale_end(threshold)], [0.0, 0.5, 1.0]))
+    return float(
+        np.interp(novelty, [0.0, max(threshold, MIN_THRESHOLD), scale_end(threshold)], [0.0, 0.5, 1.0])
+    )
 
 
 def scale_end(threshold: float) -> float:
     """The novelty at which colours end: twice the threshold, or 1, which no novelty exceeds."""
-    threshold = max(threshold, TINY)
+    threshold = max(threshold, MIN_THRESHOLD)
     return 2.0 * threshold if threshold >= 1.0 else min(2.0 * threshold, 1.0)
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:
     """Red, green and blue, each from 0 to 1; the same as in `colour_map`, without matplotlib."""
-    place, stops = alarm(novelty, threshold), [at for at, _ in SCALE]
+    place, stops = scale_position(novelty, threshold), [at for at, _ in SCALE]
     shades = zip(*(shade_of(colour) for _, colour in SCALE), strict=True)
     red, green, blue = (float(np.interp(place, stops, shade)) for shade in shades)
     return red, green, blue

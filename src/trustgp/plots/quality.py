@@ -1,6 +1,6 @@
-"""Is the error bar right? Calibration, sparsification, parity.
+"""The quality of an error bar: calibration, sparsification, parity.
 
-An `evaluation` is what `trustgp.evaluate` gave, `output` the name of one of its outputs.
+An `evaluation` is a result of `trustgp.evaluate`, `output` the name of one of its outputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import evenly
-from ..metrics.evaluation import Evaluation, finite, known
+from ..metrics.evaluation import Evaluation, finite, mean_and_variance
 from .basic import draw_histograms
 from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, figure, numbers
 
@@ -48,7 +48,7 @@ def draw_sparsification(
     label: str = "ranked by std",
     references: bool = True,
 ) -> None:
-    """Root mean squared error of the rows that are kept when the least certain are set aside.
+    """Root mean squared error of the rows that are kept when the least certain are left out.
 
     Without an output the squared errors are averaged. The `references` are the oracle's curve (rows ranked by
     their errors) and that of a random order.
@@ -61,7 +61,7 @@ def draw_sparsification(
         axes.plot(kept, np.full_like(kept, rmse), color=GREY, label="random order", **DASHED)
         axes.plot(kept, np.sqrt(oracle), color=GREEN, linewidth=1.2, label="oracle")
     axes.plot(kept, np.sqrt(risk), color=colour, linewidth=1.8, label=label or None)
-    axes.set(xlim=(0, 1), xlabel="share of rows kept, the surest first", ylabel="RMSE of what is kept")
+    axes.set(xlim=(0, 1), xlabel="share of rows kept, the most certain first", ylabel="RMSE of kept rows")
     axes.set_ylim(bottom=0)
 
 
@@ -76,20 +76,20 @@ def draw_parity(
 ) -> None:
     """Prediction with its 95 % interval against the target; intervals that miss it are red.
 
-    Rows without a finite prediction cannot be drawn. Of more than `most` rows so many are picked, evenly
+    Rows without a finite prediction cannot be drawn. Of more than `most` rows so many are drawn, evenly
     along the targets. Without an output it is the first.
     """
     output = output or next(iter(evaluation.outputs))
-    told = finite(evaluation.prediction)
-    every = (evaluation.targets, told.mean, told.distribution.half_width(0.95))
+    prediction = finite(evaluation.prediction)
+    every = (evaluation.targets, prediction.mean, prediction.distribution.half_width(0.95))
     target, mean, width = (_of_output(evaluation, v, output).detach().cpu() for v in every)
     rows = torch.isfinite(mean) & torch.isfinite(width)
     chosen = target[rows].argsort(stable=True)[evenly(int(rows.sum()), most)]
     truth, centre, half = (values[rows][chosen] for values in (target, mean, width))
     missed = (truth.double() - centre.double()).abs() > half
     style: dict[str, Any] = {"fmt": "o", "markersize": 2.5, "elinewidth": 0.7, "alpha": 0.5}
-    for some, shade, name in ((~missed, colour, label), (missed, RED, "")):
-        x, y, bar = (numbers(values[some]) for values in (truth, centre, half))
+    for subset, shade, name in ((~missed, colour, label), (missed, RED, "")):
+        x, y, bar = (numbers(values[subset]) for values in (truth, centre, half))
         axes.errorbar(x, y, yerr=bar, color=shade, ecolor=shade, label=name or None, **style)
     ends = [float(target.min()), float(target.max())]
     axes.plot(ends, ends, color=INK, **DASHED)
@@ -112,14 +112,14 @@ def overview(
     Without an output the panels are of all together, prediction against target of the first.
     """
     first = output or next(iter(evaluation.outputs))
-    found = evaluation.scores[output or "all"]
+    scores = evaluation.scores[output or "all"]
     with figure(path, width=8.4, height=6.8, dpi=dpi) as drawn:
         (parity, calibration), (sparsification, sizes) = drawn.subplots(2, 2)
         draw_parity(parity, evaluation, output=first)
         several = len(evaluation.outputs) > 1
         parity.set_title(f"{first}: prediction against target" if several else "Prediction")
         draw_calibration(calibration, evaluation, output=output, label="observed")
-        calibration.set_title(f"Calibration: {100 * found.calibration_error:.1f} % off on average")
+        calibration.set_title(f"Calibration: {100 * scores.calibration_error:.1f} % off on average")
         draw_sparsification(sparsification, evaluation, output=output)
         sparsification.set_title("Sparsification: does std rank the errors?")
         _draw_sizes(sizes, evaluation, output)
@@ -134,7 +134,7 @@ def _draw_sizes(axes: Any, evaluation: Evaluation, output: str | None) -> None:
     if evaluation.ood_prediction is not None:
         predictions["foreign rows"] = evaluation.ood_prediction
         title += f": AUROC {scores.auroc_std:.3f}"
-    deviations = {name: known(prediction)[1].sqrt() for name, prediction in predictions.items()}
+    deviations = {name: mean_and_variance(prediction)[1].sqrt() for name, prediction in predictions.items()}
     samples = {name: _of_output(evaluation, std, output) for name, std in deviations.items()}
     draw_histograms(axes, samples, colours=(BLUE, ORANGE), bins=40)
     axes.axvline(scores.rmse, color=INK, label="RMSE of these rows", **DASHED)

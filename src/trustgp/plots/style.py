@@ -1,4 +1,4 @@
-"""What do our figures look like? Colours, settings, and a figure that is written when it is done."""
+"""The style of figures: colours, settings, and a figure that is written at the end."""
 
 from __future__ import annotations
 
