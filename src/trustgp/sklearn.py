@@ -24,18 +24,18 @@ from .tangents import Tangents
 
 Network = nn.Module | Callable[[Tensor, Tensor], nn.Module]
 """A trained network, or a function of inputs and targets that makes and trains one."""
-HELD_SHARE = 0.1  # of the rows: kept from a network that is trained in `fit`, unless told
+VALIDATION_SHARE = 0.1  # default for a network that is trained in `fit`
 OWN = ("network", "train", "likelihood", "groups", "num_experts", "tangents", "budget", "seed")
 
 
 class _TrustEstimator(BaseEstimator):
-    """What both estimators share; see `TrustRegressor`."""
+    """The base of both estimators; see `TrustRegressor`."""
 
     LIKELIHOOD: ClassVar[Likelihood]
-    FEWEST_HELD: ClassVar[int]  # rows below which none are kept unless told
+    MIN_VALIDATION_ROWS: ClassVar[int]  # by default none are held out if there are fewer
 
     model_: UncertaintyModel  # the fitted model
-    network_: nn.Module  # the network that was given or made
+    network_: nn.Module  # the given or trained network
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class _TrustEstimator(BaseEstimator):
         self.fit_options = fit_options
 
     def prediction(self, X: Any) -> Prediction:
-        """All that `model_.predict` says of rows [n, d], on the CPU: intervals, novelty, distributions."""
+        """`model_.predict` of rows [n, d], on the CPU: intervals, novelty, distributions."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return self.model_.predict(torch.tensor(X, dtype=_dtype(self.network_))).cpu()
 
     def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
-        """As the likelihood wants them."""
+        """Targets for the likelihood."""
         raise NotImplementedError
 
     def _fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> UncertaintyModel:
-        """The error bar of the network that is given, or of one that is trained here."""
+        """The error bar of a given network, or of one that is trained here."""
         options, seed = self._options(), self._seed()
         if groups is not None:
             check_consistent_length(X, groups)
@@ -76,13 +76,13 @@ class _TrustEstimator(BaseEstimator):
         trained = self.network if isinstance(self.network, nn.Module) else None
         held = np.zeros(len(X), dtype=bool)
         if trained is None and validation is None:
-            held = self._held(y, groups, seed)
+            held = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
             raise ValueError(
                 f"validation_fraction={self.validation_fraction} is for a network that is trained in `fit`, "
-                'without fit_options={"validation": (X, y)}; rows that a network was trained on do not serve.'
+                'without fit_options={"validation": (X, y)}; validation rows must not be training rows.'
             )
-        self.network_ = self._made(X[~held], y[~held], seed) if trained is None else trained
+        self.network_ = self._train(X[~held], y[~held], seed) if trained is None else trained
         dtype = _dtype(self.network_)
 
         def rows(X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -94,94 +94,91 @@ class _TrustEstimator(BaseEstimator):
             options["validation"] = rows(inputs, np.asarray(validation[1]))
         elif held.any():
             options["validation"] = rows(X[held], y[held])
-        chosen = {name: getattr(self, name) for name in ("num_experts", "tangents", "budget")}
-        groups = None if groups is None else groups[~held]
-        train = rows(X[~held], y[~held])
-        known = {"likelihood": self.LIKELIHOOD, "groups": groups, "seed": seed}
-        return fit(self.network_, train, **known, **chosen, **{"progress": False, **options})
+        for name in ("num_experts", "tangents", "budget"):
+            options[name] = getattr(self, name)
+        options |= {"likelihood": self.LIKELIHOOD, "seed": seed}
+        options["groups"] = None if groups is None else groups[~held]
+        return fit(self.network_, rows(X[~held], y[~held]), **{"progress": False, **options})
 
     def _options(self) -> dict[str, Any]:
-        """Those for `trustgp.fit`; a ValueError where one is none, or has a place of its own."""
-        given = dict(self.fit_options or {})
+        """Those of `trustgp.fit` that are not parameters of the estimator; others are a ValueError."""
+        options = dict(self.fit_options or {})
         allowed = [name for name in signature(fit).parameters if name not in OWN]
-        wrong = sorted(set(given) - set(allowed))
+        wrong = sorted(set(options) - set(allowed))
         if wrong:
             raise ValueError(
                 f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}. Other options are "
                 f"parameters of {type(self).__name__} itself, and groups those of its fit."
             )
-        return given
+        return options
 
     def _seed(self) -> int:
         if isinstance(self.random_state, Integral):
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _made(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
-        """A network by the user's function, with torch's own random numbers seeded and then as before."""
+    def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
+        """The network of the user's function; torch's random state is seeded, and restored afterwards."""
         if not callable(self.network):
             raise TypeError(
                 f"network is a {type(self.network).__name__}; pass a trained torch.nn.Module, or a function "
-                "of (X, y) that makes and trains one."
+                "of (X, y) that trains one."
             )
         dtype = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            made = self.network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
-        if not isinstance(made, nn.Module):
-            raise TypeError(f"network(X, y) returned a {type(made).__name__}; a torch.nn.Module is needed.")
-        return made
+            network = self.network(torch.tensor(X, dtype=dtype), self._targets(y, dtype))
+        if not isinstance(network, nn.Module):
+            raise TypeError(f"network(X, y) returned a {type(network).__name__}; return a torch.nn.Module.")
+        return network
 
-    def _held(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
-        """Which rows are kept from the network, bool [n]: whole groups, where there are any."""
+    def _held_out(self, y: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
+        """Which rows are held out, bool [n]: whole groups, if there are groups."""
         share = self.validation_fraction
         if share is not None and not 0 <= share < 1:
-            raise ValueError(f"validation_fraction={share}; it lies between 0 (none) and 1.")
-        if share is None and HELD_SHARE * len(y) < self.FEWEST_HELD:
+            raise ValueError(f"validation_fraction={share}; it must be between 0 (none) and 1.")
+        if share is None and VALIDATION_SHARE * len(y) < self.MIN_VALIDATION_ROWS:
             return np.zeros(len(y), dtype=bool)
         units = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
         count = int(units.max()) + 1
         order = np.random.default_rng(seed).permutation(count)
-        wanted = int((HELD_SHARE if share is None else share) * count)
-        return self._without_last(np.isin(units, order[:wanted]), units, y)
+        size = int((VALIDATION_SHARE if share is None else share) * count)
+        return self._keep_classes(np.isin(units, order[:size]), units, y)
 
-    def _without_last(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The same, less rows that the network cannot do without."""
+    def _keep_classes(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Without the held-out rows that training requires."""
         return held
 
 
 class TrustRegressor(RegressorMixin, _TrustEstimator):
     """A regressor with an error bar: `predict(X, return_std=True)`.
 
-    After `fit`, `model_` is the `trustgp.UncertaintyModel` and `network_` the network in it, with which a
-    saved `model_` can be loaded. Rows are real numbers [n, d]; `sample_weight` is not supported.
+    After `fit`, `model_` is the `trustgp.UncertaintyModel` and `network_` its network, with which a
+    saved `model_` is loaded. Rows are real numbers [n, d]; `sample_weight` is not supported.
 
     Args:
-        network: A function `network(X, y)` that makes a network, trains it on tensors X [n, d] and y [n] or
-            [n, C], and returns it in eval mode. Or a trained `torch.nn.Module`, which is not changed: the
-            rows of `fit` are then those it was trained on, as in `trustgp.fit`, and cross-validation scores
-            it on rows that it has seen.
-        num_experts: As of `trustgp.fit`.
-        tangents: The same.
-        budget: The same.
-        validation_fraction: Of the rows of `fit`, kept from the function and used to calibrate; whole groups
-            where there are groups. None: a tenth where that is 20 rows or more, else none. Not for a network
-            that is already trained.
+        network: A function `network(X, y)` that trains a network on tensors X [n, d] and y [n] or [n, C], and
+            returns it in eval mode. Or a trained `torch.nn.Module`, which is not changed: the rows of `fit`
+            are then its training rows, as in `trustgp.fit`, so cross-validation scores it on training rows.
+        num_experts, tangents, budget: As of `trustgp.fit`.
+        validation_fraction: Of the rows of `fit`, held out from the function and used to calibrate; whole
+            groups if there are groups. None: a tenth if that is 20 rows or more, else none. Not for a trained
+            network.
         random_state: The seed of the error bar, and of torch's random numbers within the function; None:
             another each time.
-        fit_options: Others of `trustgp.fit` by name, such as {"witness": None}; "validation" is (X, y).
+        fit_options: Other options of `trustgp.fit`, such as {"witness": None}; "validation" is (X, y).
     """
 
     LIKELIHOOD: ClassVar[Likelihood] = Regression()
-    FEWEST_HELD: ClassVar[int] = 20
+    MIN_VALIDATION_ROWS: ClassVar[int] = 20
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
-        """Train the network, where it is a function, and fit its error bar.
+        """Train the network, if it is a function, and fit its error bar.
 
         Args:
-            X: Inputs [n, d]; of a network that is already trained, those it was trained on.
+            X: Inputs [n, d]; of a trained network its training inputs.
             y: Targets [n] or [n, C].
-            groups: Trajectory of each row [n]: kept, and left out, together.
+            groups: Trajectory of each row [n]: held out together.
         """
         X, y = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
@@ -192,8 +189,8 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The network's own outputs, in the shape of y; with `return_std` also their standard deviations."""
-        found = self.prediction(X)
-        mean, std = (self._like_targets(value) for value in (found.mean, found.std))
+        p = self.prediction(X)
+        mean, std = (self._like_targets(value) for value in (p.mean, p.std))
         return (mean, std) if return_std else mean
 
     def __sklearn_tags__(self) -> Any:
@@ -209,23 +206,23 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
 
 
 class TrustClassifier(ClassifierMixin, _TrustEstimator):
-    """A classifier whose probabilities know what the network does not: `predict_proba`.
+    """A classifier with calibrated probabilities: `predict_proba`.
 
-    Labels may be of any kind. The network returns a logit for each class, in the order of `labels_`, or one
+    Labels may be of any type. The network returns a logit for each class, in the order of `labels_`, or one
     logit for two classes. After `fit`, `classes_` are the labels, sorted, in the order of the columns of
     `predict_proba`; `model_` and `network_` are as of `TrustRegressor`.
 
     Args:
         network: As of `TrustRegressor`; its y are class numbers 0, 1, ..., int64 [n].
-        classes: The labels in the order of the network's logits. None: those in y, sorted; say them where y
-            may lack some, as in the folds of a cross-validation.
-        validation_fraction: As of `TrustRegressor`; None: a tenth where that is 5 rows or more. Every class
-            stays among the rows that the network is trained on.
+        classes: The labels in the order of the network's logits. None: those in y, sorted; pass them if y may
+            lack some, as in the folds of a cross-validation.
+        validation_fraction: As of `TrustRegressor`; None: a tenth if that is 5 rows or more. Every class
+            keeps a training row.
         others: As of `TrustRegressor`.
     """
 
     LIKELIHOOD: ClassVar[Likelihood] = Classification()
-    FEWEST_HELD: ClassVar[int] = 5
+    MIN_VALIDATION_ROWS: ClassVar[int] = 5
 
     classes_: np.ndarray  # the labels, sorted
     labels_: np.ndarray  # the labels in the order of the logits
@@ -260,7 +257,7 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         self.labels_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
         self.classes_ = np.unique(self.labels_)
         if len(self.classes_) < 2 or len(self.classes_) < len(self.labels_):
-            raise ValueError(f"the classes are {self.labels_.tolist()}; two different classes at least.")
+            raise ValueError(f"the classes are {self.labels_.tolist()}; pass two different ones at least.")
         model = self._fit(X, y, groups)
         logits = model.shape.outputs
         if max(2, logits) != len(self.classes_):
@@ -272,14 +269,12 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The labels of the network's largest logits, which no error bar changes, shape [n]."""
-        found = self.prediction(X)
-        return self.labels_[found.classes.numpy()]
+        """The labels of the network's largest logits, shape [n]."""
+        return self.labels_[self.prediction(X).classes.numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probabilities of `classes_`, cooled where the network knows little, shape [n, C]."""
-        found = self.prediction(X)
-        return found.probabilities.numpy()[:, np.argsort(self.labels_)]
+        """The probabilities of `classes_`, less confident on novel inputs, shape [n, C]."""
+        return self.prediction(X).probabilities.numpy()[:, np.argsort(self.labels_)]
 
     def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
         places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
@@ -288,13 +283,13 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
             raise ValueError(f"y holds {y[unknown][0]!r}; the classes are {self.labels_.tolist()}.")
         return torch.from_numpy(np.argsort(self.labels_)[places])
 
-    def _without_last(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The same, less those with the last row of a class."""
-        lost = np.setdiff1d(y[held], y[~held])
-        return held & ~np.isin(units, units[np.isin(y, lost)])
+    def _keep_classes(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Without the units of classes that would have no training row."""
+        missing = np.setdiff1d(y[held], y[~held])
+        return held & ~np.isin(units, units[np.isin(y, missing)])
 
 
 def _dtype(network: nn.Module) -> torch.dtype:
-    """In which precision it works."""
+    """Of the network's parameters."""
     floating = (value.dtype for value in network.parameters() if value.is_floating_point())
     return next(floating, torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""AOTInductor packages: they say what the model says, in Python and in C++, and are refused when damaged."""
+"""AOTInductor packages equal the model, in Python and in C++, and are refused when damaged."""
 
 import copy
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from many import each
 
 import trustgp
 from trustgp.export import compiled
@@ -25,9 +26,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The examples of docs/compile.md, run once for all tests; with two experts, without a witness, which
-    takes most of the time to compile (in the ONNX files of other tests the same trace of it is tested), and
-    with what calls the kernels not optimised."""
+    """The examples of docs/compile.md, compiled once for all tests: with two experts, without a witness (ONNX
+    files test the same trace of it), and without optimisation of the wrapper."""
     text = (EXAMPLES.parents[1] / "docs" / "compile.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
     assert code.count("num_experts=3)") == 1
@@ -51,10 +51,6 @@ def path(page):
     return page["path"]
 
 
-def test_the_examples_of_the_page_leave_a_package_and_nothing_half_written(path):
-    assert [p.name for p in path.parent.iterdir()] == ["arm.pt2"]
-
-
 @pytest.fixture(scope="module")
 def package(path):
     return compiled.open_compiled(path)
@@ -65,41 +61,35 @@ def rows():
     return 3 * torch.randn(100, 3, generator=torch.Generator().manual_seed(3))
 
 
-def same(found, model, inputs):
-    wanted = answers_of(model.predict(inputs), True)
-    assert wanted.keys() == found.keys()
-    for name, value in wanted.items():
-        # float32 sums in another order
-        torch.testing.assert_close(
-            found[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
-        )
+def assert_same(outputs, model, inputs):
+    expected = answers_of(model.predict(inputs), True)
+    assert expected.keys() == outputs.keys()
+    for name, value in expected.items():  # float32 sums in another order
+        torch.testing.assert_close(outputs[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 17, 100])
-def test_a_package_says_what_the_model_says_at_every_batch_size(package, model, rows, batch):
-    found = package(rows[:batch])
-    assert tuple(found) == package.output_names
-    assert {"mean", "variance", "corrected", "corrected_variance", "novelty", "expert", "valid"} <= set(found)
-    same(found, model, rows[:batch])
+@each("batch", [1, 2, 3, 17, 100])
+def test_a_package_equals_the_model_at_every_batch_size_and_of_any_type(package, model, rows, batch):
+    outputs = package(rows[:batch])
+    assert tuple(outputs) == package.output_names
+    assert {"mean", "variance", "corrected", "corrected_variance", "novelty", "expert"} <= set(outputs)
+    assert_same(outputs, model, rows[:batch])
+    assert_same(package(rows[:batch].double().numpy()), model, rows[:batch])
+    assert_same(package(np.asfortranarray(rows[:batch].numpy())), model, rows[:batch])
+    assert_same(package(rows[:batch:2]), model, rows[:batch:2])
 
 
-def test_a_broken_row_is_flagged_and_the_others_do_not_notice(package, model, rows):
+def test_a_broken_row_is_invalid_and_leaves_the_others_unchanged(package, model, rows):
     broken = rows[:5].clone()
     broken[2, 1] = torch.nan
-    found = package(broken)
-    assert found["valid"].tolist() == [True, True, False, True, True]
-    assert bool(torch.isinf(found["variance"][2]).all())
+    outputs = package(broken)
+    assert outputs["valid"].tolist() == [True, True, False, True, True]
+    assert bool(torch.isinf(outputs["variance"][2]).all())
     keep = [0, 1, 3, 4]
-    same({name: value[keep] for name, value in found.items()}, model, rows[keep])
+    assert_same({name: value[keep] for name, value in outputs.items()}, model, rows[keep])
 
 
-def test_numbers_of_other_types_and_strides_are_taken(package, model, rows):
-    same(package(rows[:4].double().numpy()), model, rows[:4])
-    same(package(np.asfortranarray(rows[:4].numpy())), model, rows[:4])
-    same(package(rows[:8:2]), model, rows[:8:2])
-
-
-@pytest.mark.parametrize(
+@each(
     ("inputs", "match"),
     [
         (torch.zeros(2, 4), r"shape \(4,\); this takes \(3,\)"),
@@ -108,12 +98,13 @@ def test_numbers_of_other_types_and_strides_are_taken(package, model, rows):
         ((torch.zeros(2, 3), torch.zeros(2, 3)), "structure"),
     ],
 )
-def test_inputs_that_the_machine_code_would_misread_are_refused(package, inputs, match):
+def test_inputs_that_the_compiled_code_would_misread_are_refused(package, inputs, match):
     with pytest.raises(ValueError, match=match):
         package(inputs)
 
 
-def test_a_package_says_what_it_is(package, model):
+def test_a_package_has_its_metadata(path, package, model):
+    assert [p.name for p in path.parent.iterdir()] == ["arm.pt2"]
     facts = package.metadata
     assert facts["version"] == trustgp.__version__
     assert facts["network"] == model.origin.network
@@ -164,7 +155,7 @@ def test_names_and_rows_are_checked_before_the_work(model, tmp_path):
 
 
 def damages(path):
-    """The same package cut, with other bytes behind it, and with one bit flipped here and there."""
+    """The same package truncated, extended, and with one flipped bit at several places."""
     whole = path.read_bytes()
     with zipfile.ZipFile(path) as package:
         code = next(i.header_offset for i in package.infolist() if i.filename.endswith(".so"))
@@ -184,21 +175,21 @@ def test_a_damaged_package_is_refused_before_its_code_runs(path, tmp_path, monke
             compiled.open_compiled(tmp_path / "bad.pt2")
 
 
-@pytest.mark.parametrize(
-    ("facts", "said"),
+@each(
+    ("facts", "match"),
     [
         ({}, "not one of trustgp"),
         ({"trustgp.answers": "mean", "trustgp.device": "cpu"}, "not one of trustgp"),
         ({**{f"trustgp.{name}": "" for name in compiled.NEEDED}, "AOTI_MACHINE": "riscv64"}, "for riscv64"),
     ],
 )
-def test_other_packages_and_other_machines_are_refused(facts, said, tmp_path):
+def test_other_packages_and_other_machines_are_refused(facts, match, tmp_path):
     with zipfile.ZipFile(tmp_path / "other.pt2", "w") as package:
         package.writestr("x/wrapper_metadata.json", json.dumps(facts))
     with pytest.raises(trustgp.ArtifactError, match="no checksum: compile the model again"):
         compiled.open_compiled(tmp_path / "other.pt2")
     compiled.seal(tmp_path / "other.pt2")
-    with pytest.raises(trustgp.ArtifactError, match=said):
+    with pytest.raises(trustgp.ArtifactError, match=match):
         compiled.open_compiled(tmp_path / "other.pt2")
 
 
@@ -208,13 +199,8 @@ def serve(tmp_path_factory):
     program = tmp_path_factory.mktemp("cpp") / "serve"
     torch_home = Path(torch.__file__).parent
     flags = [f"-I{torch_home / 'include'}", f"-I{torch_home / 'include/torch/csrc/api/include'}"]
-    flags += [
-        f"-L{torch_home / 'lib'}",
-        f"-Wl,-rpath,{torch_home / 'lib'}",
-        "-ltorch",
-        "-ltorch_cpu",
-        "-lc10",
-    ]
+    lib = torch_home / "lib"
+    flags += [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch", "-ltorch_cpu", "-lc10"]
     flags.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     source = str(EXAMPLES / "main.cpp")
     subprocess.run(["g++", "-std=c++20", "-O0", source, "-o", str(program), *flags], check=True)
@@ -226,6 +212,7 @@ def served(program, path, text):
     return subprocess.run([str(program), str(path)], input=text, capture_output=True, text=True, env=env)
 
 
+@pytest.mark.nightly
 def test_a_cpp_program_prints_the_same_numbers(serve, path, package, rows):
     inputs = rows[:6].clone()
     inputs[4, 0] = torch.nan
@@ -240,17 +227,16 @@ def test_a_cpp_program_prints_the_same_numbers(serve, path, package, rows):
         assert np.array_equal(found[name], value.double().flatten().numpy(), equal_nan=True), name
 
 
-def test_the_cpp_program_says_what_is_wrong(serve, path, tmp_path):
+@pytest.mark.nightly
+def test_the_cpp_program_names_errors(serve, path, tmp_path):
     assert "do not make rows of 3" in served(serve, path, "1 2 3 4").stderr
     assert served(serve, path, "").returncode == 1
     assert "cannot be opened" in served(serve, tmp_path / "none.pt2", "1 2 3").stderr
 
 
+@pytest.mark.nightly
 def test_the_cpp_program_refuses_a_damaged_package(serve, path, tmp_path):
-    """Promise 27: libtorch does not look; with a flipped number it answers wrongly.
-
-    Cut in the middle and at the end, with a byte more, and flipped in code, numbers, the archive and digest.
-    """
+    """Promise 27: libtorch does not check; with a flipped number its outputs are wrong."""
     every = damages(path)
     for number, content in enumerate([every[1], *every[3:5], *every[6:9], every[-1]]):
         (tmp_path / "bad.pt2").write_bytes(content)
