@@ -9,7 +9,7 @@ from tiny_networks import Trainer
 from trustgp.sklearn import TrustClassifier, TrustRegressor
 
 CHEAP = {"num_experts": 1, "fit_options": {"witness": None}}
-ESTIMATORS = [TrustRegressor(Trainer(), **CHEAP), TrustClassifier(Trainer(classes=True))]
+ESTIMATORS = [TrustRegressor(Trainer(), **CHEAP), TrustClassifier(Trainer(classes=True), num_experts=1)]
 
 
 @parametrize_with_checks(ESTIMATORS)
