@@ -4,14 +4,21 @@ import pytest
 import torch
 
 from trustgp import Rows
-from trustgp.data.split import MOST_HELD, check_groups, held_rows, holdout_split, kept_rows, share_in_common
+from trustgp.data.split import (
+    MAX_HELD_OUT,
+    check_groups,
+    held_rows,
+    holdout_split,
+    kept_rows,
+    share_in_common,
+)
 
 
 def rows_of(n: int) -> Rows:
     return Rows(torch.arange(n)[:, None].float(), torch.arange(n)[:, None])
 
 
-@pytest.mark.parametrize(("n", "count"), [(50, 5), (1000, 100), (100_000, MOST_HELD)])
+@pytest.mark.parametrize(("n", "count"), [(50, 5), (1000, 100), (100_000, MAX_HELD_OUT)])
 def test_a_tenth_is_held_but_never_more_than_it_takes(n, count):
     assert int(held_rows(n, seed=0).sum()) == count
 
@@ -42,7 +49,7 @@ def test_whole_groups_are_held_and_never_all_of_them():
 
 @pytest.mark.parametrize(("n", "groups"), [(49, None), (200, torch.zeros(200, dtype=torch.int64))])
 def test_too_few_rows_or_groups_are_all_for_the_experts(n, groups):
-    with pytest.warns(UserWarning, match="rule of thumb"):
+    with pytest.warns(UserWarning, match="default temperature"):
         assert not bool(holdout_split(rows_of(n), groups, seed=0).any())
 
 

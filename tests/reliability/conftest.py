@@ -55,6 +55,13 @@ def gram_file(tmp_path_factory) -> Saved:
 
 
 @pytest.fixture(scope="session")
+def span_file(tmp_path_factory) -> Saved:
+    """Experts that keep a basis of chosen columns: about 15 KB. Requested by name, as are all files here."""
+    tangents = trustgp.JacobianRows(keep=8, keep_per_expert=4)
+    return _saved(tmp_path_factory.mktemp("span"), tangents=tangents)
+
+
+@pytest.fixture(scope="session")
 def witness_file(tmp_path_factory) -> Saved:
     """Experts and a witness of a few cells: about 30 KB."""
     return _saved(tmp_path_factory.mktemp("witness"), 60, witness=trustgp.Witness(rows=20))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-MOST = 2000  # characters of one text; a forged file may hold a name of a megabyte
+MAX_CHARACTERS = 2000  # characters of one text; a forged file may hold a name of a megabyte
 # control characters, half characters, and those that are not seen but change how their neighbours are read
 _OBEYED = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -12,7 +12,7 @@ _OBEYED = re.compile(
 )
 
 
-def printable(text: object, *, keep: str = "", most: int | None = MOST) -> str:
+def printable(text: object, *, keep: str = "", most: int | None = MAX_CHARACTERS) -> str:
     r"""The text with "\x1b" for an escape and so on, but for the characters to `keep`; cut after `most`."""
     whole = str(text)
     if most is not None and len(whole) > most:

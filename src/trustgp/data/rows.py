@@ -31,7 +31,9 @@ CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 HELD = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # kinds of what may be one batch, or a pair
-ALIKE = 0.05  # squared distance of neighbouring rows over that of random ones, in a time series
+MAX_TIME_SERIES_RATIO = (
+    0.05  # squared distance of neighbouring rows over that of random ones, in a time series
+)
 Unpack = Callable[[Any], tuple[Any, Any]]
 """(inputs, targets) of a batch that is something else, such as a dict or a triple."""
 
@@ -42,7 +44,7 @@ class Rows:
 
     inputs: Inputs
     targets: Tensor
-    ordered: bool = True  # whether the rows stand in the order in which the user keeps them
+    ordered: bool = True  # whether the rows are in the user's order
 
     def __len__(self) -> int:
         return self.targets.shape[0]
@@ -75,7 +77,7 @@ class Rows:
         return whole
 
     def parent_indices(self, indices: Tensor) -> Tensor:
-        """Where the rows `indices` stand among all of them."""
+        """The indices of the rows `indices` among all of them."""
         return indices
 
     def looks_like_time_series(self, generator: torch.Generator) -> bool:
@@ -89,7 +91,7 @@ class Rows:
         for here, beside, apart in zip(*(self._beginnings(index) for index in places), strict=True):
             spread = here.std(dim=0).clamp_min(1e-300)
             near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
-            if not near < ALIKE * far:
+            if not near < MAX_TIME_SERIES_RATIO * far:
                 return False
         return any(leaf.is_floating_point() for leaf in leaves(self.first))
 
@@ -110,8 +112,8 @@ class ChosenRows(Rows):
     index: Tensor  # which of them [n]
 
     def __init__(self, whole: Rows, index: Tensor) -> None:
-        known = {"whole": whole, "index": index, "ordered": whole.ordered}
-        vars(self).update(known, targets=whole.targets[index.to(whole.targets.device)])
+        fields = {"whole": whole, "index": index, "ordered": whole.ordered}
+        vars(self).update(fields, targets=whole.targets[index.to(whole.targets.device)])
 
     @property
     def inputs(self) -> Inputs:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -171,7 +173,7 @@ class RowBuffer:
         self._parts: list[list[Tensor]] = []  # of each tensor, while they are in memory
         self._files: list[IO[bytes]] = []
         self._like: list[tuple[torch.dtype, tuple[int, ...]]] = []
-        self._rows, self._held, self._unchecked = 0, 0, CHECKED_BYTES
+        self._rows, self._bytes, self._unchecked = 0, 0, CHECKED_BYTES
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """One batch: the same tensors each time, of shape [b, ...], alike but for b."""
@@ -179,13 +181,13 @@ class RowBuffer:
             self._like = [(tensor.dtype, tuple(tensor.shape[1:])) for tensor in tensors]
             self._parts = [[] for _ in tensors]
         self._rows += len(tensors[0])
-        self._held += sum(tensor.nbytes for tensor in tensors)
+        self._bytes += sum(tensor.nbytes for tensor in tensors)
         if self._files:
             self._write(tensors)
             return
         for part, tensor in zip(self._parts, tensors, strict=True):
             part.append(tensor.detach().clone())  # whoever makes the batches may use their memory again
-        if self._held <= KEPT_BYTES:
+        if self._bytes <= KEPT_BYTES:
             return
         try:
             self._files = [tempfile.TemporaryFile(prefix="trustgp-") for _ in self._like]  # noqa: SIM115
@@ -223,7 +225,7 @@ class RowBuffer:
         folder = tempfile.gettempdir()
         return OSError(
             error.errno or errno.EIO,
-            f"{self._name}: {self._rows} rows ({self._held} bytes) and no end yet; what is more than "
+            f"{self._name}: {self._rows} rows ({self._bytes} bytes) and no end yet; what is more than "
             f"{KEPT_BYTES} bytes is kept in a file in {folder}, and that failed: {error.strerror or error}. "
             "Let TMPDIR name a folder with more room, or pass memory-mapped arrays: they are not copied.",
         )
@@ -312,8 +314,8 @@ def read_rows(
         pair, ordered = as_pair(source, name, None if given else unpack), True
     inputs, targets = _read_pair(pair, network)
     if not isinstance(targets, Tensor) or targets.ndim not in (1, 2):
-        found = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
-        raise ValueError(f"{name} targets have shape {found}; [n] or [n, C] is needed.")
+        shape = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        raise ValueError(f"{name} targets have shape {shape}; [n] or [n, C] is needed.")
     if count(inputs) != targets.shape[0]:
         raise ValueError(f"{name} has {count(inputs)} inputs but {targets.shape[0]} targets.")
     if targets.shape[0] == 0:
@@ -332,19 +334,21 @@ def require_finite_rows(rows: Rows, name: str) -> None:
 
 def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, Any]:
     """(inputs, targets): what `unpack` makes of a batch, or what it is itself."""
-    said, found = _described(source), source
+    given, pair = _described(source), source
     if unpack is not None:
         try:
-            found = unpack(source)
+            pair = unpack(source)
         except Exception as error:
-            raise ValueError(f"unpack= failed on {name}, {said}: {type(error).__name__}: {error}.") from error
-    if isinstance(found, (tuple, list)) and len(found) == 2:
-        return found[0], found[1]
+            raise ValueError(
+                f"unpack= failed on {name}, {given}: {type(error).__name__}: {error}."
+            ) from error
+    if isinstance(pair, (tuple, list)) and len(pair) == 2:
+        return pair[0], pair[1]
     if unpack is not None:
-        raise TypeError(f"unpack= gave {_described(found)} for {name}; a pair (inputs, targets) is needed.")
+        raise TypeError(f"unpack= gave {_described(pair)} for {name}; a pair (inputs, targets) is needed.")
     raise TypeError(
-        f"{name} is {said}; pass (inputs, targets), a Dataset, a DataLoader or an iterable of batches "
-        "(inputs, targets); or say how they are found: unpack=lambda batch: (inputs, targets)."
+        f"{name} is {given}; pass (inputs, targets), a Dataset, a DataLoader or an iterable of batches "
+        "(inputs, targets); or pass unpack=lambda batch: (inputs, targets)."
     )
 
 

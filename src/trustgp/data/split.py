@@ -13,25 +13,25 @@ from .trees import leaves
 from .user_warnings import warn_user
 
 HELD_SHARE = 10  # one row in so many is kept from the experts
-MOST_HELD = 2000  # of them
-FEWEST_SPLIT = 50  # training rows below which none are split off
+MAX_HELD_OUT = 2000  # of them
+MIN_SPLIT_ROWS = 50  # training rows below which none are split off
 ASKED, AMONG, MIDDLE = 256, 2**17, 8  # rows that are looked for, among how many, by so many of their numbers
 
 
 def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
     """Which rows to keep from the experts, shape [n] bool: none where there are too few. Of groups [n] whole
     ones are split off, else single rows."""
-    if len(rows) < FEWEST_SPLIT or (groups is not None and int(groups.max()) == 0):
+    if len(rows) < MIN_SPLIT_ROWS or (groups is not None and int(groups.max()) == 0):
         warn_user(
-            f"there are no validation rows and only {len(rows)} training rows in one group: probabilities "
-            "are cooled by a rule of thumb, and no threshold can be found. Pass `validation=`."
+            f"there are no validation rows and only {len(rows)} training rows in one group: using a "
+            "default temperature; no novelty threshold is available. Pass `validation=`."
         )
         return torch.zeros(len(rows), dtype=torch.bool)
     held = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
     warn_user(
         f"there are no validation rows, so {int(held.sum())} of the {len(rows)} training rows are kept from "
-        "the experts to calibrate on. The network was trained on them: how much too sure it is on new rows "
-        "they cannot tell. Pass `validation=` (rows that the network has not seen)."
+        "the experts to calibrate on. The network was trained on them, so they do not show how "
+        "overconfident it is on new rows. Pass `validation=` (rows that the network has not seen)."
     )
     return held
 
@@ -40,7 +40,7 @@ def held_rows(n: int, seed: int) -> Tensor:
     """Which of n rows are split off, shape [n] bool: the same for the same n and seed."""
     held = torch.zeros(n, dtype=torch.bool)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    held[order[: min(MOST_HELD, n // HELD_SHARE)]] = True
+    held[order[: min(MAX_HELD_OUT, n // HELD_SHARE)]] = True
     return held
 
 
@@ -56,7 +56,7 @@ def _held_groups(groups: Tensor, seed: int) -> Tensor:
     count = int(groups.max()) + 1
     sizes = torch.bincount(groups, minlength=count)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    wanted = min(MOST_HELD, len(groups) // HELD_SHARE)
+    wanted = min(MAX_HELD_OUT, len(groups) // HELD_SHARE)
     reached = sizes[order].cumsum(0)
     number = min(int((reached < wanted).sum()) + 1, count - 1)
     return torch.isin(groups, order[:number])

@@ -75,8 +75,8 @@ def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     components = centroids.shape[1]
     if components == 0:
-        told = len(centroids) == 1
-        reader.require(told, f"{prefix}centroids", "has no components to tell the experts apart")
+        single = len(centroids) == 1
+        reader.require(single, f"{prefix}centroids", "has no components to distinguish the experts")
         return Gate(None, centroids)
     offset = reader.take(f"{prefix}offset", REAL, components)
     width = tangents.num_columns(expert=False)
@@ -112,8 +112,8 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
 
 def _feature_tensors(lots: Sequence[KernelRows | None]) -> dict[str, Tensor]:
     """Features of several lots of rows, laid end to end, as a file holds them; none: no rows are held."""
-    held: list[Any] = [lot for lot in lots if lot is not None]
-    table = type(held[0]).cat(held).tensors() if held else {}
+    stored: list[Any] = [lot for lot in lots if lot is not None]
+    table = type(stored[0]).cat(stored).tensors() if stored else {}
     return {f"features.{name}": value for name, value in table.items()}
 
 
