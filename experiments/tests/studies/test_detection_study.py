@@ -22,7 +22,13 @@ from trustgp_experiments.studies.detection.bootstrap import (
     resampled,
 )
 from trustgp_experiments.studies.detection.costs import OWN, PLAIN
-from trustgp_experiments.studies.detection.peers import Decoder, FeatureScores, Found, find, with_background
+from trustgp_experiments.studies.detection.peers import (
+    Decoder,
+    Detected,
+    FeatureScores,
+    find,
+    with_background,
+)
 from trustgp_experiments.studies.detection.scores import (
     LATENT,
     OURS,
@@ -56,19 +62,19 @@ LOOSE = Detection(threshold=0.01, overlap=0.01, most=3)
 
 
 @pytest.fixture(scope="module")
-def found():
+def detected():
     images, things = pictures(6)
     return find(conditional_detr(), [conditional_detr()], PictureSet(images, things, 2), LOOSE, passes=2)
 
 
-def made_up(boxes, things, image=None) -> Found:
+def made_up(boxes, things, image=None) -> Detected:
     """Detections of blank pictures with these objects."""
     boxes = torch.tensor(boxes, dtype=torch.float32)
     m, world = len(boxes), PictureSet(torch.zeros(len(things), 3, 48, 48), things, 2)
     image = torch.zeros(m, dtype=torch.int64) if image is None else torch.tensor(image)
     logits = torch.tensor([[3.0, 0.0, 0.0]]).repeat(m, 1)
     several = (logits.softmax(dim=1).repeat(2, 1, 1), boxes.repeat(2, 1, 1))
-    return Found(world, image, boxes, logits, torch.zeros(m, 4), torch.zeros(m, 4), several, several)
+    return Detected(world, image, boxes, logits, torch.zeros(m, 4), torch.zeros(m, 4), several, several)
 
 
 def objects(*labels):
@@ -77,12 +83,12 @@ def objects(*labels):
     return BoxTargets(torch.tensor(corners).reshape(-1, 4), torch.tensor(labels, dtype=torch.int64))
 
 
-def test_a_member_that_is_the_same_network_gives_the_same_probabilities(found):
-    chances, places = found.members
+def test_a_member_that_is_the_same_network_gives_the_same_probabilities(detected):
+    chances, places = detected.members
     sure = chances[0, :, -1] <= chances[1, :, -1] + 1e-6  # its surest query there may be another one
     torch.testing.assert_close(chances[0][sure], chances[1][sure])
     assert bool(sure.any())
-    assert places.shape == (2, len(found.image), 4)
+    assert places.shape == (2, len(detected.image), 4)
 
 
 def test_a_pass_without_dropout_is_the_detector_itself():
@@ -143,19 +149,21 @@ def test_a_picture_has_the_novelty_of_its_most_novel_detection():
     assert largest.tolist() == pytest.approx([0.7, -torch.inf, 0.1])
 
 
-def test_tables_and_findings_come_from_the_numbers(found):
-    answers = {name: all_answers(found, Methods(2.0)) for name in (FAMILIAR, NOVEL)}
+def test_tables_and_findings_come_from_the_numbers(detected):
+    answers = {name: all_answers(detected, Methods(2.0)) for name in (FAMILIAR, NOVEL)}
     for shift, some in zip((0.0, 2.0), answers.values(), strict=True):  # ours, made up: separated perfectly
-        value = torch.linspace(0, 1, len(found.image)) + shift
-        edges = torch.ones(len(found.image), 4, dtype=torch.float64), 5.0
-        some[OURS] = Answer(some["softmax"].probabilities, value, found.boxes, edges, novelty={LATENT: value})
-    world = found.pictures
+        value = torch.linspace(0, 1, len(detected.image)) + shift
+        edges = torch.ones(len(detected.image), 4, dtype=torch.float64), 5.0
+        some[OURS] = Answer(
+            some["softmax"].probabilities, value, detected.boxes, edges, novelty={LATENT: value}
+        )
+    world = detected.pictures
     novel = PictureSet(world.images, [BoxTargets(t.boxes, t.labels + 2) for t in world.things], 2)
-    separated = separation(answers, {FAMILIAR: found, NOVEL: replace(found, pictures=novel)})
+    separated = separation(answers, {FAMILIAR: detected, NOVEL: replace(detected, pictures=novel)})
     assert separated[OURS][NOVEL][LATENT]["auroc"][0] == 1.0
     assert separated["softmax"][NOVEL].keys() == {"entropy"}
     assert separated["energy"][NOVEL].keys() == {LATENT}  # the softmax is the detector's
-    judged = Judged(found, answers[FAMILIAR])
+    judged = Judged(detected, answers[FAMILIAR])
     labelled = calibration(judged, edge_noises(judged, judged))
     scores = {"told": separated, "right": {f"scenes, {name}": labelled for name in (FAMILIAR, "flight")}}
     worlds = {"scenes": merged([scores, scores])}
@@ -242,7 +250,7 @@ def test_feature_scores_are_those_of_numpy():
 
 
 def test_each_seed_judges_another_detector_on_pictures_that_did_not_train_it():
-    worlds = [make_scenes(seed=k, many=2, some=2) for k in range(3)]
+    worlds = [make_scenes(seed=k, fitted=2, tested=2) for k in range(3)]
     assert [world.detector[0] for world in worlds] == list(DETECTORS)
     world = worlds[0]
     assert world.fit.known == 2

@@ -118,12 +118,12 @@ def judge(
 ) -> str:
     """The verdict with the numbers behind it; curves and titles are by axis."""
     checks = {axis: [observation.rule(curve) for curve in curves[axis]] for axis in observation.axes}
-    claim = Claim(observation.claim, [c for some in checks.values() for c in some if c.where == JUDGED])
+    claim = Claim(observation.claim, [c for cases in checks.values() for c in cases if c.where == JUDGED])
     count = f" ({claim.count} of {len(claim.checks)})" if claim.verdict == "confirmed in part" else ""
     sentence = f"That {claim.statement}, as the paper observed, is {claim.verdict}{count}."
-    for axis, some in checks.items():
-        paper = "; ".join(f"{c.where}: {c.because}" for c in some if c.where == JUDGED)
+    for axis, cases in checks.items():
+        paper = "; ".join(f"{c.where}: {c.because}" for c in cases if c.where == JUDGED)
         verbs = {True: "holds", False: "does not hold"}
-        ours = "; ".join(f"{c.where} {verbs[c.holds]} ({c.because})" for c in some if c.where != JUDGED)
+        ours = "; ".join(f"{c.where} {verbs[c.holds]} ({c.because})" for c in cases if c.where != JUDGED)
         sentence += f" {titles[axis].capitalize()}, {paper}." + (f" Of our own: {ours}." if ours else "")
     return sentence

@@ -150,11 +150,11 @@ def line_ends(points: Tensor, lines: int, *, seed: int) -> tuple[Tensor, Tensor]
 
 def borders_on_lines(model: UncertaintyModel, starts: Tensor, ends: Tensor) -> Borders:
     """Borders between experts on all lines [l, d], a few lines at a time."""
-    found = []
+    parts = []
     for part in torch.arange(len(starts)).split(LINES_AT_ONCE):
         one = find_borders(lambda x: model.predict(x).expert, starts[part], ends[part], cells=LINE_CELLS)
-        found.append(Borders(part[one.line], one.place, one.left, one.right))
-    borders = Borders(*(torch.cat([getattr(one, field.name) for one in found]) for field in fields(Borders)))
+        parts.append(Borders(part[one.line], one.place, one.left, one.right))
+    borders = Borders(*(torch.cat([getattr(one, field.name) for one in parts]) for field in fields(Borders)))
     if len(borders) == 0:
         raise ValueError("no line crosses a border between experts; take more lines or more experts.")
     return borders

@@ -19,11 +19,11 @@ PASSES = 20
 BATCH = 25  # pictures at a time
 RIDGE = 1e-3  # on the diagonal of a covariance, over its mean
 NEIGHBOURS = 5  # the nearest of the training detections that counts
-SAME = 0.5  # overlap from which a member has found the same object
+SAME = 0.5  # overlap from which a member has detected the same object
 
 
 @dataclass(frozen=True)
-class Found:
+class Detected:
     """Detections of the one detector in some pictures, which all methods share."""
 
     pictures: PictureSet
@@ -38,7 +38,7 @@ class Found:
 
 def find(
     network: Any, others: Sequence[Any], pictures: PictureSet, settings: Detection, *, passes: int = PASSES
-) -> Found:
+) -> Detected:
     """All that peers need, in one pass; `others` are further members of the ensemble."""
     parts = []
     with torch.random.fork_rng(), torch.no_grad():
@@ -51,20 +51,20 @@ def find(
     joined = [torch.cat(part, dim=part[0].ndim // 3) for part in zip(*parts, strict=True)]
     image, boxes, logits, hidden, seen, *several = joined
     passed, members = (several[0], several[1]), (several[2], several[3])
-    return Found(pictures, image, boxes, logits, hidden, seen, passed, members)
+    return Detected(pictures, image, boxes, logits, hidden, seen, passed, members)
 
 
 def _batch(
     network: Any, others: Sequence[Any], images: Tensor, settings: Detection, passes: int
 ) -> tuple[Tensor, ...]:
-    """Image, boxes, logits and hidden, probabilities and boxes of passes, and of members: see `Found`."""
+    """Image, boxes, logits and hidden, probabilities and boxes of passes, and of members: see `Detected`."""
     labels = network.config.num_labels
     size = images.new_tensor([images.shape[3], images.shape[2]] * 2)
     watched = Decoder(network)
-    found = watched(images)
-    image, query = kept(probabilities(found.logits, labels), found.pred_boxes, settings)
-    boxes = (corners(found.pred_boxes) * size)[image, query]
-    logits = with_background(found.logits, labels)[image, query]
+    detected = watched(images)
+    image, query = kept(probabilities(detected.logits, labels), detected.pred_boxes, settings)
+    boxes = (corners(detected.pred_boxes) * size)[image, query]
+    logits = with_background(detected.logits, labels)[image, query]
     seen = Detector(network, settings.adapter)(images).features[image, query]
     again = watched.again(image, query, size, passes)
     members = [(logits.softmax(dim=1).cpu(), boxes.cpu())]
@@ -73,7 +73,7 @@ def _batch(
         places = (corners(output.pred_boxes) * size).cpu()
         members.append(_matched(chances.cpu(), places, image.cpu(), boxes.cpu()))
     several = (torch.stack(side) for side in zip(*members, strict=True))
-    own = image, boxes, logits, found.last_hidden_state[image, query], seen, *again
+    own = image, boxes, logits, detected.last_hidden_state[image, query], seen, *again
     return *(part.cpu() for part in own), *several
 
 
@@ -91,13 +91,13 @@ class Decoder:
 
         hook = self.network.model.decoder.register_forward_pre_hook(entered, with_kwargs=True)
         try:
-            found = self.network(images)
+            detected = self.network(images)
         finally:
             hook.remove()
         # added to the outputs of the box head: reference points, where there are any
-        head = self.network.bbox_predictor(found.last_hidden_state)
-        self.offset = torch.special.logit(found.pred_boxes.double()) - head.double()
-        return found
+        head = self.network.bbox_predictor(detected.last_hidden_state)
+        self.offset = torch.special.logit(detected.pred_boxes.double()) - head.double()
+        return detected
 
     def again(self, image: Tensor, query: Tensor, size: Tensor, passes: int) -> tuple[Tensor, Tensor]:
         """Probabilities [P, m, C + 1] and boxes [P, m, 4] of passes with dropout, all in one batch on what
@@ -167,8 +167,10 @@ class FeatureScores:
         }
 
 
-def last_layer_laplace(network: Any, train: Found, labels: Tensor, held: Found, held_labels: Tensor) -> Any:
-    """laplace-torch's posterior of the class head on its inputs; labels: the class found, or none."""
+def last_layer_laplace(
+    network: Any, train: Detected, labels: Tensor, held: Detected, held_labels: Tensor
+) -> Any:
+    """laplace-torch's posterior of the class head on its inputs; labels: the class detected, or none."""
     head, linear = network.class_labels_classifier, nn.Linear(train.hidden.shape[1], train.logits.shape[1])
     for own, given in ((linear.weight, head.weight), (linear.bias, head.bias)):
         own.data.zero_()[: len(given)] = given.data.cpu()

@@ -16,10 +16,10 @@ from trustgp.metrics import class_nll, entropy
 from trustgp.metrics.boxes import nearest, overlaps
 
 from .bootstrap import auroc_draws, caught_draws, listed, mean_draws, resampled
-from .peers import FeatureScores, Found
+from .peers import Detected, FeatureScores
 from .worlds import FAMILIAR, LOOKED_AT, NOVEL
 
-OVERLAP = 0.5  # from which a detection has found an object
+OVERLAP = 0.5  # from which a detection has detected an object
 NEAR = 0.3  # from which it lies on one
 CONFIDENT = 0.9  # probability from which a mistake is a confident one
 BINS = 10  # of the detection calibration error
@@ -60,9 +60,9 @@ class Methods:
     seen: FeatureScores | None = None  # of the features of trustgp
 
 
-def all_answers(found: Found, methods: Methods) -> dict[str, Answer]:
+def all_answers(detected: Detected, methods: Methods) -> dict[str, Answer]:
     """By method."""
-    boxes, logits = found.boxes, found.logits
+    boxes, logits = detected.boxes, detected.logits
     plain, cooled = logits.softmax(dim=1), (logits / methods.temperature).softmax(dim=1)
     energy = -logits.double().logsumexp(dim=1)
     detector = {"boxes": boxes, "has_classes": False}
@@ -70,27 +70,30 @@ def all_answers(found: Found, methods: Methods) -> dict[str, Answer]:
         "softmax": Answer(plain, torch.ones(len(plain)), boxes),
         "temperature scaling": Answer(cooled, entropy(cooled), boxes),
         "energy": Answer(plain, energy.clamp(-30, 30).exp(), novelty={LATENT: energy}, **detector),
-        "MC-dropout 20": _several(*found.passes),
+        "MC-dropout 20": _several(*detected.passes),
     }
-    if len(found.members[0]) > 1:
-        answers[f"ensemble of {len(found.members[0])}"] = _several(*found.members)
+    if len(detected.members[0]) > 1:
+        answers[f"ensemble of {len(detected.members[0])}"] = _several(*detected.members)
     if methods.laplace is not None:
-        laplace = methods.laplace.predict(found.hidden)
+        laplace = methods.laplace.predict(detected.hidden)
         novelty = {LATENT: laplace.score}
         answers["Laplace last layer"] = Answer(laplace.probabilities, laplace.score, boxes, novelty=novelty)
-    for peers, rows, end in ((methods.features, found.hidden, ""), (methods.seen, found.seen, f" {SEEN}")):
+    for peers, rows, end in (
+        (methods.features, detected.hidden, ""),
+        (methods.seen, detected.seen, f" {SEEN}"),
+    ):
         for name, (score, unknown) in ({} if peers is None else peers(rows)).items():
             answers[name + end] = Answer(plain, unknown, novelty={LATENT: score}, **detector)
     if methods.model is not None:
-        answers[OURS] = _ours(methods.model, found)
+        answers[OURS] = _ours(methods.model, detected)
     return answers
 
 
-def _ours(model: DetectionModel, found: Found) -> Answer:
-    predictions = model.predict(found.pictures.images)
+def _ours(model: DetectionModel, detected: Detected) -> Answer:
+    predictions = model.predict(detected.pictures.images)
     names = ("probabilities", "novelty", "boxes", "std")
     chances, novelty, boxes, std = (torch.cat([getattr(p, n) for p in predictions]).cpu() for n in names)
-    if not torch.allclose(boxes, found.boxes, rtol=1e-3, atol=1e-2):
+    if not torch.allclose(boxes, detected.boxes, rtol=1e-3, atol=1e-2):
         raise RuntimeError("The detector's boxes have changed, so that methods cannot be compared.")
     df, pictures = predictions[0].df, torch.tensor([one.picture_novelty for one in predictions])
     edges = std.double() * ((df - 2.0) / df) ** 0.5, df
@@ -106,52 +109,52 @@ def _several(chances: Tensor, boxes: Tensor) -> Answer:
     return Answer(mean, boxes.var(dim=0, correction=0), boxes.mean(dim=0), novelty=novelty)
 
 
-def hits(found: Found) -> tuple[Tensor, Tensor]:
+def hits(detected: Detected) -> tuple[Tensor, Tensor]:
     """The object of each detection, by index in its picture, -1: none, [m]; and its true class or C, [m].
 
-    An object is found once, by the surest detection that overlaps it enough.
+    An object is detected once, by the surest detection that overlaps it enough.
     """
-    pictures, target = found.pictures, torch.full((len(found.image),), -1)
-    label = torch.full((len(found.image),), found.logits.shape[1] - 1)
+    pictures, target = detected.pictures, torch.full((len(detected.image),), -1)
+    label = torch.full((len(detected.image),), detected.logits.shape[1] - 1)
     free = [torch.ones(len(things.labels), dtype=torch.bool) for things in pictures.things]
-    for row, i in enumerate(found.image.tolist()):  # the surest of a picture first
+    for row, i in enumerate(detected.image.tolist()):  # the surest of a picture first
         if not pictures.known or not bool(free[i].any()):
             continue
         true = pictures.things[i]
-        shared = torch.where(free[i], overlaps(found.boxes[row][None], true.boxes)[0], -1.0)
+        shared = torch.where(free[i], overlaps(detected.boxes[row][None], true.boxes)[0], -1.0)
         best = int(shared.argmax())
         if float(shared[best]) >= OVERLAP and int(true.labels[best]) < pictures.known:
             target[row], label[row], free[i][best] = best, true.labels[best], False
     return target, label
 
 
-def on_novel(found: Found) -> Tensor:
+def on_novel(detected: Detected) -> Tensor:
     """Which detections overlap an object of an unknown class by `NEAR`, and no other more, bool, [m]."""
-    mask = torch.zeros(len(found.image), dtype=torch.bool)
-    for i, things in enumerate(found.pictures.things):
-        here = found.image == i
+    mask = torch.zeros(len(detected.image), dtype=torch.bool)
+    for i, things in enumerate(detected.pictures.things):
+        here = detected.image == i
         if len(things.labels):
-            shared, which = nearest(found.boxes[here], things.boxes)
-            mask[here] = (shared >= NEAR) & (things.labels[which] >= found.pictures.known)
+            shared, which = nearest(detected.boxes[here], things.boxes)
+            mask[here] = (shared >= NEAR) & (things.labels[which] >= detected.pictures.known)
     return mask
 
 
 def separation(
-    answers: Mapping[str, Mapping[str, Answer]], found: Mapping[str, Found], *, seed: int = 0
+    answers: Mapping[str, Mapping[str, Answer]], detected: Mapping[str, Detected], *, seed: int = 0
 ) -> dict[str, Any]:
     """Draws of AUROC, of the share caught at few alarms and more, by method, test set and score."""
-    counts = {name: resampled(len(one.pictures), seed=seed) for name, one in found.items()}
+    counts = {name: resampled(len(one.pictures), seed=seed) for name, one in detected.items()}
     tests: dict[str, Any] = {}
     for method, familiar in answers[FAMILIAR].items():
         for test in (name for name in answers if name != FAMILIAR):
-            every = torch.ones(len(found[test].image), dtype=torch.bool)
-            mask = on_novel(found[test]) if test in (NOVEL, LOOKED_AT) else every
-            sure = mask & (found[test].logits.softmax(dim=1)[:, :-1].amax(dim=1) >= CONFIDENT)
-            near, far = (counts[name][:, found[name].image] for name in (FAMILIAR, test))
+            every = torch.ones(len(detected[test].image), dtype=torch.bool)
+            mask = on_novel(detected[test]) if test in (NOVEL, LOOKED_AT) else every
+            sure = mask & (detected[test].logits.softmax(dim=1)[:, :-1].amax(dim=1) >= CONFIDENT)
+            near, far = (counts[name][:, detected[name].image] for name in (FAMILIAR, test))
             for score, here in familiar.scores.items():
                 there = answers[test][method].scores[score]
                 sides = here, near, there[mask], far[:, mask]
-                pictures = [_by_picture(answers[n][method], score, found[n]) for n in (FAMILIAR, test)]
+                pictures = [_by_picture(answers[n][method], score, detected[n]) for n in (FAMILIAR, test)]
                 whole = pictures[0], counts[FAMILIAR], pictures[1], counts[test]
                 tests.setdefault(method, {}).setdefault(test, {})[score] = {
                     "auroc": listed(auroc_draws(*sides)),
@@ -165,17 +168,17 @@ def separation(
     return tests
 
 
-def _by_picture(answer: Answer, score: str, found: Found) -> Tensor:
+def _by_picture(answer: Answer, score: str, detected: Detected) -> Tensor:
     """Novelty of each picture: its own, or the largest of its detections; -inf without any."""
     if answer.pictures is not None and score == LATENT:
         return answer.pictures
-    return largest_by_picture(answer.scores[score], found)
+    return largest_by_picture(answer.scores[score], detected)
 
 
-def largest_by_picture(scores: Tensor, found: Found) -> Tensor:
+def largest_by_picture(scores: Tensor, detected: Detected) -> Tensor:
     """The largest score of each picture; -inf without a detection."""
-    start = torch.full((len(found.pictures),), -torch.inf, dtype=torch.float64)
-    return start.scatter_reduce(0, found.image, scores.double(), "amax")
+    start = torch.full((len(detected.pictures),), -torch.inf, dtype=torch.float64)
+    return start.scatter_reduce(0, detected.image, scores.double(), "amax")
 
 
 def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:
@@ -194,19 +197,19 @@ def _bars(here: Tensor, there: Tensor) -> dict[str, list[float]]:
 class Judged:
     """Detections, and the answers of all methods."""
 
-    found: Found
+    detected: Detected
     answers: Mapping[str, Answer]
 
 
 def edge_noises(validation: Judged, changed: Judged) -> dict[str, EdgeNoise]:
     """The noise of edges, fitted to validation pictures and their photometric variants, of all methods that
     have none of their own."""
-    parts = [(judged, hits(judged.found)[0]) for judged in (validation, changed)]
+    parts = [(judged, hits(judged.detected)[0]) for judged in (validation, changed)]
 
     def errors(method: str, judged: Judged, target: Tensor) -> EdgeErrors:
         answer = judged.answers[method]
         unknown = answer.unknown[target >= 0]
-        return EdgeErrors(_errors(answer.boxes, target, judged.found), unknown, torch.ones(len(unknown)))
+        return EdgeErrors(_errors(answer.boxes, target, judged.detected), unknown, torch.ones(len(unknown)))
 
     names = [method for method, answer in validation.answers.items() if answer.edges is None]
     return {method: EdgeNoise.fit(*(errors(method, *part) for part in parts)) for method in names}
@@ -214,14 +217,14 @@ def edge_noises(validation: Judged, changed: Judged) -> dict[str, EdgeNoise]:
 
 def calibration(test: Judged, noises: Mapping[str, EdgeNoise], *, seed: int = 0) -> dict[str, Any]:
     """Draws of the scores of probabilities and edges of a labelled test set, by method."""
-    found = test.found
-    target, label = hits(found)
-    weights, hit = resampled(len(found.pictures), seed=seed)[:, found.image], target >= 0
-    chosen = found.logits[:, :-1].argmax(dim=1)
+    detected = test.detected
+    target, label = hits(detected)
+    weights, hit = resampled(len(detected.pictures), seed=seed)[:, detected.image], target >= 0
+    chosen = detected.logits[:, :-1].argmax(dim=1)
     scores = {}
     for method, answer in test.answers.items():
         confidence = answer.probabilities.gather(1, chosen[:, None])[:, 0]
-        error, (scale, df) = _errors(answer.boxes, target, found), _edges(answer, hit, noises.get(method))
+        error, (scale, df) = _errors(answer.boxes, target, detected), _edges(answer, hit, noises.get(method))
         loss = -StudentT(df, 0.0, scale).log_prob(error).mean(dim=1)
         reach = stdtrit(df, 0.5 + np.array(LEVELS) / 2)
         within = [(error.abs() <= one * scale).double() for one in reach]
@@ -250,10 +253,10 @@ def _edges(answer: Answer, rows: Tensor, noise: EdgeNoise | None) -> tuple[Tenso
     return noise.scale(unknown, torch.ones(len(unknown))), float(noise.df)
 
 
-def _errors(boxes: Tensor, target: Tensor, found: Found) -> Tensor:
-    """Of detections that have found an object, in pixels, float64, [k, 4]."""
-    rows, things = (target >= 0).nonzero().flatten().tolist(), found.pictures.things
-    true = torch.stack([things[int(found.image[r])].boxes[int(target[r])] for r in rows])
+def _errors(boxes: Tensor, target: Tensor, detected: Detected) -> Tensor:
+    """Of detections that have detected an object, in pixels, float64, [k, 4]."""
+    rows, things = (target >= 0).nonzero().flatten().tolist(), detected.pictures.things
+    true = torch.stack([things[int(detected.image[r])].boxes[int(target[r])] for r in rows])
     return (boxes[target >= 0] - true).double()
 
 

@@ -42,7 +42,7 @@ PROTOCOL = [
     "raccoons, one seed. Validation and test pictures have seeds of their own.",
     "A detection is a query whose surest class has a probability of 0.5 at least; all methods are scored on "
     "the same detections, all those of the one detector. It lies on a novel object when their boxes overlap "
-    "by 0.3, more than with any other object; it has found an object when they overlap by 0.5.",
+    "by 0.3, more than with any other object; it has detected an object when they overlap by 0.5.",
     "Methods: the softmax of the logits, 0 for no object; one temperature, of the validation detections; the "
     "energy of the logits; one pass of the detector and 20 of its decoder with dropout 0.1, as it was "
     "trained; three detectors, matched by overlap; laplace-torch's last layer (Kronecker, probit), its prior "
@@ -99,7 +99,7 @@ def _cells(setting: Setting) -> dict[str, Any]:
 def _scenes(setting: Setting, seed: int) -> dict[str, Any]:
     """With times and a flight, of the first seed."""
     world = make_scenes(
-        seed=seed, jobs=setting.jobs, many=setting.sized(5000, 24), some=setting.sized(500, 16)
+        seed=seed, jobs=setting.jobs, fitted=setting.sized(5000, 24), tested=setting.sized(500, 16)
     )
     model = _fitted(world, setting.device)
     few = setting.sized({}, {"variants": 3, "passes": 3})
@@ -137,17 +137,19 @@ def _scored(
     features, seen = (FeatureScores.fit(f, labels, len(world.classes)) for f in (train.hidden, train.seen))
     temperature = likeliest_temperature(validation.logits, validation_labels)
     methods = Methods(temperature, laplace, model, features, seen)
-    noises = edge_noises(*(Judged(found, all_answers(found, methods)) for found in (validation, varied)))
+    noises = edge_noises(
+        *(Judged(detected, all_answers(detected, methods)) for detected in (validation, varied))
+    )
     tests = world.tests.items()
-    found = {name: find(network, others, part, settings, passes=passes) for name, part in tests}
-    answers = {name: all_answers(one, methods) for name, one in found.items()}
+    detected = {name: find(network, others, part, settings, passes=passes) for name, part in tests}
+    answers = {name: all_answers(one, methods) for name, one in detected.items()}
     sets = {"fit": world.fit, "validation": world.validation, **world.tests}
     return {
-        "told": separation(answers, found, seed=seed),
+        "told": separation(answers, detected, seed=seed),
         "right": {
-            f"{world.name}, {name}": calibration(Judged(found[name], answers[name]), noises, seed=seed)
+            f"{world.name}, {name}": calibration(Judged(detected[name], answers[name]), noises, seed=seed)
             for name in LABELLED
-            if name in found
+            if name in detected
         },
         "sizes": {name: counted(part, world.classes) for name, part in sets.items()},
         "megabytes": model.nbytes / 2**20,

@@ -36,7 +36,7 @@ SEPARATED_NOTE = (
     "largest score of a picture, one without a detection comes last; of trustgp its picture_novelty. "
 )
 CALIBRATED_NOTE = (
-    "Edges: of detections that have found an object. Each method's deviation follows its own score, as "
+    "Edges: of detections that have detected an object. Each method's deviation follows its own score, as "
     "fitted to the validation pictures and to the same in another light; softmax has one for all. "
 )
 COSTS_NOTE = (

@@ -56,13 +56,13 @@ class World:
         return PictureSet(images, things, self.validation.known)
 
 
-def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
+def make_scenes(*, seed: int, fitted: int, tested: int, jobs: int = 1) -> World:
     """Rendered: many in carry style to fit on, and some in carry, flight and novel styles to test. Each seed
     has pictures of its own, and judges another detector; the others are members of its ensemble."""
-    carry = {"fit": (many, "carry", 0, first_fitted(seed, many))}
-    carry["validation"] = (some, "carry", SEEDS["validation"] + seed, 0)
+    carry = {"fit": (fitted, "carry", 0, first_fitted(seed, fitted))}
+    carry["validation"] = (tested, "carry", SEEDS["validation"] + seed, 0)
     styles = {FAMILIAR: "carry", "flight": "flight", NOVEL: "unknown", LOOKED_AT: "novel"}
-    tests = {name: (some, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
+    tests = {name: (tested, style, SEEDS["test"] + seed, 0) for name, style in styles.items()}
     drawn = {name: _labelled(one, len(CLASSES)) for name, one in _rendered({**carry, **tests}, jobs).items()}
     turn = seed % len(DETECTORS)
     return World(
@@ -75,9 +75,9 @@ def make_scenes(*, seed: int, many: int, some: int, jobs: int = 1) -> World:
     )
 
 
-def first_fitted(seed: int, many: int) -> int:
+def first_fitted(seed: int, fitted: int) -> int:
     """Number of the first picture that the error bar of a seed is fitted to; all trained the detector."""
-    return seed % STARTS * (TRAINED - many) // (STARTS - 1)
+    return seed % STARTS * (TRAINED - fitted) // (STARTS - 1)
 
 
 Request = tuple[int, str, int, int]  # pictures, style, seed, and number of the first

@@ -59,9 +59,12 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     for name, seeds in _networks(numbers):
         rows = ([{"method": m, **scores} for m, scores in seed["quality"].items()] for seed in seeds)
         quality |= {(name, one["method"]): one for one in _merged(rows, "method")}
-    times = [time_table(name, some, numbers["device"]) for name, some in entries.items()]
+    times = [time_table(name, entries_of, numbers["device"]) for name, entries_of in entries.items()]
     skipped = [f"{name} skipped: {why}." for name, why in numbers["skipped"].items()]
-    first = {n: [e for e in some if (e["batch"], e["threads"]) == HEADLINE] for n, some in entries.items()}
+    first = {
+        n: [e for e in entries_of if (e["batch"], e["threads"]) == HEADLINE]
+        for n, entries_of in entries.items()
+    }
     promises = [promise(n, first[n], quality) for n in PROMISED if n in first]
     findings = [*lower_nll(quality), *against_ensembles(first), *promises, *skipped]
     return [flat_table(QUALITY, quality), *times], findings
@@ -115,8 +118,8 @@ def against_ensembles(entries: Entries) -> list[str]:
     """Of the default: the cost of a call over five networks in the same runtime, the slowest first."""
     ratios = [
         (entry["over_ensemble"], f"{network} in {entry['runtime']} {entry['over_ensemble']:.2f}")
-        for network, some in entries.items()
-        for entry in some
+        for network, entries_of in entries.items()
+        for entry in entries_of
         if entry["method"] == ours(DEFAULT) and entry["over_ensemble"] is not None
     ]
     if not ratios:

@@ -137,10 +137,12 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
 def sequence_tables(grid: Grid) -> list[Table]:
     """The headline, then everything by arm."""
     arms = grid.along("trained")
-    near, far = _places(grid)
+    own_arm, other_arms = _places(grid)
     columns = []
-    for place in sorted((*near, *far), key=lambda place: arms.index(place[0])):  # the arm's own first
-        digits = 3 if place in near else 2
+    for place in sorted(
+        (*own_arm, *other_arms), key=lambda place: arms.index(place[0])
+    ):  # the arm's own first
+        digits = 3 if place in own_arm else 2
         columns.append(NLL.at(_name(place), digits=digits, trained=place[0], tested=place[2]))
     note = "A column that names one arm is of new motions of that arm; the others are zero shot."
     pivots = [Pivot("NLL per torque", METHOD, columns, {"split": SPLIT}, note=note)]
@@ -150,16 +152,16 @@ def sequence_tables(grid: Grid) -> list[Table]:
 
 def findings(grid: Grid) -> list[str]:
     """In the order of the report, our losses first."""
-    near, far = _places(grid)
+    own_arm, other_arms = _places(grid)
     rivals = [method for method in grid.along("method") if method not in (OURS, CORRECTED)]
     sentences = []
-    for where, places in (("On new motions", near), ("On other arms", far)):
+    for where, places in (("On new motions", own_arm), ("On other arms", other_arms)):
         gaps = {rival: compare(grid, places, OURS, rival) for rival in rivals}
         sentences += [f"{where}, trustgp against {r}, NLL: {versus(g)}." for r, g in gaps.items() if g]
     sentences.sort(key=lambda sentence: "worse in 0" in sentence)
-    error = versus(compare(grid, near, CORRECTED, NOISE, "mse"), digits=4)
+    error = versus(compare(grid, own_arm, CORRECTED, NOISE, "mse"), digits=4)
     covers = f"covers {100 * COVERED[0]:.0f} to {100 * COVERED[1]:.1f} %"
-    checks = [within(_name(place), grid.mean((*place, OURS), "coverage"), *COVERED) for place in near]
+    checks = [within(_name(place), grid.mean((*place, OURS), "coverage"), *COVERED) for place in own_arm]
     claim = Claim(f"On new motions the 95 % interval of trustgp {covers}", checks)
     return [*sentences, f"The corrected mean against the network, mse: {error}.", claim.sentence]
 
@@ -167,8 +169,8 @@ def findings(grid: Grid) -> list[str]:
 def _places(grid: Grid) -> tuple[list[Place], list[Place]]:
     """Of every arm: its own new motions; and the other arms."""
     arms = grid.along("trained")
-    near = [(arm, SPLIT, IN_DOMAIN) for arm in arms]
-    return near, [(arm, SPLIT, test) for arm in arms for test in others(grid, arm, SPLIT)]
+    own_arm = [(arm, SPLIT, IN_DOMAIN) for arm in arms]
+    return own_arm, [(arm, SPLIT, test) for arm in arms for test in others(grid, arm, SPLIT)]
 
 
 def _name(place: Place) -> str:

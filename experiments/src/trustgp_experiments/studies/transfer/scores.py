@@ -91,9 +91,9 @@ def places(grid: Grid, kind: str, split: str | None = None) -> list[Place]:
 
 def findings(grid: Grid) -> list[str]:
     """The losses of trustgp first."""
-    near = places(grid, "in domain")
+    in_domain = places(grid, "in domain")
     ensembles = [
-        f"In domain, {ours} against five networks, NLL: {versus(compare(grid, near, ours, ENSEMBLE))}."
+        f"In domain, {ours} against five networks, NLL: {versus(compare(grid, in_domain, ours, ENSEMBLE))}."
         for ours in (OURS, CORRECTED)
     ]
     zero_shot = [
@@ -109,7 +109,7 @@ def findings(grid: Grid) -> list[str]:
 
 def claims(grid: Grid) -> list[Claim]:
     """Checked on every training."""
-    near = places(grid, "in domain")
+    in_domain = places(grid, "in domain")
     free = [
         m for m in rivals(grid) if any(grid.cells[p]["training_free"][0] for p in grid.cells if p[-1] == m)
     ]
@@ -119,14 +119,14 @@ def claims(grid: Grid) -> list[Claim]:
         CORRECTED: "The same of trustgp corrected",
     }
     coverage = [
-        Claim(text, [within(place_name(p), grid.mean((*p, name), "coverage"), *COVERED) for p in near])
+        Claim(text, [within(place_name(p), grid.mean((*p, name), "coverage"), *COVERED) for p in in_domain])
         for name, text in statements.items()
     ]
     text = (
         "In domain, no method that needs no further network has a lower NLL than trustgp (the network's own "
         "prediction)"
     )
-    return [Claim(text, [_no_better(grid, place, OURS, free) for place in near]), *coverage]
+    return [Claim(text, [_no_better(grid, place, OURS, free) for place in in_domain]), *coverage]
 
 
 def losses(grid: Grid, kind: str, ours: str, peers: Sequence[str]) -> str:

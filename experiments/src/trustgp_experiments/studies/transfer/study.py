@@ -36,10 +36,10 @@ def run(setting: Setting) -> Result:
     grid = Grid.run(setting, one_training, cases, axes=AXES, read=read_tests)
     costs = measure_costs(setting, grid, one_training, costed_case(cases))
     at = {", ".join(case): case for case in cases}
-    near = {title: {title: (*case, IN_DOMAIN)} for title, case in at.items()}
-    far = {title: {test: (*case, test) for test in others(grid, *case)} for title, case in at.items()}
-    draw_dots(setting.out / "in_domain.png", grid, near, "nll")
-    draw_dots(setting.out / "zero_shot.png", grid, far, "nll")
+    own_arm = {title: {title: (*case, IN_DOMAIN)} for title, case in at.items()}
+    other_arms = {title: {test: (*case, test) for test in others(grid, *case)} for title, case in at.items()}
+    draw_dots(setting.out / "in_domain.png", grid, own_arm, "nll")
+    draw_dots(setting.out / "zero_shot.png", grid, other_arms, "nll")
     figures = [
         Figure("in_domain.png", "Likelihood on the arm that trained, both splits", CAPTION),
         Figure("zero_shot.png", "Likelihood on the other arms, zero shot", CAPTION),
