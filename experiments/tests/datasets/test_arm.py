@@ -1,7 +1,5 @@
 """The simulated arm against two independent calculations: Lagrange's equations and pinocchio."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -23,9 +21,6 @@ def random_states(rows, *, seed=0):
     generator = torch.Generator().manual_seed(seed)
     unit = torch.rand(3, rows, 7, generator=generator, dtype=torch.float64) * 2 - 1
     return unit[0] * LIMITS, 2 * unit[1], 5 * unit[2]
-
-
-# --- Lagrange's equations of our arm, from its table of links alone --------------------------
 
 
 def rotation(axis, angle):
@@ -69,11 +64,8 @@ def lagrange_torque(q, dq, ddq):
 def test_torques_obey_lagranges_equations():
     q, dq, ddq = random_states(6)
     expected = torch.stack([lagrange_torque(*row) for row in zip(q, dq, ddq, strict=True)])
-    found = arm.inverse_dynamics(arm.arm_chain(), q, dq, ddq)
+    found = arm.inverse_dynamics(q, dq, ddq)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-
-
-# --- pinocchio ------------------------------------------------------------------------------
 
 
 def arm_model():
@@ -95,54 +87,18 @@ def rnea(model, q, dq, ddq):
     return torch.stack([torch.from_numpy(pin.rnea(model, data, *row).copy()) for row in rows])
 
 
-def random_model(seed):
-    """A chain of seven bodies, placed, turned and loaded anyhow, about axes x, y and z."""
-    generator, model, parent = np.random.default_rng(seed), pin.Model(), 0
-    for number, kind in enumerate("XYZZXYX"):
-        placement = pin.SE3(pin.exp3(generator.normal(size=3)), generator.normal(size=3))
-        parent = model.addJoint(parent, getattr(pin, f"JointModelR{kind}")(), placement, f"joint{number}")
-        root = generator.normal(size=(3, 3))
-        body = pin.Inertia(float(generator.uniform(1, 5)), generator.normal(size=3), root @ root.T)
-        model.appendBodyToJoint(parent, body, pin.SE3.Identity())
-    return model
-
-
 @needs_pinocchio
-@pytest.mark.parametrize("make", [arm_model, lambda: random_model(0), lambda: random_model(1)])
-def test_torques_equal_pinocchios_for_random_states(make):
-    model, states = make(), random_states(200)
-    found = arm.inverse_dynamics(model, *states)
-    torch.testing.assert_close(found, rnea(model, *states), rtol=1e-9, atol=1e-9)
-
-
-@needs_pinocchio
-def test_the_arm_of_plain_numbers_is_that_of_pinocchio():
-    plain, read = vars(arm.arm_chain()), vars(arm.read_chain(arm_model()))
-    assert plain.keys() == read.keys()
-    for name in plain:
-        assert torch.equal(plain[name], read[name])
-
-
-@needs_pinocchio
-def test_a_model_that_is_no_chain_of_turning_joints_is_refused():
-    model = random_model(0)
-    model.addJoint(3, pin.JointModelRX(), pin.SE3.Identity(), "branch")
-    with pytest.raises(ValueError, match="without branches"):
-        arm.read_chain(model)
-    sliding = pin.Model()
-    sliding.addJoint(0, pin.JointModelPX(), pin.SE3.Identity(), "slide")
-    with pytest.raises(ValueError, match="PX"):
-        arm.read_chain(sliding)
+def test_torques_equal_pinocchios_for_random_states():
+    rows = random_states(200)
+    found = arm.inverse_dynamics(*rows)
+    torch.testing.assert_close(found, rnea(arm_model(), *rows), rtol=1e-9, atol=1e-9)
 
 
 def test_rows_of_several_blocks_are_those_of_one(monkeypatch):
     states = random_states(50)
-    whole = arm.inverse_dynamics(arm.arm_chain(), *states)
+    whole = arm.inverse_dynamics(*states)
     monkeypatch.setattr(arm, "BLOCK", 7)
-    torch.testing.assert_close(arm.inverse_dynamics(arm.arm_chain(), *states), whole, rtol=1e-12, atol=1e-12)
-
-
-# --- motion, friction, noise -----------------------------------------------------------------
+    torch.testing.assert_close(arm.inverse_dynamics(*states), whole, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -180,7 +136,7 @@ def test_friction_is_odd_and_viscous_plus_coulomb():
 def test_without_noise_the_targets_are_rigid_body_torques_plus_friction():
     recording = arm.simulate(rows=600, noise=0.0)
     q, dq, ddq = recording.inputs.double().split(7, dim=1)
-    expected = arm.inverse_dynamics(arm.arm_chain(), q, dq, ddq) + arm.friction_torque(dq)
+    expected = arm.inverse_dynamics(q, dq, ddq) + arm.friction_torque(dq)
     # The stored states are rounded to float32, and friction is steep at small speeds.
     torch.testing.assert_close(recording.targets.double(), expected, rtol=1e-4, atol=1e-4)
 
@@ -189,9 +145,6 @@ def test_the_noise_is_the_given_fraction_of_a_typical_torque():
     noisy, clean = (arm.simulate(rows=20_000, noise=noise) for noise in (0.05, 0.0))
     spread = (noisy.targets - clean.targets).std(0) / torch.tensor(arm.TYPICAL_TORQUE)
     torch.testing.assert_close(spread, torch.full((7,), 0.05), rtol=0.03, atol=0)
-
-
-# --- the recording as a whole ----------------------------------------------------------------
 
 
 def test_shapes_dtypes_and_groups():
@@ -231,9 +184,4 @@ def test_wrong_options_are_refused_with_the_allowed_ones():
     with pytest.raises(ValueError, match="rows=0"):
         arm.simulate(rows=0)
     with pytest.raises(ValueError, match=r"\[n, 7\]"):
-        arm.inverse_dynamics(arm.arm_chain(), *[torch.zeros(2, 6)] * 3)
-
-
-def test_the_rows_need_no_pinocchio(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pinocchio", None)
-    assert len(arm.simulate(rows=10).inputs) == 10
+        arm.inverse_dynamics(*[torch.zeros(2, 6)] * 3)

@@ -54,16 +54,6 @@ def test_an_archive_is_read_alike(tmp_path):
         assert torch.equal(one.labels, other.labels)
 
 
-@pytest.mark.parametrize(
-    ("name", "place"), [("fashion_mnist", "zalandoresearch"), ("mnist", "cvdf-datasets")]
-)
-def test_where_nothing_is_there_the_message_names_variable_and_public_address(tmp_path, name, place):
-    with pytest.raises(FileNotFoundError, match=rf"{name}/.*TRUSTGP_DATA|TRUSTGP_DATA.*{name}") as caught:
-        load_images(name, "test", tmp_path)
-    assert "https://" in str(caught.value)
-    assert place in str(caught.value)
-
-
 def test_unknown_names_and_parts_are_refused(tmp_path):
     with pytest.raises(ValueError, match="'cifar' is unknown; choose one of"):
         load_images("cifar", "train", tmp_path)

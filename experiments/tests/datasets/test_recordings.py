@@ -1,4 +1,3 @@
-import hashlib
 import os
 
 import numpy as np
@@ -6,7 +5,6 @@ import pytest
 import torch
 
 from trustgp_experiments.datasets import load, recordings
-from trustgp_experiments.datasets.files import verify
 from trustgp_experiments.datasets.recordings import merge_in_time
 
 needs_data = pytest.mark.skipif(
@@ -28,9 +26,6 @@ def write_parts(root, name, train, test):
     arrays = {f"X_{part}": rows[:, :21] for part, rows in parts.items()}
     arrays |= {f"Y_{part}": rows[:, 21:] for part, rows in parts.items()}
     np.savez(folder / f"{name}.npz", **arrays)
-
-
-# --- on made-up files ------------------------------------------------------------------------
 
 
 def sarcos_parts(rows):
@@ -127,30 +122,6 @@ def test_absurd_accelerations_of_the_kinova_are_dropped_and_the_runs_numbered(tm
     torch.testing.assert_close(recording.targets[:2, 0], torch.tensor([0.0, 0.4], dtype=torch.float64))
 
 
-def test_a_missing_file_is_named_with_the_variable_and_the_source(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match=r"barrett_real\.npz.*TRUSTGP_DATA.*hanyas/mimo"):
-        load("barrett", root=tmp_path)
-    monkeypatch.delenv("TRUSTGP_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"HW_1\.npz.*TRUSTGP_DATA is not set.*FloBaRoID"):
-        load("kuka")
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"'puma'.*sarcos.*snelson"):
-        load("puma")
-
-
-def test_verify_accepts_the_right_sum_and_names_the_wrong_one(tmp_path):
-    path = tmp_path / "data.bin"
-    path.write_bytes(b"rows")
-    verify(path, hashlib.sha256(b"rows").hexdigest().upper())
-    with pytest.raises(ValueError, match=r"data\.bin has SHA-256"):
-        verify(path, "0" * 64)
-
-
-# --- on the real files -----------------------------------------------------------------------
-
-
 def time_steps(recording):
     """The step that explains each move: dt = dq . v / v . v, v the mean of both velocities."""
     q, v = recording.inputs[:, :7], recording.inputs[:, 7:14]
@@ -160,15 +131,7 @@ def time_steps(recording):
 
 @needs_data
 @pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("sarcos", 16_706),
-        ("sarcos_sim", 15_456),
-        ("barrett", 15_000),
-        ("barrett_sim", 15_000),
-        ("kuka", 15_081),
-        ("kuka_sim", 50_223),
-    ],
+    ("name", "rows"), [("sarcos", 16_706), ("sarcos_sim", 15_456), ("kuka", 15_081), ("kuka_sim", 50_223)]
 )
 def test_every_recording_has_its_rows_as_float64(name, rows):
     recording = load(name)

@@ -4,25 +4,11 @@ import torch
 from trustgp_experiments.datasets.toy import snelson_like, truth
 
 
-def test_the_shape_and_dtype_are_those_of_a_regression_set():
-    x, y = snelson_like()
-    assert x.shape == y.shape == (200, 1)
-    assert x.dtype == y.dtype == torch.float32
-    assert x.min() >= 0
-    assert x.max() <= 6
-
-
 def test_no_row_falls_inside_the_gap_and_both_sides_have_rows():
     x, _ = snelson_like(rows=5000, gap=(2.0, 4.0))
     assert not ((x > 2.0) & (x < 4.0)).any()
     assert (x <= 2.0).sum() > 1000
     assert (x >= 4.0).sum() > 1000
-
-
-def test_the_global_generator_is_left_alone():
-    state = torch.get_rng_state()
-    snelson_like()
-    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_the_residual_about_the_truth_is_the_noise():

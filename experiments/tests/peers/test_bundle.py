@@ -78,8 +78,3 @@ def test_bytes_are_those_of_the_tensors_each_storage_once():
     assert shipped_bytes(Peer(network, network, {})) == own
     # of a storage that is looked at in parts, the parts
     assert shipped_bytes(Peer(network, network, {"a": [whole[:5]], "b": (whole[5:9],)})) == own + 36
-
-
-def test_trustgp_counts_its_network(bundle):
-    (found,) = fit_methods(bundle, ["trustgp"])
-    assert found.mebibytes * 2**20 > 4 * (3 * 8 + 8 + 8 * 2 + 2)

@@ -54,22 +54,14 @@ def test_pinball_is_least_at_the_quantiles():
     assert loss(0.0, 0.0) == pytest.approx(float(by_hand.mean()), rel=1e-12)
 
 
-def test_what_there_is_not_is_none_and_another_level_is_refused(bundle):
-    said = SplitConformal.fit(bundle.network, bundle.validation).predict(bundle.validation[0])
-    assert said.variance is said.log_prob is said.crps is None
-    with pytest.raises(ValueError, match="alone"):
-        said.interval(0.9)
-
-
-def test_too_few_rows_are_refused(bundle):
-    few = tuple(each[:18] for each in bundle.validation)
-    with pytest.raises(ValueError, match="at least 19"):
-        SplitConformal.fit(bundle.network, few)
-
-
-def test_a_row_that_is_not_finite_may_be_anything(bundle):
+def test_there_is_no_likelihood_and_other_levels_too_few_rows_and_broken_rows_are_not_answered(bundle):
     inputs = bundle.validation[0].clone()
     inputs[0, 0] = torch.nan
     said = SplitConformal.fit(bundle.network, bundle.validation).predict(inputs)
+    assert said.variance is said.log_prob is said.crps is None
     assert said.valid.tolist() == [False] + [True] * 199
     assert torch.isinf(said.std[0]).all()
+    with pytest.raises(ValueError, match="alone"):
+        said.interval(0.9)
+    with pytest.raises(ValueError, match="at least 19"):
+        SplitConformal.fit(bundle.network, tuple(each[:18] for each in bundle.validation))

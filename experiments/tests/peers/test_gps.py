@@ -10,7 +10,6 @@ from reference import (
     relative_sizes,
 )
 
-import trustgp
 from trustgp_experiments.peers import SubsetGP
 
 SHARED = torch.eye(2, dtype=torch.float64) / 2**0.5
@@ -55,13 +54,3 @@ def test_subset_gp_is_the_exact_gp_on_its_rows(case, validation, new):
     torch.testing.assert_close(
         raw.residual_mean, posterior_mean(gram, cross, residual, tau), rtol=1e-6, atol=1e-8
     )
-
-
-def test_subset_gp_on_all_rows_is_trustgp_with_one_expert(case, validation, new):
-    rows = case.inputs, case.targets
-    found = SubsetGP.fit(case.network, rows, validation, rows=1000).predict(new)
-    options = {"num_experts": 1, "validation": validation, "witness": None, "progress": False}
-    expected = trustgp.fit(case.network, rows, budget="none", **options).predict(new)
-    # the rows stand in another order
-    torch.testing.assert_close(found.variance, expected.variance, rtol=1e-4, atol=1e-8)
-    torch.testing.assert_close(found.corrected.mean, expected.corrected.mean, rtol=1e-4, atol=1e-6)

@@ -77,11 +77,3 @@ def test_convolutions_are_served_by_gradients():
         inputs
     )
     assert bool((said.epistemic > 0).all())
-
-
-def test_targets_that_are_met_exactly_are_refused():
-    network, train, (inputs, _) = problem()
-    with torch.no_grad():
-        exact = network(inputs)
-    with pytest.raises(ValueError, match="no error"):
-        Sfr.fit(network, train, (inputs, exact))

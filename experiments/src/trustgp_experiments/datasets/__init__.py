@@ -1,6 +1,6 @@
 """Data for the studies: the simulated arm, a 1-D toy, real recordings, images, splits and scaling."""
 
-from .arm import arm_chain, read_chain, simulate
+from .arm import simulate
 from .images import IMAGE_SETS, Images, add_noise, load_images, rotate, uniform_noise
 from .letters import draw_letters
 from .recordings import Recording, load
@@ -21,7 +21,7 @@ from .toy import snelson_like, truth
 
 __all__ = [  # noqa: RUF022 - grouped, not sorted
     # made here
-    "arm_chain", "read_chain", "simulate", "snelson_like", "truth",
+    "simulate", "snelson_like", "truth",
     # recorded
     "Recording", "load",
     # images

@@ -1,14 +1,13 @@
 """Which torques does a simulated 7-joint arm need? Rigid bodies, friction and sensor noise.
 
 The arm is our own: a vertical chain of the size of a mid-weight collaborative arm, whose links are
-solid cylinders. All joint frames are parallel at q = 0; the axes alternate between z and y. Torques of any
-chain of rigid bodies come from `inverse_dynamics`: recursive Newton-Euler, many rows at once.
+solid cylinders. All joint frames are parallel at q = 0; the axes alternate between z and y.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 import numpy as np
 import torch
@@ -18,141 +17,8 @@ from trustgp.executors import Threads
 
 from .recordings import Recording
 
-BLOCK = 8192  # rows at a time: their vectors stay near the processor
-AXES = {"RX": (1.0, 0.0, 0.0), "RY": (0.0, 1.0, 0.0), "RZ": (0.0, 0.0, 1.0)}
-
-
-@dataclass(frozen=True)
-class Chain:
-    """J bodies, each turning about one axis of the body before; float64, SI units.
-
-    All vectors of a body are in the frame of its own joint, but for its offset and turn, which place that
-    frame (at q = 0) in the frame before.
-    """
-
-    axes: Tensor  # unit vectors                        [J, 3]
-    offsets: Tensor  # of the joint's origin             [J, 3]
-    turns: Tensor  # rotations into the frame before     [J, 3, 3]
-    masses: Tensor  #                                    [J]
-    centres: Tensor  # of mass                           [J, 3]
-    inertias: Tensor  # about the centre of mass         [J, 3, 3]
-    gravity: Tensor  # in the frame of the base          [3]
-
-
-def read_chain(model: Any) -> Chain:
-    """Of a ``pinocchio.Model``, whose joints must turn about an axis x, y or z and follow one another."""
-    count = model.njoints - 1
-    kinds = [joint.shortname().removeprefix("JointModel") for joint in list(model.joints)[1:]]
-    if list(model.parents)[1:] != list(range(count)) or not set(kinds) <= set(AXES):
-        raise ValueError(
-            f"joints {kinds} with parents {list(model.parents)[1:]}: only a chain without branches of joints "
-            f"{', '.join(AXES)} can be read."
-        )
-    placements, bodies = list(model.jointPlacements)[1:], list(model.inertias)[1:]
-
-    def stack(parts: list) -> Tensor:
-        return torch.stack([torch.as_tensor(part, dtype=torch.float64).clone() for part in parts])
-
-    return Chain(
-        axes=stack([AXES[kind] for kind in kinds]),
-        offsets=stack([placement.translation for placement in placements]),
-        turns=stack([placement.rotation for placement in placements]),
-        masses=stack([body.mass for body in bodies]),
-        centres=stack([body.lever for body in bodies]),
-        inertias=stack([body.inertia for body in bodies]),
-        gravity=torch.as_tensor(model.gravity.linear, dtype=torch.float64).clone(),
-    )
-
-
-def inverse_dynamics(model: Any, q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
-    r"""Torques of rigid-body motion, by recursive Newton-Euler.
-
-    .. math:: \tau = M(q) \ddot q + C(q, \dot q) \dot q + g(q)
-
-    Out along the chain goes what each body does; back comes what that takes. The base accelerates against
-    gravity instead of every body being pulled by it. The model is a `Chain` of J bodies or a
-    ``pinocchio.Model`` of one; angles, velocities, accelerations and torques (float64) are [n, J].
-    """
-    chain = model if isinstance(model, Chain) else read_chain(model)
-    joints = len(chain.masses)
-    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != joints:
-        raise ValueError(
-            f"q, dq, ddq have shapes {tuple(q.shape)}, {tuple(dq.shape)}, {tuple(ddq.shape)}; "
-            f"pass three tensors of shape [n, {joints}]."
-        )
-    with torch.no_grad():
-        parts = zip(*(part.double().split(BLOCK) for part in (q, dq, ddq)), strict=True)
-        bodies = _bodies(chain, q.device)
-        blocks = [_block(chain, bodies, *(part.T.contiguous() for part in block)).T for block in parts]
-        return torch.cat(blocks)
-
-
-@dataclass(frozen=True)
-class _Body:
-    """One body, as matrices that act on columns, and about the origin of its joint."""
-
-    axis: Tensor  # a                                         [3, 1]
-    offset: Tensor  # p                                       [3, 1]
-    turn: Tensor  # T                                         [3, 3]
-    mass: float
-    moment: Tensor  # m c                                     [3, 1]
-    inertia: Tensor  # about the joint, I_c + m (c^2 - c c^T)  [3, 3]
-
-    def rotated(self, sine: Tensor, cosine: Tensor, vectors: Tensor) -> Tensor:
-        """Vectors [3, k], each about the axis by its own angle: Rodrigues."""
-        eye, along = torch.eye(3, dtype=vectors.dtype, device=vectors.device), self.axis @ self.axis.T
-        aside = _cross(self.axis, eye)  # v -> a x v
-        return along @ vectors + cosine * ((eye - along) @ vectors) + sine * (aside @ vectors)
-
-
-def _bodies(chain: Chain, device: torch.device) -> list[_Body]:
-    eye, found = torch.eye(3, dtype=torch.float64, device=device), []
-    for j, mass in enumerate(chain.masses.tolist()):
-        parts = (chain.axes, chain.centres, chain.offsets)
-        axis, centre, offset = (part[j][:, None].to(device) for part in parts)
-        inertia = chain.inertias[j].to(device) + mass * (centre.square().sum() * eye - centre @ centre.T)
-        found.append(_Body(axis, offset, chain.turns[j].to(device), mass, mass * centre, inertia))
-    return found
-
-
-def _block(chain: Chain, bodies: list[_Body], q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
-    """Torques [J, k] of a block of rows, each given as [J, k]."""
-    sine, cosine = torch.sin(q), torch.cos(q)
-    spin = push = torch.zeros(3, q.shape[1], dtype=q.dtype, device=q.device)  # w and dw/dt, [3, k]
-    lift = (-chain.gravity.to(q)[:, None]).expand_as(spin)  # acceleration of the joint's origin
-    wrenches = []
-    for j, body in enumerate(bodies):
-        lift = lift + _carried(spin, push, body.offset)
-        inward = body.turn.T @ torch.cat([spin, push, lift], dim=1)  # one rotation for all three
-        spin, push, lift = body.rotated(-sine[j].repeat(3), cosine[j].repeat(3), inward).chunk(3, dim=1)
-        turning = body.axis * dq[j]
-        push = push + body.axis * ddq[j] + _cross(spin, turning)
-        spin = spin + turning
-        force = body.mass * lift + _carried(spin, push, body.moment)
-        wrench = body.inertia @ push + _cross(spin, body.inertia @ spin) + _cross(body.moment, lift)
-        wrenches.append((force, wrench))
-    torques = torch.empty_like(q)
-    force = wrench = torch.zeros_like(spin)
-    for j, body in reversed(list(enumerate(bodies))):
-        force, wrench = force + wrenches[j][0], wrench + wrenches[j][1]
-        torques[j] = (body.axis.T @ wrench)[0]
-        outward = body.rotated(sine[j].repeat(2), cosine[j].repeat(2), torch.cat([force, wrench], dim=1))
-        force, wrench = (body.turn @ outward).chunk(2, dim=1)
-        wrench = wrench + _cross(body.offset, force)
-    return torques
-
-
-def _carried(spin: Tensor, push: Tensor, arm: Tensor) -> Tensor:
-    """dw/dt x r + w x (w x r), for an arm r of shape [3, 1]."""
-    return _cross(push, arm) + spin * (arm.T @ spin) - arm * spin.square().sum(dim=0)
-
-
-def _cross(left: Tensor, right: Tensor) -> Tensor:
-    """Cross products of columns, [3, k] or [3, 1]."""
-    (a, b, c), (x, y, z) = left, right
-    return torch.stack([b * z - c * y, c * x - a * z, a * y - b * x])
-
-
+BLOCK = 8192  # rows at a time: their vectors stay in the processor's cache
+AXES = {"y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
 GRAVITY = 9.81  # m/s^2
 RATE = 100.0  # rows per second of a trajectory
 ROWS_PER_TRAJECTORY = 500
@@ -195,24 +61,92 @@ STICTION_SPEED = 0.05  # rad/s: below it the Coulomb torque fades through zero
 TYPICAL_TORQUE = (2.0, 42.0, 5.0, 15.0, 1.0, 1.5, 0.4)  # N m, rms of slow motion
 
 
-def _table(rows: list) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
+_LIMITS = torch.tensor([link.limit for link in LINKS], dtype=torch.float64)
 
 
-_LIMITS = _table([link.limit for link in LINKS])
+def inverse_dynamics(q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
+    r"""Torques of the arm's rigid-body motion without friction, by recursive Newton-Euler.
+
+    .. math:: \tau = M(q) \ddot q + C(q, \dot q) \dot q + g(q)
+
+    Motion is propagated from the base to the tool, forces from the tool to the base; the base accelerates
+    upwards instead of gravity pulling every body. Angles, velocities, accelerations and torques (float64)
+    are [n, 7].
+    """
+    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != len(LINKS):
+        raise ValueError(
+            f"q, dq, ddq have shapes {tuple(q.shape)}, {tuple(dq.shape)}, {tuple(ddq.shape)}; "
+            f"pass three tensors of shape [n, {len(LINKS)}]."
+        )
+    with torch.no_grad():
+        parts = zip(*(part.double().split(BLOCK) for part in (q, dq, ddq)), strict=True)
+        bodies = [_Body.of(link, q.device) for link in LINKS]
+        return torch.cat([_block(bodies, *(part.T.contiguous() for part in block)).T for block in parts])
 
 
-def arm_chain() -> Chain:
-    """The arm as plain numbers, without friction; `friction_torque` adds it."""
-    return Chain(
-        axes=_table([AXES["R" + link.axis.upper()] for link in LINKS]),
-        offsets=_table([(0.0, 0.0, link.offset) for link in LINKS]),
-        turns=torch.eye(3, dtype=torch.float64).expand(len(LINKS), 3, 3),
-        masses=_table([link.mass for link in LINKS]),
-        centres=_table([link.centre for link in LINKS]),
-        inertias=torch.diag_embed(_table([link.inertia_diagonal() for link in LINKS])),
-        gravity=_table([0.0, 0.0, -GRAVITY]),
-    )
+@dataclass(frozen=True)
+class _Body:
+    """One body, as matrices that act on columns, and about the origin of its joint; float64."""
+
+    axis: Tensor  # a                                         [3, 1]
+    offset: Tensor  # p                                       [3, 1]
+    mass: float
+    moment: Tensor  # m c                                     [3, 1]
+    inertia: Tensor  # about the joint, I_c + m (c^2 - c c^T)  [3, 3]
+
+    @classmethod
+    def of(cls, link: Link, device: torch.device) -> Self:
+        """The body of a link."""
+        vectors = (AXES[link.axis], link.centre, (0.0, 0.0, link.offset), link.inertia_diagonal())
+        table = torch.tensor(vectors, dtype=torch.float64, device=device)
+        axis, centre, offset = table[:3, :, None]
+        eye = torch.eye(3).to(table)
+        steiner = link.mass * (centre.square().sum() * eye - centre @ centre.T)
+        return cls(axis, offset, link.mass, link.mass * centre, torch.diag(table[3]) + steiner)
+
+    def rotated(self, sine: Tensor, cosine: Tensor, vectors: Tensor) -> Tensor:
+        """Vectors [3, k], each about the axis by its own angle: Rodrigues."""
+        eye, along = torch.eye(3, dtype=vectors.dtype, device=vectors.device), self.axis @ self.axis.T
+        aside = _cross(self.axis, eye)  # v -> a x v
+        return along @ vectors + cosine * ((eye - along) @ vectors) + sine * (aside @ vectors)
+
+
+def _block(bodies: list[_Body], q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
+    """Torques [J, k] of a block of rows, each given as [J, k]."""
+    sine, cosine = torch.sin(q), torch.cos(q)
+    spin = push = torch.zeros(3, q.shape[1], dtype=q.dtype, device=q.device)  # w and dw/dt, [3, k]
+    lift = q.new_tensor([[0.0], [0.0], [GRAVITY]]).expand_as(spin)  # acceleration of the joint's origin
+    wrenches = []
+    for j, body in enumerate(bodies):
+        lift = lift + _carried(spin, push, body.offset)
+        inward = torch.cat([spin, push, lift], dim=1)  # one rotation for all three
+        spin, push, lift = body.rotated(-sine[j].repeat(3), cosine[j].repeat(3), inward).chunk(3, dim=1)
+        turning = body.axis * dq[j]
+        push = push + body.axis * ddq[j] + _cross(spin, turning)
+        spin = spin + turning
+        force = body.mass * lift + _carried(spin, push, body.moment)
+        wrench = body.inertia @ push + _cross(spin, body.inertia @ spin) + _cross(body.moment, lift)
+        wrenches.append((force, wrench))
+    torques = torch.empty_like(q)
+    force = wrench = torch.zeros_like(spin)
+    for j, body in reversed(list(enumerate(bodies))):
+        force, wrench = force + wrenches[j][0], wrench + wrenches[j][1]
+        torques[j] = (body.axis.T @ wrench)[0]
+        outward = body.rotated(sine[j].repeat(2), cosine[j].repeat(2), torch.cat([force, wrench], dim=1))
+        force, wrench = outward.chunk(2, dim=1)
+        wrench = wrench + _cross(body.offset, force)
+    return torques
+
+
+def _carried(spin: Tensor, push: Tensor, arm: Tensor) -> Tensor:
+    """dw/dt x r + w x (w x r), for an arm r of shape [3, 1]."""
+    return _cross(push, arm) + spin * (arm.T @ spin) - arm * spin.square().sum(dim=0)
+
+
+def _cross(left: Tensor, right: Tensor) -> Tensor:
+    """Cross products of columns, [3, k] or [3, 1]."""
+    (a, b, c), (x, y, z) = left, right
+    return torch.stack([b * z - c * y, c * x - a * z, a * y - b * x])
 
 
 @dataclass(frozen=True)
@@ -298,7 +232,7 @@ def simulate(
     """
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
-    inputs, targets, chain = torch.empty(rows, 21), torch.empty(rows, 7), arm_chain()
+    inputs, targets = torch.empty(rows, 21), torch.empty(rows, 7)
 
     def record(first: int) -> None:
         """Write rows from the first on: a block, or all."""
@@ -307,7 +241,7 @@ def simulate(
         drawn = _draw(_BLOCK, style, int(own[0])) if blocks else _draw(rows, style, seed)
         for (q, dq, ddq), sensor in drawn:
             q, dq, ddq, sensor = (part[: rows - first] for part in (q, dq, ddq, sensor))
-            torque = inverse_dynamics(chain, q, dq, ddq) + friction_torque(dq)
+            torque = inverse_dynamics(q, dq, ddq) + friction_torque(dq)
             torque += noise * sensor.new_tensor(TYPICAL_TORQUE) * sensor
             inputs[first : first + len(q)] = torch.cat([q, dq, ddq], dim=1)
             targets[first : first + len(q)] = torque

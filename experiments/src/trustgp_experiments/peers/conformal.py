@@ -90,7 +90,7 @@ class QuantileConformal:
         loss = partial(pinball, level=LEVEL)
         (quantiles,) = bundle.trained_like(seeds=[100 * bundle.seed], outputs=2 * bundle.outputs, loss=loss)
         rows = read_rows(bundle.validation, name="validation")
-        errors(run_network(bundle.network, rows.inputs[:1]), _first(rows))  # refuses targets that do not fit
+        errors(run_network(bundle.network, rows.inputs), rows)  # refuses targets that do not fit
         ends = run_network(quantiles, rows.inputs).double()
         if not bool(torch.isfinite(ends).all()):
             raise ValueError("the network of quantiles has diverged: its outputs are not finite.")
@@ -125,10 +125,6 @@ def quantile_of(scores: Tensor) -> Tensor:
             f"least {needed_rows(LEVEL)}."
         )
     return held_out_quantile(scores, LEVEL)
-
-
-def _first(rows: Any) -> Any:
-    return type(rows)(rows.inputs[:1], rows.targets[:1])
 
 
 def _ordered(ends: Tensor) -> tuple[Tensor, Tensor]:

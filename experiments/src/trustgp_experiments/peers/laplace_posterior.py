@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -23,9 +23,8 @@ from ..training.train import errors, own_randomness, run_network
 BATCH = 1024  # rows of a step of the curvature
 CHUNK = 512  # rows whose signals stand side by side
 PRODUCT_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of the gradients that stand written out at a time
-JACOBIAN_BYTES = {"cpu": 2**28, "cuda": 2**31}  # of a chunk of rows where Jacobians must be written out
-ALIKE = {torch.float64: 1e-8}  # of our variance and laplace-torch's, relative
-ROUGHLY = 0.1  # in other precisions: convolutions on a GPU round to three digits, what is wrong is so by far
+# of our variance and laplace-torch's, relative; otherwise 0.1: convolutions on a GPU keep three digits
+TOLERANCE = {torch.float64: 1e-8}
 MISSING = (
     "the Laplace peers need laplace-torch, which cannot be imported ({error}): pip install "
     "'./experiments[peers]', then pip install --no-deps laplace-torch backpack-for-pytorch "
@@ -43,7 +42,7 @@ class KronPosterior:
     laplace: Any  # laplace-torch's object, around a second copy
     noise: float  # sigma^2, the mean squared residual of the validation rows; 1 for classes
     prior: float  # the prior precision of the largest evidence at that noise
-    gradients: Gradients | None  # of the outputs; None: laplace-torch's own Jacobians, [n, C, P], are used
+    gradients: Gradients  # of the outputs
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False) -> Self:
@@ -67,19 +66,22 @@ class KronPosterior:
             warnings.filterwarnings("ignore", message="By default `link_approx` is `probit`")  # so it is
             laplace.optimize_prior_precision(pred_type="glm", method="marglik")
         prior, sigma2 = float(laplace.prior_precision), 1.0 if noise is None else noise
-        plain = cls(network, names, laplace, sigma2, prior, None)
-        return plain._without_jacobians(take(inputs, torch.arange(min(3, len(targets)))))
+        mix = torch.eye(laplace.n_outputs, dtype=torch.float64)
+        posterior = cls(network, names, laplace, sigma2, prior, Gradients(prepare(network, names, None), mix))
+        posterior._check(inputs[:3].to(laplace.mean.device))
+        return posterior
 
-    def _without_jacobians(self, few: Inputs) -> Self:
-        """Without Jacobians where that gives what laplace-torch gives on a few rows, else as it is."""
-        mix = torch.eye(self.laplace.n_outputs, dtype=torch.float64)
-        found = replace(self, gradients=Gradients(prepare(self.network, self.names, None), mix))
-        expected = self.variances(few, self.laplace.posterior_precision)
-        try:
-            close = (found.variances(few, self.laplace.posterior_precision) - expected).norm()
-        except ValueError:  # a parameter without factors of its own
-            return self
-        return found if close <= ALIKE.get(expected.dtype, ROUGHLY) * expected.norm() else self
+    def _check(self, rows: Tensor) -> None:
+        """Raise unless the variance of these rows is laplace-torch's own, by its Jacobians."""
+        backend, precision = self.laplace.backend, self.laplace.posterior_precision
+        jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(rows)
+        expected = precision.inv_square_form(jacobians).diagonal(dim1=1, dim2=2)
+        difference = (self.variances(rows, precision)[..., 0] - expected).norm()
+        if not bool(difference <= TOLERANCE.get(expected.dtype, 0.1) * expected.norm()):
+            raise ValueError(
+                "the network's layers do not match their Kronecker factors; use one whose layers are each "
+                "called with inputs of one size, or last_layer=True."
+            )
 
     def precision(self, prior: float, noise: float) -> Any:
         """P = H / noise + prior, as laplace-torch's `KronDecomposed`."""
@@ -102,23 +104,10 @@ class KronPosterior:
         mean = self.laplace.mean
         rows = to_device(as_inputs(inputs), mean.device)
         rows = torch.nan_to_num(rows)  # in a joint backward pass a broken row would break its neighbours
-        if self.gradients is None:
-            return self._by_library(rows, precision, priors)
         blocks, parts = blocks_of(precision, self.names, priors), []
         for index in chunks(count(rows), CHUNK):
             parts.append(mean.new_zeros(len(index), self.laplace.n_outputs, len(priors)))
             self.gradients(take(rows, index), KronCollector(blocks, parts[-1]))
-        return torch.cat(parts)
-
-    def _by_library(self, rows: Tensor, precision: Any, priors: Sequence[float]) -> Tensor:
-        """By Jacobians, which three times over fit the memory set aside for them."""
-        backend, mean, parts = self.laplace.backend, self.laplace.mean, []
-        row = 3 * self.laplace.n_outputs * self.laplace.n_params * mean.element_size()
-        grown = [precision + mean.new_tensor([prior]) for prior in priors]
-        for part in rows.split(max(1, JACOBIAN_BYTES.get(mean.device.type, 2**28) // row)):
-            jacobians, _ = (backend.last_layer_jacobians if backend.last_layer else backend.jacobians)(part)
-            found = [one.inv_square_form(jacobians).diagonal(dim1=1, dim2=2) for one in grown]
-            parts.append(torch.stack(found, dim=2))
         return torch.cat(parts)
 
 

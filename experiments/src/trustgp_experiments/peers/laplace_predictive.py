@@ -125,11 +125,6 @@ class LaplaceClassifier:
         if isinstance(rows.inputs, Tensor):
             tuning.check_labels(run_network(still, rows.inputs[:2]), labels, name="train")
         posterior = KronPosterior.of(still, rows.inputs, labels, noise=None, last_layer=last_layer)
-        if posterior.gradients is None:
-            raise ValueError(
-                "the network's layers do not match their Kronecker factors; use one whose layers are each "
-                "called with inputs of one size, or last_layer=True."
-            )
         fitted = cls(posterior, posterior.prior)
         return fitted if validation is None else fitted.tuned(validation)
 

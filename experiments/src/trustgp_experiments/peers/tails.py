@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from trustgp.data.rows import read_rows
-from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.math.calibration import OutlierPrior
 from trustgp.math.calibration_fit import FOLDS, INITIAL_DF, MANY_ROWS, MIN_DF, PRIOR_STD, PRIOR_STDS
 from trustgp.math.predictive import MAX_DF, log_density
 from trustgp.math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
-from trustgp.tangents.network import as_matrix
 
 STEPS, FOLD_STEPS = 100, 15  # of the search, and while the pull is chosen
 MOST_ROWS = 2**13  # of the validation rows, that the search looks at
@@ -98,27 +96,6 @@ class Tails:
             return total
 
         return min(PRIOR_STDS, key=left)
-
-
-@dataclass(frozen=True)
-class Tailed:
-    """What a method says, with tails. Made by `fit`."""
-
-    method: Any
-    tails: Tails
-
-    @classmethod
-    def fit(cls, method: Any, validation: Any, train: Any = None) -> Self:
-        """Tails by the validation rows; of the training rows, where they are given, only targets count."""
-        rows = read_rows(validation, name="validation")
-        said = method.predict(rows.inputs)
-        mean, variance = (as_matrix(each).double().cpu() for each in (said.mean, said.variance))
-        error = rows.targets.double().cpu() - mean
-        return cls(method, Tails.fit(error, variance, rare_of(rows if train is None else train)))
-
-    def predict(self, inputs: Inputs) -> Prediction:
-        """The same mean; the variance scaled, with tails."""
-        return self.tails.on(self.method.predict(inputs))
 
 
 def rare_of(rows: Any) -> OutlierPrior | None:
