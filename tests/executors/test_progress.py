@@ -30,19 +30,6 @@ def test_the_log_tells_items_rows_per_second_and_time_left(lines, report):
     assert last.endswith("about 0 s left")
 
 
-def test_stages_without_rows_tell_no_rate(lines, report):
-    list(report.track([3], stage="training", total=1))
-    assert "rows/s" not in lines()[-1]
-
-
-def test_what_was_there_before_counts_as_done(lines, report):
-    list(report.track(range(2), stage="solving the experts", total=4, done=2))
-    assert [line.split(",")[0] for line in lines()[1:]] == [
-        "solving the experts: 3 of 4",
-        "solving the experts: 4 of 4",
-    ]
-
-
 def test_a_terminal_shows_items_and_rows_per_second():
     screen = io.StringIO()
     reporter = Reporter(Console(file=screen, force_terminal=True, width=120), enabled=True)

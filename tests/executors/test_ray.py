@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from functools import partial
 
 import pytest
@@ -30,11 +29,6 @@ def test_short_work_stays_on_threads_of_this_process(ray_workers):
     assert isinstance(nearby(ray_workers), Threads)
     assert nearby(Threads(3)) == Threads(3)
     assert ray_workers.workers == 2
-
-
-def test_results_come_as_they_are_ready(ray_workers):
-    results = ray_workers.run(lambda seconds: time.sleep(seconds), [2.0, 0.0])
-    assert [position for position, _ in results] == [1, 0]
 
 
 def test_large_tensors_arrive_whole_and_results_are_the_callers_own(ray_workers):

@@ -13,7 +13,6 @@ import trustgp
 from trustgp.fitting import budget, pipeline
 from trustgp.fitting.compress import ModelForm, reduced
 from trustgp.fitting.divide import MIN_RANK, OVERHEAD, Sizing
-from trustgp.fitting.options import FitOptions
 from trustgp.fitting.plan import LIGHT_ROWS, RANK
 from trustgp.state.model_state import nbytes
 
@@ -76,17 +75,6 @@ def test_a_smaller_size_has_fewer_directions_then_shorter_sketches_then_fewer_ex
     assert steps[0] == (512, RANK, math.ceil(ROWS / LIGHT_ROWS))
     assert {dim for dim, _, _ in steps} == {512, 256, 192, 128}
     assert steps[-1][2] < steps[0][2]
-
-
-@pytest.mark.parametrize("size", ["600 KiB", "140 KiB"])
-def test_a_model_stays_within_its_size_and_uses_it(fit, plain, size, tmp_path):
-    model = fit(budget=size)
-    limit = FitOptions.parse(budget=size).budget.size
-    assert model.nbytes <= limit
-    model.save(tmp_path / "model.trustgp")
-    assert (tmp_path / "model.trustgp").stat().st_size <= limit
-    assert model.nbytes >= min(plain.nbytes, 0.3 * (limit - OVERHEAD))
-    assert bool(torch.isfinite(model.predict(rows(50)[0]).variance).all())
 
 
 def test_what_the_user_has_chosen_stays(monkeypatch, network):

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from blobs import blobs
-from blobs import fit as fit_blobs
 from reference import dense_jacobian
 
 import trustgp
@@ -94,12 +92,6 @@ def test_the_best_determined_directions_stay(sketched):
     assert small.nbytes < sketched.nbytes
 
 
-def test_the_witness_stays_whole_or_goes(whole):
-    assert compress(whole, rank=5).witness is whole.witness
-    assert compress(whole, rank=5, witness=True).witness is whole.witness
-    assert compress(whole, witness=False).witness is None
-
-
 def test_with_validation_rows_it_is_calibrated_anew_and_without_as_before(whole, held):
     small = compress(whole, rank=12, validation=held)
     likelihood = whole.origin.likelihood
@@ -125,18 +117,6 @@ def test_a_file_holds_it_to_the_bit(name, options, request, case, held, strange,
     assert again.nbytes == small.nbytes
     assert again.origin == small.origin
     assert again.origin.compressed
-
-
-def test_classifiers_are_compressed_and_keep_their_classes(tmp_path):
-    case = blobs()
-    model = fit_blobs(case)
-    small = compress(model, rank=8, validation=case.validation)
-    assert small.nbytes < model.nbytes / 2
-    before, after = model.predict(case.test[0]), small.predict(case.test[0])
-    assert torch.equal(before.classes, after.classes)
-    small.save(tmp_path / "small.trustgp")
-    again = trustgp.load(tmp_path / "small.trustgp", case.network)
-    assert torch.equal(again.predict(case.test[0]).probabilities, after.probabilities)
 
 
 def test_an_expert_that_failed_still_answers_with_the_prior(whole, strange):

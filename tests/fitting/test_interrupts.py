@@ -6,10 +6,9 @@ from functools import partial
 import pytest
 import torch
 
-from trustgp import ArtifactError, Threads
-from trustgp.fitting import checkpoint
+from trustgp import Threads
 from trustgp.fitting import solve as solving
-from trustgp.fitting.checkpoint import Checkpoint, explain_interrupts
+from trustgp.fitting.checkpoint import explain_interrupts
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +57,8 @@ def test_an_early_end_explains_what_to_change_and_the_same_call_resumes(
 ):
     with pytest.raises(kind, match=f"3 solved experts are in {tmp_path}; the same call resumes") as caught:
         failing(error, checkpoint=tmp_path)
+    with pytest.raises(kind, match=r"Nothing is kept; with checkpoint=FOLDER"):
+        failing(error)
     message = str(caught.value)
     assert "while solving the experts (3 of 6)" in message
     if kind is not KeyboardInterrupt:
@@ -69,59 +70,11 @@ def test_an_early_end_explains_what_to_change_and_the_same_call_resumes(
     assert_same_state(fit_case(num_experts=6, checkpoint=tmp_path), whole)
 
 
-def test_without_a_checkpoint_nothing_is_kept(failing):
-    with pytest.raises(KeyboardInterrupt, match=r"Nothing is kept; with checkpoint=FOLDER"):
-        failing(KeyboardInterrupt())
-
-
 def test_other_errors_are_left_as_they_are(failing, tmp_path):
     for error in (RuntimeError("shapes"), OSError(errno.ENOENT, "no such file"), KeyError("k")):
         with pytest.raises(type(error)) as caught:
             failing(error, checkpoint=tmp_path / type(error).__name__)
         assert caught.value is error
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_a_full_or_read_only_disk_leaves_what_there_is(
-    fit_case, whole, monkeypatch, tmp_path, assert_same_state, code
-):
-    real, written = checkpoint.write, []
-
-    def write(path, **options):
-        written.append(path)
-        if len(written) == 4:  # the note, two experts, and no more
-            raise OSError(code, f"{path} was not written")
-        real(path, **options)
-
-    monkeypatch.setattr(checkpoint, "write", write)
-    options = {"num_experts": 6, "executor": Threads(1), "checkpoint": tmp_path}
-    with pytest.raises(OSError, match=r"was not written.* 2 solved experts are in .*resumes") as caught:
-        fit_case(**options)
-    assert caught.value.errno == code
-    assert_same_state(fit_case(**options), whole)
-
-
-def test_the_words_fit_the_number_of_experts(report, tmp_path):
-    store = Checkpoint(tmp_path, "f")
-    for count, words in enumerate(
-        ["no solved expert is yet in", "1 solved expert is in", "2 solved experts are in"]
-    ):
-        with (
-            pytest.raises(KeyboardInterrupt, match=f"the fit was stopped. {words}"),
-            explain_interrupts(report, store),
-        ):
-            raise KeyboardInterrupt
-        (tmp_path / f"expert-000-0000{count}.trustgp").touch()
-
-
-def test_a_note_that_is_cut_is_not_trusted(fit_case, tmp_path):
-    fit_case(num_experts=2, checkpoint=tmp_path)
-    note = tmp_path / "fit.trustgp"
-    content = note.read_bytes()
-    for length in (0, 7, 8, len(content) // 2, len(content) - 1):
-        note.write_bytes(content[:length])
-        with pytest.raises(ArtifactError, match=r"Use another folder, or remove .* to start over"):
-            fit_case(num_experts=2, checkpoint=tmp_path)
 
 
 def test_ctrl_c_while_a_lock_is_waited_for_is_ctrl_c(report):

@@ -91,12 +91,6 @@ def test_the_bound_of_many_rows_is_right_on_average(case, report, monkeypatch):
     assert abs(sum(off) / len(off)) < 0.02
 
 
-def test_a_task_travels_with_its_own_rows_only(case, report):
-    tasks = make_tasks(divided(case, report, 5)[0], 3)
-    for rows in (rows for task in tasks for rows in (task.own, task.candidates)):
-        assert rows.untyped_storage().nbytes() == 8 * len(rows)
-
-
 def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, report):
     partition, _ = divided(case, report, 5)
     tasks = make_tasks(partition, 3)
@@ -171,16 +165,6 @@ def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, r
 )
 def test_lent_rows_are_a_share_of_an_average_expert_of_ten(patchwork, n, rows):
     assert lend_rows(patchwork, n, 10) == rows
-
-
-def test_an_extended_partition_keeps_what_was_there(case, report, toy):
-    partition, _ = divided(case, report, 4)
-    new, targets = toy(20, seed=5)
-    points = embed_rows(bound_map(case), partition.gate, Rows(new, targets), context_of(report))
-    longer = partition.extend(points)
-    assert torch.equal(longer.nearest[:160], partition.nearest)
-    assert len(longer.nearest) == len(longer.points) == 180
-    assert longer.neighbours == partition.neighbours
 
 
 def test_finished_experts_are_not_solved_again(case, report):

@@ -137,50 +137,41 @@ def test_a_loaded_light_model_is_updated_without_its_rows(fit_case, case, toy, t
     assert torch.equal(again.predict(inputs).variance, after.variance)
 
 
-def test_a_loaded_exact_model_without_its_rows_is_told_what_to_do(fit_case, case, toy, tmp_path):
-    fit_case(budget="none", witness=None).save(tmp_path / "arm.trustgp")
-    loaded = trustgp.load(tmp_path / "arm.trustgp", case.network)
-    with pytest.raises(ValueError, match=r"train=\(inputs, targets\)"):
-        loaded.update(new_rows(toy), progress=False)
-
-
-def test_other_training_rows_are_refused(fitted, case, toy, tmp_path):
+def test_a_loaded_model_wants_its_own_training_rows(fit_case, fitted, case, toy, tmp_path):
     fitted.save(tmp_path / "arm.trustgp")
     loaded, (x, y) = trustgp.load(tmp_path / "arm.trustgp", case.network), (case.inputs, case.targets)
     for other in ((x, y + 1e-9), (x.flip(0), y.flip(0)), (x[:-1], y[:-1])):
         with pytest.raises(ValueError, match="other rows"):
             loaded.update(new_rows(toy), train=other, progress=False)
+    fit_case(budget="none").save(tmp_path / "exact.trustgp")
+    with pytest.raises(ValueError, match=r"train=\(inputs, targets\)"):
+        trustgp.load(tmp_path / "exact.trustgp", case.network).update(new_rows(toy), progress=False)
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("options", "message"),
     [
-        pytest.param(lambda x, y: (x, y[:, :1]), "a row; the model was", id="targets"),
-        pytest.param(lambda x, y: (x[:, :1], y), "cannot be called on", id="inputs"),
-        pytest.param(lambda x, y: ((x, x), y), "structure", id="structure"),
-        pytest.param(lambda x, y: (x * torch.nan, y), "NaN or infinite", id="nan"),
-        pytest.param(lambda x, y: (x[:5], y), "5 inputs but 12 targets", id="lengths"),
+        (lambda x, y: {"new_rows": (x, y[:, :1])}, "a row; the model was"),
+        (lambda x, y: {"new_rows": (x[:, :1], y)}, "cannot be called on"),
+        (lambda x, y: {"new_rows": ((x, x), y)}, "structure"),
+        (lambda x, y: {"new_rows": (x * torch.nan, y)}, "NaN or infinite"),
+        (lambda x, y: {"new_rows": (x[:5], y)}, "5 inputs but 12 targets"),
+        (lambda x, y: {"new_rows": (x, y), "groups": torch.zeros(12)}, "exactly when"),
     ],
 )
-def test_rows_of_another_kind_are_refused_and_change_nothing(fitted, toy, rows, message):
+def test_rows_of_another_kind_are_refused_and_change_nothing(fitted, toy, options, message):
     before = fitted.state
     with pytest.raises(ValueError, match=message):
-        fitted.update(rows(*new_rows(toy)), progress=False)
+        fitted.update(**options(*new_rows(toy)), progress=False)
     assert fitted.state is before
-
-
-def test_groups_are_asked_for_exactly_when_there_were_groups(fit_case, toy):
-    added = new_rows(toy)
-    with pytest.raises(ValueError, match="exactly when"):
-        fit_case().update(added, groups=torch.zeros(12), progress=False)
-    with pytest.raises(ValueError, match="exactly when"):
-        fit_case(groups=torch.arange(160) // 20).update(added, progress=False)
 
 
 def test_an_update_calibrates_again_where_there_are_groups(fit_case, toy):
     groups = torch.arange(160) // 20
     model, alone = fit_case(groups=groups), fit_case()
     before, kept = model.calibrations, alone.calibrations
+    with pytest.raises(ValueError, match="exactly when"):
+        model.update(new_rows(toy), progress=False)
     model.update(new_rows(toy), groups=torch.zeros(12), progress=False)
     assert not torch.equal(model.calibrations[0].level, before[0].level)
     assert model.memory.groups.tolist() == [*groups.tolist(), *[8] * 12]

@@ -9,6 +9,8 @@ import pytest
 import torch
 from reliability.helpers import listing, python, quiet_fit, rows, started, trained
 
+import trustgp
+
 # One process that forks, after a first fit: what that imports and sets up is then there in every fork. It has
 # one thread and sees no GPU, since threads of torch do not outlive a fork.
 ALONE = {"CUDA_VISIBLE_DEVICES": ""}
@@ -154,11 +156,17 @@ def test_ctrl_c_stops_cleanly_and_explains_how_to_resume(tmp_path):
     assert not [name for name in listing(folder) if name.endswith(".part")]
 
 
-@pytest.mark.parametrize("held", ["groups", "validation"])
-def test_a_resumed_fit_is_calibrated_the_same(tmp_path, held):
+OPTIONS = [
+    {"groups": torch.arange(120) // 12},
+    {"validation": rows(40, seed=4), "budget": "220 KiB"},
+    {"outputs": "separate", "tangents": trustgp.JacobianRows(keep=9, keep_per_expert=6)},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["groups", "validation", "separate"])
+def test_a_resumed_fit_is_calibrated_the_same(tmp_path, options):
     network, x, y = trained(120)
-    options = {"groups": torch.arange(120) // 12} if held == "groups" else {"validation": rows(40, seed=4)}
-    options["num_experts"] = 4
+    options = {"num_experts": 4, **options}
     quiet_fit(network, (x, y), **options).save(tmp_path / "whole")
     quiet_fit(network, (x, y), checkpoint=tmp_path / "c", **options)
     sorted((tmp_path / "c").glob("expert-*"))[1].unlink()

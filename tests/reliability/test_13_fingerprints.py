@@ -185,10 +185,3 @@ def test_a_network_in_training_mode_is_refused(data, tmp_path):
     with pytest.raises(ValueError, match=r"training mode; call network\.eval\(\)"):
         trustgp.load(tmp_path / "m", copy.deepcopy(network).train())
     trustgp.load(tmp_path / "m", network)
-
-
-def test_rows_for_an_update_must_be_those_of_the_fit(saved):
-    model = trustgp.load(saved.path, saved.network)
-    new = (torch.zeros(2, 2), torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="other rows than those"):
-        model.update(new, train=(saved.inputs + 1, torch.zeros(24, 2)), progress=False)

@@ -219,23 +219,6 @@ def test_threads_name_the_expert_too(monkeypatch):
     assert re.search(r"in expert \d+,", note)
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("two_nodes")
-def test_an_interrupted_fit_resumes_on_another_executor(whole, marks, tmp_path):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit(Watched(Ray(workers=2), marks, after=4, accident=interrupt), checkpoint=tmp_path / "c")
-    done = [name for name in listing(tmp_path / "c") if name.startswith("expert")]
-    assert len(done) == 3  # written as they came: the fourth was not yet handed on
-    again = tmp_path / "again"
-    again.mkdir()
-    model = fit(Watched(trustgp.Threads(2), again), checkpoint=tmp_path / "c")
-    assert saved(model, tmp_path) == whole
-    assert len(begun(again)) == EXPERTS - len(done)
-
-
 DRIVER = """
 import os, signal, sys
 from pathlib import Path

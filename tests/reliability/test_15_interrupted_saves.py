@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from reliability.helpers import forked, listing, quiet_fit, trained
+from reliability.helpers import forked, listing
 
 import trustgp
 from trustgp.data.atomic_file import atomic_file
@@ -322,28 +322,6 @@ def test_a_folder_is_written_whole(tmp_path):
         assert listing(tmp_path) != ["bag"]
     assert listing(tmp_path) == ["bag"]
     assert listing(tmp_path / "bag") == ["a"]
-
-
-def test_a_checkpoint_on_a_full_disk_keeps_what_it_has(tmp_path, monkeypatch):
-    network, x, y = trained(80)
-    options = {"num_experts": 4, "checkpoint": tmp_path / "c", "executor": trustgp.Threads(1)}
-    written, real = [], os.fsync
-
-    def fsync(handle):
-        if stat.S_ISREG(os.fstat(handle).st_mode):
-            written.append(handle)
-            if len(written) == 4:  # the note, two experts, and then no more
-                raise OSError(errno.ENOSPC, "No space left on device")
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(OSError, match="No space left on device"):
-        quiet_fit(network, (x, y), **options)
-    assert len(listing(tmp_path / "c")) == 3
-    monkeypatch.undo()
-    quiet_fit(network, (x, y), **options).save(tmp_path / "resumed")
-    quiet_fit(network, (x, y), num_experts=4).save(tmp_path / "whole")
-    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_tensors_come_back_to_the_bit(tmp_path, monkeypatch):

@@ -54,12 +54,6 @@ def test_a_budget_too_small_is_refused_before_any_work(data, no_work, kind, mode
         quiet_fit(data[0], data[1:], num_experts=4, budget=least - 1, **options)
 
 
-@pytest.mark.parametrize(("name", "value"), [("budget", "many"), ("budget", 0), ("memory", "1e3 MB")])
-def test_a_size_that_cannot_be_parsed_is_refused(data, no_work, name, value):
-    with pytest.raises(ValueError, match=f"{name}="):
-        quiet_fit(data[0], data[1:], **{name: value})
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_little_memory_is_refused_with_the_estimate(data, no_work, kind):
     options = {"tangents": KINDS[kind], "executor": trustgp.Threads(1)}
@@ -75,16 +69,10 @@ def test_too_little_memory_is_refused_with_the_estimate(data, no_work, kind):
 
 
 def test_more_than_the_machine_has_is_refused(data, no_work, monkeypatch):
+    assert (plan._available(torch.device("cpu")) or 0) > 0
     monkeypatch.setattr(plan, "_available", lambda device: 1000)
     with pytest.raises(MemoryError, match=r"more than the memory that is free \(1000 B\)"):
         quiet_fit(data[0], data[1:])
-
-
-def test_what_is_free_counts_the_cache_of_files():
-    """Memory that the system would give back at once is free, however little lies idle."""
-    free = plan._available(torch.device("cpu"))
-    assert free is not None
-    assert free > 0
 
 
 MEASURED = """

@@ -110,15 +110,6 @@ def test_a_second_fit_in_the_folder_is_refused_and_the_first_goes_on(data, whole
     assert listing(folder) == listing(whole[0])  # the lock is gone
 
 
-def test_a_folder_in_use_is_refused_before_the_data_are_read(data, tmp_path):
-    def rows():
-        raise AssertionError("the data were read")
-        yield
-
-    with locked(tmp_path), pytest.raises(BlockingIOError):
-        quiet_fit(data[0], rows(), checkpoint=tmp_path, **OPTIONS)
-
-
 def test_a_file_for_a_folder_is_refused_before_the_data_are_read(data, tmp_path):
     (tmp_path / "file").touch()
     for path, said in ((tmp_path / "file", "is a file; name"), (tmp_path / "file" / "c", "be created")):
