@@ -74,50 +74,48 @@ def fit(
     strict: bool = False,
     unpack: Unpack | None = None,
 ) -> UncertaintyModel | Any:
-    """Give a trained network an honest error bar. The network, the loader and the tensors stay as they are.
+    """Give a trained network an honest error bar. Network, loader and tensors are not modified.
 
     Args:
-        network: Trained `torch.nn.Module`, in eval mode, that maps rows to [n] or [n, C].
-        train: The rows it was trained on: (inputs, targets), a Dataset, a DataLoader, an iterable of batches.
-            Inputs are tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
-        likelihood: What the targets are: `Regression()`, which None stands for, or `Classification()`; their
-            class or name will do, "classification". Detectors are fitted by `trustgp.detection.fit`.
-        validation: Rows it was not trained on: the size of the error bar is fitted to them. Without them,
-            `Classification()` keeps a tenth of the training rows from the experts for that.
-        groups: Trajectory of each training row, shape [n]: left out together in calibration.
-        num_experts: None: about 250 rows each, 48 experts at most; of exact ones about 1,000 rows each.
-        tangents: `Sketch(...)`, `JacobianRows(...)` or `LayerFactors()`; None: gradients, or a sketch of 512
-            numbers where they are more; with budget="none" exact ones, where that is cheap. "last", or names
-            of parameters: the same of the last layer, or of these parameters.
-        outputs: "shared", "separate" or "pseudo": how several outputs enter the kernel. None: "pseudo", whose
-            cost does not grow with the outputs; with budget="none" "shared" for regression.
-        output: Picks the tensor [n] or [n, C] from what the network returns, where that is a tuple, a dict or
-            an object: `lambda result: result.logits`. None: the network returns it.
-        patchwork: How many neighbours lend how many rows; None: `Patchwork()`.
-        division: How the rows are divided; None: `Division()`.
-        witness: A second opinion from the inputs themselves, where they are vectors; None, False: without.
-        budget: The largest size of the fitted model: bytes, or a text like "64 MiB". Sketches, experts and
-            their directions are chosen before the fit (`LayerFactors()` has none: refused). "none": exact
-            experts, however large.
+        network: Trained `torch.nn.Module` in eval mode that maps rows to [n] or [n, C].
+        train: Training rows: (inputs, targets), a Dataset, a DataLoader or an iterable of batches. Inputs are
+            tensors, arrays or data frames, or tuples or dicts of them, as the network takes them.
+        likelihood: Observation model: `Regression()` or `Classification()`, or its class or name. Default:
+            `Regression()`. Detectors: `trustgp.detection.fit`.
+        validation: Held-out rows that calibrate the error bar, of the same kinds as `train`. Without them,
+            `Classification()` holds out a tenth of the training rows.
+        groups: Trajectory label of each training row, shape [n]; a trajectory is left out as a whole.
+        num_experts: Default: about 250 rows an expert and at most 48 experts; exact experts: 1,000 rows.
+        tangents: `Sketch(...)`, `JacobianRows(...)` or `LayerFactors()`. Default: gradients, or a sketch of
+            512 numbers if there are more; with budget="none" exact features where they are cheap. "last" or
+            names of parameters restrict the default to the last layer or to these parameters.
+        outputs: How several outputs enter the kernel: "shared", "separate" or "pseudo". Default: "pseudo",
+            whose cost does not grow with the outputs; with budget="none" "shared" for regression.
+        output: Selects the tensor [n] or [n, C] from what the network returns: `lambda r: r.logits`.
+        patchwork: How many neighbours lend how many rows. Default: `Patchwork()`.
+        division: How the rows are divided among the experts. Default: `Division()`.
+        witness: A nearest-neighbour GP on the inputs, if they are vectors; None or False: without.
+        budget: Maximum size of the fitted model: bytes, or a text like "64 MiB"; "none": exact experts of any
+            size. Sketches, experts and directions are chosen before the fit (`LayerFactors()` is refused).
         runtime: Removed: budgets are sizes.
-        memory: The most the fit itself may need; None: what is free.
-        executor: Where experts are solved: `Threads(...)` or `executors.Ray(...)`;
-            None: threads, one per core (two on a GPU), or a single one where the memory is short.
-        device: Where to work; None: where the network is.
+        memory: Maximum memory of the fit itself. Default: what is free.
+        executor: `Threads(...)` or `executors.Ray(...)`. Default: a thread per core (two on a GPU), or a
+            single one if memory is short.
+        device: Where to compute. Default: the network's device.
         seed: The same seed gives the same model.
-        progress: Whether to show bars in a terminal.
-        checkpoint: A folder that keeps finished experts; the same call resumes after a crash.
-        strict: Raise when an expert cannot be solved, instead of letting it answer with the prior.
-        unpack: `lambda batch: (inputs, targets)`, where the batches of `train` and `validation` are dicts,
-            triples or anything else. What is a pair already, as no Dataset or loader, is left as it is.
+        progress: Show progress bars in a terminal.
+        checkpoint: Folder for finished experts; the same call resumes after a crash.
+        strict: Raise if an expert cannot be solved, instead of predicting its prior.
+        unpack: `lambda batch: (inputs, targets)` for batches that are dicts, triples or anything else; a pair
+            that is neither a Dataset nor a loader is used as it is.
 
     Returns:
         An `UncertaintyModel`.
 
     Raises:
-        BudgetError: When nothing fits within the budget; after the fit it carries the fitted `model`.
+        BudgetError: If no model satisfies the budget; after the fit it carries the fitted `model`.
     """
-    given = dict(locals())  # all that was passed, by name
+    given = dict(locals())  # every argument, by name
     network, train, runtime = (given.pop(name) for name in ("network", "train", "runtime"))
     if runtime is not None:
         raise ValueError(
@@ -166,7 +164,7 @@ def paper(
     Args:
         network: As for `fit`.
         train: As for `fit`.
-        likelihood: `Regression()`, which None stands for; or `Classification()`: T = sqrt(1 + pi/8 v).
+        likelihood: Default: `Regression()`. `Classification()` has T = sqrt(1 + pi/8 v).
         pruning: Parameters that are kept: for all experts those that matter most to the loss (Taylor), and of
             them by each expert those of the largest gradients; all where there are fewer. None: the exact
             gradients, or the sketch, that `fit` takes.
