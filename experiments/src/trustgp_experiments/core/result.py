@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 import torch
+from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
 import trustgp
@@ -218,6 +220,21 @@ def make_result(
     """The result of a study whose `summarise` made tables and findings from its numbers."""
     made = provenance(setting, study, **origin)
     return Result(study, title, protocol, summary[0], figures, summary[1], numbers, made)
+
+
+def prose(module: str, heading: str = "Protocol", **values: Any) -> list[str]:
+    """Paragraphs below a heading of the `study.md` beside a module, which is a template for Jinja with the
+    module's names and these values; empty ones are left out."""
+    source = Path(sys.modules[module].__file__ or "").with_name("study.md").read_text("utf-8")
+    section = source.partition(f"# {heading}\n")[2].partition("\n# ")[0]
+    template = Environment(undefined=StrictUndefined).from_string(section)
+    text = template.render({**vars(sys.modules[module]), **values})
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def note(module: str, heading: str) -> str:
+    """The same as one text: a note below a table, the caption of a figure."""
+    return " ".join(prose(module, heading))
 
 
 def commit() -> str | None:

@@ -12,7 +12,7 @@ from ...core.claim import change, paired, words
 from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, Place, run_parallel
 from ...core.pivot import Measure, Pivot, flat_measure
-from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
 from .axes import EXPERTS, KINDS, SMALL_SHARE, WITNESS_KINDS, Axis, Bench, our_axes, paper_axes, trials_of
 from .observations import GAIN, JUDGED, OBSERVATIONS, SMALL_COST, SettingCurve, judge
 
@@ -30,11 +30,7 @@ STYLES = {  # by kind of prediction
     "heard_own": (plots.BLUE, "--"),
     "heard_corrected": (plots.GREEN, "--"),
 }
-NOTE = (
-    "NLL per torque in units of its standard deviation, lower is better; mean ± standard deviation over "
-    "seeds. Own: about the network's output. Corrected: about the corrected mean. Plain: evidence "
-    "only. Rows of one: that an expert holds, on average. MiB and time to fit: without the witness."
-)
+NOTE = note(__name__, "Both tables")
 CAPTION = "Mean over seeds with its standard deviation; dashed: with the witness. Panels differ in scale."
 TITLE = "What does each setting of the method bring?"
 
@@ -52,7 +48,11 @@ def run(setting: Setting) -> Result:
     figures, numbers = [Figure("ablation.png", "NLL against each setting", CAPTION)], {"seeds": runs}
     origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
     origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
-    protocol, summary = _protocol(setting, about[0]), summarise(numbers, quick=setting.quick)
+    rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
+    values = {"about": about[0], "network": origin["network"], "rules": rules, "share": SMALL_SHARE}
+    values |= {"experts": setting.sized(*EXPERTS), "gain": GAIN, "small_cost": SMALL_COST, "judged": JUDGED}
+    protocol = prose(__name__, setting=setting, **values)
+    summary = summarise(numbers, quick=setting.quick)
     return make_result(setting, "ablation", TITLE, protocol, numbers, summary, figures, **origin)
 
 
@@ -176,30 +176,3 @@ def _curves(grid: Grid, axis: Axis) -> list[Curve]:
             name = {**KINDS, **WITNESS_KINDS}[kind]
             curves.append(Curve(name, labels, mean, spread, colour, line))
     return curves
-
-
-def _protocol(setting: Setting, about: Mapping[str, Any]) -> list[str]:
-    rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
-    return [
-        f"Data: {about['about']} Every test row is scored.",
-        f"Network: {arm_recipe(setting.quick).words()}, trained once a seed and shared by all settings. One "
-        "setting varies at a time; experts are exact (`budget='none'`), "
-        f"{setting.sized(*EXPERTS)} of them, and all else stays at the library's defaults.",
-        "On the paper's axes (experts, subset, both stages of pruning, active rows) there is no witness, so "
-        "that the experts alone are measured. Three predictions are scored: the network's own, the corrected "
-        "one, and the plain variance: what the evidence gives, as in the paper, with nothing held out or "
-        "left out. On our axes the same experts are scored a second time with the witness.",
-        "Gradient rows are costly, so pruning and the kinds of gradients are measured on a random part, one "
-        f"row in {SMALL_SHARE} ({about['rows']['small']} rows), with one random mix of the torques as the "
-        "kernel (outputs='pseudo'). Stage (i) keeps the parameters of largest size for all experts, stage "
-        "(ii) those columns of them whose sum over an expert's rows is largest. Rows that keep every "
-        "parameter have the kernel of the factors, which are measured instead.",
-        "Active rows are chosen by their variance given the rows already chosen: from each neighbour, as a "
-        "share of an average expert's rows.",
-        f"When an observation of the paper counts as confirmed: {rules}. To help means that the mean NLL "
-        f"falls by {GAIN} or more and that it falls in every seed; costs up to {SMALL_COST} count as little. "
-        f"The {JUDGED} variance decides, since it is what the paper measured: confirmed in part where the "
-        "rule holds on some of the axes only, contradicted where it holds on none. Whether it holds for our "
-        "own predictions is reported beside it.",
-        f"Seeds: {setting.seeds}, of split, network, division and the random part.",
-    ]

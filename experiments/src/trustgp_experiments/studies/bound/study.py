@@ -23,7 +23,7 @@ from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import Pair
-from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
 from ...core.toy import NETWORKS, WIDTH, toy_data
 
 EXPERTS = {"toy": ((2, 4, 8, 16, 32), (2, 8, 32)), "arm": ((2, 4, 8, 16, 32, 64), (2, 8, 32))}
@@ -44,15 +44,8 @@ MEASURES = (
 )
 AXES = ("data", "components", "asked")
 ROWS = {"components": Column("q", digits=0), "asked": Column("asked for", digits=0)}
-NOTE = (
-    "q: kernel principal components of the division. Random: experts of the same sizes, rows drawn by lot. "
-    "Keeps: the share that stays within experts, as a multiple of the random one's. Centred: the same for "
-    "the kernel less its mean. Mean ± standard deviation over seeds."
-)
-CAPTION = (
-    "Solid: the neural tangent kernel; dashed: the same less its mean, which no division can separate. Bars "
-    "are the standard deviation over seeds."
-)
+NOTE = note(__name__, "Tables")
+CAPTION = note(__name__, "Figure")
 
 
 def run(setting: Setting) -> Result:
@@ -65,7 +58,8 @@ def run(setting: Setting) -> Result:
     origin: dict[str, Any] = {"data": {data: parts[0]["source"] for data, parts in seeds.items()}}
     origin["rows"] = {data: [part["rows"] for part in parts] for data, parts in seeds.items()}
     origin["networks"] = {"toy": f"1-{WIDTH}-1 tanh", "arm": arm_recipe(setting.quick).words()}
-    protocol, numbers = _protocol(setting, seeds), {"seeds": seeds}
+    first, network = {data: parts[0] for data, parts in seeds.items()}, origin["networks"]["arm"]
+    protocol, numbers = prose(__name__, setting=setting, network=network, **first), {"seeds": seeds}
     title = "How much of the kernel falls between the experts?"
     return make_result(setting, "bound", title, protocol, numbers, summarise(numbers), figures, **origin)
 
@@ -192,19 +186,3 @@ def _curves(grid: Grid, data: str) -> list[Curve]:
             mean, spread = zip(*(grid.spread(place, prefix + kind) for place in places), strict=True)
             curves.append(Curve(kind + suffix, experts, mean, spread, colour, line))
     return curves
-
-
-def _protocol(setting: Setting, seeds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    toy, arm = (seeds[data][0] for data in DATA)
-    arms = {"sarcos": "the real SARCOS arm"}.get(arm["source"], "the simulated arm (SARCOS is not here)")
-    return [
-        "A division keeps the kernel within experts and drops it between them. Measured is the share of the "
-        "squared kernel (the outputs' shared neural tangent kernel) that is dropped, the paper's bound.",
-        f"Toy: {toy['rows']} rows ({toy['source']}), 1-{WIDTH}-1 tanh. Arm: {arm['rows']} training rows of "
-        f"{arms}; network: {arm_recipe(setting.quick).words()}.",
-        f"Up to {EXACT_ROWS} rows every pair is counted; of more, a random subset of {EXACT_ROWS} rows, "
-        "weighted for the pairs that were not drawn.",
-        "Experts far above the average size are split, so there may be more of them than were asked for; the "
-        "random division has experts of the very same sizes.",
-        f"Seeds: {setting.seeds}, of split, network, division and subset.",
-    ]

@@ -1,6 +1,5 @@
 """`trustgp study classification`: CNNs, their probabilities, and the detection of novel images."""
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,14 +12,14 @@ from ...core.dropout import best_rate, try_rates
 from ...core.figures import draw_dots
 from ...core.grid import Grid, run_parallel
 from ...core.recipes import MEMBERS, NetworkRecipe
-from ...core.result import Figure, Result, Setting, make_result
-from ...datasets.letters import FONTS, LETTERS, OMITTED
+from ...core.result import Figure, Result, Setting, make_result, prose
+from ...datasets import letters
 from ...peers import CLASS_METHODS, Bundle, DropoutClassifier, cnn, fit_methods
 from ...peers.novelty import NEIGHBOURS, NOVELTY, Known, NoveltyPeer
 from ...peers.registry import Fitted
 from ...peers.size import shipped_bytes
 from . import pairs
-from .pairs import DEGREES, NAMES, NOISES, NOVEL, SETS, VALIDATION, ImageTraining, make_images
+from .pairs import NAMES, ImageTraining, make_images
 from .scores import DECLARED, SCORES, score_method
 from .tables import AXES, measured, summarise
 
@@ -62,7 +61,14 @@ def run(setting: Setting) -> Result:
     figures = [Figure("novelty.png", "Novel images detected, by method and pair", CAPTION)]
     network = setting.sized(FULL, QUICK)().words()
     rows = {trained: parts[0]["sizes"] for (trained,), parts in grid.parts.items()}
-    protocol = _protocol(setting, grid.parts, rates, network)
+    by = {score: [m for m in DECLARED if DECLARED[m] == score] for score in dict.fromkeys(DECLARED.values())}
+    values = {
+        "made": any(part["made"] for parts in grid.parts.values() for part in parts),
+        "chosen": "; ".join(f"{NAMES[name]} {_losses(losses)}" for name, losses in rates.items()),
+        "declared": "; ".join(f"by {SCORES[score]}: {', '.join(methods)}" for score, methods in by.items()),
+    }
+    constants = {"letters": letters, "members": MEMBERS, "neighbours": NEIGHBOURS}
+    protocol = prose(__name__, setting=setting, network=network, **values, **constants)
     numbers = {"runs": grid.runs(), "costs": costs, "dropout": rates}
     origin, summary = {"network": network, "rows": rows}, summarise(numbers)
     return make_result(setting, "classification", TITLE, protocol, numbers, summary, figures, **origin)
@@ -126,56 +132,6 @@ def _placed(setting: Setting, case: Case, training: ImageTraining) -> tuple[Netw
     parts = (case.train, case.validation)
     rows, validation = ((inputs.to(setting.device), labels.to(setting.device)) for inputs, labels in parts)
     return recipe, rows, validation
-
-
-def _protocol(
-    setting: Setting, parts: Mapping[Any, Sequence[Any]], rates: Mapping[str, Any], network: str
-) -> list[str]:
-    made = any(part["made"] for seeds in parts.values() for part in seeds)
-    chosen = "; ".join(f"{NAMES[name]} {_losses(losses)}" for name, losses in rates.items())
-    stand_ins = "THE IMAGES ARE GENERATED STAND-INS, for the data is not here. " if made else ""
-    by = {score: [m for m in DECLARED if DECLARED[m] == score] for score in dict.fromkeys(DECLARED.values())}
-    declared = "; ".join(f"by {SCORES[score]}: {', '.join(methods)}" for score, methods in by.items())
-    return [
-        f"{stand_ins}{' and '.join(SETS.values())}, 28 x 28 grey images of ten classes. {VALIDATION:,} of "
-        "the 60,000 training images, at random, are held out: they train no network, and every method may "
-        "tune on them. All 10,000 test images are scored. Pixels are scaled by the mean and standard "
-        "deviation of the training pixels.",
-        f"Distorted: test images turned by {', '.join(map(str, DEGREES))} degrees about their centre, and "
-        f"with Gaussian noise of {', '.join(map(str, NOISES))} on pixels from 0 to 1.",
-        f"Novel, and nothing was chosen with it: {NOVEL:,} letters drawn from {len(FONTS)} fonts that come "
-        f"with matplotlib ({LETTERS}; left out, for they look like a digit or like another letter: "
-        f"{OMITTED}), turned, shifted and of several thicknesses; {NOVEL:,} textures (stripes, checks, "
-        "clouds, blobs); and two classes of the same set that are in no training images, others for each "
-        "seed, all ten in five seeds. Of that kind something was looked at before: the form of trustgp's "
-        "score was chosen, among others, with classes 5 to 9 left out, on training images. Looked at and "
-        "reported separately: each set against the other, and uniform noise.",
-        f"Network: {network}. One such network serves every method but the ensemble ({MEMBERS} of them, from "
-        "other starts) and MC-dropout (one with dropout after every activation, 20 passes). Its rate has the "
-        f"lowest validation NLL of seed 0, from a grid that is widened until no end of it wins: {chosen}.",
-        "Every peer has a temperature of the largest validation likelihood: ensemble, MC-dropout and SWAG "
-        "(the network trained on at a constant rate, the best of three by validation NLL) one for all "
-        "members before they are averaged, Laplace one after the probit. The Laplace methods are "
-        "laplace-torch's KFAC of all training images, linearised; the prior precision is the one of the "
-        "lowest validation NLL on a grid of 17 around the evidence's, or the evidence's. trustgp has its "
-        "defaults: `Classification()`, calibrated on the validation images.",
-        "Novelty peers read the one network's logits or penultimate features; no novel image was used to fit "
-        f"them: k = {NEIGHBOURS} neighbours (Sun et al. 2022, for as many training images), ViM's rank by "
-        "the rule of its paper's code, and a ridge on covariances by the likelihood of validation images. "
-        "DDU density is DDU's Gaussians on the network as it is, not one trained with spectral "
-        "normalisation.",
-        f"Each method is judged by one score, declared before the run: {declared}. Of trustgp that is its "
-        "default, `p.score`; of a peer with several, the one that was best on average over the pairs "
-        "looked at in the run before, in which SWAG was not: it has the ensemble's.",
-        "NLL in nats, ECE over 15 bins of equal width, Brier from 0 to 2; AURC is the mean error over all "
-        "shares of images kept, the most probable first. AUROC and FPR95 separate the familiar test images "
-        "from novel ones; for what is caught at 1 % and 5 % alarms, validation images set the threshold.",
-        f"{setting.seeds} seeds: a seed decides which images validate, the classes held out, the networks, "
-        "the drawings and the fits. Cells are mean ± standard deviation over seeds; better and worse are by "
-        "paired differences whose 95 % interval by Student's t excludes 0, beside the peer that has the best "
-        "mean on the same test images. Fit seconds exclude the training of networks, which has its own "
-        "column; times were measured with one process on the machine.",
-    ]
 
 
 def _losses(losses: dict[str, float]) -> str:

@@ -11,7 +11,7 @@ from ...core.cases import IN_DOMAIN, METHOD, NETWORKS, OURS, PREDICT, SIZE, Cost
 from ...core.claim import Difference, mean_spread, paired, words
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
-from ...core.result import Column, Table
+from ...core.result import Column, Table, note
 from .pairs import EIGHT, NAMES, SETS, Pair, looked_at, new_pairs, pair_name, shifts_of
 from .scores import ALARMS
 
@@ -38,12 +38,7 @@ DETECTED = {
 NEW = "Novel images detected, on pairs with which nothing was chosen"
 LOOKED_AT = "Looked at when choices were made: novel images detected"
 ONE_SCORE = "Each method by the one score that was declared for it; see the protocol."
-COSTS_NOTE = (
-    "Fashion-MNIST, seed 0, one process: fit on all training images, predict the test images in one call. "
-    "More training: of networks beyond the one that all share; the rate of dropout was searched before. MiB: "
-    "all that predict needs, networks included. NLL of Fashion-MNIST, and the "
-    "mean AUROC of all new pairs, over all seeds."
-)
+COSTS_NOTE = note(__name__, "Costs")
 
 
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:

@@ -19,7 +19,7 @@ from ...core.claim import mean_spread, words
 from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
-from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from ...core.result import Column, Figure, Result, Setting, Table, make_result, prose
 
 CELLS = "cells"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -69,17 +69,7 @@ def run(setting: Setting) -> Result:
     panels = {"All borders, all torques": curves}
     draw_curves(setting.out / "continuity.png", panels, "jump of the std", "share of jumps", log="x")
     figures = [Figure("continuity.png", "How large the jumps are", CAPTION)]
-    protocol = [
-        f"Data: {first['about']}",
-        f"Network: {network}. {first['experts']} experts for the first seed, calibrated on the validation "
-        "rows. Only the patchwork differs, the division does not; there is no witness except in the "
-        "library's default, whose witness (a GP on the inputs) divides the inputs in cells of its own.",
-        f"{first['num_lines']} straight lines join random pairs of test rows. The expert is looked up on "
-        f"{LINE_CELLS + 1} points of each; where it changes, the border is located by bisection, and the "
-        f"error bar compared on its two sides, {DISTANCE:g} of the line's length apart: the jump is "
-        "measured, not the slope.",
-        f"Seeds: {setting.seeds}, of split, network, division and lines.",
-    ]
+    protocol = prose(__name__, setting=setting, first=first, network=network, distance=DISTANCE)
     origin = {"data": first["source"], "split": first["about"], "network": network}
     origin |= {key: [part[key] for part in parts] for key in ("rows", "experts")}
     title = "How far does the variance jump where one expert hands over to the next?"

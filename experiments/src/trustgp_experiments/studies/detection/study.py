@@ -11,7 +11,7 @@ from trustgp.detection import fit as fit_detector
 from trustgp.detection.picture_pass import MAX_VARIED
 
 from ...core.flight_film import flight_gif
-from ...core.result import Figure, Result, Setting, make_result
+from ...core.result import Figure, Result, Setting, make_result, note, prose
 from ...peers.tuning import likeliest_temperature
 from ...training.detector_network import trained
 from .bootstrap import merged
@@ -26,47 +26,8 @@ FALSE_ALARM = 0.05  # of the monitor in the flight
 FRAMES = 48
 DRAWN = ("softmax", "MC-dropout 20", "ensemble of 3", "Mahalanobis", "DDU", OURS)
 TITLE = "Does a detector know when it does not know?"
-PROTOCOL = [
-    "Detectors: Conditional DETR on an EfficientNet, 1.9 million weights, from nothing, on one H200 "
-    "(`trustgp_experiments.training.detector`, logs in `results/detection/training`): three for rendered "
-    "scenes of 128 pixels with a rover and a lander, 14,000 pictures, from other starts, each trained for "
-    "380 s (two of them with a pause after 150); and one for BCCD's 205 training pictures of blood cells at "
-    "192 x 144 pixels.",
-    "Scenes: seeds judge the three detectors in turn, with the others as the members of the ensemble, on "
-    "pictures of their own. The error bar is fitted to 5,000 of the training pictures, a quarter of the "
-    "others further on for each seed, and calibrated on 500 others of the same style (carry); tested on 500 "
-    "more, on 500 in flight (higher, a low sun, haze, motion blur) and on 500 with an object that was never "
-    "trained on (a crate, an antenna, a tyre, a drone, a flag, a habitat: no method was tried on them "
-    "before, but for quick runs on 24 pictures at most), and on 500 with a rock, an astronaut or a second "
-    "type of rover, with which choices were made. Cells: BCCD's train, val and test pictures, and all 200 "
-    "raccoons, one seed. Validation and test pictures have seeds of their own.",
-    "A detection is a query whose surest class has a probability of 0.5 at least; all methods are scored on "
-    "the same detections, all those of the one detector. It lies on a novel object when their boxes overlap "
-    "by 0.3, more than with any other object; it has detected an object when they overlap by 0.5.",
-    "Methods: the softmax of the logits, 0 for no object; one temperature, of the validation detections; the "
-    "energy of the logits; one pass of the detector and 20 of its decoder with dropout 0.1, as it was "
-    "trained; three detectors, matched by overlap; laplace-torch's last layer (Kronecker, probit), its prior "
-    "and temperature chosen on validation; by the inputs of the class head: Mahalanobis' distance to the "
-    "nearest class with one covariance, the angle to the fifth nearest training detection, and the density "
-    "under a Gaussian of each class (DDU; the network is not trained for it); the same three on the features "
-    "of trustgp, to separate features and method; and trustgp with its defaults. Variance of logits over "
-    "passes and members: of log odds against no object, the mean over classes. FPR95: share of foreign "
-    "detections at or below the score that 95 % of the familiar ones do not exceed.",
-    "D-ECE: gap between the probability of the detector's class and the share of correct detections, over 10 "
-    "bins. Edges: errors in pixels, Student's t; every method fits its scale to the validation pictures and "
-    "to four photometric variants of each, as trustgp does. Intervals: 95 %, by drawing pictures anew 400 "
-    "times, the same ones for all methods. Choices of the method (features of a query, a covariance for each "
-    "class, powers in the scale of the edges, the four variants) were made on other pictures (seeds 31 and "
-    "41, 250 of each style), with their novel objects and flights.",
-]
-HISTOGRAMS = (
-    "Above the entropy of the probabilities, below the latent variance. Blue: detections on familiar test "
-    "pictures. Orange: foreign detections. The less they overlap, the better."
-)
-FILM = (
-    "A rendered flight with the monitor's verdict on each frame; for a while the camera is blind. Boxes are "
-    "coloured by novelty, novel ones are dashed, and the strip below shows the score over time."
-)
+HISTOGRAMS = note(__name__, "Histograms")
+FILM = note(__name__, "Film")
 
 
 def run(setting: Setting) -> Result:
@@ -85,7 +46,7 @@ def run(setting: Setting) -> Result:
         draw_histograms(worlds[name]["told"], test, setting.out / file)
     figures = [Figure(file, f"Familiar pictures and {test}", HISTOGRAMS) for _, test, file in shown]
     figures.append(Figure("flight.gif", "A flight", FILM))
-    protocol = [*PROTOCOL, *([f"Without cells: {skipped}"] if skipped else [])]
+    protocol = prose(__name__, skipped=skipped)
     numbers = {"worlds": worlds, "times": parts[0]["times"]}
     rows = {name: world["sizes"] for name, world in worlds.items()}
     return make_result(setting, "detection", TITLE, protocol, numbers, summarise(numbers), figures, rows=rows)

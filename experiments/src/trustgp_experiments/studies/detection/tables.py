@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.result import Column, Table
+from ...core.result import Column, Table, note
 from .costs import DROPOUT, OWN, PLAIN
 from .scores import ALARMS, LATENT, LEVELS, OURS, SEEN
 from .worlds import FAMILIAR, NOVEL
@@ -29,21 +29,9 @@ CALIBRATED = {
     "std": (Column("mean std", 2, None, "px"), 1),
     "rms": (Column("rms error", 2, None, "px"), 1),
 }
-SEPARATED_NOTE = (
-    "By detection: those on familiar test pictures against those that lie on a novel object, or, of the "
-    "other sets, against all. Alarms: the share of familiar detections above the threshold. Confident "
-    "mistakes: those of the foreign detections to which the detector gives 0.9 or more. Of pictures: the "
-    "largest score of a picture, one without a detection comes last; of trustgp its picture_novelty. "
-)
-CALIBRATED_NOTE = (
-    "Edges: of detections that have detected an object. Each method's deviation follows its own score, as "
-    "fitted to the validation pictures and to the same in another light; softmax has one for all. "
-)
-COSTS_NOTE = (
-    "All in eager torch. Ratios of the thread's own time within rounds, the median. Dropout: one pass of "
-    "the detector, then 20 of its decoder in one batch, as they are scored. Peak: beside what was allocated "
-    "before."
-)
+SEPARATED_NOTE = note(__name__, "Separation")
+CALIBRATED_NOTE = note(__name__, "Calibration")
+COSTS_NOTE = note(__name__, "Costs")
 
 
 def summarise(numbers: Figures) -> tuple[list[Table], list[str]]:
@@ -72,9 +60,9 @@ def summarise(numbers: Figures) -> tuple[list[Table], list[str]]:
     return tables, findings(worlds, times)
 
 
-def _table(title: str, rows: list[list[Any]], columns: Figures, note: str, *labels: str) -> Table:
+def _table(title: str, rows: list[list[Any]], columns: Figures, text: str, *labels: str) -> Table:
     named = [*map(Column.text, labels), *(column for column, _ in columns.values())]
-    return Table(title, named, rows, block=labels[0], note=note + INTERVAL)
+    return Table(title, named, rows, block=labels[0], note=f"{text} {INTERVAL}")
 
 
 def _cells(scores: Figures, columns: Figures) -> list[list[float] | None]:

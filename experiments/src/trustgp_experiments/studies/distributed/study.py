@@ -15,7 +15,7 @@ from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, keep_part
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
-from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
 from ...datasets import simulate, standardise
 
 KINDS = {"threads": Threads, "ray": lambda workers: Ray(workers=workers)}
@@ -39,10 +39,7 @@ TABLE = Pivot(
     note="Times as fast as one thread in the same repeat; of the ideal: that over the workers. Start: until "
     "the workers were up, once for each executor, not part of the seconds.",
 )
-CAPTION = (
-    "Time to solve the experts of one fit against workers, mean and spread over repeats and seeds; dashed, "
-    "twice as fast with twice the workers. The workers are up before the clock starts."
-)
+CAPTION = note(__name__, "Figure")
 
 
 class Stopwatch:
@@ -88,7 +85,8 @@ def run(setting: Setting) -> Result:
     draw_curves(setting.out / "distributed.png", panels, "workers", "seconds", log="xy")
     figures = [Figure("distributed.png", "Time against workers", CAPTION)]
     origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}
-    protocol, summary = _protocol(setting, first), summarise(numbers)
+    protocol = prose(__name__, setting=setting, run=first, repeats=_size(setting)[3])
+    summary = summarise(numbers)
     return make_result(setting, "distributed", TITLE, protocol, numbers, summary, figures, **origin)
 
 
@@ -167,19 +165,3 @@ def _curves(grid: Grid) -> list[Curve]:
     first = curves[0]
     ideal = [first.y[0] * first.x[0] / count for count in first.x]
     return [*curves, Curve("ideal", first.x, ideal, None, plots.GREY, "--")]
-
-
-def _protocol(setting: Setting, run: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"Simulated arm, {run['rows']} rows, {run['experts']} experts; a {'-'.join(map(str, run['widths']))} "
-        f"ReLU network, trained for {EPOCHS} epochs: how good it is does not matter here. {run['cores']} "
-        "cores.",
-        f"The same fit on every executor in turn, {_size(setting)[3]} times, for each of {setting.seeds} "
-        "seeds, after one round that does not count. Timed is the stage that solves the experts, including "
-        "sending the data and returning the results.",
-    ]
-    if setting.device.startswith("cuda"):
-        lines.append("On a GPU, each of several threads has a CUDA stream of its own.")
-    elif "ray" not in {entry["executor"] for entry in run["times"]}:
-        lines.append("Without Ray, which is not installed here.")
-    return lines

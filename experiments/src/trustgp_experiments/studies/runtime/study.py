@@ -6,7 +6,7 @@ from typing import Any
 
 from trustgp.executors import usable_cores
 
-from ...core.result import Result, Setting, make_result
+from ...core.result import Result, Setting, make_result, prose
 from .calls import COMPILED, EAGER, GRAPH, ONNX, RECORDED, Workload, measure
 from .fixtures import MEMBERS, SAMPLES, FittedCase, quality
 from .networks import Kind, kinds
@@ -33,7 +33,10 @@ def run(setting: Setting) -> Result:
     made = [name for name, seeds in networks.items() if seeds[0]["made"]]
     numbers = {"device": setting.device.split(":")[0], "networks": networks, "skipped": skipped}
     origin = {"cores": usable_cores(), "rounds": _timing(setting, 1).rounds}
-    protocol = _protocol(setting, skipped, made)
+    trained = {name: kind for name, kind in _chosen(setting).items() if name not in skipped}
+    values = {"kinds": trained, "made": made, "cuda": numbers["device"] == "cuda", "enough": ENOUGH}
+    values |= {"samples": SAMPLES, "members": MEMBERS, "one": _timing(setting, 1)}
+    protocol = prose(__name__, setting=setting, many=_timing(setting, 64), **values)
     return make_result(setting, "runtime", TITLE, protocol, numbers, summarise(numbers), (), **origin)
 
 
@@ -78,45 +81,3 @@ def _timing(setting: Setting, batch: int) -> Interleaved:
         return QUICK
     timing = FULL if batch == 1 else LARGE
     return replace(timing, patience=timing.patience / 3) if setting.device.startswith("cuda") else timing
-
-
-def _protocol(setting: Setting, skipped: dict[str, str], made: list[str]) -> list[str]:
-    one, many, cuda = _timing(setting, 1), _timing(setting, 64), setting.device.startswith("cuda")
-    recorded = (
-        "CUDA graph, a whole call recorded once and replayed, its inputs copied in and its outputs out, "
-        "measured by itself: trustgp's `predict` records the pass through the network, so it is here and not "
-        "under torch eager, where Laplace is; "
-    )
-    clock = (
-        "the GPU is synchronised before and after each call, and inputs are on it."
-        if cuda
-        else "on one thread they are of the time that this thread was at work: other work on the machine "
-        "changes the milliseconds only."
-    )
-    return [
-        *(
-            f"{name}: {kind.shape}; trained for about {kind.size.steps} steps of {kind.size.batch} on "
-            f"{kind.size.train} rows, error bars fitted on {kind.size.fitted} of them, {kind.size.held} each "
-            "to validate, to test, and new."
-            for name, kind in _chosen(setting).items()
-            if name not in skipped
-        ),
-        *([f"Generated patterns, since the images are not here: {', '.join(made)}."] if made else []),
-        f"Methods: the network; {SAMPLES} passes with dropout, one after another and as one batch; an "
-        f"ensemble of {MEMBERS}; Laplace's GLM predictive of the last layer and of all (KFAC; curvature by "
-        "laplace-torch); trustgp with its defaults and with three smaller sets of gradients. The same "
-        "network, trained with dropout, serves all but the ensemble, whose members are trained for the MLP "
-        "and the ConvNet and only timed for the others.",
-        f"Runtimes: torch eager; {recorded if cuda else ''}torch graph, the same operations traced once and "
-        "run without the network's Python code; torch compiled (Inductor; one row and one thread only, "
-        "measured by itself, trustgp with its defaults and at its middle size only, and on a GPU of the "
-        "first network only: it takes minutes); onnxruntime on the CPU. In the last three the passes of "
-        "MC-dropout draw no masks and the members of the ensemble are one network, which favours these two; "
-        "of more than one row they are not measured there.",
-        f"In each of {one.rounds} rounds every call is made once, each round beginning with another, after "
-        f"up to {one.warm_up} calls that do not count. A call so slow that {one.rounds} would take more than "
-        f"{one.patience:g} s ({many.patience:g} s for larger batches) takes part in fewer rounds, evenly "
-        f"spread, at least {one.least} ({many.least}); the table has their number. Below {ENOUGH} calls "
-        f"there is no p99. Ratios are medians of ratios within a round; {clock}",
-        f"{setting.seeds} seed{'s' if setting.seeds > 1 else ''} of rows, weights and fits; cells are means.",
-    ]

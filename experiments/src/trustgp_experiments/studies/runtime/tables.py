@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ...core.pivot import Measure, Pivot, flat_measure, flat_table
-from ...core.result import Column, Table
+from ...core.result import Column, Table, note
 from .calls import RUNTIMES
 from .fixtures import DEFAULT, ours
 
@@ -24,10 +24,7 @@ TIMES = [
     flat_measure("calls", "calls", 0),
     WHY_NOT,
 ]
-TIMES_NOTE = (
-    "Ratios are medians over rounds, both sides from the same round and the same runtime. No p99 below 100 "
-    "calls. Memory: at the peak of a call, beside what was allocated before it."
-)
+TIMES_NOTE = note(__name__, "Times")
 BUSY = " Other work ran on this machine: the ratios count, the milliseconds are for orientation."
 QUALITY = Pivot(
     "How good, and how large",

@@ -17,7 +17,7 @@ from ...core.arm import ArmRows
 from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
-from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from ...core.result import Column, Figure, Result, Setting, Table, make_result, prose
 from . import fits
 
 MAX_GROWTH = 2.2  # of the time when the rows double
@@ -82,7 +82,10 @@ def run(setting: Setting) -> Result:
     draw_curves(setting.out / "scale.png", {"time of each stage": curves}, "rows", "seconds", log="xy")
     figures = [Figure("scale.png", "Time of each stage against the rows", CAPTION)]
     title = "Does the time of a fit grow in step with the rows?"
-    protocol, summary = _protocol(setting, size), summarise(numbers)
+    steps = fits.STEPS[device] if size.steps is None else size.steps
+    workers = "the GPU" if device == "cuda" else f"{Threads().workers} threads"
+    protocol = prose(__name__, setting=setting, size=size, steps=steps, workers=workers)
+    summary = summarise(numbers)
     return make_result(setting, "scale", title, protocol, numbers, summary, figures, rows=rows)
 
 
@@ -184,25 +187,3 @@ def _findings(grid: Grid, stages: list[str], peak: str) -> list[str]:
         f"{noise:.3f}.",
     ]
     return [sentence for sentence in sentences if sentence]
-
-
-def _protocol(setting: Setting, size: ScaleSize) -> list[str]:
-    steps = fits.STEPS[torch.device(setting.device).type] if size.steps is None else size.steps
-    shape = "-".join(map(str, (21, *size.hidden, 7)))
-    workers = "the GPU" if setting.device.startswith("cuda") else f"{Threads().workers} threads"
-    return [
-        f"The simulated 7-joint arm, slow motions: {size.experts[0] * size.expert_rows} to {size.rows} rows "
-        f"as recorded, the smaller numbers being the first rows of the larger; {size.held} rows of other "
-        f"motions validate and as many test, every {fits.STRIDE}th of their recording. Everything is scaled "
-        "by the first training rows.",
-        f"One network for all numbers of rows, {shape} ReLU, {steps} steps of AdamW with batches of "
-        f"{fits.BATCH} on evenly spaced training rows; its training is not counted.",
-        f"`trustgp.fit` with shared outputs, {size.expert_rows} rows for each expert asked for, a budget of "
-        f"{size.expert_bytes / 2**20:g} MiB for each, without a witness, on {workers}. Experts far above the "
-        "average size are split, so there may be more of them. With 2 experts each has one neighbour to "
-        "borrow rows from, with 4 three, with more four: that makes the first doublings slower.",
-        "A stage lasts from its first line in the log to that of the next. Memory is the peak beside what "
-        "was allocated before the fit: resident memory of the process, and torch's allocations on the GPU.",
-        f"{setting.seeds} seeds, of the motions, the network and the fit. Cells are mean ± standard "
-        "deviation over seeds; NLL is per torque, in units of the training torques' spread.",
-    ]

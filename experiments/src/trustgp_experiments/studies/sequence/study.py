@@ -15,7 +15,7 @@ from ...core.grid import Grid, Place
 from ...core.pivot import Pivot
 from ...core.recipes import MEMBERS, NetworkRecipe, Pair
 from ...core.regression import CORRECTED, NLL, compare, score_method
-from ...core.result import Figure, Result, Setting, Table, make_result
+from ...core.result import Figure, Result, Setting, Table, make_result, prose
 from ...datasets import Recording, load, seams, simulate, split_unseen, standardise, window_ends, windows_at
 from ...peers.registry import fit_methods
 from ...training.train import own_randomness
@@ -69,7 +69,8 @@ def run(setting: Setting) -> Result:
     draw_dots(setting.out / "likelihoods.png", grid, panels, "nll")
     figures = [Figure("likelihoods.png", "Likelihood on new motions and on other arms", CAPTION)]
     rows = {arm: [part["sizes"] for part in grid.parts[arm,]] for arm in trained}
-    protocol, numbers = _protocol(setting, trained, network), {"runs": grid.runs()}
+    values = {"trained": trained, "network": network, "members": MEMBERS}
+    protocol, numbers = prose(__name__, setting=setting, **values), {"runs": grid.runs()}
     summary = summarise(numbers)
     return make_result(
         setting, "sequence", TITLE, protocol, numbers, summary, figures, network=network, rows=rows
@@ -176,29 +177,6 @@ def _places(grid: Grid) -> tuple[list[Place], list[Place]]:
 def _name(place: Place) -> str:
     trained, _, test = place
     return trained if test == IN_DOMAIN else f"{trained} on {test}"
-
-
-def _protocol(setting: Setting, trained: tuple[str, ...], network: str) -> list[str]:
-    return [
-        f"Inverse dynamics of 7-joint arms from windows of {LENGTH} states (positions, velocities and "
-        f"accelerations, the newest last) to the torques of the last one: {LENGTH} x 21 -> 7. "
-        f"Arms: {', '.join(trained)}. SARCOS is sampled unevenly, every 2 or 4 ms, Barrett every 20 ms, "
-        "KUKA every 5 ms.",
-        "Split: blocks of time (sarcos, barrett: 30 blocks, every fifth tests, four others validate), blocks "
-        "of a periodic motion in all its repeats (kuka). No window crosses the border of a part, the end of "
-        "a run, or a seam: a step that the velocities do not explain, of which sarcos, put together from "
-        "nine runs, has eight.",
-        "Zero shot: all windows of the other arms. Everything is scaled by the TRAINING rows' means and "
-        "standard deviations, so errors and NLL are in units of the training torques' spread.",
-        f"Network: {network}. One such network serves every method but the ensemble of {MEMBERS} from other "
-        "starts. trustgp takes its gradients through `Sketch`, and has no witness, since its inputs are no "
-        "vectors. Every method fits scale, noise and tails to the validation windows.",
-        f"{setting.seeds} seeds: a seed decides which blocks validate, the networks and the fits. Cells are "
-        "mean ± standard deviation (n - 1) over seeds; NLL is per torque, of the method's own distribution; "
-        "coverage and width are of the 95 % interval; AUROC and FPR95 separate new motions from the other "
-        "arm by the mean standard deviation of a row. Times were measured with "
-        f"{setting.jobs} parallel processes.",
-    ]
 
 
 CAPTION = "Mean over seeds, lower is better; our methods in bold. The axis is logarithmic beyond 2 nats."

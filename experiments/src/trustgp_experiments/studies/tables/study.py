@@ -27,7 +27,7 @@ from ...core.regression import (
     score_methods,
     standings,
 )
-from ...core.result import Figure, Result, Setting, Table, make_result
+from ...core.result import Figure, Result, Setting, Table, make_result, prose
 from ...datasets import standardise
 from ...datasets.tables import TABLES, load_table
 
@@ -157,23 +157,8 @@ def _protocol(setting: Setting, grid: Grid) -> list[str]:
         rows.append(f"{name} ({table.about}; {table.origin}; {part['sizes']['train']} rows train)")
         rates, steps = part["choices"]["dropout"], part["choices"]["steps"]
         chosen.append(f"{name} {steps} steps, dropout {best_rate(rates):g} of {', '.join(rates)}")
-    return [
-        f"Tables: {'; '.join(rows)}.",
-        "Splits: 10 % of the rows test and 10 % validate, at random; of robots' logs whole runs, whole "
-        "trajectories or blocks of time, purged at their ends. Inputs and targets are scaled by the training "
-        f"rows, so NLL and CRPS are in units of their spread. {setting.seeds} splits, each with its own "
-        "networks.",
-        f"Network: {'-'.join(map(str, HIDDEN))} hidden units, ReLU, AdamW, one cycle to 3e-3, batches of a "
-        f"tenth of the rows ({SMALLEST_BATCH} to {LARGEST_BATCH}); the length of the training (of "
-        f"{', '.join(map(str, STEPS))} steps) and the rate of dropout are chosen on the validation rows of "
-        f"the first split: {'; '.join(chosen)}.",
-        "Every method may fit scale, noise and tails to the validation rows. NLL is of the method's own "
-        "distribution. Worse and better are by the 95 % interval of paired differences over splits, by "
-        "Student's t with Nadeau and Bengio's allowance for rows that splits share. Times were measured with "
-        f"{setting.jobs} parallel processes.",
-        f"Not run: {', '.join(SLOW_TABLES)}, which take minutes a split. TabPFN is missing: its weights are "
-        f"not available offline. {failures(grid)}",
-    ]
+    values = {"rows": rows, "chosen": chosen, "failures": failures(grid)}
+    return prose(__name__, setting=setting, **values)
 
 
 CAPTION = "Mean over splits; left is better, our methods in bold. Infinite values are in the tables."

@@ -17,7 +17,7 @@ from ...core import toy
 from ...core.borders import draw_borders, find_borders, jump_factors, jump_words
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
-from ...core.result import Column, Figure, Result, Setting, Table, make_result
+from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
 from ...datasets import standardise
 
 LOWER, UPPER = -2.0, 8.0  # where bands are drawn: the rows lie between 0 and 6
@@ -43,11 +43,7 @@ MEASURES = (
     Measure("largest_jump", Column("largest", digits=3, better="low")),
     *(Measure(key, Column(name, digits=2)) for key, name in STDS.items()),
 )
-NOTE = (
-    "Jump: the larger std over the smaller one on the two sides of a border; 1 is none. Then the std itself: "
-    "its median at the rows, its largest value in the gap, and both ends of the figure. Mean ± standard "
-    "deviation over seeds."
-)
+NOTE = note(__name__, "Table")
 BANDS = {
     "independent": "Independent experts: the band steps at their borders",
     "patchwork": "Patchwork: experts share rows with their neighbours",
@@ -71,15 +67,7 @@ def run(setting: Setting) -> Result:
         f"Seed 0. No row lies between {data.gap[0]:g} and {data.gap[1]:g}, nor outside 0 to 6. "
         "The colours at the bottom are the experts; dotted lines are their borders."
     )
-    protocol = [
-        f"Data: {data.about}; {len(data.inputs)} rows train, none is held out.",
-        f"Network: one hidden layer of {toy.WIDTH} tanh units, {epochs} epochs of all rows at once. "
-        f"{toy.NUM_EXPERTS} experts in 4 kernel principal components. Only the patchwork differs; there is "
-        "no witness, as in the paper, except where one is named.",
-        f"Borders are searched from x = {LOWER:g} to {UPPER:g} and located by bisection; the jump is the "
-        "larger std over the smaller one on their two sides.",
-        f"Seeds: {setting.seeds}, of the network's weights and of the division; the rows stay the same.",
-    ]
+    protocol = prose(__name__, setting=setting, data=data, epochs=epochs)
     origin = {"data": data.source, "rows": len(data.inputs), "gap": list(data.gap)}
     origin |= {"network": f"1-{toy.WIDTH}-1 tanh, {epochs} epochs", "experts": toy.NUM_EXPERTS}
     figures = [Figure("toy.png", "Bands of one, two and three sigma", caption)]

@@ -12,7 +12,7 @@ from ...core.figures import draw_dots
 from ...core.grid import Grid, run_parallel
 from ...core.recipes import Pair, mlp_recipe
 from ...core.regression import failures, method_names, score_methods
-from ...core.result import Figure, Result, Setting, make_result
+from ...core.result import Figure, Result, Setting, make_result, note, prose
 from ...datasets import Recording, Split, load, split_random, split_unseen, standardise
 from .scores import AXES, costed_case, others, summarise
 
@@ -46,7 +46,10 @@ def run(setting: Setting) -> Result:
     ]
     network, numbers = setting.sized(FULL, QUICK).words(), {"runs": grid.runs(), "costs": costs}
     rows = {" ".join(case): [part["sizes"] for part in parts] for case, parts in grid.parts.items()}
-    protocol, summary = _protocol(setting, grid, network), summarise(numbers)
+    rates = {" ".join(case): parts[0]["dropout"] for case, parts in grid.parts.items()}
+    chosen = "; ".join(f"{case} {best_rate(tried):g} of {', '.join(tried)}" for case, tried in rates.items())
+    values = {"network": network, "chosen": chosen, "rates": RATES, "failures": failures(grid)}
+    protocol, summary = prose(__name__, setting=setting, **values), summarise(numbers)
     return make_result(
         setting, "transfer", TITLE, protocol, numbers, summary, figures, network=network, rows=rows
     )
@@ -100,48 +103,4 @@ def dropout_rates(setting: Setting, trained: str, split: str) -> dict[str, float
     return setting.once(f"{trained}-{split}-dropout", search)
 
 
-def _protocol(setting: Setting, grid: Grid, network: str) -> list[str]:
-    rates = {" ".join(case): parts[0]["dropout"] for case, parts in grid.parts.items()}
-    chosen = "; ".join(f"{case} {best_rate(tried):g} of {', '.join(tried)}" for case, tried in rates.items())
-    return [
-        "Inverse dynamics of 7-joint arms: positions, velocities and accelerations to torques, 21 -> 7. "
-        "sarcos, barrett and kuka (LWR4+) are real recordings; kuka_sim has computed rigid-body torques, "
-        "sarcos_sim and barrett_sim come from the SL simulator. Duplicate rows are dropped first.",
-        "A network trains on one recording and is tested in domain and, zero shot, on every other recording "
-        f"(at most {FOREIGN_ROWS:,} rows, evenly spaced). Inputs and targets are scaled by the TRAINING "
-        "rows' means and standard deviations, so errors and NLL are in units of the training torques' "
-        "spread.",
-        "Two splits. random: 20 % of the rows test and 10 % validate, at random; neighbours in time resemble "
-        "each other, so these are known motions. unseen: test rows from parts of the motion that no training "
-        "row comes near: blocks of time (sarcos, barrett: 30 blocks, every fifth tests, the seed decides "
-        "which, four others validate), blocks of a periodic motion in all its repeats (kuka), whole motions "
-        "(kuka_sim). Rows at the ends of blocks are left out.",
-        f"Network: {network}. One such network serves every method that needs no networks of its own. The "
-        "rate of dropout has the lowest validation NLL with seed 0, searched until no end of the grid wins, "
-        f"from {RATES[0]:g} to {RATES[-1]:g}: {chosen}.",
-        "Every method may fit scale, noise and tails to the same validation rows, with the same prior of "
-        "outliers; the paper's form uses none, and 'as trained' has a noise only. All test rows are scored. "
-        "NLL is the mean negative log density per torque of the method's own distribution; coverage and "
-        "width are of its 95 % interval, the worst tenth is of ten stretches of consecutive test rows; AUROC "
-        "and FPR95 separate in-domain test rows from another recording by the mean standard deviation of a "
-        f"row. Conformal intervals have no likelihood. {failures(grid)}",
-        f"{setting.seeds} seeds: a seed decides the split, the networks and the fits. Cells are mean ± "
-        "standard deviation (n - 1) over seeds. Worse and better are by the 95 % interval of paired "
-        "differences, by Student's t with Nadeau and Bengio's allowance for training rows that seeds share. "
-        "Fit seconds exclude the training of networks; further networks have a column of their own. Times in "
-        f"the large tables were measured with {setting.jobs} parallel processes, those of the table of costs "
-        "with one.",
-        "Causes of the losses. kuka_sim shares motions with kuka, barrett_sim resembles barrett, under other "
-        "torques: their inputs are not novel, so that only an error bar which is too wide in domain looks "
-        "right. One row of kuka_sim is an outlier: where it is among the test rows, every sharp error bar "
-        "has a large NLL; a prior of half an outlier in n rows bounds that cost, and also the sharpness. An "
-        "ensemble averages five networks, whose error is below that of one; trustgp keeps the prediction of "
-        "the one network. With unseen motions, validation and test rows are of different motions, so that "
-        "the scale of the ones need not suit the others.",
-    ]
-
-
-CAPTION = (
-    "Mean over seeds by method, lower is better; our methods in bold. The axis is logarithmic beyond 2 nats. "
-    "Infinite values are in the tables."
-)
+CAPTION = note(__name__, "Figures")
