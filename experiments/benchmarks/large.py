@@ -188,7 +188,7 @@ def memory_figures(model: Any, network: nn.Module, inputs: Tensor, ledger: Ledge
 
     rows = inputs[:BATCH].to(device)
     together = min(len(inputs), rows_at_once(inputs, device), chunk_rows(model.mixtures[0].tangents))
-    predicting, fit = peak_bytes(lambda: model.predict(rows), device), ledger.peak("cuda") or 0
+    predicting, fit = peak_bytes(lambda: model.predict(rows), device), ledger.peak.get("cuda", 0)
     return {
         "predict 64 peak MB": predicting / 1e6,
         "predict peak over forward backward": predicting / passes(len(rows)),

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of each stage of a fit, read from the log of the fit."""
+"""Seconds of each stage of a fit, read from its log, and the peak of its memory."""
 
 import ctypes
 import gc
@@ -20,29 +20,16 @@ FIRST = "preparing"  # until the log names a stage
 
 @dataclass
 class Ledger:
-    """Seconds by stage, in the order in which stages begin, and peak bytes by stage and kind of memory.
-
-    A stage that is repeated, for another kernel, adds to its seconds. Peaks exclude what was allocated before
-    the first stage (`held`).
-    """
+    """Seconds by stage, in the order in which stages begin; one that is repeated, for another kernel, adds to
+    its seconds. Bytes at the peak, by kind of memory: see `Peak`."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    peaks: dict[str, dict[str, int]] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
         """Seconds of all stages."""
         return sum(self.seconds.values())
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Of each stage in all seconds."""
-        return {stage: seconds / self.total for stage, seconds in self.seconds.items()}
-
-    def peak(self, place: str) -> int | None:
-        """Bytes at the peak of all stages; None where that memory was not watched."""
-        return max((peaks[place] for peaks in self.peaks.values() if place in peaks), default=None)
 
 
 class Peak:
@@ -59,18 +46,14 @@ class Peak:
             ctypes.CDLL("libc.so.6").malloc_trim(0)
         if self._cuda:
             torch.cuda.empty_cache()
-        self._reset()
+            torch.cuda.reset_peak_memory_stats(self._cuda)
+        with suppress(OSError):
+            (_PROCESS / "clear_refs").write_text("5")
         self.held = self._marks()
 
     def bytes(self) -> dict[str, int]:
         """By kind of memory."""
         return {place: max(0, size - self.held[place]) for place, size in self._marks().items()}
-
-    def lap(self) -> dict[str, int]:
-        """As `bytes`, since the last lap; the next one begins."""
-        sizes = self.bytes()
-        self._reset()
-        return sizes
 
     def _marks(self) -> dict[str, int]:
         """The high-water marks, which right after a reset are the present sizes."""
@@ -80,46 +63,37 @@ class Peak:
             marks["cuda reserved"] = torch.cuda.max_memory_reserved(self._cuda)
         return marks
 
-    def _reset(self) -> None:
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats(self._cuda)
-        with suppress(OSError):
-            (_PROCESS / "clear_refs").write_text("5")
-
 
 class _Clock(logging.Handler):
-    """Books seconds and peaks to the stage that ends when the log names the next one."""
+    """Books seconds to the stage that ends when the log names the next one."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(logging.DEBUG)
-        self._device, self._stage = device, FIRST
-        self._peak, self._since = Peak(device), now(device)
-        self.ledger = Ledger(held=self._peak.held)
+        self._device, self._stage, self.ledger, self._since = device, FIRST, Ledger(), now(device)
 
     def emit(self, record: logging.LogRecord) -> None:
-        stage = getattr(record, "stage", None)
-        if stage is not None and stage != self._stage:
-            self.turn(stage)
+        self.turn(getattr(record, "stage", self._stage))
 
-    def turn(self, stage: str) -> None:
+    def turn(self, stage: str | None) -> None:
         """End the present stage and begin another."""
-        time, peaks, ended, ledger = now(self._device), self._peak.lap(), self._stage, self.ledger
-        ledger.seconds[ended] = ledger.seconds.get(ended, 0.0) + time - self._since
-        before = ledger.peaks.get(ended, {})
-        ledger.peaks[ended] = {place: max(size, before.get(place, 0)) for place, size in peaks.items()}
-        self._stage, self._since = stage, time
+        if stage != self._stage:
+            time, seconds = now(self._device), self.ledger.seconds
+            seconds[self._stage] = seconds.get(self._stage, 0.0) + time - self._since
+            self._stage, self._since = stage or FIRST, time
 
 
 @contextmanager
 def stages(device: str | torch.device) -> Iterator[Ledger]:
     """Times the fit's stages in the block, each until the next; synchronises a GPU between them."""
+    peak = Peak(device)
     clock, level = _Clock(torch.device(device)), LOGGER.level
     LOGGER.addHandler(clock)
     LOGGER.setLevel(logging.DEBUG)
     try:
         yield clock.ledger
     finally:
-        clock.turn(FIRST)
+        clock.turn(None)
+        clock.ledger.peak.update(peak.bytes())
         LOGGER.setLevel(level)
         LOGGER.removeHandler(clock)
 

@@ -112,7 +112,7 @@ def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any
             "failed": len(model.failed),
             "seconds": ledger.total,
             "stages": ledger.seconds,
-            "peak": {place: ledger.peak(place) for place in ledger.held},
+            "peak": ledger.peak,
             "model_bytes": model.nbytes,
             "held_rows": fmean(fits.held_rows(model)),
             "nll": fits.likelihoods(model, network, rows),
