@@ -145,12 +145,6 @@ def stationary_gram(first: Tensor, second: Tensor, length: float) -> Tensor:
     return torch.from_numpy(np.exp(-apart / (2 * float(length) ** 2)))
 
 
-def how_much_it_counts(novelty: float, reach: float, variance: float) -> float:
-    """Precision of a witness: (1 - nu) min(1, nu_0 / nu) / variance."""
-    known = 1.0 if novelty <= reach else reach / novelty
-    return (1.0 - novelty) * known / variance
-
-
 def greedy_by_refit(gram: Tensor, count: int, noise: float, candidates: Tensor, given: Tensor) -> list[int]:
     """Most uncertain candidate first, each choice by a whole new GP on everything chosen so far.
 

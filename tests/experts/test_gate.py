@@ -97,12 +97,6 @@ def test_an_expert_far_above_the_target_is_split():
     assert len(centroids) > 8
 
 
-def test_rows_in_fewer_places_than_experts_get_an_expert_a_place():
-    points = torch.eye(3, dtype=torch.float64).repeat(10, 1)
-    centroids = find_centroids(points, points, 6, seed=0)
-    assert len(centroids) == 3
-
-
 @pytest.mark.parametrize(
     ("n", "experts", "subset", "expected"),
     [

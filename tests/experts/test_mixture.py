@@ -71,16 +71,6 @@ def test_the_gradients_of_many_rows_are_computed_once(case, new, tangents, monke
     assert sum(made) == len(new)
 
 
-def test_steadied_kappa_lies_between_an_experts_own_and_the_average(mixture):
-    own = torch.stack([expert.kappa for expert in mixture.experts]).log()
-    average = mixture.log_kappa.mean(dim=0)
-    low, high = torch.minimum(own, own.mean(dim=0)), torch.maximum(own, own.mean(dim=0))
-    assert mixture.log_kappa.shape == own.shape
-    assert bool((mixture.log_kappa >= own.min(dim=0).values).all())
-    assert bool((mixture.log_kappa <= own.max(dim=0).values).all())
-    assert bool(((mixture.log_kappa - average).abs() <= (high - low) + 1.0).all())
-
-
 def test_an_expert_that_could_not_be_solved_predicts_the_prior(mixture, new, case):
     stand_in = prior_expert(
         Task(torch.arange(3), torch.arange(0), 0), [expert for expert in mixture.experts[1:]]
@@ -101,18 +91,6 @@ def posterior_by(answer):
         "Stub", (PriorPosterior,), {"__call__": lambda self, features: answer(features), "signed": True}
     )
     return kind(torch.zeros(0, 2, dtype=torch.float64))
-
-
-def test_a_variance_below_zero_gives_a_warning(mixture, new):
-    def below_zero(features):
-        prior = features.diag()
-        return LatentMoments(-1e-9 * prior, prior, prior.new_zeros(len(prior), 2))
-
-    experts = tuple(replace(expert, posterior=posterior_by(below_zero)) for expert in mixture.experts)
-    with pytest.warns(UserWarning, match="fell below zero") as caught:
-        raw = replace(mixture, experts=experts).raw(new)
-    assert "-1.0e-09 of the prior" in str(caught[0].message)
-    assert bool((raw.epistemic == 0).all())
 
 
 def test_rows_without_any_gradient_are_novel(mixture, new):

@@ -18,11 +18,6 @@ def votes_between(i: int, j: int, nearest: torch.Tensor, second: torch.Tensor) -
 LINE = torch.tensor([[0.0], [1.0], [2.0], [9.0]], dtype=torch.float64)
 
 
-def test_neighbours_come_by_votes_of_the_border_rows_first():
-    # votes: 0-1 three, 1-2 four, 0-2 one (chance), 2-3 one (chance)
-    assert neighbour_lists(NEAREST, SECOND, LINE, 4)[1] == [2, 0]
-
-
 def test_votes_go_before_neighbours_across_a_gap():
     assert neighbour_lists(NEAREST, SECOND, LINE, 1) == [[1], [2], [1], [2]]
 

@@ -6,9 +6,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from reference import how_much_it_counts
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,12 +53,6 @@ def test_predictions_and_the_exported_graph_equal_a_loop_over_rows(find, rows, n
     assert_predicts(state(new), witness_answer(witness_tensors(state), new))
     if "borrowed" not in options:
         assert_predicts(GraphWitness(state)(new), state(new), rtol=1e-7)
-
-
-def test_a_cell_with_fewer_rows_than_neighbours_predicts_from_all_of_them(cells, new):
-    few = replace(cells, neighbours=cells.sizes.double().median().long())
-    assert int(cells.sizes.min()) < int(few.neighbours) < int(cells.sizes.max())
-    assert_predicts(few(new), witness_answer(witness_tensors(few), new))
 
 
 def test_one_cell_with_all_rows_as_neighbours_is_scikit_learns_gaussian_process(find, rows, new):
@@ -113,24 +104,6 @@ def test_of_equally_distant_rows_every_runtime_takes_the_first(find):
     state, at = find(*categories(500, seed=0), rows=120), categories(40, seed=1)[0]
     assert_predicts(GraphWitness(state)(at), state(at))
     assert_predicts(state(at), witness_answer(witness_tensors(state), at), rtol=1e-6, atol=1e-7)
-
-
-def test_precision_is_the_formula(cells, new):
-    predicted = cells(new)
-    for i, novelty in enumerate(predicted.novelty.tolist()):
-        for c, variance in enumerate(predicted.variance[i].tolist()):
-            expected = how_much_it_counts(novelty, float(cells.reach), variance)
-            assert float(predicted.precision[i, c]) == pytest.approx(expected, rel=1e-10)
-
-
-@given(st.floats(0, 1), st.floats(1e-6, 1), st.floats(1e-9, 1e9))
-def test_precision_never_exceeds_one_over_the_variance_and_falls_with_novelty(cells, nu, reach, variance):
-    zero = torch.zeros(2, 3, dtype=torch.float64)
-    values = {"novelty": zero.new_tensor([nu, min(1.0, 1.1 * nu)]), "reach": zero.new_tensor(reach)}
-    precision = replace(cells(zero), variance=zero.new_full((2, 2), variance), **values).precision
-    assert bool((precision >= 0).all())
-    assert bool((precision * variance <= 1 + 1e-12).all())
-    assert bool((precision[1] <= precision[0] * (1 + 1e-12)).all())
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30, 1e300])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp import Threads, Witness, evaluate
+from trustgp import Witness, evaluate
 from trustgp.experts.witness_fit import groups_left_out
 from trustgp.fitting.calibrate import _left_out
 from trustgp.fitting.plan import WITNESS_SHARE
@@ -72,28 +72,6 @@ def test_far_away_or_without_trust_predictions_are_those_of_the_experts(cells, u
     assert_close_predictions(model.predict(inputs), other, rtol=1e-12)
 
 
-def test_it_corrects_the_errors_of_a_network_that_overfits(toy, make_mlp):
-    """No cheaper test compares errors on new rows of a network that interpolates its training rows."""
-    inputs, targets = toy(120, seed=1)
-    network = make_mlp(width=64, seed=3)
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
-    for _ in range(500):
-        optimiser.zero_grad()
-        loss = (network(inputs) - targets).square().mean()
-        loss.backward()
-        optimiser.step()
-    assert float(loss.detach()) < 2e-3
-    options, new = {"validation": toy(100, seed=3), "progress": False}, toy(300, seed=2)
-    without, with_it = (
-        evaluate(trustgp.fit(network, (inputs, targets), witness=w, **options), new, progress=False).corrected
-        for w in (None, Witness(neighbours=60))
-    )
-    assert without.mse > 0.02
-    assert with_it.mse < 0.7 * without.mse
-    assert with_it.nll < without.nll - 0.1
-    assert with_it.coverage == pytest.approx(0.95, abs=0.04)
-
-
 def test_targets_of_pure_noise_are_not_followed(toy, make_mlp):
     generator = torch.Generator().manual_seed(0)
     inputs, validation, new = (toy(n, seed=n)[0] for n in (150, 250, 400))
@@ -147,68 +125,6 @@ def test_the_mean_is_the_networks_output_to_the_bit(case, fit_case, dtype):
         assert torch.equal(p.mean, network(rows[0]))
     assert p.corrected.mean.dtype == p.variance.dtype == dtype
     assert not torch.equal(p.corrected.mean, p.mean)
-
-
-def test_predictions_depend_neither_on_other_rows_nor_on_their_order(cells, toy):
-    inputs = toy(60, seed=5)[0]
-    whole = cells.predict(inputs)
-    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
-    for index in (order, order[:9], order[:1]):
-        assert_close_predictions(cells.predict(inputs[index]), whole, index=index)
-    spoiled = torch.cat([inputs[:5], torch.full((1, 3), torch.nan).double(), inputs[5:]])
-    keep, among = torch.arange(61) != 5, cells.predict(spoiled)
-    assert not bool(among.valid[5])
-    for a, b in ((among, whole), (among.corrected, whole.corrected)):
-        for name in PARTS:
-            assert torch.equal(getattr(a, name)[keep], getattr(b, name)), name
-
-
-@pytest.mark.parametrize(("inputs", "targets"), [(1e6, 1e-8), (1e-6, 1e8)])
-def test_units_do_not_matter(case, fit_case, toy, inputs, targets):
-    network = copy.deepcopy(case.network)
-    with torch.no_grad():
-        network[0].weight /= inputs
-        network[4].weight *= targets
-        network[4].bias *= targets
-    x, options = toy(30, seed=5)[0], {"num_experts": 1, "witness": Witness(rows=40)}
-    plain = fit_case(**options).witness(x)
-    train = (inputs * case.inputs, targets * case.targets)
-    other = fit_case(network=network, train=train, **options).witness(inputs * x)
-    torch.testing.assert_close(targets * plain.mean, other.mean, rtol=1e-6, atol=0)
-    torch.testing.assert_close(targets**2 * plain.variance, other.variance, rtol=1e-6, atol=0)
-    torch.testing.assert_close(plain.precision, targets**2 * other.precision, rtol=1e-5, atol=0)
-
-
-def test_any_number_of_threads_gives_the_same_model(fit_case, assert_same_state):
-    before, models = torch.get_num_threads(), []
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            groups = torch.arange(160) // 20
-            models.append(fit_case(witness=Witness(rows=40), groups=groups, executor=Threads(count)))
-    finally:
-        torch.set_num_threads(before)
-    assert_same_state(*models)
-
-
-class Pair(nn.Module):
-    """Takes a vector and a number, by name."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, a, b):
-        return self.network(torch.cat([a, b[:, None]], dim=1))
-
-
-def test_tuples_and_dicts_in_any_order_are_the_same_rows(case, fit_case, cells):
-    a, b = case.inputs[:, :2], case.inputs[:, 2]
-    options = {"network": Pair(case.network), "witness": Witness(rows=30)}
-    pair = fit_case(train=((a, b), case.targets), **options)
-    named = fit_case(train=({"a": a, "b": b}, case.targets), **options)
-    for p in (pair.predict((a, b)), named.predict({"a": a, "b": b}), named.predict({"b": b, "a": a})):
-        assert_close_predictions(p, cells.predict(case.inputs))
 
 
 class Table(nn.Module):

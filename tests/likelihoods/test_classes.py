@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp import metrics
-from trustgp.state.summary import inspect_tables
 
 
 @pytest.fixture(scope="module")
@@ -128,27 +127,6 @@ def test_what_all_logits_share_changes_neither_score_nor_probabilities(case):
     torch.testing.assert_close(one.probabilities, other.probabilities, rtol=1e-6, atol=1e-9)
 
 
-def test_the_numbering_of_classes_does_not_matter(case):
-    """With a kernel for each output; a random combination of logits depends on the numbering."""
-    order = torch.tensor([2, 0, 1])
-    turned = copy.deepcopy(case.network).double()
-    with torch.no_grad():
-        turned[2].weight.copy_(case.network[2].weight[order])
-        turned[2].bias.copy_(case.network[2].bias[order])
-
-    def prediction(network, numbers):
-        train, held = ((x.double(), numbers[y]) for x, y in (case.train, case.validation))
-        options = {"outputs": "separate", "num_experts": 1}
-        model = fit(case, network=network, train=train, validation=held, **options)
-        return model.predict(case.test[0].double())
-
-    one = prediction(copy.deepcopy(case.network).double(), torch.arange(3))
-    other = prediction(turned, order.argsort())
-    assert torch.equal(order[other.classes], one.classes)
-    torch.testing.assert_close(one.variance[:, order], other.variance, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(one.probabilities[:, order], other.probabilities, rtol=1e-6, atol=1e-9)
-
-
 def test_bad_rows_are_flagged_and_a_loader_gives_the_same(case, model):
     whole = model.predict(case.test[0])
     inputs, others = case.test[0][:50].clone(), torch.arange(50) != 7
@@ -192,27 +170,6 @@ def test_a_class_without_rows_is_allowed_with_a_warning(case):
     absent = case.test[1] == 2
     assert p.score[absent].median() > p.score[~absent].median()
     assert torch.equal(p.classes, p.mean.argmax(1))
-
-
-def test_a_file_gives_the_same_model(case, model, tmp_path, assert_same_state):
-    model.threshold(false_alarm=0.05)
-    model.save(tmp_path / "m.trustgp")
-    again = trustgp.load(tmp_path / "m.trustgp", case.network)
-    assert_same_state(model, again)
-    one, other = (m.predict(case.test[0]) for m in (model, again))
-    assert torch.equal(one.probabilities, other.probabilities)
-    assert torch.equal(one.score, other.score)
-    assert torch.equal(one.is_novel, other.is_novel)
-    assert again.threshold(false_alarm=0.1) == model.threshold(false_alarm=0.1)
-
-
-def test_inspect_shows_the_temperature_and_the_threshold(model, tmp_path, capsys):
-    from rich.console import Console
-
-    model.save(tmp_path / "m.trustgp")
-    Console(width=200).print(inspect_tables(tmp_path / "m.trustgp")[0])
-    text = capsys.readouterr().out
-    assert all(words in text for words in ("Classification()", "temperature"))
 
 
 def test_an_update_adds_rows_and_keeps_the_prior(case):

@@ -106,15 +106,6 @@ def test_regression_has_a_threshold_of_its_novelty():
     assert bool(p.corrected.is_novel.equal(p.is_novel))
 
 
-def test_left_out_groups_are_held_out_rows():
-    model, _ = regression(groups=torch.arange(300) % 15, outputs="separate")
-    assert model.held_scores.shape == (300,)
-    assert bool(((model.held_scores >= 0) & (model.held_scores <= 1)).all())
-    assert 0 <= model.threshold(false_alarm=0.05) <= 1
-    far = model.predict(1e3 * torch.ones(1, 2, dtype=torch.float64))
-    assert (float(far.novelty_rank), bool(far.is_novel)) == (1.0, True)
-
-
 @pytest.mark.parametrize("outputs", ["shared", "separate"])
 def test_without_validation_left_out_rows_are_the_reference(outputs):
     model, inputs = regression(outputs=outputs)

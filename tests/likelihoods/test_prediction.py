@@ -1,4 +1,3 @@
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -30,24 +29,6 @@ def whole(n: int) -> Prediction:
     """With heavy tails and rows that are far off."""
     p = prediction(n)
     return replace(p, df=3.0 + p.mean, rare=0.5 + p.mean, share=0.05)
-
-
-def test_rows_that_are_far_off_are_part_of_the_variance_and_of_the_interval():
-    p = prediction(4)
-    rare = replace(p, rare=torch.full_like(p.mean, 0.5), share=0.01)
-    assert torch.equal(rare.variance, p.variance + 0.5)
-    for level in (0.9, 0.999):
-        assert bool((rare.interval(level)[1] > p.interval(level)[1]).all())
-
-
-def test_the_variance_is_that_of_the_distribution():
-    for p, close in (
-        (prediction(4), GAUSSIAN),
-        (replace(prediction(4), df=torch.tensor(2.5, dtype=torch.float64)), 1e-12),
-    ):
-        torch.testing.assert_close(p.distribution.variance, p.variance, rtol=close, atol=0)
-    p = whole(4)
-    torch.testing.assert_close(p.distribution.variance, p.variance, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -106,18 +87,6 @@ def test_of_a_float32_network_ends_are_float32_and_scores_float64():
     assert narrow.log_prob(p.mean.float()).dtype == narrow.crps(p.mean.float()).dtype == torch.float64
 
 
-def test_a_row_of_which_nothing_is_known_has_an_interval_without_ends():
-    p = whole(2)
-    epistemic = p.epistemic.clone()
-    epistemic[0] = torch.inf
-    found = replace(p, epistemic=epistemic)
-    lower, upper = found.interval(0.5)
-    assert bool((lower[0] == -torch.inf).all() and (upper[0] == torch.inf).all())
-    torch.testing.assert_close(upper[1], p.interval(0.5)[1][1], rtol=1e-9, atol=0)
-    assert bool((found.log_prob(p.mean)[0] == -torch.inf).all())
-    assert bool((found.crps(p.mean)[0] == torch.inf).all())
-
-
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 95])
 def test_a_level_outside_zero_and_one_is_refused(level):
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
@@ -126,25 +95,3 @@ def test_a_level_outside_zero_and_one_is_refused(level):
         prediction(2).quantile(level)
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         prediction(2).quantile(torch.tensor([0.5, level]))
-
-
-def test_parts_are_laid_end_to_end_with_their_variants():
-    parts = [prediction(n, o, _corrected=prediction(n, o + 100)) for n, o in ((2, 0.0), (3, 9.0))]
-    joined = Prediction.cat(parts)
-    assert len(joined) == 5
-    for name in ("mean", "epistemic", "aleatoric", "excess", "novelty", "expert", "valid"):
-        assert torch.equal(getattr(joined, name), torch.cat([getattr(p, name) for p in parts]))
-    assert torch.equal(joined.corrected.mean, torch.cat([p.corrected.mean for p in parts]))
-    assert joined.plain is joined
-
-
-def test_tails_and_rows_that_are_far_off_are_laid_end_to_end_and_travel():
-    p = whole(3)
-    joined = pickle.loads(pickle.dumps(Prediction.cat([p, p])))
-    assert joined.share == p.share
-    assert torch.equal(joined.df, torch.cat([p.df, p.df]))
-    assert torch.equal(joined.rare, torch.cat([p.rare, p.rare]))
-    y = joined.mean + 0.5
-    assert torch.equal(joined.log_prob(y), torch.cat([p.log_prob(p.mean + 0.5)] * 2))
-    assert Prediction.cat([prediction(2), prediction(3)]).df is None
-    assert Prediction.cat([prediction(2), prediction(3)]).rare is None

@@ -71,8 +71,3 @@ def test_masses_from_some_rows_are_right_on_average():
     drawn = [torch.tensor(subset) for subset in combinations(range(8), 4)]
     found = [torch.stack(squared_masses(gram[rows][:, rows], labels[rows], 8)) for rows in drawn]
     assert torch.stack(found).mean(dim=0).tolist() == pytest.approx(exact, rel=1e-10)
-
-
-def test_one_expert_leaves_no_mass_between():
-    phi = features(6, 3, 0)
-    assert float(mass_between(phi @ phi.T, torch.zeros(6), 6)) == 0.0

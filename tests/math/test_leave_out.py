@@ -5,7 +5,7 @@ import torch
 from reference import inverse_of
 from reference import leave_out as left_out_by_refits
 
-from trustgp.math.leave_out import by_group, leave_groups_out, leave_one_out, leave_out
+from trustgp.math.leave_out import leave_groups_out, leave_one_out, leave_out
 
 GROUPS = torch.tensor([3, 0, 0, 7, 3, 7, 7, 0, 1, 1, 1, 3, 5, 5, 5, 5, 0, 9])
 
@@ -37,30 +37,3 @@ def test_leave_groups_out_equals_leaving_each_group_out(tau):
     assert_same(leave_out(inverse_of(gram, tau), residual, GROUPS), expected)
     one = leave_groups_out(inverse_of(gram, tau), residual[:, :1], GROUPS)  # a single output
     assert_same(one, (expected[0][:, :1], expected[1]))
-
-
-def test_groups_of_one_row_are_leave_one_out():
-    gram, residual = problem()
-    inverse = inverse_of(gram, 0.1)
-    found = leave_groups_out(inverse, residual, torch.arange(18))
-    assert_same(found, leave_one_out(inverse, residual), atol=1e-12)
-
-
-def test_one_group_of_all_rows_is_the_prior():
-    gram, residual = problem()
-    errors, variances = leave_groups_out(inverse_of(gram, 0.5), residual, torch.zeros(18))
-    torch.testing.assert_close(errors, residual, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(variances, gram.diagonal() + 0.5, rtol=1e-10, atol=0)
-
-
-def test_what_is_said_of_a_group_lands_at_its_rows():
-    residual, seen = torch.arange(36.0).reshape(18, 2), []
-
-    def left(rows):
-        seen.append(rows.tolist())
-        return 10 * residual[rows], rows.float()
-
-    errors, variances = by_group(left, residual, GROUPS)
-    assert torch.equal(errors, 10 * residual)
-    assert torch.equal(variances, torch.arange(18.0))
-    assert sorted(seen) == sorted((g == GROUPS).nonzero().flatten().tolist() for g in (0, 1, 3, 5, 7, 9))

@@ -49,15 +49,6 @@ def test_groups_left_out_are_really_left_out(size):
         torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-8)
 
 
-def test_without_groups_each_row_is_left_out():
-    columns, _, targets = problem()
-    tau = torch.tensor(0.3, dtype=torch.float64)
-    for found, wanted in zip(
-        columns.leave_out(tau, targets, None), columns.leave_one_out(tau, targets), strict=True
-    ):
-        assert torch.equal(found, wanted)
-
-
 def test_of_one_row_there_is_no_pair():
     between, total = squared_masses(torch.tensor([[3.0]]), torch.zeros(1), 10)
     assert (float(between), float(total)) == (0.0, 90.0)

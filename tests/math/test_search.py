@@ -23,29 +23,10 @@ def test_it_stays_within_bounds():
     assert found == pytest.approx([0.5, 2.0], abs=1e-4)
 
 
-def test_a_rough_answer_may_come_sooner():
-    calls = {}
-    for tolerance in (1e-1, 1e-10):
-        seen = []
-
-        def counted(place, seen=seen):
-            seen.append(place)
-            return bowl(place)[0] - 1e6, bowl(place)[1]
-
-        minimise_from_zero(counted, 6, max_iter=200, tolerance=tolerance)
-        calls[tolerance] = len(seen)
-    assert calls[1e-1] < calls[1e-10]
-
-
 def test_so_many_steps_are_taken_at_most():
     rough = minimise_from_zero(bowl, 6, max_iter=1)
     assert rough is not None
     assert bowl(rough)[0] > bowl(minimise_from_zero(bowl, 6, max_iter=200))[0] + 1e-3
-
-
-def test_where_zero_is_least_it_is_kept():
-    found = minimise_from_zero(lambda place: (float(place @ place), 2 * place), 3, max_iter=50)
-    assert found == pytest.approx([0, 0, 0], abs=1e-12)
 
 
 def test_nothing_is_said_where_the_loss_is_no_number():

@@ -61,15 +61,3 @@ def test_selection_is_the_prefix_of_a_permutation(seed, rows, count, width, powe
     assert len(set(found)) == len(found)
     assert set(found) <= set(range(rows))
     assert pivoted_cholesky_rows(gram, rows, 10.0**power).tolist()[: len(found)] == found
-
-
-def test_the_covariance_may_be_conditioned_on_each_choice():
-    gram, noise = kernel(60), 0.05
-    left, expected = gram.clone(), []
-    for _ in range(25):
-        variance = left.diagonal().clone()
-        variance[expected] = -torch.inf
-        pivot = int(variance.argmax())
-        expected.append(pivot)
-        left = left - torch.outer(left[:, pivot], left[pivot]) / (left[pivot, pivot] + noise)
-    assert pivoted_cholesky_rows(gram, 25, noise).tolist() == expected
