@@ -69,19 +69,12 @@ def noise(n: int, seed: int = 0, side: int = SIDE) -> Tensor:
     return torch.randn(n, 3, side, side, generator=torch.Generator().manual_seed(seed))
 
 
-def noise_scenes(
-    network: nn.Module,
-    n: int,
-    seed: int,
-    adapter: Adapter = GRID,
-    side: int = SIDE,
-) -> tuple[Tensor, list[BoxTargets]]:
+def noise_scenes(network: nn.Module, n: int, seed: int, adapter: Adapter = GRID, side: int = SIDE):
     """Pictures of noise, whose targets are the detector's three most confident boxes, a little off."""
     images = noise(n, seed, side)
     outputs = Detector(network, adapter)(images)
-    best, labels = probabilities(outputs.logits, 2 if adapter.labels else network.config.num_labels).max(
-        dim=2
-    )
+    classes = 2 if adapter.labels else network.config.num_labels
+    best, labels = probabilities(outputs.logits, classes).max(dim=2)
     top = best.topk(3, dim=1).indices
     labels = labels.gather(1, top)
     centre, size = outputs.boxes.gather(1, top[..., None].expand(-1, -1, 4)).split(2, dim=2)

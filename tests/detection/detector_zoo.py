@@ -40,15 +40,9 @@ def deformable_detr(**options: bool):
     return DeformableDetrForObjectDetection(config)
 
 
-SCALES = {
-    "encoder_in_channels": [16] * 3,
-    "feat_strides": [8, 16, 32],
-    "encoder_hidden_dim": 32,
-    "d_model": 32,
-    "decoder_in_channels": [32] * 3,
-    "num_denoising": 0,
-    "eval_size": None,
-}
+STAGES = ["stage2", "stage3", "stage4"]
+CHANNELS = {"encoder_in_channels": [16] * 3, "decoder_in_channels": [32] * 3, "feat_strides": [8, 16, 32]}
+SCALES = {**CHANNELS, "encoder_hidden_dim": 32, "d_model": 32, "num_denoising": 0, "eval_size": None}
 
 
 def rt_detr(version: int = 1):
@@ -57,53 +51,32 @@ def rt_detr(version: int = 1):
 
     name = "RTDetr" if version == 1 else "RTDetrV2"
     build, config = (getattr(transformers, f"{name}{end}") for end in ("ForObjectDetection", "Config"))
-    backbone = RTDetrResNetConfig(
-        embedding_size=8,
-        hidden_sizes=[8, 16, 16, 16],
-        depths=[1] * 4,
-        out_features=["stage2", "stage3", "stage4"],
-        layer_type="basic",
-    )
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1] * 4}
+    backbone = RTDetrResNetConfig(**sizes, out_features=STAGES, layer_type="basic")
     return build(config(backbone_config=backbone, **SCALES, **SIZES))
 
 
 def d_fine():
     from transformers import DFineConfig, DFineForObjectDetection, HGNetV2Config
 
-    backbone = HGNetV2Config(
-        embedding_size=8,
-        hidden_sizes=[16] * 4,
-        depths=[1] * 4,
-        stem_channels=[3, 8, 8],
-        stage_in_channels=[8, 16, 16, 16],
-        stage_mid_channels=[8] * 4,
-        stage_out_channels=[16] * 4,
-        stage_num_blocks=[1] * 4,
-        stage_numb_of_layers=[1] * 4,
-        stage_downsample=[False, True, True, True],
-        stage_light_block=[False] * 4,
-        stage_kernel_size=[3] * 4,
-        out_features=["stage2", "stage3", "stage4"],
-    )
-    return DFineForObjectDetection(
-        DFineConfig(backbone_config=backbone, decoder_n_points=[2] * 3, **SCALES, **SIZES)
-    )
+    widths = {"hidden_sizes": 16, "depths": 1, "stage_mid_channels": 8, "stage_out_channels": 16}
+    blocks = {"num_blocks": 1, "numb_of_layers": 1, "light_block": False, "kernel_size": 3}
+    same = {
+        name: [n] * 4 for name, n in (widths | {f"stage_{name}": n for name, n in blocks.items()}).items()
+    }
+    other = {"stage_in_channels": [8, 16, 16, 16], "stage_downsample": [False, True, True, True]}
+    other |= {"embedding_size": 8, "stem_channels": [3, 8, 8]}
+    backbone = HGNetV2Config(out_features=STAGES, **same, **other)
+    config = DFineConfig(backbone_config=backbone, decoder_n_points=[2] * 3, **SCALES, **SIZES)
+    return DFineForObjectDetection(config)
 
 
 def yolos():
     from transformers import YolosConfig, YolosForObjectDetection
 
-    config = YolosConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        image_size=[64, 64],
-        patch_size=16,
-        num_detection_tokens=8,
-        num_labels=2,
-    )
-    return YolosForObjectDetection(config)
+    layers = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    tokens = {"image_size": [64, 64], "patch_size": 16, "num_detection_tokens": 8}
+    return YolosForObjectDetection(YolosConfig(**layers, **tokens, num_labels=2))
 
 
 class GridDetector(nn.Module):

@@ -13,23 +13,16 @@ from trustgp.detection import Adapter, Detection
 from trustgp.detection.adapter import Detector
 from trustgp.detection.query_rows import kept
 
-MODULES = {
-    "plain": "model.decoder.layers.1.encoder_attn",
-    "YOLOS": "vit.encoder.layer.1.attention.attention",
-    "conditional": "model.decoder.layers.1.encoder_attn",
-    "DAB-DETR": "model.decoder.layers.1.cross_attn.cross_attn",
-    "Table Transformer": "model.decoder.layers.1.encoder_attn",
-    "Deformable DETR": "model.decoder.layers.1.encoder_attn.attn",
-    "Deformable DETR, refined": "model.decoder.layers.1.encoder_attn.attn",
-    "Deformable DETR, two stages": "model.decoder.layers.1.encoder_attn.attn",
-    "RT-DETR": "model.decoder.layers.1.encoder_attn.attn",
-    "RT-DETR v2": "model.decoder.layers.1.encoder_attn",
-    "D-FINE": "model.decoder.layers.1.encoder_attn",
-}
 NETWORKS = {**ZOO, "plain": plain_detr, "conditional": conditional_detr}
-FAMILIES = [
-    name if name in ("plain", "YOLOS") else pytest.param(name, marks=pytest.mark.nightly) for name in MODULES
-]
+ATTENTION = "model.decoder.layers.1.encoder_attn"
+MODULES = {
+    **{name: f"{ATTENTION}.attn" if name.startswith(("Def", "RT")) else ATTENTION for name in NETWORKS},
+    "YOLOS": "vit.encoder.layer.1.attention.attention",
+    "DAB-DETR": "model.decoder.layers.1.cross_attn.cross_attn",
+    "RT-DETR v2": ATTENTION,
+}
+EVERY_RUN = ("plain", "YOLOS")
+FAMILIES = [pytest.param(n, marks=[] if n in EVERY_RUN else pytest.mark.nightly) for n in MODULES]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -84,11 +77,7 @@ def test_suppression_keeps_the_most_confident_of_boxes_that_overlap():
     assert (image.tolist(), query.tolist()) == ([0, 1], [1, 1])
 
 
-class Identity(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
+class Identity(nn.Linear):
     def forward(self, images):
         return images
 
@@ -97,20 +86,14 @@ class Identity(nn.Module):
     ("call", "match"),
     [
         (
-            lambda: Detector(grid(), Adapter(seen="nowhere", labels=2)),
-            r"Adapter\(seen='nowhere'\): the network has no such module",
+            lambda: Detector(grid(), Adapter("nowhere", labels=2)),
+            r"seen='nowhere'\): the network has no such",
         ),
         (lambda: Detector(grid(), Adapter(seen="fine", labels=2))(noise(2)), "fine: 64 rows, but 80 queries"),
-        (
-            lambda: Detector(grid(), Adapter(labels=2))(noise(2)),
-            "no attention with a row for each of its 80 q",
-        ),
+        (lambda: Detector(grid(), Adapter(labels=2))(noise(2)), "no attention with a row for each of its 80"),
         (lambda: Detector(grid(), Adapter()), "has no config.num_labels, the number of its classes"),
         (lambda: Detector(grid(), Adapter(GRID.seen, labels=5))(noise(2)), "2 logits for 5 classes"),
-        (
-            lambda: Detector(Identity(), Adapter(seen="layer", labels=2))(noise(2)),
-            r"logits NoneType and boxes NoneType\. Detectors are networks",
-        ),
+        (lambda: Detector(Identity(2, 2), Adapter("", labels=2))(noise(2)), "logits NoneType and boxes None"),
         (lambda: Adapter(labels=0), "labels=0"),
         (lambda: Adapter(suppression=1.5), "suppression"),
     ],

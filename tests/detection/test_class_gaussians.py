@@ -54,16 +54,17 @@ def distance(seen, kinds, centres, spreads):
 def test_shrinkage_is_the_likeliest_of_the_grid_on_held_out_rows():
     seen, kinds = rows(60)
     held, held_kinds = rows(40, seed=1)
-    found = ClassGaussians.fit(sums_of(seen, kinds, 3), held, held_kinds)
+    found = ClassGaussians.fit(sums_of(seen, kinds, 4), held, held_kinds)  # the last has no rows
 
     def loss(weight, sphere):
-        centres, spreads = reference(seen, kinds, 3, weight, sphere)
+        centres, spreads = reference(seen, kinds, 4, weight, sphere)
         logs = np.array([np.linalg.slogdet(spreads[c])[1] for c in held_kinds.numpy()])
         return float((0.5 * WIDTH * distance(held, held_kinds, centres, spreads) + 0.5 * logs).mean())
 
     best = min(((w, s) for w in WEIGHTS for s in SPHERES), key=lambda pair: loss(*pair))
-    expected = distance(held, held_kinds, *reference(seen, kinds, 3, *best))
-    np.testing.assert_allclose(found(held, held_kinds).numpy(), expected, rtol=1e-4)
+    for label in (held_kinds, torch.full_like(held_kinds, 3)):
+        expected = distance(held, label, *reference(seen, kinds, 4, *best))
+        np.testing.assert_allclose(found(held, label).numpy(), expected, rtol=1e-4)
 
 
 def test_moments_are_of_all_rows_in_any_batches():
@@ -85,32 +86,10 @@ def test_variance_is_1_on_average_over_familiar_rows_and_larger_elsewhere():
     assert float(familiar.mean()) == pytest.approx(1.0, rel=0.05)
     wrong = found(held, (held_kinds + 1) % 3)  # of another class
     assert float(wrong.median()) > 3 * float(familiar.median())
-    away = found(held + 100.0, held_kinds)
-    torch.testing.assert_close(
-        away / found(held + 200.0, held_kinds), torch.full_like(away, 0.25), rtol=0.3, atol=0
-    )
-
-
-def test_a_class_without_rows_is_as_wide_as_all_together():
-    seen, kinds = rows(500, classes=2)
-    held, held_kinds = rows(200, seed=1, classes=2)
-    found = ClassGaussians.fit(sums_of(seen, kinds, 3), held, held_kinds)
-    lost = found(held, torch.full_like(held_kinds, 2))
-    assert 0.3 < float(lost.mean()) < 3.0
-
-
-def test_a_class_of_few_rows_is_shrunk_towards_the_others():
-    seen, kinds = rows(300)
-    few = torch.cat([(kinds != 2).nonzero().flatten(), (kinds == 2).nonzero().flatten()[:3]])
-    held, held_kinds = rows(300, seed=1)
-    found = ClassGaussians.fit(sums_of(seen[few], kinds[few], 3), held, held_kinds)
-    assert float(found(held, held_kinds)[held_kinds == 2].median()) < 10.0
 
 
 def test_constant_features_have_a_finite_variance():
-    same = torch.ones(30, WIDTH)
-    found = ClassGaussians.fit(
-        sums_of(same, torch.zeros(30, dtype=torch.int64), 1), same, torch.zeros(30).long()
-    )
+    same, label = torch.ones(30, WIDTH), torch.zeros(30).long()
+    found = ClassGaussians.fit(sums_of(same, label, 1), same, label)
     assert bool(torch.isfinite(found(same[:1], torch.zeros(1).long())).all())
     assert float(found(same[:1] + 1.0, torch.zeros(1).long())) > 1e3

@@ -13,10 +13,8 @@ from trustgp.metrics.boxes import generous_overlaps
 
 
 def boxes(n: int, seed: int) -> torch.Tensor:
-    low = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed)) * 40
-    return torch.cat(
-        [low, low + 4 + 10 * torch.rand(n, 2, generator=torch.Generator().manual_seed(seed + 1))], dim=1
-    )
+    low, size = torch.rand(2, n, 2, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([40 * low, 40 * low + 4 + 10 * size], dim=1)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -38,17 +36,10 @@ def test_the_assignment_is_the_cheapest_of_all(seed):
     assert bool(((shared >= 0) & (shared <= 1)).all())
 
 
-def test_no_targets_take_no_query():
-    query, shared = match(
-        torch.ones(4, 2), boxes(4, 0), BoxTargets(torch.zeros(0, 4), torch.zeros(0).long()), side=48.0
-    )
-    assert len(query) == len(shared) == 0
-
-
-def test_of_more_targets_than_queries_some_go_without():
-    query, shared = match(
-        torch.ones(2, 1), boxes(2, 0), BoxTargets(boxes(4, 9), torch.zeros(4).long()), side=48.0
-    )
-    assert sorted(query.tolist())[:2] == [-1, -1]
-    assert sorted(query.tolist())[2:] == [0, 1]
+def test_targets_may_be_none_or_more_than_the_queries():
+    none = BoxTargets(torch.zeros(0, 4), torch.zeros(0).long())
+    assert [len(part) for part in match(torch.ones(4, 2), boxes(4, 0), none, side=48.0)] == [0, 0]
+    more = BoxTargets(boxes(4, 9), torch.zeros(4).long())
+    query, shared = match(torch.ones(2, 1), boxes(2, 0), more, side=48.0)
+    assert sorted(query.tolist()) == [-1, -1, 0, 1]
     assert bool((shared[query == -1] == 0).all())

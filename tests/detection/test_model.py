@@ -7,13 +7,12 @@ import dataclasses
 
 import pytest
 import torch
-from detection.conftest import GRID, LOOSE, SIDE, fitted_to, grid, noise, noise_scenes, plain_detr
+from detection.conftest import LOOSE, SIDE, fitted_to, noise, noise_scenes, plain_detr
 from detection.test_predict import outputs_of
 from torch import nn
 
 import trustgp
 from trustgp.cli import main
-from trustgp.detection import Adapter
 from trustgp.detection.query_rows import match
 from trustgp.math.calibration import held_out_quantile
 
@@ -35,9 +34,7 @@ def alarmed(fitted):
 def test_the_same_pictures_give_the_same_bytes(fitted, tmp_path):
     network, model = fitted
     model.save(tmp_path / "first.trustgp")
-    fitted_to(network, GRID if isinstance(network, type(grid())) else Adapter()).save(
-        tmp_path / "second.trustgp"
-    )
+    fitted_to(network, model.settings.adapter).save(tmp_path / "second.trustgp")
     assert (tmp_path / "first.trustgp").read_bytes() == (tmp_path / "second.trustgp").read_bytes()
     facts = repr(model)
     assert len(facts.splitlines()) <= 10

@@ -122,11 +122,10 @@ def test_pictures_are_released_after_their_pass(monkeypatch):
     assert max(most) <= 2 * picture_pass.CHUNK
 
 
-@pytest.mark.parametrize("validated", [False, True])
-def test_a_stopped_fit_resumes(tmp_path, monkeypatch, validated):
+def test_a_stopped_fit_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(pass_checkpoint, "SAVE_EVERY", 0.0)
     given, held_out = rows(90), rows(40)
-    options = {"validation": Shelf(held_out)} if validated else {}
+    options = {"validation": Shelf(held_out)}
     expected = fitted(Shelf(given), **options)
     with pytest.raises(KeyboardInterrupt, match=r"training pictures \(2 of 3\).* the same call resumes"):
         fitted(Shelf(given, fails=80), checkpoint=tmp_path, **options)
@@ -134,10 +133,9 @@ def test_a_stopped_fit_resumes(tmp_path, monkeypatch, validated):
     assert_same(fitted(again, checkpoint=tmp_path, **options), expected)
     assert again.reads[0] == 0  # which identifies the pictures
     assert again.reads[1:] == list(range(64, 90))
-    if validated:
-        with pytest.raises(KeyboardInterrupt):
-            fitted(Shelf(given), checkpoint=tmp_path / "b", validation=Shelf(held_out, fails=39))
-        assert_same(fitted(Shelf(given), checkpoint=tmp_path / "b", **options), expected)
+    with pytest.raises(KeyboardInterrupt):
+        fitted(Shelf(given), checkpoint=tmp_path / "b", validation=Shelf(held_out, fails=39))
+    assert_same(fitted(Shelf(given), checkpoint=tmp_path / "b", **options), expected)
 
 
 def test_a_damaged_checkpoint_is_discarded_and_that_of_another_fit_refused(tmp_path, monkeypatch, whole):

@@ -26,20 +26,11 @@ def plain(a: list[float], b: list[float]) -> tuple[float, float]:
 
 def test_overlaps_are_those_of_a_plain_loop():
     first, second = some_boxes(6, 0), some_boxes(5, 1)
+    second[0] += 5.0  # far away
     expected = torch.tensor([[plain(a, b) for b in second.tolist()] for a in first.tolist()]).double()
     torch.testing.assert_close(overlaps(first, second), expected[..., 0], rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(generous_overlaps(first, second), expected[..., 1], rtol=1e-6, atol=1e-7)
-
-
-def test_boxes_that_are_far_apart_have_no_overlap_but_a_generous_one_that_tells_how_far():
-    here, near, far = (torch.tensor([[x, 0.0, x + 1, 1.0]]) for x in (0.0, 2.0, 9.0))
-    assert float(overlaps(here, near)) == 0.0
-    assert 0.0 > float(generous_overlaps(here, near)) > float(generous_overlaps(here, far)) > -1.0
-
-
-def test_an_empty_box_overlaps_nothing():
-    empty = torch.zeros(1, 4)
-    assert float(overlaps(empty, empty)) == 0.0
+    assert float(overlaps(torch.zeros(1, 4), torch.zeros(1, 4))) == 0.0
 
 
 def test_corners_of_a_box_given_by_its_centre():

@@ -5,28 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
+from metrics.by_hand import there
 
 import trustgp
 from trustgp import Detections, metrics
+from trustgp.detection import BoxTargets
 from trustgp.metrics.detection_evaluation import DetectionEvaluation, ScoredScenes
 
 A, B, C, FAR = [0.0, 0, 10, 10], [20.0, 0, 30, 10], [0.0, 20, 10, 30], [40.0, 40, 60, 60]
 SIZE = (64, 64)
 NAMES = ("cat", "dog")
-
-
-@dataclass
-class There:
-    boxes: torch.Tensor
-    labels: torch.Tensor
-
-
-def there(boxes: list, labels: list[int]) -> There:
-    return There(torch.tensor(boxes).float().reshape(-1, 4), torch.tensor(labels).long())
 
 
 def found(boxes, labels, confidence, novelty, *, std=1.0, threshold: float | None = 0.5, shift=0.0):
@@ -41,7 +32,7 @@ def found(boxes, labels, confidence, novelty, *, std=1.0, threshold: float | Non
     )
 
 
-def scenes(said: list[Detections], things: list[There] | None) -> ScoredScenes:
+def scenes(said: list[Detections], things: list[BoxTargets] | None) -> ScoredScenes:
     return ScoredScenes(said, things, [SIZE] * len(said))
 
 
@@ -64,7 +55,8 @@ def test_scores_are_those_of_the_metrics(familiar):
     dece = metrics.detection_calibration_error
     assert e.dece == pytest.approx(float(dece(0.9 * confidence, right)), abs=1e-6)
     assert e.detector_dece == pytest.approx(float(dece(confidence, right)), abs=1e-6)
-    assert e.place_dece is None  # too few detections
+    assert e.place_dece is e.outputs["cat"].pdq is None  # too few detections; of all only
+    assert list(e.scores) == ["all", *NAMES]
     # cat: one right at 0.9, one wrong at 0.6; dog: one right at 0.8; they overlap by share
     share = 9.5**2 / (200 - 9.5**2)
     assert e.outputs["dog"].detector_laece == pytest.approx(abs(0.8 - share), abs=1e-6)
@@ -82,12 +74,6 @@ def test_edges_are_scored_where_things_were_found(familiar):
     e = DetectionEvaluation.of(scenes([wide], [there([A, B], [0, 1])]), names=NAMES)
     assert (e.edge_coverage, e.box_coverage) == (7 / 8, 1 / 2)
     assert (e.outputs["cat"].edge_coverage, e.outputs["dog"].edge_coverage) == (3 / 4, 1.0)
-
-
-def test_a_class_has_scores_of_its_own(familiar):
-    e = DetectionEvaluation.of(familiar, names=NAMES)
-    assert e.outputs["cat"].pdq is None
-    assert list(e.scores) == ["all", *NAMES]
 
 
 def test_foreign_pictures_without_things(familiar):

@@ -8,10 +8,10 @@ from itertools import permutations
 
 import pytest
 import torch
+from metrics.by_hand import there
 
 from trustgp import metrics
-
-PHI_1, PHI_3 = 0.8413447460685429, 0.9986501019683699  # of a Gaussian, below 1 and 3 deviations
+from trustgp.detection import BoxTargets
 
 
 @dataclass
@@ -21,19 +21,9 @@ class Found:
     probabilities: torch.Tensor
 
 
-@dataclass
-class There:
-    boxes: torch.Tensor
-    labels: torch.Tensor
-
-
 def found(boxes: list, std: list, probabilities: list, classes: int = 2) -> Found:
     sides = (torch.tensor(part, dtype=torch.float64).reshape(-1, 4) for part in (boxes, std))
     return Found(*sides, torch.tensor(probabilities, dtype=torch.float64).reshape(-1, classes))
-
-
-def there(boxes: list, labels: list[int]) -> There:
-    return There(torch.tensor(boxes, dtype=torch.float64).reshape(-1, 4), torch.tensor(labels).long())
 
 
 SURE = [0.0] * 4
@@ -51,16 +41,6 @@ def test_a_perfect_detection_is_1():
     assert quality.pdq == pytest.approx(1.0, abs=1e-9)
     assert (quality.pairs, quality.false, quality.missed) == (2, 0, 0)
     assert (quality.spatial, quality.label) == pytest.approx((1.0, 1.0), abs=1e-9)
-
-
-def test_one_box_by_hand():
-    # a picture of four pixels, the thing covers the second and third; only the left edge is unsure, by half a
-    # pixel: the first pixel is in the box with probability 1 - PHI_1, the second with PHI_1, the third PHI_3
-    spatial = math.exp((math.log(PHI_1) + math.log(PHI_3)) / 2 + math.log(PHI_1) / 2)
-    mine, thing = found([[1, 0, 3, 1]], [[0.5, 0, 0, 0]], [[0.64, 0.3]]), there([[1, 0, 3, 1]], [0])
-    quality = metrics.spatial_quality(mine.boxes, mine.std, thing.boxes, (1, 4))
-    assert float(quality) == pytest.approx(spatial, abs=1e-9)
-    assert pdq(mine, thing, (1, 4)) == pytest.approx(math.sqrt(spatial * 0.64), abs=1e-9)
 
 
 def test_a_miss_or_a_false_alarm_halves_it():
@@ -133,7 +113,7 @@ def test_quality_is_that_of_loops_over_pixels_and_assignments(k, m):
         sum(float(quality[row, column]) for column, row in enumerate(rows))
         for rows in permutations(range(max(k, m)), min(k, m))
     )
-    scored = metrics.detection_quality([Found(boxes, std, chances)], [There(things, labels)], [SIZE])
+    scored = metrics.detection_quality([Found(boxes, std, chances)], [BoxTargets(things, labels)], [SIZE])
     assert scored.pdq == pytest.approx(best / max(k, m), abs=1e-6)
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from metrics.by_hand import there
 
 from trustgp import metrics
+from trustgp.detection import BoxTargets
 from trustgp.metrics.detections import MIN_BIN_COUNT
 
 
@@ -19,18 +21,8 @@ class Found:
     confidence: torch.Tensor
 
 
-@dataclass
-class True_:
-    boxes: torch.Tensor
-    labels: torch.Tensor
-
-
 def found(boxes: list, labels: list[int], confidence: list[float]) -> Found:
     return Found(torch.tensor(boxes).reshape(-1, 4).double(), torch.tensor(labels).long(), tensor(confidence))
-
-
-def true(boxes: list, labels: list[int]) -> True_:
-    return True_(torch.tensor(boxes).reshape(-1, 4).double(), torch.tensor(labels).long())
 
 
 def tensor(values: list[float]) -> torch.Tensor:
@@ -48,7 +40,7 @@ def random_scenes(seed: int, *, ties: bool, pictures: int = 6, kinds: int = 3) -
     def uniform(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=g, dtype=torch.float64)
 
-    every, there = [], []
+    every, targets = [], []
     for i in range(pictures):
         m, k = (0 if i == 1 else 5), (0 if i == 2 else 25)
         low = 100 * uniform(m, 2)
@@ -60,8 +52,8 @@ def random_scenes(seed: int, *, ties: bool, pictures: int = 6, kinds: int = 3) -
         own = torch.where(uniform(k) < 0.8, labels[which], other) if m else other
         sure = (10 * uniform(k)).round() / 10 if ties else uniform(k)
         every.append(Found(near, own, sure))
-        there.append(True_(boxes, labels))
-    return every, there
+        targets.append(BoxTargets(boxes, labels))
+    return every, targets
 
 
 def plain_overlap(a: list[float], b: list[float]) -> float:
@@ -70,14 +62,14 @@ def plain_overlap(a: list[float], b: list[float]) -> float:
     return wide * high / (sum(sizes) - wide * high)
 
 
-def plain_matches(mine: Found, there: True_, least: float) -> list[int]:
+def plain_matches(mine: Found, targets: BoxTargets, least: float) -> list[int]:
     """COCO's matching, one detection after another."""
-    boxes, goals = mine.boxes.tolist(), there.boxes.tolist()
+    boxes, goals = mine.boxes.tolist(), targets.boxes.tolist()
     which = [-1] * len(boxes)
     for i in sorted(range(len(boxes)), key=lambda i: -float(mine.confidence[i])):
         best = least
         for j, goal in enumerate(goals):
-            free = j not in which and mine.labels[i] == there.labels[j]
+            free = j not in which and mine.labels[i] == targets.labels[j]
             if free and plain_overlap(boxes[i], goal) >= best:
                 best, which[i] = plain_overlap(boxes[i], goal), j
     return which
@@ -86,26 +78,23 @@ def plain_matches(mine: Found, there: True_, least: float) -> list[int]:
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_matches_are_those_of_a_plain_loop(seed, ties):
-    for mine, there in zip(*random_scenes(seed, ties=ties), strict=True):
+    for mine, targets in zip(*random_scenes(seed, ties=ties), strict=True):
         for least in (0.5, 0.75):
-            which, shared = metrics.match_targets(mine, there, min_overlap=least)
-            assert which.tolist() == plain_matches(mine, there, least)
+            which, shared = metrics.match_targets(mine, targets, min_overlap=least)
+            assert which.tolist() == plain_matches(mine, targets, least)
             for row, target in enumerate(which.tolist()):
-                boxes = mine.boxes[row].tolist(), there.boxes[target].tolist() if target >= 0 else FAR
+                boxes = mine.boxes[row].tolist(), targets.boxes[target].tolist() if target >= 0 else FAR
                 expected = plain_overlap(*boxes) if target >= 0 else 0.0
                 assert float(shared[row]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_most_confident_detection_takes_the_target():
     mine = found([NEAR_A, A, B], [0, 0, 1], [0.9, 0.8, 0.7])
-    which, shared = metrics.match_targets(mine, true([A, B], [0, 0]))
+    which, shared = metrics.match_targets(mine, there([A, B], [0, 0]))
     assert which.tolist() == [0, -1, -1]  # the second comes late, the third is of another class
     assert shared.tolist() == pytest.approx([0.78, 0.0, 0.0])
-    assert metrics.match_targets(mine, true([A, A], [0, 0]))[0].tolist() == [
-        1,
-        0,
-        -1,
-    ]  # of equal ones the last
+    which, _ = metrics.match_targets(mine, there([A, A], [0, 0]))
+    assert which.tolist() == [1, 0, -1]  # of equal ones the last
 
 
 def test_former_names_say_what_to_use():
@@ -127,18 +116,6 @@ def test_detection_calibration_error_by_hand():
     )
 
 
-def test_detection_calibration_error_by_place_sees_what_confidence_alone_does_not():
-    confidence = torch.full((2 * MIN_BIN_COUNT + 3,), 0.75, dtype=torch.float64)
-    side = tensor([0.1] * MIN_BIN_COUNT + [0.9] * MIN_BIN_COUNT + [0.5] * 3)[:, None]
-    right = (side[:, 0] < 0.3).double()  # all right on the left, all wrong on the right
-    two = slice(0, 2 * MIN_BIN_COUNT)
-    assert float(metrics.detection_calibration_error(confidence[two], right[two])) == pytest.approx(0.25)
-    # 1/4 off on the left, 3/4 on the right; three detections in the middle are too few
-    by_place = metrics.detection_calibration_error(confidence, right, positions=side)
-    assert float(by_place) == pytest.approx(0.5)
-    assert metrics.detection_calibration_error(confidence[-3:], right[-3:], positions=side[-3:]) is None
-
-
 def test_bins_by_place_are_those_of_a_plain_loop():
     g = torch.Generator().manual_seed(0)
     n = 4000
@@ -155,6 +132,8 @@ def test_bins_by_place_are_those_of_a_plain_loop():
     )
     error = metrics.detection_calibration_error(confidence, right, positions=places)
     assert float(error) == pytest.approx(expected, abs=1e-12)
+    few = (confidence[:3], right[:3])
+    assert metrics.detection_calibration_error(*few, positions=places[:3]) is None
 
 
 def test_localisation_calibration_error_by_hand():

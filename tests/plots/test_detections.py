@@ -15,9 +15,7 @@ from trustgp.detection import Detections
 from trustgp.plots.boxes import as_picture, ink_on, label_of, scale_position, shade_of
 
 matplotlib = pytest.importorskip("matplotlib")
-pytest.importorskip("PIL")
 from matplotlib.colors import to_rgb  # noqa: E402
-from PIL import Image  # noqa: E402
 
 NOVELTY = (0.02, 0.3)
 
@@ -38,9 +36,7 @@ def some(*novelty: float, std: float = 1.5) -> Detections:
 
 
 def by_name(axes, gid: str) -> list:
-    return [patch for patch in axes.patches if patch.get_gid() == gid][
-        ::-1
-    ]  # drawn from the last to the first
+    return [patch for patch in reversed(axes.patches) if patch.get_gid() == gid]  # the last is drawn first
 
 
 def texts(axes) -> list[str]:
@@ -66,23 +62,6 @@ def test_boxes_have_the_corners_and_bands_the_width_of_the_intervals():
         assert inner.max(0).tolist() == low[k, 2:].tolist()
 
 
-def test_between_the_bands_of_a_box_the_picture_stays_as_it_is(tmp_path):
-    with plots.figure(tmp_path / "a.png", width=2, height=2, dpi=64) as drawn:
-        axes = drawn.add_axes((0.0, 0.0, 1.0, 1.0))
-        drawn.set_layout_engine("none")
-        plots.detections(torch.full((3, 128, 128), 100, dtype=torch.uint8), _large(), axes=axes)
-    values = np.asarray(Image.open(tmp_path / "a.png").convert("RGB")).astype(int)
-    assert values[64, 64].tolist() == [100, 100, 100]
-    assert values[64, 26].tolist() != [100, 100, 100]  # in the band of the left edge, off its line
-    assert values[64, 8].tolist() == [100, 100, 100]
-
-
-def _large() -> Detections:
-    wide = some(0.0)
-    boxes, std = torch.tensor([[20.0, 40.0, 108.0, 100.0]]), torch.full((1, 4), 4.0)
-    return Detections(boxes, std, *(getattr(wide, name) for name in list(vars(wide))[2:]))
-
-
 def test_intervals_that_meet_fill_the_box():
     axes = plots.detections(torch.zeros(3, 64, 64), some(0.1, std=30.0))
     assert len(by_name(axes, "band")[0].get_path().vertices) == 5
@@ -105,7 +84,6 @@ def test_what_lies_above_the_threshold_is_dashed_and_has_a_warning():
     assert alarming.get_linestyle() not in ("-", "solid")
     assert texts(axes) == ["rover 90 %, nov. 0.02", "\N{WARNING SIGN} novel 0.30 (lander 60 %)"]
     plain = plots.detections(torch.zeros(3, 64, 64), found)
-    assert {box.get_linestyle() for box in by_name(plain, "box")} <= {"-", "solid"}
     assert texts(plain) == ["class 0 90 %, nov. 0.02", "class 1 60 %, nov. 0.30"]
 
 
@@ -114,8 +92,6 @@ def test_what_the_model_calls_novel_is_marked_without_a_threshold_of_ones_own():
     axes = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits))
     calm, novel = by_name(axes, "box")
     assert calm.get_linewidth() < novel.get_linewidth()
-    assert calm.get_linestyle() in ("-", "solid")
-    assert novel.get_linestyle() not in ("-", "solid")
     assert texts(axes)[1] == "\N{WARNING SIGN} novel 0.30 (class 1 60 %)"
     assert by_name(axes, "picture") == []
     loose = plots.detections(torch.zeros(3, 64, 64), replace(some(*NOVELTY), **limits), threshold=0.5)

@@ -1,0 +1,28 @@
+"""Predictions and true boxes made by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trustgp import Prediction
+from trustgp.detection import BoxTargets
+
+
+def make(
+    mean: Tensor, variance: Tensor, excess: Tensor | None = None, *, novelty: Tensor | None = None, **more
+) -> Prediction:
+    zeros, n = torch.zeros_like(mean), len(mean)
+    excess, novelty = (zeros if excess is None else excess), (torch.zeros(n) if novelty is None else novelty)
+    valid = torch.isfinite(mean).reshape(n, -1).all(1)
+    return Prediction(
+        mean, variance, zeros, excess, novelty, torch.zeros(n, dtype=torch.int64), valid, **more
+    )
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def there(boxes: list, labels: list[int]) -> BoxTargets:
+    return BoxTargets(torch.tensor(boxes).reshape(-1, 4).double(), torch.tensor(labels).long())
