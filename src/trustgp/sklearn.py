@@ -74,15 +74,15 @@ class _TrustEstimator(BaseEstimator):
             groups = np.asarray(groups)
         validation: Any = options.pop("validation", None)
         trained = self.network if isinstance(self.network, nn.Module) else None
-        held = np.zeros(len(X), dtype=bool)
+        held_out = np.zeros(len(X), dtype=bool)
         if trained is None and validation is None:
-            held = self._held_out(y, groups, seed)
+            held_out = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
             raise ValueError(
                 f"validation_fraction={self.validation_fraction} is for a network that is trained in `fit`, "
                 'without fit_options={"validation": (X, y)}; validation rows must not be training rows.'
             )
-        self.network_ = self._train(X[~held], y[~held], seed) if trained is None else trained
+        self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
         dtype = _dtype(self.network_)
 
         def rows(X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -92,13 +92,13 @@ class _TrustEstimator(BaseEstimator):
             inputs: Any = validate_data(self, validation[0], reset=False, dtype=np.float64)
             check_consistent_length(*validation)
             options["validation"] = rows(inputs, np.asarray(validation[1]))
-        elif held.any():
-            options["validation"] = rows(X[held], y[held])
+        elif held_out.any():
+            options["validation"] = rows(X[held_out], y[held_out])
         for name in ("num_experts", "tangents", "budget"):
             options[name] = getattr(self, name)
         options |= {"likelihood": self.LIKELIHOOD, "seed": seed}
-        options["groups"] = None if groups is None else groups[~held]
-        return fit(self.network_, rows(X[~held], y[~held]), **{"progress": False, **options})
+        options["groups"] = None if groups is None else groups[~held_out]
+        return fit(self.network_, rows(X[~held_out], y[~held_out]), **{"progress": False, **options})
 
     def _options(self) -> dict[str, Any]:
         """Those of `trustgp.fit` that are not parameters of the estimator; others are a ValueError."""
@@ -145,9 +145,9 @@ class _TrustEstimator(BaseEstimator):
         size = int((VALIDATION_SHARE if share is None else share) * count)
         return self._keep_classes(np.isin(units, order[:size]), units, y)
 
-    def _keep_classes(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Without the held-out rows that training requires."""
-        return held
+        return held_out
 
 
 class TrustRegressor(RegressorMixin, _TrustEstimator):
@@ -278,16 +278,16 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         return self.prediction(X).probabilities.numpy()[:, np.argsort(self.labels_)]
 
     def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
-        places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
-        unknown = self.classes_[places] != y
+        positions = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
+        unknown = self.classes_[positions] != y
         if unknown.any():
             raise ValueError(f"y holds {y[unknown][0]!r}; the classes are {self.labels_.tolist()}.")
-        return torch.from_numpy(np.argsort(self.labels_)[places])
+        return torch.from_numpy(np.argsort(self.labels_)[positions])
 
-    def _keep_classes(self, held: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _keep_classes(self, held_out: np.ndarray, units: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Without the units of classes that would have no training row."""
-        missing = np.setdiff1d(y[held], y[~held])
-        return held & ~np.isin(units, units[np.isin(y, missing)])
+        missing = np.setdiff1d(y[held_out], y[~held_out])
+        return held_out & ~np.isin(units, units[np.isin(y, missing)])
 
 
 def _dtype(network: nn.Module) -> torch.dtype:

@@ -102,8 +102,8 @@ def problem_and_tasks(request, case, report):
     residuals = residual_of(ready.network, trustgp.Regression(), rows, context, name="train")
     (problem,) = make_problems(ready.maps, rows, residuals, torch.arange(len(rows)) // 10, [])
     if problem.tangents.num_columns(expert=False) is not None:
-        problem = replace(problem, known=precompute_features(problem.tangents, rows, context, mapped=False))
-    settings = {"division": Division(), "patchwork": Patchwork(), "known": problem.known}
+        problem = replace(problem, cached=precompute_features(problem.tangents, rows, context, mapped=False))
+    settings = {"division": Division(), "patchwork": Patchwork(), "cached": problem.cached}
     partition, _ = divide(problem.tangents, rows, 3, context, **settings)
     return problem, make_tasks(partition, 5)
 

@@ -36,7 +36,7 @@ def test_what_is_counted_before_the_fit_is_no_less_than_what_is_saved(tmp_path, 
         assert len(mixture_tensors(mixture)) <= counted[0] <= len(mixture_tensors(mixture)) + 2
     table = model_file.model_tensors(state)
     others = {name: value for name, value in table.items() if not name.startswith("mixture.")}
-    assert len(others) <= model_file.OTHERS
+    assert len(others) <= model_file.MAX_OTHER_TENSORS
     model_file.check_savable([state.mixtures[0].tangents] * 300, x[:1])
     # of a fit with 300 outputs, which takes too long here, the tensors: none is left out by who reads them
     one = {name: value for name, value in table.items() if name.startswith("mixture.0.")}
@@ -44,4 +44,4 @@ def test_what_is_counted_before_the_fit_is_no_less_than_what_is_saved(tmp_path, 
     write(tmp_path / "m", kind="k", text=model_file.model_text(state), tensors=many | others)
     assert read(tmp_path / "m", kind="k")[1].keys() == (many | others).keys()
     length = int.from_bytes((tmp_path / "m").read_bytes()[:8], "little")
-    assert length <= model_file.ENTRY * len(many | others)
+    assert length <= model_file.ENTRY_BYTES * len(many | others)

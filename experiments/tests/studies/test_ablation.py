@@ -10,7 +10,7 @@ from trustgp.experts.witness import Witness
 from trustgp_experiments.core.result import Setting
 from trustgp_experiments.studies.ablation.axes import (
     DEFAULT,
-    LEFT_OUT,
+    LEAVE_ONE_OUT,
     QUICK_EXPERTS,
     SMALL,
     SMALL_SHARE,
@@ -128,7 +128,7 @@ def test_the_default_trial_is_what_fit_gives_and_leave_one_out_uses_no_validatio
         assert torch.equal(one.variance, other.variance)
     assert without.witness is None
     assert not torch.equal(without.predict(inputs).variance, ours.variance)
-    model = bench.fitted(LEFT_OUT)
+    model = bench.fitted(LEAVE_ONE_OUT)
     assert model.memory.validation is None
     own, corrected, *left_out = model.calibrations
     assert [own, corrected] == left_out  # as the training rows have them

@@ -69,7 +69,7 @@ def judged(*novelty: float):
     monitor, pairs = trustgp.Monitor(runner, **LIMITS), []
     for _ in novelty:
         verdict = monitor(torch.rand(3, 48, 48))
-        pairs.append((verdict, runner.found[0]))
+        pairs.append((verdict, runner.detections[0]))
     return monitor, pairs
 
 

@@ -67,15 +67,15 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
 def _mode(path: Path, target: Path) -> int | None:
     """The mode of the file that is replaced; None: there is none yet. What is no file is refused."""
     try:
-        found = os.lstat(target).st_mode
+        mode = os.lstat(target).st_mode
     except OSError:  # not there; or its folder is not, as whoever writes will see
         return None
-    if not stat.S_ISREG(found):
+    if not stat.S_ISREG(mode):
         kind, what = (
-            (errno.EISDIR, "a folder") if stat.S_ISDIR(found) else (errno.EINVAL, "not an ordinary file")
+            (errno.EISDIR, "a folder") if stat.S_ISDIR(mode) else (errno.EINVAL, "not an ordinary file")
         )
         raise OSError(kind, f"{path} was not written: {target} is {what}; name a file")
-    return stat.S_IMODE(found)
+    return stat.S_IMODE(mode)
 
 
 def _sync(file: Path, mode: int | None) -> None:

@@ -14,7 +14,7 @@ from .trees import Inputs, leaves
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2**22  # of rows that are looked at at a time
 INPUT_BYTES = 2**23  # of rows that are given to a network at a time on a CPU
-FULL, FILLED = 64, 2**31  # rows, or bytes of them, that fill a GPU: more at a time only take more memory
+GPU_ROWS, GPU_BYTES = 64, 2**31  # fill a GPU: more at a time only take more memory
 
 Part = TypeVar("Part")
 LOGGER = logging.getLogger("trustgp")
@@ -88,7 +88,7 @@ def at_once(space: int, device: torch.device) -> int:
 def working_set(device: torch.device, row: int = 0) -> int:
     """Bytes that the rows of one chunk may take on the way, where each takes so much."""
     if device.type == "cuda":
-        return max(2**30, min(max(FULL * row, FILLED), gpu_share(device)))
+        return max(2**30, min(max(GPU_ROWS * row, GPU_BYTES), gpu_share(device)))
     # a CPU convolves a handful of rows at a time nearly twice as fast as one: it packs its weights each time
     return 256 * 2**20
 

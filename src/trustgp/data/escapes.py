@@ -6,7 +6,7 @@ import re
 
 MAX_CHARACTERS = 2000  # characters of one text; a forged file may hold a name of a megabyte
 # control characters, half characters, and those that are not seen but change how their neighbours are read
-_OBEYED = re.compile(
+_CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -17,7 +17,7 @@ def printable(text: object, *, keep: str = "", most: int | None = MAX_CHARACTERS
     whole = str(text)
     if most is not None and len(whole) > most:
         whole = f"{whole[:most]}... ({len(whole)} characters)"
-    return _OBEYED.sub(lambda one: one[0] if one[0] in keep else _escape(one[0]), whole)
+    return _CONTROLS.sub(lambda one: one[0] if one[0] in keep else _escape(one[0]), whole)
 
 
 def _escape(character: str) -> str:

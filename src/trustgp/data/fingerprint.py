@@ -57,10 +57,10 @@ def weights_fingerprints(network: nn.Module) -> dict[str, str]:
 
 def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
     """Whether these are the weights of `weights_fingerprints`, up to the coarser of both precisions."""
-    known = [one for one in PRECISIONS if str(one) in prints]
-    if not known:
+    stored = [one for one in PRECISIONS if str(one) in prints]
+    if not stored:
         return False
-    coarser = PRECISIONS[max(PRECISIONS.index(known[0]), PRECISIONS.index(precision_of(network)))]
+    coarser = PRECISIONS[max(PRECISIONS.index(stored[0]), PRECISIONS.index(precision_of(network)))]
     return weights_fingerprint(network, coarser) == prints.get(str(coarser))
 
 
@@ -76,8 +76,8 @@ def weights_fingerprint(network: nn.Module, precision: torch.dtype) -> str:
 
 def precision_of(network: nn.Module) -> torch.dtype:
     """Of the first tensor of reals; float64 where it is none of ours."""
-    found = (value.dtype for value in network.parameters() if value.is_floating_point())
-    return next((one for one in found if one in PRECISIONS), torch.float64)
+    dtypes = (value.dtype for value in network.parameters() if value.is_floating_point())
+    return next((one for one in dtypes if one in PRECISIONS), torch.float64)
 
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
@@ -94,9 +94,9 @@ def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     return digest.hexdigest()
 
 
-def tensor_fingerprint(*tensors: Tensor, about: str = "") -> str:
+def tensor_fingerprint(*tensors: Tensor, text: str = "") -> str:
     """SHA-256 over a text and some tensors."""
-    digest = hashlib.sha256(about.encode())
+    digest = hashlib.sha256(text.encode())
     for tensor in tensors:
         update(digest, tensor)
     return digest.hexdigest()

@@ -29,14 +29,14 @@ def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
         values = _values(frame, f"series {getattr(frame, 'name', None)!r}")
     else:
         values = _table(frame)
-    found = torch.from_numpy(np.array(values, order="C"))  # a copy, which may be written to
+    tensor = torch.from_numpy(np.array(values, order="C"))  # a copy, which may be written to
     if network is None:
-        return found
+        return tensor
     embeds = any(isinstance(part, (nn.Embedding, nn.EmbeddingBag)) for part in network.modules())
-    if embeds and not found.is_floating_point():
-        return found.long()
+    if embeds and not tensor.is_floating_point():
+        return tensor.long()
     floats = (value.dtype for value in network.parameters() if value.is_floating_point())
-    return found.to(next(floats, torch.get_default_dtype()))
+    return tensor.to(next(floats, torch.get_default_dtype()))
 
 
 def _table(frame: Any) -> np.ndarray:
@@ -58,10 +58,10 @@ def _values(column: Any, what: str) -> np.ndarray:
     values = column.to_numpy()
     if values.dtype == object:  # numbers beside missing ones, or no numbers at all
         missing = np.asarray(column.is_null() if hasattr(column, "is_null") else column.isna(), dtype=bool)
-        known = values[~missing]
-        if all(isinstance(value, (Real, Decimal, np.bool_)) for value in known):
+        present = values[~missing]
+        if all(isinstance(value, (Real, Decimal, np.bool_)) for value in present):
             numbers = np.full(values.shape, np.nan)
-            numbers[~missing] = known.astype(np.float64)
+            numbers[~missing] = present.astype(np.float64)
             return numbers
     if values.dtype.kind not in "biuf":
         raise ValueError(

@@ -30,7 +30,7 @@ KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memo
 CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
-HELD = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # kinds of what may be one batch, or a pair
+BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
 MAX_TIME_SERIES_RATIO = (
     0.05  # squared distance of neighbouring rows over that of random ones, in a time series
 )
@@ -87,11 +87,11 @@ class Rows:
             return False
         first = torch.randint(0, n - 1, (min(n, 2000),), generator=generator)
         other = torch.randint(0, n, first.shape, generator=generator)
-        places = (first, first + 1, other)
-        for here, beside, apart in zip(*(self._beginnings(index) for index in places), strict=True):
-            spread = here.std(dim=0).clamp_min(1e-300)
-            near, far = (((here - values) / spread).square().mean() for values in (beside, apart))
-            if not near < MAX_TIME_SERIES_RATIO * far:
+        samples = (first, first + 1, other)
+        for start, *others in zip(*map(self._beginnings, samples), strict=True):
+            spread = start.std(dim=0).clamp_min(1e-300)
+            adjacent, random = (((start - values) / spread).square().mean() for values in others)
+            if not adjacent < MAX_TIME_SERIES_RATIO * random:
                 return False
         return any(leaf.is_floating_point() for leaf in leaves(self.first))
 
@@ -100,8 +100,10 @@ class Rows:
         lots = []
         for part in index.split(64):  # rows may be long
             inputs, targets = self.batch(part)
-            some = [leaf for leaf in leaves(inputs) if leaf.is_floating_point()]
-            lots.append([x.reshape(len(part), -1)[:, :256].detach().cpu().double() for x in (*some, targets)])
+            reals = [leaf for leaf in leaves(inputs) if leaf.is_floating_point()]
+            lots.append(
+                [x.reshape(len(part), -1)[:, :256].detach().cpu().double() for x in (*reals, targets)]
+            )
         return [torch.cat(parts) for parts in zip(*lots, strict=True)]
 
 
@@ -285,7 +287,7 @@ def is_stream(source: Any) -> bool:
     """Whether it gives batches one after another, and is not one itself."""
     if isinstance(source, (DataLoader, Dataset)):
         return True
-    return isinstance(source, Iterable) and not isinstance(source, HELD) and not is_frame(source)
+    return isinstance(source, Iterable) and not isinstance(source, BATCH_KINDS) and not is_frame(source)
 
 
 def read_rows(

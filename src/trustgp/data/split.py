@@ -12,10 +12,10 @@ from .rows import Rows
 from .trees import leaves
 from .user_warnings import warn_user
 
-HELD_SHARE = 10  # one row in so many is kept from the experts
+HELD_OUT_EVERY = 10  # one row in so many is kept from the experts
 MAX_HELD_OUT = 2000  # of them
 MIN_SPLIT_ROWS = 50  # training rows below which none are split off
-ASKED, AMONG, MIDDLE = 256, 2**17, 8  # rows that are looked for, among how many, by so many of their numbers
+LOOKED_UP_ROWS, SEARCHED_ROWS, COMPARED_NUMBERS = 256, 2**17, 8  # in a search for duplicates
 
 
 def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
@@ -27,21 +27,21 @@ def holdout_split(rows: Rows, groups: Tensor | None, seed: int) -> Tensor:
             "default temperature; no novelty threshold is available. Pass `validation=`."
         )
         return torch.zeros(len(rows), dtype=torch.bool)
-    held = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
+    held_out = held_rows(len(rows), seed) if groups is None else _held_groups(groups, seed)
     warn_user(
-        f"there are no validation rows, so {int(held.sum())} of the {len(rows)} training rows are kept from "
-        "the experts to calibrate on. The network was trained on them, so they do not show how "
+        f"there are no validation rows, so {int(held_out.sum())} of the {len(rows)} training rows are kept "
+        "from the experts to calibrate on. The network was trained on them, so they do not show how "
         "overconfident it is on new rows. Pass `validation=` (rows that the network has not seen)."
     )
-    return held
+    return held_out
 
 
 def held_rows(n: int, seed: int) -> Tensor:
     """Which of n rows are split off, shape [n] bool: the same for the same n and seed."""
-    held = torch.zeros(n, dtype=torch.bool)
+    held_out = torch.zeros(n, dtype=torch.bool)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    held[order[: min(MAX_HELD_OUT, n // HELD_SHARE)]] = True
-    return held
+    held_out[order[: min(MAX_HELD_OUT, n // HELD_OUT_EVERY)]] = True
+    return held_out
 
 
 def kept_rows(rows: Rows, given: int, seed: int) -> Rows:
@@ -56,9 +56,9 @@ def _held_groups(groups: Tensor, seed: int) -> Tensor:
     count = int(groups.max()) + 1
     sizes = torch.bincount(groups, minlength=count)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    wanted = min(MAX_HELD_OUT, len(groups) // HELD_SHARE)
-    reached = sizes[order].cumsum(0)
-    number = min(int((reached < wanted).sum()) + 1, count - 1)
+    wanted = min(MAX_HELD_OUT, len(groups) // HELD_OUT_EVERY)
+    totals = sizes[order].cumsum(0)
+    number = min(int((totals < wanted).sum()) + 1, count - 1)
     return torch.isin(groups, order[:number])
 
 
@@ -93,22 +93,22 @@ def _require_labels(given: np.ndarray) -> None:
         )
 
 
-def share_in_common(held: Rows, rows: Rows, seed: int) -> float:
+def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:
     """About which share of held-out rows are training rows too, by a few of their numbers; 0 unless they are
     most of them, and clearly more than training rows that have a twin, as in tables that repeat."""
     draw = torch.Generator().manual_seed(seed)
-    index = torch.randperm(len(rows), generator=draw)[:AMONG]
-    asked = torch.randperm(len(held), generator=draw)[:ASKED]
-    known, wanted = _keys(rows, index), _keys(held, asked)
-    if known.shape[1] != wanted.shape[1]:
+    index = torch.randperm(len(rows), generator=draw)[:SEARCHED_ROWS]
+    asked = torch.randperm(len(held_out), generator=draw)[:LOOKED_UP_ROWS]
+    train, validation = _keys(rows, index), _keys(held_out, asked)
+    if train.shape[1] != validation.shape[1]:
         return 0.0
-    weights = torch.randint(-(2**62), 2**62, known.shape[1:], generator=draw) | 1
-    known, wanted = (keys * weights for keys in (known, wanted))  # whole numbers: sums have no order
-    known, wanted = known.sum(dim=1), wanted.sum(dim=1)
-    alone = int((known.unique(return_counts=True)[1] == 1).sum())
-    found = float(torch.isin(wanted, known).double().mean()), 1.0 - alone / len(known)
-    share, twins = (min(1.0, one * len(rows) / len(index)) for one in found)  # those not looked at are alike
-    return share if share > 0.5 * (1.0 + twins) else 0.0
+    weights = torch.randint(-(2**62), 2**62, train.shape[1:], generator=draw) | 1
+    train, validation = (keys * weights for keys in (train, validation))  # whole numbers: sums have no order
+    train, validation = train.sum(dim=1), validation.sum(dim=1)
+    unique = int((train.unique(return_counts=True)[1] == 1).sum())
+    shares = float(torch.isin(validation, train).double().mean()), 1.0 - unique / len(train)
+    share, repeated = (min(1.0, one * len(rows) / len(index)) for one in shares)  # as those not looked at
+    return share if share > 0.5 * (1.0 + repeated) else 0.0
 
 
 def _keys(rows: Rows, index: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def _keys(rows: Rows, index: Tensor) -> Tensor:
     for leaf in (*leaves(rows.inputs), rows.targets):
         line = leaf[(slice(None), *(size // 2 for size in leaf.shape[1:-1]))]  # where it lies, nothing copied
         line = line.reshape(len(line), -1)
-        start = max(0, (line.shape[1] - MIDDLE) // 2)
-        some = line[:, start : start + MIDDLE][index.to(line.device)].cpu()
-        parts.append(some.double().view(torch.int64) if some.is_floating_point() else some.long())
+        start = max(0, (line.shape[1] - COMPARED_NUMBERS) // 2)
+        numbers = line[:, start : start + COMPARED_NUMBERS][index.to(line.device)].cpu()
+        parts.append(numbers.double().view(torch.int64) if numbers.is_floating_point() else numbers.long())
     return torch.cat(parts, dim=1)

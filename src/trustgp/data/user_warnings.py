@@ -18,13 +18,13 @@ import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # our own frames, and those that torch's decorators put between them
-INSIDE = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
+LIBRARY_FOLDERS = tuple(str(Path(file).parent) + os.sep for file in (Path(__file__).parent, torch.__file__))
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn from the first line outside of this package."""
     frame, level = sys._getframe(1), 2  # the caller of this function is the second level
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY_FOLDERS):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -39,8 +39,8 @@ def optional_package(name: str, missing: str) -> Any:
 
 def nearest_name(given: str, allowed: Iterable[str]) -> str:
     """A question that names what is nearest to a misspelt name; empty: nothing is near."""
-    near = difflib.get_close_matches(given.lower(), list(allowed), n=1)
-    return f' Did you mean "{near[0]}"?' if near else ""
+    matches = difflib.get_close_matches(given.lower(), list(allowed), n=1)
+    return f' Did you mean "{matches[0]}"?' if matches else ""
 
 
 def former_names(module: str, **names: Any) -> Callable[[str], Any]:
@@ -63,19 +63,19 @@ def explain_call(rows: str) -> Callable[[Function], Function]:
     """Calls with too many arguments are told how `rows` are passed, those with unknown names what is near."""
 
     def explained(function: Function) -> Function:
-        known = inspect.signature(function).parameters
-        places = [one.name for one in known.values() if one.kind is not one.KEYWORD_ONLY]
+        parameters = inspect.signature(function).parameters
+        positional = [one.name for one in parameters.values() if one.kind is not one.KEYWORD_ONLY]
         name, pair = function.__name__, f"Inputs and targets are one pair: {rows}"
 
         @wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            if len(args) > len(places):
-                shown = ", ".join(place for place in places if place != "self")
+            if len(args) > len(positional):
+                shown = ", ".join(place for place in positional if place != "self")
                 raise TypeError(f"{name}() takes {shown}; all else is named, such as progress=. {pair}.")
-            for unknown in (option for option in options if option not in known):
-                near = nearest_name(unknown, known) or f" {pair}."
-                there = ", ".join(one for one in known if one not in places)
-                raise TypeError(f"{name}() has no option {unknown}=.{near} There are {there}.")
+            for unknown in (option for option in options if option not in parameters):
+                hint = nearest_name(unknown, parameters) or f" {pair}."
+                allowed = ", ".join(one for one in parameters if one not in positional)
+                raise TypeError(f"{name}() has no option {unknown}=.{hint} There are {allowed}.")
             return function(*args, **options)
 
         return call  # pyright: ignore[reportReturnType]

@@ -59,7 +59,7 @@ class Problem:
     outputs: Tensor  # which outputs of the network these experts serve [B]
     residual: Tensor  # r = -H^-1 R, for squared error y - f(x), float64 [n, C]; [n, B] with a blend
     groups: Tensor | None  # trajectory of each row [n]
-    known: Features | None = None  # of all rows, where they are cached; None: computed when needed
+    cached: Features | None = None  # of all rows, where they are cached; None: computed when needed
     linear: Tensor | None = None  # J theta of all rows [n, C], float64; None: computed when needed
     blend: Tensor | None = None  # combinations of outputs that are learnt [C, B]; None: those it serves
     prior: Prior | None = None  # the scale and noise ratio of all experts; None: each finds its own
@@ -121,13 +121,13 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     # otherwise no inputs are read for it
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
         columns = tangents.columns(problem.rows.take(task.own))
-    few, known = prefer_primal(tangents.num_columns(expert=True), len(task.own)), problem.known
+    few, cached = prefer_primal(tangents.num_columns(expert=True), len(task.own)), problem.cached
     candidates = task.candidates if task.borrowed else task.candidates[:0]
-    if few and known is not None and len(task.own) == len(known) and bool((task.own.diff() == 1).all()):
+    if few and cached is not None and len(task.own) == len(cached) and bool((task.own.diff() == 1).all()):
         # not moved: all of them may not fit on the device
-        own, border = known.select(columns), features_at(tangents, problem.rows, candidates, columns, known)
+        own, border = cached.select(columns), features_at(tangents, problem.rows, candidates, columns, cached)
     else:
-        both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, known)
+        both = features_at(tangents, problem.rows, torch.cat([task.own, candidates]), columns, cached)
         halves = (slice(len(task.own)), slice(len(task.own), None))
         own, border = (moved(both, itemgetter(half)) for half in halves)
     rows = select_rows(task.own, own, device)
@@ -180,8 +180,8 @@ def _retrained(problem: Problem, judge: TangentMap, task: Task) -> tuple[Tensor,
     is left out of the rows of this expert and its neighbours: its own rows may be of few trajectories."""
     kept = evenly(len(task.own), MAX_LEAVE_OUT_ROWS)
     rows = torch.cat([task.own[kept], task.around])
-    known = problem.known if judge is problem.tangents else None
-    features = features_at(judge, problem.rows, rows, NO_COLUMNS, known)
+    cached = problem.cached if judge is problem.tangents else None
+    features = features_at(judge, problem.rows, rows, NO_COLUMNS, cached)
     targets = problem.targets_at(rows, NO_COLUMNS)
     factor = maximise_evidence(features.gram(features), targets).factor
     groups = None if problem.groups is None else problem.groups[rows].to(targets.device)
@@ -208,10 +208,10 @@ def extended_expert(problem: Problem, expert: Expert, own: Tensor, first: int, r
     phi = features.explicit()
     assert phi is not None, "a light expert has explicit features"
     more = posterior.extended(phi, residual, tau).truncate(rank)
-    before_own, rest = expert.rows.split([int(expert.own), len(expert.rows) - int(expert.own)])
+    before_own, borrowed = expert.rows.split([int(expert.own), len(expert.rows) - int(expert.own)])
     return replace(
         expert,
-        rows=torch.cat([before_own, own.to(rest) + first, rest]),
+        rows=torch.cat([before_own, own.to(borrowed) + first, borrowed]),
         own=expert.own + len(own),
         posterior=more,
         kappa=(before * expert.kappa + ratios.sum(dim=0)) / (before + len(own)),
@@ -250,7 +250,7 @@ def agree_on_prior(problem: Problem, tasks: list[Task], context: FitContext) -> 
     def gram_and_targets(task: Task) -> tuple[Tensor, Tensor]:
         rows = task.own[evenly(len(task.own), PRIOR_ROWS)]
         columns = problem.tangents.columns(problem.rows.take(rows))
-        features = features_at(problem.tangents, problem.rows, rows, columns, problem.known)
+        features = features_at(problem.tangents, problem.rows, rows, columns, problem.cached)
         return features.gram(features), problem.targets_at(rows, columns)
 
     systems = context.inline().map(gram_and_targets, chosen)

@@ -159,7 +159,7 @@ def _split(
     Cells are halved while one is oversized, or there are too few, from their own rows only: rows move between
     cells in the next round.
     """
-    places, sizes = list(centroids), {number: len(rows) for number, rows in cells.items()}
+    means, sizes = list(centroids), {number: len(rows) for number, rows in cells.items()}
     while max(sizes.values()) > (OVERSIZE * target if 2 * len(cells) >= most else 1) and len(cells) < most:
         largest = max(sizes, key=sizes.__getitem__)
         rows = cells[largest]
@@ -170,10 +170,10 @@ def _split(
         del cells[largest], sizes[largest]
         nearer = nearest(points[rows], halves)
         for number, half in enumerate(halves):
-            cells[len(places)] = rows[nearer == number]
-            sizes[len(places)] = len(cells[len(places)])
-            places.append(half)
-    return torch.stack([places[number] for number in cells])
+            cells[len(means)] = rows[nearer == number]
+            sizes[len(means)] = len(cells[len(means)])
+            means.append(half)
+    return torch.stack([means[number] for number in cells])
 
 
 def _kmeans(points: Tensor, clusters: int, seed: int) -> Tensor:

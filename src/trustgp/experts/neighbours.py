@@ -75,8 +75,8 @@ def border_rows(rows: Tensor, points: Tensor, expert: Tensor, neighbour: Tensor,
 
     The border is that of the two centroids [q], among components of all rows [n, q].
     """
-    places = points[rows]
-    excess = (places - expert).square().sum(dim=1).sqrt() - (places - neighbour).square().sum(dim=1).sqrt()
+    own = points[rows]
+    excess = (own - expert).square().sum(dim=1).sqrt() - (own - neighbour).square().sum(dim=1).sqrt()
     return rows[excess.argsort(stable=True)[:count]].sort().values
 
 

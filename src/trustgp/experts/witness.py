@@ -172,13 +172,10 @@ class WitnessState:
             return WitnessPrediction(*self._predict_chunk(points, excluded), self.reach)
         parts = []
         for start in range(0, len(points), size):
-            lot = slice(start, start + size)
-            apart = (
-                None
-                if excluded is None
-                else ExcludedGroups(excluded.labels[lot], excluded.groups[lot], excluded.rows)
-            )
-            parts.append(self._predict_chunk(points[lot], apart))
+            lot, left_out = slice(start, start + size), excluded
+            if left_out is not None:
+                left_out = left_out._replace(labels=left_out.labels[lot], groups=left_out.groups[lot])
+            parts.append(self._predict_chunk(points[lot], left_out))
         mean, variance, novelty = map(torch.cat, zip(*parts, strict=True))
         return WitnessPrediction(mean, variance, novelty, self.reach)
 
@@ -203,14 +200,14 @@ class WitnessState:
         numbers, p = set(labels.tolist()), min(self.most_neighbours, self.largest)
         if len(numbers) == 1 and excluded is None:
             return self._in_cell(points, numbers.pop())[0], None
-        near = labels.new_zeros(len(labels), p)
-        missing = torch.ones_like(near, dtype=torch.bool)
+        positions = labels.new_zeros(len(labels), p)
+        missing = torch.ones_like(positions, dtype=torch.bool)
         for number in numbers:
-            points_here = (labels == number).nonzero().flatten()
-            unseen = None if excluded is None else (excluded.groups[points_here], excluded.rows)
-            rows, distance = self._in_cell(points[points_here], number, unseen)
-            near[points_here, : rows.shape[1]], missing[points_here, : rows.shape[1]] = rows, distance.isinf()
-        return near, missing
+            inside = (labels == number).nonzero().flatten()
+            unseen = None if excluded is None else (excluded.groups[inside], excluded.rows)
+            rows, distance = self._in_cell(points[inside], number, unseen)
+            positions[inside, : rows.shape[1]], missing[inside, : rows.shape[1]] = rows, distance.isinf()
+        return positions, missing
 
     def _in_cell(
         self, points: Tensor, number: int, unseen: tuple[Tensor, Tensor] | None = None
@@ -220,21 +217,21 @@ class WitnessState:
         distance = distances(points, self.cells[number][0].double()).add_(self.order[: last - first])
         if unseen is not None:
             distance.masked_fill_(unseen[0][:, None] == unseen[1][first:last], torch.inf)
-        distance, near = distance.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
-        return near + first, distance
+        distance, positions = distance.topk(min(self.most_neighbours, last - first), dim=1, largest=False)
+        return positions + first, distance
 
-    def _solved(self, points: Tensor, near: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _solved(self, points: Tensor, positions: Tensor, missing: Tensor | None) -> tuple[Tensor, Tensor]:
         """The mean about the centre [n, C] and the novelty [n, 1], from the nearest rows."""
-        rows = self.points[near]  # [n, p, d]
+        rows = self.points[positions]  # [n, p, d]
         if missing is not None:
             rows = rows.masked_fill(missing[:, :, None], PADDING)
         joint = torch.cat([rows, points[:, None]], dim=1)  # float64, as the points are
         kernel = distances(joint, joint).square_().mul_(self.sharpness).exp_()  # [n, p + 1, p + 1]
         kernel.diagonal(dim1=1, dim2=2).add_(self.ratio)
-        gram, cross = kernel[:, :-1].split([near.shape[1], 1], dim=2)
+        gram, cross = kernel[:, :-1].split([positions.shape[1], 1], dim=2)
         shares = torch.cholesky_solve(cross, torch.linalg.cholesky_ex(gram).L)  # S [n, p, 1]
         novelty = (1.0 - (shares * cross).sum(dim=1)).clamp(0.0, 1.0)
-        return (shares * self.targets[near]).sum(dim=1), novelty
+        return (shares * self.targets[positions]).sum(dim=1), novelty
 
 
 def vectors_of(inputs: Inputs) -> Tensor:

@@ -99,11 +99,11 @@ def update_witness(
     if room is None or filled.nbytes <= room:
         return replace(filled, rows=distinct[filled.rows])
     row = (filled.points.nbytes + filled.targets.nbytes + filled.rows.nbytes) // len(filled.rows)
-    rest, own, p = filled.nbytes - row * len(filled.rows), filled.own.tolist(), state.most_neighbours
+    fixed, own, p = filled.nbytes - row * len(filled.rows), filled.own.tolist(), state.most_neighbours
 
     def nbytes(most: int) -> int:
         counts = (min(count, most) for count in own)
-        return rest + row * sum(count + max(setting.borrowed * count, p) for count in counts)
+        return fixed + row * sum(count + max(setting.borrowed * count, p) for count in counts)
 
     most = max(1, bisect_right(range(1, most + 1), room, key=nbytes))  # the most that fit
     filled = _fill(state, points, targets, _members(state, points, most, setting.borrowed, context))
@@ -115,23 +115,23 @@ def extend_witness(
     state: WitnessState, added: Rows, first: int, setting: Witness, context: FitContext
 ) -> WitnessState:
     """The same with new rows, numbered from `first` on, beside those that it already has."""
-    places, cell = _own_places(state)
+    positions, cell = _own_positions(state)
     new = state.scaled(vectors_of(added.inputs).to(context.device))
     numbers = torch.arange(first, first + len(new), device=new.device)
-    points = torch.cat([state.points[places].double(), new])
-    before = state.targets[places].double() + state.centre[cell]
+    points = torch.cat([state.points[positions].double(), new])
+    before = state.targets[positions].double() + state.centre[cell]
     targets = torch.cat([before, added.targets.to(before)]).to(state.targets.dtype)
     members = _members(state, points, 2 * setting.rows, setting.borrowed, context)
     filled = _fill(state, points, targets, members)
-    return replace(filled, rows=torch.cat([state.rows[places], numbers])[filled.rows])
+    return replace(filled, rows=torch.cat([state.rows[positions], numbers])[filled.rows])
 
 
 @torch.no_grad()
 def groups_left_out(state: WitnessState, groups: Tensor, wanted: Tensor) -> WitnessPrediction:
     """Predictions for training rows whose whole group [n] is left out; novelty 1 for rows that are not
     `wanted` [k]."""
-    places, _, predicted = _left_out(state, groups.to(state.rows), wanted)
-    rows, blank = state.rows[places], state.floor.new_ones(len(groups), len(state.floor))
+    positions, _, predicted = _left_out(state, groups.to(state.rows), wanted)
+    rows, blank = state.rows[positions], state.floor.new_ones(len(groups), len(state.floor))
     # rows that are no cell's own have novelty 1
     mean, variance, novelty = torch.zeros_like(blank), blank.clone(), blank[:, 0].clone()
     mean[rows], variance[rows], novelty[rows] = predicted.mean, predicted.variance, predicted.novelty
@@ -143,21 +143,21 @@ def _left_out(
 ) -> tuple[Tensor, Tensor, WitnessPrediction]:
     """Positions of the cells' own rows [k], all or those wanted, their cells [k], and predictions for them
     without their group."""
-    places, cell = _own_places(state)
+    positions, cell = _own_positions(state)
     if wanted is not None:
-        kept = torch.isin(state.rows[places], wanted.to(state.rows))
-        places, cell = places[kept], cell[kept]
+        kept = torch.isin(state.rows[positions], wanted.to(state.rows))
+        positions, cell = positions[kept], cell[kept]
     row_groups = groups[state.rows]
-    excluded = ExcludedGroups(cell, row_groups[places], row_groups)
-    return places, cell, state.predict_scaled(state.points[places].double(), excluded)
+    excluded = ExcludedGroups(cell, row_groups[positions], row_groups)
+    return positions, cell, state.predict_scaled(state.points[positions].double(), excluded)
 
 
-def _own_places(state: WitnessState) -> tuple[Tensor, Tensor]:
+def _own_positions(state: WitnessState) -> tuple[Tensor, Tensor]:
     """Positions of the cells' own rows, and their cells, [k] each."""
     cell = torch.arange(len(state.sizes), device=state.rows.device).repeat_interleave(state.sizes)
     first = (state.sizes.cumsum(dim=0) - state.sizes)[cell]
-    places = (torch.arange(len(cell), device=cell.device) - first < state.own[cell]).nonzero().flatten()
-    return places, cell[places]
+    positions = (torch.arange(len(cell), device=cell.device) - first < state.own[cell]).nonzero().flatten()
+    return positions, cell[positions]
 
 
 def _empty(vectors: Tensor, targets: Tensor, setting: Witness) -> WitnessState:
@@ -262,8 +262,8 @@ def _smoothness(
     tested = evenly(min(size, len(order)), TEST_ROWS // len(centres)).to(order.device)
     members = [_left_out_members(lots, tested) for lots in zip(*nearest, strict=True)]
     losses = []
-    for k, (points, places) in enumerate(zip(views, nearest, strict=True)):
-        lots = _varying_targets(points, targets, [*places[:, :size], *spread])
+    for k, (points, neighbours) in enumerate(zip(views, nearest, strict=True)):
+        lots = _varying_targets(points, targets, [*neighbours[:, :size], *spread])
         typical = _typical(points)
         by_length = context.map(partial(length_losses, *lots, typical), LENGTHS)
         length, ratio = best_length(by_length, typical)
@@ -283,17 +283,17 @@ def _smoothness(
     return state, points
 
 
-def _left_out_members(near: Sequence[Tensor], tested: Tensor) -> tuple[Tensor, int]:
+def _left_out_members(views: Sequence[Tensor], tested: Tensor) -> tuple[Tensor, int]:
     """Rows near a place by the first view, those that are left out first, then those of the other views."""
-    own, rest = near[0][tested], torch.cat(list(near)).unique()
-    return torch.cat([own, rest[~torch.isin(rest, own)]]), len(own)
+    own, every = views[0][tested], torch.cat(list(views)).unique()
+    return torch.cat([own, every[~torch.isin(every, own)]]), len(own)
 
 
 def _left_out_loss(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> float:
     """Mean negative log likelihood of the members' own rows, each left out."""
     state = _fill(state, points, targets, members)
-    places, cell, predicted = _left_out(state, torch.arange(len(points), device=points.device))
-    errors = state.targets[places] + state.centre[cell] - predicted.mean
+    positions, cell, predicted = _left_out(state, torch.arange(len(points), device=points.device))
+    errors = state.targets[positions] + state.centre[cell] - predicted.mean
     return float((predicted.variance.log() + errors.square() / predicted.variance).mean() / 2)
 
 
@@ -346,8 +346,8 @@ def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members
         centre=centre,
         level=torch.ones_like(centre),
     )
-    places, cell, predicted = _left_out(state, torch.arange(len(points), device=rows.device))
-    errors = centred[places] + centre[cell] - predicted.mean
+    positions, cell, predicted = _left_out(state, torch.arange(len(points), device=rows.device))
+    errors = centred[positions] + centre[cell] - predicted.mean
     ratios = errors.square() / (predicted.novelty + state.ratio)[:, None]
     level = torch.stack([part.mean(dim=0) for part in ratios.split(own.tolist())]).clamp_min(state.floor)
     steady = steady_log_kappa(level.log(), own).exp()

@@ -142,15 +142,20 @@ class DetectionRunner:
 
     Of a picture `mean` is the number of detections, `variance` the largest of an edge in square pixels, 0
     without detections. `novelty` is r / (1 + r), where r is the largest novelty of a detection, or of the
-    picture itself, over its threshold: 0.5 is the threshold of both. `found` keeps the detections of the last
-    call, so that a robot need not run the detector twice.
+    picture itself, over its threshold: 0.5 is the threshold of both. `detections` holds those of the
+    last call, so that a robot need not run the detector twice.
     """
 
     THRESHOLD = 0.5
 
     def __init__(self, model: Any) -> None:
         self.model = model  # with `novelty_threshold` and `predict`
-        self.found: list[Detections] = []
+        self.detections: list[Detections] = []
+
+    @property
+    def found(self) -> list[Detections]:
+        """Deprecated name of `detections`."""
+        return self.detections
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -161,8 +166,8 @@ class DetectionRunner:
         """By name: "mean" and "variance" [n, 1], "novelty" and "valid" [n]."""
         if isinstance(images, Tensor) and images.ndim != 4:
             raise ValueError(f"pictures are {tuple(images.shape)}; [n, channels, height, width] is needed.")
-        self.found = found = self.model.predict(images)
-        rows = [(len(one), one.summary["std"], one.over_threshold, one.valid) for one in found]
+        self.detections = detections = self.model.predict(images)
+        rows = [(len(one), one.summary["std"], one.over_threshold, one.valid) for one in detections]
         count, std, over, valid = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).unbind(dim=1)
         return {
             "mean": count.float()[:, None],

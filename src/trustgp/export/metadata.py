@@ -56,15 +56,15 @@ def describe(
     return {PREFIX + name: value for name, value in table.items()}
 
 
-def common(network: str, alarm: NoveltyThreshold | None, date: str | datetime.date | None) -> dict[str, str]:
+def common(network: str, fitted: NoveltyThreshold | None, date: str | datetime.date | None) -> dict[str, str]:
     """The metadata of any model, without the prefix; `network` is a fingerprint."""
     date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
     return {
         "format": str(FORMAT),
         "version": __version__,
         "network": network,
-        "threshold": "none" if alarm is None else repr(float(alarm.threshold)),
-        "false_alarm": "none" if alarm is None else repr(float(alarm.false_alarm)),
+        "threshold": "none" if fitted is None else repr(float(fitted.threshold)),
+        "false_alarm": "none" if fitted is None else repr(float(fitted.false_alarm)),
         "calibration_date": "not given" if date is None else date.isoformat(),
         "export_date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }

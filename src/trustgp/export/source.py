@@ -17,7 +17,7 @@ from .module.graph import Graph
 from .verify import require_equal
 
 EXAMPLE_ROWS = 32  # of the training rows, if no example is given
-Columns = Sequence[Sequence[str] | None]
+ColumnTexts = Sequence[Sequence[str] | None]
 Run = Callable[[Inputs], Mapping[str, Any]]
 
 
@@ -38,7 +38,7 @@ class ExportSource(Protocol):
         """A module that computes `predict` as a dict of tensors; see `Graph`."""
         ...
 
-    def facts(self, inputs: Inputs, columns: Columns, date: str | datetime.date | None) -> dict[str, str]:
+    def facts(self, inputs: Inputs, columns: ColumnTexts, date: str | datetime.date | None) -> dict[str, str]:
         """The file's metadata; see `describe`."""
         ...
 
@@ -70,7 +70,7 @@ class RowSource(ExportSource):
     def graph(self, inputs: Inputs, *, plain: bool) -> nn.Module:
         return Graph(self.model, inputs, plain=plain)
 
-    def facts(self, inputs: Inputs, columns: Columns, date: str | datetime.date | None) -> dict[str, str]:
+    def facts(self, inputs: Inputs, columns: ColumnTexts, date: str | datetime.date | None) -> dict[str, str]:
         return describe(self.model, inputs, columns, date)
 
     def check(self, run: Run, inputs: Inputs, *, what: str) -> None:

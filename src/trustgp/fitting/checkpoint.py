@@ -61,7 +61,7 @@ class Checkpoint:
         """Resume from a folder that is `locked`, or begin it; that of another fit is refused, also where only
         the network's outputs on the probes differ."""
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
-        fingerprint = tensor_fingerprint(about=json.dumps(settings, sort_keys=True))
+        fingerprint = tensor_fingerprint(text=json.dumps(settings, sort_keys=True))
         names = [entry.name for entry in folder.iterdir()]
         for name in filter(OWN_PART.fullmatch, names):  # what a killed fit was writing
             (folder / name).unlink(missing_ok=True)

@@ -93,14 +93,14 @@ def precompute_linear(tangents: TangentMap, rows: Rows, context: FitContext) -> 
 
 
 def embed_rows(
-    tangents: TangentMap, gate: Gate, rows: Rows, context: FitContext, known: Features | None = None
+    tangents: TangentMap, gate: Gate, rows: Rows, context: FitContext, cached: Features | None = None
 ) -> Tensor:
     """Components of all rows, shape [n, q], chunk by chunk."""
     parts = list(chunks(len(rows), chunk_rows(tangents)))
 
     @torch.no_grad()
     def embed(index: Tensor) -> Tensor:
-        return gate.embed(features_at(tangents, rows, index, NO_COLUMNS, known))
+        return gate.embed(features_at(tangents, rows, index, NO_COLUMNS, cached))
 
     return torch.cat(context.map(embed, parts, stage="dividing the rows", rows=len))
 
@@ -113,7 +113,7 @@ def divide(
     *,
     division: Division,
     patchwork: Patchwork,
-    known: Features | None = None,
+    cached: Features | None = None,
 ) -> tuple[Partition, Tensor]:
     """The partition of the rows, and the bound of the approximation it brings."""
     generator = torch.Generator().manual_seed(context.seed)
@@ -126,7 +126,7 @@ def divide(
 
     @torch.no_grad()
     def project(index: Tensor):
-        features = features_at(tangents, rows, index, NO_COLUMNS, known)
+        features = features_at(tangents, rows, index, NO_COLUMNS, cached)
         _require_finite_gradients(features.diag(), index)
         projection = make_projection(features, division.components)
         return projection, projection(features)
@@ -135,7 +135,7 @@ def divide(
         empty_cuda_cache(device)
         ((projection, chosen),) = context.inline().map(project, [subset])
         if chosen.shape[1]:  # else the rows do not differ: there is nothing to divide them by
-            points = embed_rows(tangents, replace(gate, projection=projection), rows, context, known)
+            points = embed_rows(tangents, replace(gate, projection=projection), rows, context, cached)
             empty_cuda_cache(device)
             _require_finite_gradients(points.sum(dim=1), torch.arange(len(rows)))
             chosen = points[clustered.to(device)] if len(clustered) > len(subset) else chosen
@@ -148,7 +148,7 @@ def divide(
 
     @torch.no_grad()
     def mass_of(index: Tensor) -> Tensor:
-        features = features_at(tangents, rows, index, NO_COLUMNS, known)
+        features = features_at(tangents, rows, index, NO_COLUMNS, cached)
         gram = features.gram(features)
         return mass_between(gram, nearest[index].to(gram.device), len(rows)).cpu()
 

@@ -49,12 +49,12 @@ def _from_further_away(
     lots = [tasks[i].own[evenly(len(tasks[i].own), MAX_ROWS)] for i in (number, *others)]
     rows, cluster = torch.cat(lots), lots[0]
     kernel = problem.tangents if problem.judge is None else problem.judge
-    cached = problem.known if kernel is problem.tangents else None
+    cached = problem.cached if kernel is problem.tangents else None
     features = features_at(kernel, problem.rows, rows, NO_COLUMNS, cached)
     targets = problem.targets_at(rows, NO_COLUMNS)
     inverse = torch.cholesky_inverse(maximise_evidence(features.gram(features), targets).factor)
     weights, left, parts = inverse @ targets, 0, []
-    seen = features_at(problem.tangents, problem.rows, cluster, NO_COLUMNS, problem.known)
+    seen = features_at(problem.tangents, problem.rows, cluster, NO_COLUMNS, problem.cached)
     for other, lot in zip(others, lots, strict=False):
         left += len(lot)
         errors = torch.linalg.solve(inverse[:left, :left], weights[:left])[: len(cluster)]

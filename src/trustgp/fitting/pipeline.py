@@ -150,7 +150,7 @@ def _problems(
     problems = make_problems(ready.maps, rows, values, data.groups, ready.projections, linear)
     if plan.rank is not None and likelihood.leaves_out:
         problems = [replace(one, judge=leave_out_kernel(one.tangents, rows)) for one in problems]
-    return [replace(problems[0], known=features), *problems[1:]]
+    return [replace(problems[0], cached=features), *problems[1:]]
 
 
 def _assemble(

@@ -297,8 +297,8 @@ def _available(device: torch.device) -> int | None:
     """Bytes that this process may still take; None where that is not known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    known = [size for size in (_free_memory(), _free_in_container()) if size is not None]
-    return min(known, default=None)
+    sizes = [size for size in (_free_memory(), _free_in_container()) if size is not None]
+    return min(sizes, default=None)
 
 
 def _free_memory() -> int | None:

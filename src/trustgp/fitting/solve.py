@@ -63,11 +63,11 @@ def fit_mixture(
     """Divide, hand out the rows, solve: kernel number `index` of several."""
     tangents, store, problem = problem.tangents, context.store, replace(problem, rank=plan.rank)
     empty_cuda_cache(tangents.network.device)  # the features of the kernel before
-    if plan.keep_features and problem.known is None:
+    if plan.keep_features and problem.cached is None:
         features = precompute_features(tangents, problem.rows, context, mapped=plan.mapped)
-        problem = replace(problem, known=features)
+        problem = replace(problem, cached=features)
     context.report.begin("dividing the rows")
-    settings = {"division": options.division, "patchwork": options.patchwork, "known": problem.known}
+    settings = {"division": options.division, "patchwork": options.patchwork, "cached": problem.cached}
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **settings)
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
     tasks = judged_tasks(problem, make_tasks(partition, lend), partition, options.likelihood)
@@ -95,8 +95,8 @@ def mixture_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) ->
     for task in tasks:
         borrowed = min(task.borrowed, len(task.candidates))
         rank, width = problem.rank, tangents.num_columns(expert=True)
-        if problem.known is not None and width is not None and width <= RANK:
-            phi = problem.known.take(torch.cat([task.own, task.candidates[:borrowed]])).explicit()
+        if problem.cached is not None and width is not None and width <= RANK:
+            phi = problem.cached.take(torch.cat([task.own, task.candidates[:borrowed]])).explicit()
             assert phi is not None
             squared = prefer_primal(width, len(task.own))  # see `PrimalSystem.solve`
             least = width * torch.finfo(torch.float64).eps  # few gradients may depend on each other

@@ -129,7 +129,7 @@ def _low_rank_update(state: ModelState, added: Rows, context: FitContext) -> tup
     witness, setting = state.witness, state.provenance.witness
     if witness is not None and setting is not None:
         witness = extend_witness(witness, added, first, setting, context.nearby())
-    data = tensor_fingerprint(about=state.provenance.data + rows_fingerprint(added, None))
+    data = tensor_fingerprint(text=state.provenance.data + rows_fingerprint(added, None))
     provenance = replace(state.provenance, data=data, rows=first + len(added))
     return replace(state, mixtures=tuple(mixtures), witness=witness, provenance=provenance), touched
 

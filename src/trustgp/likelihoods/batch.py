@@ -97,8 +97,8 @@ class Batch:
 def row_index(index: Any, n: int) -> slice | Tensor:
     """A slice of n rows, or positions [k], int64."""
     if isinstance(index, slice):
-        places = range(n)[index]
-        return index if places.step > 0 else torch.tensor(places, dtype=torch.int64)
+        positions = range(n)[index]
+        return index if positions.step > 0 else torch.tensor(positions, dtype=torch.int64)
     if isinstance(index, (tuple, str)):
         raise TypeError(f"index {index!r}; {ALLOWED}")
     rows = index if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))

@@ -67,9 +67,9 @@ class Regression(Likelihood):
         """Whether an affine map of the outputs would be far closer to the targets."""
         f, y = outputs.double(), targets.double()
         spread, off = y.var(dim=0, correction=0), (y - f).square().mean(dim=0)
-        about = f - f.mean(dim=0)
-        slope = (about * y).mean(dim=0) / about.square().mean(dim=0)
-        left = (y - y.mean(dim=0) - slope * about).square().mean(dim=0)
+        centred = f - f.mean(dim=0)
+        slope = (centred * y).mean(dim=0) / centred.square().mean(dim=0)
+        left = (y - y.mean(dim=0) - slope * centred).square().mean(dim=0)
         # no scale helps outputs that are constant, or independent of the targets
         wrong = (off > MIN_ERROR * spread) & (left < MAX_RESCALED_ERROR * spread) & (left < MAX_RATIO * off)
         if len(y) < MIN_COMPARED or not bool(wrong.any()):
@@ -157,12 +157,12 @@ class Regression(Likelihood):
         """About the network's output; lazily, about the corrected mean, and without calibration."""
         common = common_fields(outputs, raw, None, valid, reference)
 
-        def about(calibration: Calibration) -> Prediction:
+        def scaled(calibration: Calibration) -> Prediction:
             return _about(outputs, raw, calibration, common)
 
         own, corrected, *_ = calibrations
-        later = {"_corrected": lambda: about(corrected), "_plain": lambda: about(plain_calibration(own))}
-        return replace(about(own), **later)
+        later = {"_corrected": lambda: scaled(corrected), "_plain": lambda: scaled(plain_calibration(own))}
+        return replace(scaled(own), **later)
 
 
 def _fit_both(
@@ -191,8 +191,8 @@ def _about(
     expected, left = pooled(
         c, scale * variance, raw.residual_mean, raw.witness_mean, raw.witness_precision, c.trust
     )
-    left, rest = left * scale, 1.0 - c.shift
-    excess = expected.square() * (c.excess * rest * rest) if rest else torch.zeros_like(expected)
+    left, kept = left * scale, 1.0 - c.shift
+    excess = expected.square() * (c.excess * kept * kept) if kept else torch.zeros_like(expected)
     variances = {
         "epistemic": _like(left * raw.epistemic, outputs, dtype),
         # must not underflow to certainty

@@ -95,14 +95,14 @@ class Calibration:
     ) -> Tensor:
         """V / E of [n, C] or what broadcasts to it, from E, log c and log sigma_0^2."""
         beyond = torch.maximum(novelty / self.reach, variance / self.extent).clamp_min(1.0)
-        near = (1.0 - novelty**self.onset) / beyond
+        nearness = (1.0 - novelty**self.onset) / beyond
         fitted = log_level + self.fade * log_kappa
         if self.varying < 1.0:
             # E is infinite for invalid rows
             noise = log_constant - variance.clamp_max(MAX_VARIANCE).log()
             fitted = self.varying * fitted + (1.0 - self.varying) * noise
         return torch.exp(
-            (near * fitted + self.far_field_log_scale(novelty)).clamp(-MAX_LOG_SCALE, MAX_LOG_SCALE)
+            (nearness * fitted + self.far_field_log_scale(novelty)).clamp(-MAX_LOG_SCALE, MAX_LOG_SCALE)
         )
 
     def far_field_log_scale(self, novelty: Tensor) -> Tensor | float:

@@ -67,10 +67,10 @@ def loss_and_slopes(
     fading = np.maximum(np.maximum(nu / c["reach"], variance / extent), 1.0)
     way = _way(nu, c["beyond"])
     power, gamma = nu ** c["onset"], c["varying"]
-    near, noise = (1.0 - power) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
+    nearness, noise = (1.0 - power) / fading, np.log(constant / np.minimum(variance, MAX_VARIANCE))
     own = np.log(level) + c["fade"] * rows["log_kappa"]
     fitted = gamma * own + (1.0 - gamma) * noise
-    exponent = near * fitted + way @ c["growth"]
+    exponent = nearness * fitted + way @ c["growth"]
     v = variance * np.exp(np.clip(exponent, -MAX_LOG_SCALE, MAX_LOG_SCALE))
     # mu and L V
     g = np.nan_to_num(trust * p * v, nan=0.0)
@@ -84,27 +84,27 @@ def loss_and_slopes(
     usual = np.log1p(-c["share"]) + both
     rare = np.log(c["share"]) - 0.5 * (np.log(2 * math.pi * total) + error * error / total)
     density = np.logaddexp(usual, rare)
-    rest, share = np.exp(usual - density), np.exp(rare - density)
+    inlying, share = np.exp(usual - density), np.exp(rare - density)
     by_total = 0.5 * share * (error * error / total - 1.0) / total
-    by_error = rest * by_error - share * error / total
-    by_offset = rest * by_offset + 2.0 * by_total * offset
-    by_left = rest * by_scale + by_total * left
+    by_error = inlying * by_error - share * error / total
+    by_offset = inlying * by_offset + 2.0 * by_total * offset
+    by_left = inlying * by_scale + by_total * left
     # chain rule back to the parameters
     by_mu = weight * by_offset - shift * by_error
     by_g = by_mu * (rows["witness_mean"] - mu) / more + by_left * (1.0 / more - 2.0 * g / square)
     by_v = np.where(np.abs(exponent) < MAX_LOG_SCALE, by_left + by_g * g, 0.0)
     log_nu = np.log(np.maximum(nu, np.finfo(nu.dtype).tiny))
     entries = {
-        "fade": by_v * near * gamma * rows["log_kappa"],
+        "fade": by_v * nearness * gamma * rows["log_kappa"],
         "onset": -by_v * fitted * power * log_nu / fading,
-        "level": by_v * near * gamma / level,
+        "level": by_v * nearness * gamma / level,
         "excess": by_offset * offset / (2.0 * c["excess"]),
         "weight": by_mu * rows["residual_mean"] / more,
         "trust": by_g * np.nan_to_num(p * v, nan=0.0),
-        "varying": by_v * near * (own - noise),
-        "constant": by_v * near * (1.0 - gamma) / constant,
+        "varying": by_v * nearness * (own - noise),
+        "constant": by_v * nearness * (1.0 - gamma) / constant,
         "growth": by_v[:, None] * way,
-        "df": rest * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
+        "df": inlying * (by_df + by_scale * 2.0 / (df * (df - 2.0))),
     }
     return -float(density.mean()), {k: -_gathered(v, c[k], output) / len(nu) for k, v in entries.items()}
 
@@ -185,8 +185,8 @@ def fit_calibration(
         factors = zip((*SHARED, *PER_OUTPUT), (*few, *each), strict=True)
         values = {name: initial[name] * factor for name, factor in factors}
         values["df"] = np.minimum(MIN_DF + (initial["df"] - MIN_DF) * each[-1], MAX_DF)
-        rest = 1.0 - initial["varying"]
-        values["varying"] = initial["varying"] / (initial["varying"] + rest * np.exp(-free[-2]))
+        constant_share = 1.0 - initial["varying"]
+        values["varying"] = initial["varying"] / (initial["varying"] + constant_share * np.exp(-free[-2]))
         return initial | values | {"weight": initial["weight"] + identified * free[-1]}
 
     @np.errstate(all="ignore")

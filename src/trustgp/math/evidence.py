@@ -117,9 +117,9 @@ def _best_log_tau(gram: Tensor, targets: Tensor) -> Tensor:
     bounds = log_bounds(gram.diagonal().mean())
     if len(gram) < MIN_THINNED_ROWS:
         _, jitter = factorise(gram, bounds[0].exp())  # what rounding needs at the smallest noise
-        return minimise_on_grid(lambda places: profile_losses(gram, targets, places, jitter=jitter), *bounds)
+        return minimise_on_grid(lambda taus: profile_losses(gram, targets, taus, jitter=jitter), *bounds)
     few = _best_log_tau(gram[::THINNING, ::THINNING].contiguous(), targets[::THINNING])
-    return minimise_near(lambda places: profile_losses(gram, targets, places), few, *bounds)
+    return minimise_near(lambda taus: profile_losses(gram, targets, taus), few, *bounds)
 
 
 def log_bounds(level: Tensor, lowest: float = LOWEST, highest: float = HIGHEST) -> tuple[Tensor, Tensor]:
@@ -183,8 +183,8 @@ def minimise_on_grid(losses: Callable[[Any], Any], low: Any, high: Any, *, array
     best = values.argmin()
     coarse = arrays.stack([low + best * step, values.min()])
     left, right = (low + arrays.clip(place, 0, GRID - 1) * step for place in (best - 1, best + 1))
-    places = arrays.stack([right - ratio * (right - left), left + ratio * (right - left)])
-    inner = arrays.stack([places, losses(places)]).T
+    pair = arrays.stack([right - ratio * (right - left), left + ratio * (right - left)])
+    inner = arrays.stack([pair, losses(pair)]).T
     for _ in range(REFINE - 2):
         first = inner[0, 1] <= inner[1, 1]
         left, right = arrays.where(first, left, inner[0, 0]), arrays.where(first, inner[1, 0], right)
@@ -200,8 +200,8 @@ def minimise_near(losses: Callable[[Tensor], Tensor], start: Tensor, least: Tens
     place, low, high = torch.stack([start, least, most]).tolist()
     values: dict[float, float] = {}
 
-    def evaluate(*places: float) -> None:
-        new = [place for place in (min(max(p, low), high) for p in places) if place not in values]
+    def evaluate(*candidates: float) -> None:
+        new = [place for place in (min(max(p, low), high) for p in candidates) if place not in values]
         values.update(zip(new, losses(start.new_tensor(new)).tolist(), strict=True))
 
     def around() -> tuple[float, float | None, float | None]:

@@ -122,9 +122,9 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     divisor = torch.where(kept, kernel.values, 1.0)[:, None]
     turned = kernel.rotation.T @ column_sums(kernel.phi, targets.device, targets)
     energy = torch.where(kept[:, None], turned.square() / divisor, 0.0)
-    rest = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
+    other = (targets.square().sum(dim=0) - energy.sum(dim=0)).clamp_min(0.0)
     # the rest of the targets has the eigenvalue 0
-    table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, rest[None]])])
+    table = torch.column_stack([nn.functional.pad(kernel.values, (0, 1)), torch.cat([energy, other[None]])])
     # few numbers, many evaluations: on a GPU, launches would dominate
     spectrum, shares = np.split(table.cpu().numpy(), [1], axis=1)
 
@@ -135,7 +135,7 @@ def low_rank_evidence(kernel: LowRank, targets: Tensor, level: Tensor) -> tuple[
     def losses(log_taus: np.ndarray) -> np.ndarray:
         taus = np.exp(log_taus)
         log_determinant = np.log(spectrum + taus).sum(axis=0) + (m - r - 1) * log_taus
-        return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(rest) * log_determinant)
+        return 0.5 * (m * np.log(scales(taus)).sum(axis=0) + len(other) * log_determinant)
 
     tau = np.exp([minimise_on_grid(losses, *map(float, log_bounds(level.cpu())), arrays=np)])
     best = torch.from_numpy(np.concatenate([tau, scales(tau)[:, 0]])).to(targets)

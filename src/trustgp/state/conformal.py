@@ -24,8 +24,8 @@ from ..math.calibration import check_share, held_out_quantile, merge_groups, nee
 from ..tangents.network import as_matrix
 from .model_state import FittedModel, ModelState, Provenance, read_like
 
-LEAST_LEVEL = 1e-12  # of an interval; nearer to 1 than this all targets are in it
-ENOUGH = 20  # times the rows that a limit takes at least: what a group of experts can expect
+MIN_LEVEL = 1e-12  # of an interval; nearer to 1 than this all targets are in it
+MIN_GROUP_FACTOR = 20  # times the rows that a limit takes at least: what a group of experts can expect
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class ConformalIntervals(_Conformal):
         """Lower and upper ends, each the shape of the network's output; infinite where nothing is known."""
         p, limit = self._answer(inputs)
         limit = limit.reshape(p.mean.shape)
-        inside = limit.clamp(min=LEAST_LEVEL, max=1.0 - LEAST_LEVEL)
-        half = torch.where(limit < 1.0 - LEAST_LEVEL, p.distribution.half_width(inside), torch.inf)
+        inside = limit.clamp(min=MIN_LEVEL, max=1.0 - MIN_LEVEL)
+        half = torch.where(limit < 1.0 - MIN_LEVEL, p.distribution.half_width(inside), torch.inf)
         half = (
             torch.where(as_matrix(p.valid), as_matrix(half), torch.inf).reshape(limit.shape).to(p.mean.dtype)
         )
@@ -139,7 +139,7 @@ def _groups(state: ModelState, rows: int, needed: int) -> Tensor:
     if others:  # a gate for each output: a row has no one expert
         return torch.zeros(1, dtype=torch.int64)
     own = torch.stack([expert.own for expert in mixture.experts]).double().cpu()
-    return merge_groups(mixture.gate.centroids.cpu(), rows * own / own.sum(), least=ENOUGH * needed)
+    return merge_groups(mixture.gate.centroids.cpu(), rows * own / own.sum(), least=MIN_GROUP_FACTOR * needed)
 
 
 def _group(p: Prediction, groups: Tensor) -> Tensor:

@@ -21,13 +21,13 @@ from ..experts.witness import MAX_SCALED_INPUT, MIN_RATIO, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
 
 INT, REAL = torch.int64, torch.float64
-NAMED = 14  # tensors of a mixture at most, without those of tangents, features and posteriors
+MAX_MIXTURE_TENSORS = 14  # tensors of a mixture at most, without those of tangents, features and posteriors
 
 
 def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
     """The state of a mixture; the network and the settings of the tangents are not in it."""
-    width = max((len(near) for near in mixture.neighbours), default=0)
-    padded = [[*near, *[-1] * (width - len(near))] for near in mixture.neighbours]
+    width = max((len(numbers) for numbers in mixture.neighbours), default=0)
+    padded = [[*numbers, *[-1] * (width - len(numbers))] for numbers in mixture.neighbours]
     table = {f"tangents.{name}": value for name, value in mixture.tangents.state().items()}
     table |= {"outputs": mixture.outputs, "bound": mixture.bound}
     table["neighbours"] = torch.tensor(padded, dtype=INT).reshape(len(padded), width)
@@ -64,7 +64,7 @@ def most_tensors(tangents: TangentMap, row: Inputs) -> int:
     wide = [tangents.num_columns(expert=expert) for expert in (True, False)]
     features = len(tangents(row).tensors()) if None in wide else 0
     posterior = 2 if wide[0] is None else 5  # see `GramPosterior` and `SpanPosterior`
-    return NAMED + posterior + len(tangents.state()) + wide.count(None) * features
+    return MAX_MIXTURE_TENSORS + posterior + len(tangents.state()) + wide.count(None) * features
 
 
 def _within(values: Tensor, low: int, high: int) -> Tensor:
@@ -99,10 +99,10 @@ def _read_features(reader: Reader, prefix: str, tangents: TangentMap, rows: int)
     table = {name: reader.take(prefix + name, dtype, rows, None) for name in names}
     try:
         features = tangents.kind.from_tensors(table)
-        known = features.tensors().keys()
+        allowed = features.tensors().keys()
     except (KeyError, IndexError, ValueError) as error:
         raise reader.fail(f"{prefix}*", f"cannot be features: {error}") from error
-    for unknown in sorted(set(names) - set(known)):
+    for unknown in sorted(set(names) - set(allowed)):
         raise reader.fail(f"{prefix}{unknown}", "is not a feature this kind knows, or one before is missing")
     wide = sum(value.shape[1] * value.element_size() for value in table.values())
     what = f"take {wide} bytes a row, not {tangents.row_bytes()}: some are missing or cut"
@@ -172,9 +172,9 @@ def _read_held(
     sane = (sizes >= 0) & (own <= sizes) & (own >= 0)
     reader.require(len(sizes) > 0 and sane, f"{prefix}sizes", f"and 'own' do not describe {what}")
     # summed as Python integers, which cannot overflow
-    held = reader.take(f"{prefix}rows", INT, sum(sizes.tolist()))
-    reader.require(held >= 0, f"{prefix}rows", "names rows below 0")
-    return sizes.tolist(), own, held.split(sizes.tolist())
+    numbers = reader.take(f"{prefix}rows", INT, sum(sizes.tolist()))
+    reader.require(numbers >= 0, f"{prefix}rows", "names rows below 0")
+    return sizes.tolist(), own, numbers.split(sizes.tolist())
 
 
 def _read_row_posteriors(
@@ -183,9 +183,9 @@ def _read_row_posteriors(
     """Posteriors that hold so many rows each; `read` gives features of rows."""
     factors = _read_triangles(reader, f"{prefix}factor", sizes)
     weights = reader.take(f"{prefix}weights", REAL, sum(sizes), num_outputs).split(sizes)
-    features, places = read(sum(sizes)), torch.arange(sum(sizes)).split(sizes)
-    for factor, weight, place in zip(factors, weights, places, strict=True):
-        yield GramPosterior(features.take(place), factor, weight)
+    features, positions = read(sum(sizes)), torch.arange(sum(sizes)).split(sizes)
+    for factor, weight, position in zip(factors, weights, positions, strict=True):
+        yield GramPosterior(features.take(position), factor, weight)
 
 
 def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]:
@@ -203,8 +203,8 @@ def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]
 def _read_wide(reader: Reader, name: str, *shape: int) -> Tensor:
     """Numbers in float64 or float32."""
     value = reader.take(name, None, *shape)
-    known = value.dtype in (torch.float64, torch.float32)
-    reader.require(known, name, f"is {value.dtype}, neither float64 nor float32")
+    allowed = value.dtype in (torch.float64, torch.float32)
+    reader.require(allowed, name, f"is {value.dtype}, neither float64 nor float32")
     return value
 
 
@@ -242,30 +242,30 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     count, width = centroids.shape
     reader.require(count > 0 and width > 0, f"{prefix}centroids", "name no cell")
-    found = {
+    tensors = {
         "offset": reader.take(f"{prefix}offset", REAL, width),
         "spread": reader.positive(f"{prefix}spread", width),
         "floor": reader.positive(f"{prefix}floor", num_outputs),
         "level": reader.positive(f"{prefix}level", count, num_outputs),
         "centre": reader.take(f"{prefix}centre", REAL, count, num_outputs),
     }
-    found |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
-    reader.require(found["ratio"] >= MIN_RATIO, f"{prefix}ratio", f"is below {MIN_RATIO}")
-    reader.require(found["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
-    found["neighbours"] = reader.take(f"{prefix}neighbours", INT)
-    reader.require(found["neighbours"] >= 1, f"{prefix}neighbours", "must be positive")
+    tensors |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
+    reader.require(tensors["ratio"] >= MIN_RATIO, f"{prefix}ratio", f"is below {MIN_RATIO}")
+    reader.require(tensors["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
+    tensors["neighbours"] = reader.take(f"{prefix}neighbours", INT)
+    reader.require(tensors["neighbours"] >= 1, f"{prefix}neighbours", "must be positive")
     if "size" in reader.matching(prefix):  # files of version 2 repeat the setting `rows`
         reader.take(f"{prefix}size", INT)
-    sizes, own, held = _read_held(reader, prefix, count, "cells")
+    sizes, own, cells = _read_held(reader, prefix, count, "cells")
     reader.require(own >= 1, f"{prefix}own", "leaves a cell without a row of its own")
-    mine = torch.cat([cell[:k] for cell, k in zip(held, own.tolist(), strict=True)])
-    reader.require(len(mine.unique()) == len(mine), f"{prefix}rows", "gives a row to two cells")
-    numbers = torch.cat(held)
+    own_rows = torch.cat([cell[:k] for cell, k in zip(cells, own.tolist(), strict=True)])
+    reader.require(len(own_rows.unique()) == len(own_rows), f"{prefix}rows", "gives a row to two cells")
+    numbers = torch.cat(cells)
     reader.require(numbers < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
     for name, columns in (("points", width), ("targets", num_outputs)):
-        found[name] = _read_wide(reader, prefix + name, len(numbers), columns)
+        tensors[name] = _read_wide(reader, prefix + name, len(numbers), columns)
     reader.require(
-        found["points"].abs() <= MAX_SCALED_INPUT, f"{prefix}points", f"lie beyond {MAX_SCALED_INPUT:g}"
+        tensors["points"].abs() <= MAX_SCALED_INPUT, f"{prefix}points", f"lie beyond {MAX_SCALED_INPUT:g}"
     )
-    found |= {"rows": numbers, "own": own}
-    return WitnessState(centroids=centroids, sizes=torch.tensor(sizes), **found)
+    tensors |= {"rows": numbers, "own": own}
+    return WitnessState(centroids=centroids, sizes=torch.tensor(sizes), **tensors)

@@ -31,7 +31,7 @@ from .model_state import ModelState, Provenance
 KIND = "trustgp-model"
 KIND_OF_ROW = re.compile(r"[a-z0-9]+\[[0-9, ]*\]")  # as `data.rows.kinds` writes it
 DETECTOR = "trustgp-detector"  # see `detection.state`
-ENTRY, OTHERS = 130, 100  # bytes of a header for each tensor, and tensors that belong to no kernel
+ENTRY_BYTES, MAX_OTHER_TENSORS = 130, 100  # of a header for each tensor; tensors that belong to no kernel
 LISTS = ("names", "lend", "split", "kinds")  # of an origin: tuples, which JSON does not know
 
 
@@ -48,7 +48,7 @@ def file_bytes(state: ModelState) -> int:
 def check_savable(maps: Sequence[TangentMap], row: Inputs) -> None:
     """Raise where a file could not hold a model with these kernels, before it is fitted."""
     each, names = most_tensors(maps[0], row), maps[0].network.names
-    room = (MAX_HEADER_BYTES - sum(map(len, names)) - 4 * len(names)) // ENTRY - OTHERS
+    room = (MAX_HEADER_BYTES - sum(map(len, names)) - 4 * len(names)) // ENTRY_BYTES - MAX_OTHER_TENSORS
     if len(maps) * each > room:
         raise ValueError(
             f"kernels: {len(maps)}, of {each} tensors each; a file holds about {room} tensors, so this model "

@@ -109,8 +109,8 @@ def _sizes(file: TensorFile) -> Table:
     """What takes how much of the file."""
     sizes: dict[str, int] = {}
     for name, tensor in file.tensors.items():
-        rest = name.split(".", 2)[-1] if name.startswith("mixture.") else name
-        part = next(title for start, title in PARTS.items() if rest.startswith(start))
+        suffix = name.split(".", 2)[-1] if name.startswith("mixture.") else name
+        part = next(title for start, title in PARTS.items() if suffix.startswith(start))
         sizes[part] = sizes.get(part, 0) + tensor.nbytes
     table = Table("part", Column("size", justify="right"), title="Sizes", title_justify="left")
     for part, size in sorted(sizes.items(), key=lambda item: -item[1]):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 from torch.overrides import TorchFunctionMode
 
-from ..data.chunking import FULL, evenly, gpu_share, map_chunks, most_rows, rows_at_once, working_set
+from ..data.chunking import GPU_ROWS, evenly, gpu_share, map_chunks, most_rows, rows_at_once, working_set
 from ..data.trees import Inputs, copied, count, leaves, map_tensors, take, to_device
 from .decompose import PLAIN, Unfused
 from .modules import check_kind, check_mode, clone_module, tensors_in
@@ -107,7 +107,7 @@ class TangentNetwork:
         limit = min(most_rows(self.device), rows_at_once(inputs, self.device))
         room = working_set(self.device) // self._row_bytes
         if self.device.type == "cuda":  # a constant number of large rows: cuDNN plans each shape anew
-            room = min(gpu_share(self.device) // self._row_bytes, max(FULL, 2**30 // self._row_bytes))
+            room = min(gpu_share(self.device) // self._row_bytes, max(GPU_ROWS, 2**30 // self._row_bytes))
         return max(1, min(limit, room))
 
     @torch.inference_mode(False)

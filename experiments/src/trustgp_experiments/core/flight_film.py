@@ -54,7 +54,7 @@ def flight_gif(
     with reporting(enabled=progress) as reporter:
         for image, shown in reporter.track(pairs, stage="filming a flight", total=frames):
             verdict = monitor(pixels(image[None])[0])
-            past.append(FilmFrame(image, shown, runner.found[0], verdict))
+            past.append(FilmFrame(image, shown, runner.detections[0], verdict))
             film.append(draw_frame(past, monitor, frames=frames))
     _write_gif(film, target, fps)
     return [one.verdict for one in past]

@@ -242,7 +242,7 @@ class GraphWitness(nn.Module):
         self.state, sizes = state, state.sizes.tolist()
         self.size, device = max(sizes), state.points.device
         self.neighbours = min(state.most_neighbours, self.size)
-        self.places = torch.arange(self.size, device=device)
+        self.positions = torch.arange(self.size, device=device)
         # [M * size, d] and [M * size, C]; padding is far away
         self.points = padded(state.points.split(sizes), PADDING).flatten(0, 1)
         self.targets = padded(state.targets.split(sizes)).flatten(0, 1)
@@ -254,7 +254,7 @@ class GraphWitness(nn.Module):
         state, points = self.state, self.state.scaled(vectors_of(inputs))
         labels = distances(points, state.centroids).argmin(dim=1)
         first = self.size * labels[:, None]
-        radius = (points[:, None] - self.points[first + self.places]).square().sum(dim=2)
+        radius = (points[:, None] - self.points[first + self.positions]).square().sum(dim=2)
         radius = radius.sqrt() + state.order
         nearest = radius.topk(self.neighbours, dim=1, largest=False)[1] + first
         mean, novelty = self.solve(points, nearest)

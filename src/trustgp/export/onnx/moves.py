@@ -71,8 +71,8 @@ def _flip(w: Writer, n: Any) -> str:
 
 def _unbind(w: Writer, n: Any) -> tuple[str, ...]:
     x, axis = arguments(n)
-    places = [w.constant(i, torch.int64) for i in range(len(n.meta["val"]))]
-    return tuple(w.op("Gather", w.tensor(x), place, axis=axis) for place in places)
+    positions = [w.constant(i, torch.int64) for i in range(len(n.meta["val"]))]
+    return tuple(w.op("Gather", w.tensor(x), position, axis=axis) for position in positions)
 
 
 def _split(w: Writer, n: Any) -> tuple[str, ...]:
@@ -93,8 +93,8 @@ def _index(w: Writer, n: Any) -> str:
         inside = w.op("Mod", index, size)  # it may count from the end
         place = w.op("Add", w.op("Mul", place, size), inside)
     if others:
-        rest = shape_of(n.args[0])[axes[-1] + 1 :]
-        values = w.op("Reshape", values, w.integers([*[0] * axes[0], -1, *rest]))  # 0: unchanged
+        trailing = shape_of(n.args[0])[axes[-1] + 1 :]
+        values = w.op("Reshape", values, w.integers([*[0] * axes[0], -1, *trailing]))  # 0: unchanged
     return w.op("Gather", values, place, axis=axes[0])
 
 

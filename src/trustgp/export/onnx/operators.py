@@ -25,9 +25,9 @@ def _apply(kind: str, dtype: Callable[[Any], torch.dtype] = dtype_of) -> Transla
     return lambda w, n: w.op(kind, *(w.tensor(a, dtype(n)) for a in n.args))
 
 
-def _plain(kind: str, *places: int) -> Translation:
+def _plain(kind: str, *positions: int) -> Translation:
     """An operation of the arguments at these places, unchanged; default: the first."""
-    return lambda w, n: w.op(kind, *(w.tensor(n.args[i]) for i in places or (0,)))
+    return lambda w, n: w.op(kind, *(w.tensor(n.args[i]) for i in positions or (0,)))
 
 
 def _compared(n: Any) -> torch.dtype:
@@ -120,18 +120,18 @@ def _convolution(w: Writer, n: Any) -> str:
 def _max_pool(w: Writer, n: Any) -> tuple[str, str]:
     """Values, and their indices in their plane: ONNX counts through all planes."""
     inputs, kernel, stride, padding, dilation, ceil = arguments(n)
-    x, places, sides = w.tensor(inputs), "", shape_of(inputs)[2:]
+    x, indices, sides = w.tensor(inputs), "", shape_of(inputs)[2:]
     window = _window(n, stride or kernel, padding, kernel_shape=kernel, dilations=dilation)
     if any(user.args[1] == 1 for user in n.users):
-        values, places = w.op("MaxPool", x, outputs=2, **window, ceil_mode=int(ceil))
-        places = w.op("Mod", places, w.constant(math.prod(sides), torch.int64))
+        values, indices = w.op("MaxPool", x, outputs=2, **window, ceil_mode=int(ceil))
+        indices = w.op("Mod", indices, w.constant(math.prod(sides), torch.int64))
     else:
         values = w.op("MaxPool", x, **window, ceil_mode=int(ceil))
     # onnxruntime skips NaN, so that an overflow would look valid: the whole plane becomes NaN
     unknown = w.cast(w.op("IsNaN", x), torch.int32)
     planes = w.integers(range(2, 2 + len(sides)))
     lost = w.cast(w.op("ReduceMax", unknown, planes, keepdims=1), torch.bool)
-    return w.op("Where", lost, w.constant(math.nan, dtype_of(inputs)), values), places
+    return w.op("Where", lost, w.constant(math.nan, dtype_of(inputs)), values), indices
 
 
 def _average_pool(w: Writer, n: Any) -> str:

@@ -45,13 +45,13 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
     """The ONNX model of a graph of `traced`, with named inputs and standard operations only."""
     writer, rows = Writer(), module.meta["rows"]
     helper = writer.helper
-    places = module.graph.find_nodes(op="placeholder")
-    writer.values |= zip(places, names, strict=True)
+    placeholders = module.graph.find_nodes(op="placeholder")
+    writer.values |= zip(placeholders, names, strict=True)
     answers = _fill(writer, module)
     results = next(iter(module.graph.find_nodes(op="output"))).args[0]
     for name, value in answers.items():
         writer.nodes.append(helper.make_node("Identity", [value], [name]))
-    inputs = [_value_info(helper, name, node, rows) for name, node in zip(names, places, strict=True)]
+    inputs = [_value_info(helper, name, node, rows) for name, node in zip(names, placeholders, strict=True)]
     outputs = [_value_info(helper, name, node, rows) for name, node in results.items()]
     size = sum(array.nbytes for array in writer.constants.values())
     if size > MAX_FILE_BYTES:

@@ -87,12 +87,12 @@ def convolution_backward(
 
 def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
     """Each gradient goes to the index in the last argument."""
-    places = options[-1]
+    indices = options[-1]
     dims = inputs.ndim - 2 if len(options) == 1 else len(options[0])
     lead = inputs.shape[: inputs.ndim - dims]
     flat = grad.flatten(len(lead))
     zeros = grad.new_zeros(inputs.shape).flatten(len(lead))
-    return zeros.scatter_add(len(lead), places.flatten(len(lead)), flat).reshape(inputs.shape)
+    return zeros.scatter_add(len(lead), indices.flatten(len(lead)), flat).reshape(inputs.shape)
 
 
 def average_pool_backward(
@@ -150,8 +150,8 @@ def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
     """Windows along a dimension, by index; the last dimension is the position in a window."""
     axis = axis % inputs.ndim
     count = (inputs.shape[axis] - size) // step + 1
-    places = torch.arange(count)[:, None] * step + torch.arange(size)
-    windows = inputs.index_select(axis, places.flatten().to(inputs.device))
+    positions = torch.arange(count)[:, None] * step + torch.arange(size)
+    windows = inputs.index_select(axis, positions.flatten().to(inputs.device))
     return windows.unflatten(axis, (count, size)).movedim(axis + 1, -1)
 
 

@@ -68,8 +68,8 @@ def diagnostics_message(verdict: Mapping[str, Any], time: int, name: str) -> byt
     status, pair = kinds["diagnostic_msgs/msg/DiagnosticStatus"], kinds["diagnostic_msgs/msg/KeyValue"]
     label, reason = str(verdict.get("status", "")), str(verdict.get("reason") or "")
     level = getattr(status, LEVELS.get(label, "STALE"))
-    rest = {key: value for key, value in verdict.items() if key not in ("status", "reason")}
-    values = [pair(str(key), json.dumps(value, allow_nan=False)) for key, value in rest.items()]
+    entries = {key: value for key, value in verdict.items() if key not in ("status", "reason")}
+    values = [pair(str(key), json.dumps(value, allow_nan=False)) for key, value in entries.items()]
     message = f"{label}: {reason}" if reason else label
     return _serialize(DIAGNOSTICS_TYPE, _header(time), [status(level, name, message, "", values)])
 

@@ -78,7 +78,7 @@ class Axis:
 
 DEFAULT = AblationTrial("default")
 SMALL = AblationTrial("small", small=True)
-LEFT_OUT = AblationTrial("leave-one-out", validated=False)
+LEAVE_ONE_OUT = AblationTrial("leave-one-out", validated=False)
 
 
 def paper_axes(quick: bool) -> list[Axis]:
@@ -109,7 +109,7 @@ def our_axes(quick: bool) -> list[Axis]:
     ]
     calibration = [
         Point("validation rows", DEFAULT),
-        Point("leave-one-out", LEFT_OUT),
+        Point("leave-one-out", LEAVE_ONE_OUT),
         Point("evidence only", DEFAULT, {"own": "plain"}),
     ]
     witness = [Point("off", DEFAULT, without), Point("on", DEFAULT, with_witness)]

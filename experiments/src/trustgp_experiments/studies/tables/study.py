@@ -33,7 +33,7 @@ from ...datasets.tables import TABLES, load_table
 
 AXES = ("table", "tested", "method")
 # not here: methods whose sampled or propagated form is in `transfer`
-LEFT_OUT = ("rMC-dropout", "Laplace sampled", "trustgp, no witness")
+OMITTED_METHODS = ("rMC-dropout", "Laplace sampled", "trustgp, no witness")
 SLOW_TABLES = ("simulated arm",)  # minutes a split on a CPU
 STUDIED = tuple(name for name in TABLES if name not in SLOW_TABLES)
 QUICK_TABLES = ("growing noise",)
@@ -110,7 +110,9 @@ def one_split(setting: Setting, table: str, seed: int) -> dict[str, Any]:
     case = make_case(table, seed=seed, quick=setting.quick)
     rows, rate = (case.train, case.validation), best_rate(chosen["dropout"])
     bundle = recipe(case, chosen["steps"]).bundle(*rows, seed=seed, dropout=rate, **setting.place)
-    methods, failed = score_methods(bundle, method_names(quick=setting.quick, without=LEFT_OUT), case.tests)
+    methods, failed = score_methods(
+        bundle, method_names(quick=setting.quick, without=OMITTED_METHODS), case.tests
+    )
     return {"sizes": case.sizes, "choices": chosen, "methods": methods, "failed": failed}
 
 
