@@ -1,4 +1,4 @@
-"""The training script of the detectors: its augmentation, its steps and its precision."""
+"""The training script of the detectors: its augmentation and its steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", reason="detectors come from transformers: pip install trustgp[detection]")
-from trustgp_experiments.training.detector import DetectorTraining, augmented, labels_of, rendered_scenes
-from trustgp_experiments.training.detector_network import average_precision, detector
+from trustgp_experiments.training.detector import (
+    DetectorTraining,
+    augmented,
+    labels_of,
+    mean_loss,
+    rendered_scenes,
+)
+from trustgp_experiments.training.detector_network import detector, pixels
 
 
 def labels(boxes):
@@ -45,24 +51,4 @@ def test_steps_lower_the_loss_of_a_few_pictures():
     training = DetectorTraining(detector(2), train.images, labels_of(train), **how)
     losses = [training.step(step + 100, 0.0) for step in range(6)]
     assert min(losses[3:]) < losses[0]
-
-
-BOX, OTHER = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.tensor([5.0, 5.0, 6.0, 6.0])
-SEVERAL = torch.stack([BOX, BOX + 10, BOX + 20, BOX + 30])
-
-
-@pytest.mark.parametrize(
-    ("boxes", "scores", "true", "expected"),
-    [
-        (torch.stack([BOX, OTHER]), [0.9, 0.1], BOX[None], 1.0),
-        (torch.stack([BOX, OTHER]), [0.1, 0.9], BOX[None], 0.5),
-        (torch.stack([BOX, BOX]), [0.9, 0.8], torch.stack([BOX, OTHER]), 0.5),  # a true box counts once
-        # right, wrong, right, right of four: 1, 1/2, 2/3, 3/4, made to fall: 1, 3/4, 3/4
-        (torch.stack([BOX, OTHER, BOX + 10, BOX + 20]), [0.9, 0.8, 0.7, 0.6], SEVERAL, 2.5 / 4),
-        (torch.zeros(0, 4), [], BOX[None], 0.0),
-        (BOX[None], [1.0], torch.zeros(0, 4), float("nan")),
-    ],
-)
-def test_average_precision_by_hand(boxes, scores, true, expected):
-    found = average_precision([boxes], [torch.tensor(scores)], [true])
-    assert found == pytest.approx(expected, nan_ok=True)
+    assert mean_loss(training.average, pixels(train.images), labels_of(train)) > 0

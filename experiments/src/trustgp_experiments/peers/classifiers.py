@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trustgp.data.trees import Inputs
 
 from ..training.train import run_network
-from .members import enough, masked_outputs, several, with_dropout_on
+from .members import at_least_two, masked_outputs, with_dropout_on
 from .tuning import (
     COLDEST,
     HOTTEST,
@@ -80,7 +80,8 @@ class EnsembleClassifier(MemberClassifier):
     @classmethod
     def fit(cls, networks: Sequence[nn.Module], validation: Any = None) -> Self:
         """At least two networks that give logits [n, C], and one temperature for all."""
-        return cls(several(networks)).tempered(validation)
+        at_least_two(len(networks), "networks")
+        return cls(tuple(networks)).tempered(validation)
 
     def members(self, inputs: Inputs) -> Tensor:
         """Of each network."""
@@ -98,7 +99,7 @@ class DropoutClassifier(MemberClassifier):
     @classmethod
     def fit(cls, network: nn.Module, validation: Any = None, *, samples: int = 20, seed: int = 0) -> Self:
         """A network trained with dropout, such as `cnn(dropout=0.2)`, and one temperature for all masks."""
-        return cls(with_dropout_on(network), enough(samples), seed).tempered(validation)
+        return cls(with_dropout_on(network), at_least_two(samples, "samples"), seed).tempered(validation)
 
     def members(self, inputs: Inputs) -> Tensor:
         """Under each mask."""

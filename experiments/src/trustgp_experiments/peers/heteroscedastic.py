@@ -11,6 +11,7 @@ squared error. Validation rows choose among 0, 0.5 and 1.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -27,7 +28,7 @@ from .bundle import Bundle
 from .tuning import NoisyPeer
 
 BETAS = (0.0, 0.5, 1.0)
-LEAST, MOST = -20.0, 10.0  # of the logarithm of a variance
+LOG_VARIANCE_RANGE = (-20.0, 10.0)
 
 
 class Diverged(ValueError):
@@ -44,7 +45,7 @@ def beta_nll(outputs: Tensor, targets: Tensor, *, beta: float) -> Tensor:
 def halves(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Means and logarithms of variances, each [..., C]."""
     mean, raw = outputs.chunk(2, dim=-1)
-    return mean, raw.clamp(LEAST, MOST)
+    return mean, raw.clamp(*LOG_VARIANCE_RANGE)
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,25 @@ class Heteroscedastic(NoisyPeer):
     def parts(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
         """The members' mean, the variance of their means, and the mean of their variances, [n] or [n, C]."""
         means, logs = halves(torch.stack([run_network(one, inputs) for one in self.networks]))
-        found = (*moments(means), logs.exp().mean(dim=0))
-        return tuple(each[:, 0] for each in found) if self.single else found  # pyright: ignore
+        parts = (*moments(means), logs.exp().mean(dim=0))
+        return tuple(each[:, 0] for each in parts) if self.single else parts  # pyright: ignore
 
     def predict(self, inputs: Inputs) -> Prediction:
         """What the means disagree by is epistemic, the rest is not."""
         mean, spread, noise = self.parts(inputs)
-        said = answer(inputs, mean, self.scale * spread, self.noise)
-        said = replace(said, aleatoric=self.scale * torch.nan_to_num(noise))  # of rows that are not finite
-        return said if self.tails is None else self.tails.on(said)
+        prediction = answer(inputs, mean, self.scale * spread, self.noise)
+        # some rows may not be finite
+        prediction = replace(prediction, aleatoric=self.scale * torch.nan_to_num(noise))
+        return prediction if self.tails is None else self.tails.on(prediction)
 
 
 def loss_on(peer: Any, rows: Any) -> float:
     """Mean negative log likelihood of rows; infinite where it is no number."""
     rows = read_rows(rows, name="validation")
-    said = peer.predict(rows.inputs)
-    found = -float(said.log_prob(rows.targets.to(said.mean.device).reshape(said.mean.shape)).mean())
-    return found if math.isfinite(found) else math.inf
+    prediction = peer.predict(rows.inputs)
+    targets = rows.targets.to(prediction.mean.device).reshape(prediction.mean.shape)
+    loss = -float(prediction.log_prob(targets).mean())
+    return loss if math.isfinite(loss) else math.inf
 
 
 def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
@@ -106,18 +109,14 @@ def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
         return Heteroscedastic.fit(networks, *bundle.held, single=single)
 
     def chosen() -> tuple[float, list[nn.Module]]:
-        found = []
+        trials = []
         for beta in BETAS:
             networks = trained(beta, seeds[:1])
-            try:
-                found.append((loss_on(fitted(networks), bundle.validation), beta, networks))
-            except Diverged:
-                continue
-        if not found:
+            with suppress(Diverged):
+                trials.append((loss_on(fitted(networks), bundle.validation), beta, networks))
+        if not trials:
             raise Diverged(f"no network that gives variances could be trained, with a beta of {BETAS}.")
-        _, beta, networks = min(found, key=lambda entry: entry[0])
-        return beta, networks
+        return min(trials, key=lambda trial: trial[0])[1:]
 
     beta, networks = bundle.once("heteroscedastic", chosen)
-    more = trained(beta, seeds[1:]) if members > 1 else []
-    return fitted([*networks, *more])
+    return fitted([*networks, *(trained(beta, seeds[1:]) if members > 1 else [])])

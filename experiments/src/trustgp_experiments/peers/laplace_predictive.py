@@ -20,6 +20,7 @@ from trustgp.metrics import class_nll
 from ..training.train import errors, run_network
 from . import tuning
 from .laplace_posterior import KronPosterior
+from .members import at_least_two
 from .sampled import SampledWeights
 from .tuning import ClassAnswer, NoisyPeer
 
@@ -75,17 +76,10 @@ class LaplaceSampled(SampledWeights):
 
     @classmethod
     def fit(
-        cls,
-        posterior: KronPosterior,
-        validation: Any,
-        train: Any = None,
-        *,
-        samples: int = 20,
-        seed: int = 0,
+        cls, posterior: KronPosterior, validation: Any, train: Any = None, *, samples: int = 20, seed: int = 0
     ) -> Self:
         """Prior and posterior noise of the largest validation likelihood, by sampling; noise, tails."""
-        if samples < 2:
-            raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
+        at_least_two(samples, "samples")
         rows = read_rows(validation, name="validation")
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:TUNING_ROWS]
         few = Rows(rows.take(chosen), rows.targets[chosen.to(rows.targets.device)])

@@ -13,7 +13,6 @@ a Linear layer gives :math:`W \Sigma W^\top`, both exactly; an activation f is l
 """
 
 import copy
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -59,7 +58,8 @@ class Ensemble(NoisyPeer):
         cls, networks: Sequence[nn.Module], validation: Any, train: Any = None, *, tune: bool = True
     ) -> Self:
         """At least two networks, with scale, noise and tails; without tuning the noise alone is fitted."""
-        plain = cls(several(networks))
+        at_least_two(len(networks), "networks")
+        plain = cls(tuple(networks))
         return plain.fitted(validation, train) if tune else plain.noisy(validation)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -104,21 +104,14 @@ def with_dropout_on(network: nn.Module) -> nn.Module:
 def masked_outputs(network: nn.Module, inputs: Inputs, samples: int, seed: int) -> Tensor:
     """The answers under different masks, [S, n] or [S, n, C]; no global generator moves."""
     with own_randomness(seed, next(network.parameters()).device):
-        return torch.stack([run_network(network, inputs) for _ in range(enough(samples))])
+        return torch.stack([run_network(network, inputs) for _ in range(at_least_two(samples, "samples"))])
 
 
-def several(networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
-    """The networks, if they are at least two."""
-    if len(networks) < 2:
-        raise ValueError(f"{len(networks)} networks; an ensemble needs at least 2.")
-    return tuple(networks)
-
-
-def enough(samples: int) -> int:
-    """The number, if it is at least 2."""
-    if samples < 2:
-        raise ValueError(f"samples={samples}; at least 2 are needed to see a spread.")
-    return samples
+def at_least_two(count: int, name: str) -> int:
+    """The number of samples or networks, if there is a spread to see."""
+    if count < 2:
+        raise ValueError(f"{name}={count}; at least 2 are needed to see a spread.")
+    return count
 
 
 ELEMENTWISE = (
@@ -138,8 +131,9 @@ class PropagatedDropout(NoisyPeer):
     def fit(cls, network: nn.Module, validation: Any, train: Any = None) -> Self:
         """Scale, noise and tails for an `nn.Sequential` of Linear, Dropout and activation layers."""
         still = copy.deepcopy(network).eval()
-        if not any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in layers_of(still)):
-            raise ValueError("no Dropout layer with p > 0: there is no variance to propagate.")
+        rates = [layer.p for layer in layers_of(still) if isinstance(layer, nn.Dropout)]
+        if not any(rates) or 1.0 in rates:
+            raise ValueError(f"no Dropout layer with 0 < p < 1 among {rates}: no variance to propagate.")
         return cls(still).fitted(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -158,12 +152,8 @@ def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
         raise ValueError("variance is propagated through vectors: inputs must be one tensor [n, d].")
     widest = max([rows.shape[1], *(layer.out_features for layer in layers if isinstance(layer, nn.Linear))])
     size = max(1, CHUNK_BYTES // (widest**2 * first.element_size()))
-    parts = [_moments(layers, rows[index.to(rows.device)])[1] for index in chunks(len(rows), size)]
-    variance = torch.cat(parts)
-    if below := int((variance < 0).sum()):
-        told = f"{below} propagated variances fell below zero by rounding: set to 0."
-        warnings.warn(told, stacklevel=2)
-    return variance.clamp_min(0.0)
+    parts = [_variance(layers, rows[index.to(rows.device)]) for index in chunks(len(rows), size)]
+    return torch.cat(parts).clamp_min(0.0)  # rounding may take it below zero
 
 
 def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
@@ -174,47 +164,25 @@ def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
     elif isinstance(network, (nn.Linear, nn.Dropout, *ELEMENTWISE)):
         yield network
     else:
-        known = ", ".join(kind.__name__ for kind in (nn.Sequential, nn.Linear, nn.Dropout, *ELEMENTWISE))
         raise ValueError(
-            f"layer '{name}' is a {type(network).__name__}; variance is propagated through {known} only. "
-            "MCDropout samples through any layer."
+            f"layer '{name}' is a {type(network).__name__}; variance is propagated through an nn.Sequential "
+            "of Linear, Dropout and elementwise activations only. MCDropout samples through any layer."
         )
 
 
-def _moments(layers: list[nn.Module], mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the last layer's units, each [b, C], for inputs [b, d] that do not vary."""
-    covariance: Tensor | None = None  # [b, w, w]; None as long as nothing varies
+def _variance(layers: list[nn.Module], mean: Tensor) -> Tensor:
+    """Variance of the last layer's units, [b, C], for inputs [b, d] that do not vary."""
+    covariance = torch.diag_embed(torch.zeros_like(mean))  # [b, w, w]
     for layer in layers:
         if isinstance(layer, nn.Dropout):
-            covariance = _dropped(mean, covariance, layer.p)
+            moment = mean.square() + covariance.diagonal(dim1=1, dim2=2)
+            covariance = covariance + torch.diag_embed(moment * (layer.p / (1.0 - layer.p)))
         elif isinstance(layer, nn.Linear):
-            if covariance is not None:
-                covariance = layer.weight @ covariance @ layer.weight.T
-            mean = layer(mean)
+            mean, covariance = layer(mean), layer.weight @ covariance @ layer.weight.T
         else:
-            mean, slope = _with_slope(layer, mean)
-            if covariance is not None:
-                covariance = slope[:, :, None] * covariance * slope[:, None, :]
-    if covariance is None:
-        return mean, torch.zeros_like(mean)
-    return mean, covariance.diagonal(dim1=1, dim2=2)
-
-
-def _dropped(mean: Tensor, covariance: Tensor | None, p: float) -> Tensor:
-    r""":math:`\Sigma + p / (1 - p) \, \mathrm{diag}(\Sigma_{ii} + \mu_i^2)`, shape [b, w, w]."""
-    if p >= 1.0:
-        raise ValueError("a Dropout layer with p = 1 lets nothing pass.")
-    moment = mean.square()
-    if covariance is not None:
-        moment = moment + covariance.diagonal(dim1=1, dim2=2)
-    added = torch.diag_embed(moment * (p / (1.0 - p)))
-    return added if covariance is None else covariance + added
-
-
-def _with_slope(layer: nn.Module, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """f and f' at the mean, elementwise."""
-    with torch.enable_grad():
-        at = mean.clone().requires_grad_(True)
-        value = layer(at * 1.0)  # an activation may work in place
-        (slope,) = torch.autograd.grad(value.sum(), at)
-    return value.detach(), slope
+            with torch.enable_grad():
+                at = mean.clone().requires_grad_(True)
+                value = layer(at * 1.0)  # an activation may work in place
+                (slope,) = torch.autograd.grad(value.sum(), at)
+            mean, covariance = value.detach(), slope[:, :, None] * covariance * slope[:, None, :]
+    return covariance.diagonal(dim1=1, dim2=2)

@@ -118,16 +118,14 @@ def wander(bundle: Bundle, rate: float) -> WeightMoments:
     return seen
 
 
-def draws_of(bundle: Bundle) -> Iterator[tuple[nn.Module, tuple[str, ...], Tensor]]:
+def draws_of(bundle: Bundle) -> list[tuple[nn.Module, tuple[str, ...], Tensor]]:
     """The network, its parameters' names and drawn weights, for each rate that does not diverge."""
-    names, like = (
-        tuple(name for name, _ in bundle.network.named_parameters()),
-        next(bundle.network.parameters()),
-    )
-    for rate in RATES:
-        weights = wander(bundle, rate).draw(SAMPLES, bundle.seed).to(like)
-        if bool(torch.isfinite(weights).all()):
-            yield bundle.network, names, weights.detach()
+    names, parameters = zip(*bundle.network.named_parameters(), strict=True)
+    every = [wander(bundle, rate).draw(SAMPLES, bundle.seed).to(parameters[0]).detach() for rate in RATES]
+    draws = [(bundle.network, names, weights) for weights in every if bool(torch.isfinite(weights).all())]
+    if not draws:
+        raise ValueError(f"training on diverges at every rate of {RATES} of its own.")
+    return draws
 
 
 @dataclass(frozen=True)
@@ -137,10 +135,8 @@ class Swag(SampledWeights):
     @classmethod
     def fit(cls, bundle: Bundle) -> Self:
         """The rate of the largest validation likelihood, after scale, noise and tails."""
-        found = [cls(*draws).fitted(*bundle.held) for draws in draws_of(bundle)]
-        if not found:
-            raise ValueError(f"training on diverges at every rate of {RATES} of its own.")
-        return min(found, key=lambda peer: loss_on(peer, bundle.validation))
+        peers = [cls(*draws).fitted(*bundle.held) for draws in draws_of(bundle)]
+        return min(peers, key=lambda peer: loss_on(peer, bundle.validation))
 
 
 @dataclass(frozen=True)
@@ -155,14 +151,12 @@ class SwagClassifier(MemberClassifier):
     def fit(cls, bundle: Bundle) -> Self:
         """Rate and temperature of the largest validation likelihood."""
         inputs, labels = bundle.validation
-        found = []
-        for draws in draws_of(bundle):
-            warm = cls(*draws).tempered(bundle.validation)
-            said = warm.predict(inputs).probabilities
-            found.append((float(class_nll(said, labels.to(said.device)).mean()), warm))
-        if not found:
-            raise ValueError(f"training on diverges at every rate of {RATES} of its own.")
-        return min(found, key=lambda entry: entry[0])[1]
+
+        def loss(peer: Self) -> float:
+            probabilities = peer.predict(inputs).probabilities
+            return float(class_nll(probabilities, labels.to(probabilities.device)).mean())
+
+        return min((cls(*draws).tempered(bundle.validation) for draws in draws_of(bundle)), key=loss)
 
     def members(self, inputs: Inputs) -> Tensor:
         """Of every draw."""

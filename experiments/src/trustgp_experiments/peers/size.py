@@ -1,6 +1,6 @@
 """What must be shipped to predict, in bytes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -37,9 +37,6 @@ def tensors_of(thing: Any) -> Iterator[Tensor]:
     elif is_dataclass(thing) and not isinstance(thing, type):
         for one in fields(thing):
             yield from tensors_of(getattr(thing, one.name))
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from tensors_of(value)
-    elif isinstance(thing, (tuple, list)):
-        for value in thing:
+    elif isinstance(thing, (dict, tuple, list)):
+        for value in thing.values() if isinstance(thing, dict) else thing:
             yield from tensors_of(value)

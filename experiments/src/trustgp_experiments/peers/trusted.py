@@ -23,23 +23,16 @@ from trustgp.state.model_file import file_bytes
 from .tuning import NoisyPeer
 
 Device = str | torch.device
-READINGS = ("own", "corrected")
 EXACT = {"budget": "none", "progress": False}  # options of `fit`
 
 
 @dataclass(frozen=True)
 class TrustGP:
-    """A fitted model, read in one of two ways. Made by `fit` or `fit_paper`.
-
-    "own": about the network's output; "corrected": about the corrected mean.
-    """
+    """A fitted model, whose predictions are about the network's output or corrected. Made by `fit` or
+    `fit_paper`."""
 
     model: UncertaintyModel
-    reading: str = "own"
-
-    def __post_init__(self) -> None:
-        if self.reading not in READINGS:
-            raise ValueError(f"reading={self.reading!r}; allowed are {', '.join(READINGS)}.")
+    is_corrected: bool = False
 
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any, **options: Any) -> Self:
@@ -54,8 +47,8 @@ class TrustGP:
 
     @property
     def corrected(self) -> TrustGP:
-        """The same model, read about the corrected mean."""
-        return replace(self, reading="corrected")
+        """The same model, about the corrected mean."""
+        return replace(self, is_corrected=True)
 
     @property
     def nbytes(self) -> int:
@@ -64,9 +57,9 @@ class TrustGP:
         return file_bytes(self.model.state) + sum(value.nbytes for value in own)
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """The reading's prediction."""
-        found = self.model.predict(inputs)
-        return found if self.reading == "own" else getattr(found, self.reading)
+        """The model's prediction."""
+        prediction = self.model.predict(inputs)
+        return prediction.corrected if self.is_corrected else prediction
 
 
 @dataclass(frozen=True)
@@ -112,5 +105,5 @@ class InputGP(NoisyPeer):
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and variance of the Gaussian process that a row falls to, the noise that it knows included."""
-        said = self.witness(to_device(as_inputs(inputs), self.witness.offset.device))
-        return said.mean, said.variance
+        opinion = self.witness(to_device(as_inputs(inputs), self.witness.offset.device))
+        return opinion.mean, opinion.variance

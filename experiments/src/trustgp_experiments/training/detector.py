@@ -1,4 +1,4 @@
-"""Trains a detector of `trustgp study detection`; prints AP50, and keeps checkpoints.
+"""Trains a detector of `trustgp study detection`; prints the held-out loss, and keeps checkpoints.
 
     python -m trustgp_experiments.training.detector --on scenes --device cuda --seconds 900 --out scenes.safetensors
     python -m trustgp_experiments.training.detector --on cells --batch 32 --device cuda --out cells.safetensors
@@ -23,13 +23,7 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from trustgp.data.atomic_file import atomic_file
 from trustgp_experiments.datasets.scenes import Scenes, load_photographs, scenes
-from trustgp_experiments.training.detector_network import (
-    TRAINED,
-    class_precisions,
-    detector,
-    load_weights,
-    pixels,
-)
+from trustgp_experiments.training.detector_network import TRAINED, detector, load_weights, pixels
 
 CHUNK = 250  # pictures rendered at a time
 LEAST_SHARE = 0.3  # of a box that must stay in an augmented picture
@@ -154,20 +148,30 @@ def main() -> None:
     how = {"rate": options.rate, "batch": options.batch, "cells": cells}
     images = train.images.to(options.device)
     training = DetectorTraining(network.to(options.device), images, labels_of(train), **how)
-    pictures = pixels(held_out.images), held_out.boxes, held_out.labels
+    validation = pixels(held_out.images), labels_of(held_out)
     start, evaluated, step = time.perf_counter(), 0.0, 0
     while (passed := time.perf_counter() - start) < options.seconds:
         loss = training.step(step, passed / options.seconds)
         step += 1
         if passed - evaluated > options.every:
             evaluated = passed
-            ap = " ".join(f"{one:.3f}" for one in class_precisions(training.average, *pictures))
-            print(f"{passed:.0f} s, step {step}, loss {loss:.3f}, AP50 {ap}", flush=True)
+            held_out_loss = mean_loss(training.average, *validation)
+            print(f"{passed:.0f} s, step {step}, loss {loss:.3f}, held-out {held_out_loss:.3f}", flush=True)
             save(training.average, options.out)
     save(training.average, options.out)
     record = {name: getattr(options, name) for name in ("on", "seed", "seconds", "batch")}
     record |= {"steps": step, "pictures": len(images), "held_out": len(held_out)}
-    print(json.dumps({**record, "ap50": class_precisions(training.average, *pictures)}))
+    print(json.dumps({**record, "held_out_loss": mean_loss(training.average, *validation)}))
+
+
+@torch.no_grad()
+def mean_loss(network, images: Tensor, labels: Labels) -> float:
+    """Over batches of pictures as `pixels` gives them."""
+    losses = []
+    for part in torch.arange(len(images)).split(100):
+        targets = [{k: v.to(network.device) for k, v in labels[i].items()} for i in part.tolist()]
+        losses.append(float(network(images[part].to(network.device), labels=targets).loss) * len(part))
+    return sum(losses) / len(images)
 
 
 def save(network, path: Path) -> None:

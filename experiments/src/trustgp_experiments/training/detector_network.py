@@ -1,6 +1,5 @@
 """A small Conditional DETR on an EfficientNet: 128-pixel pictures, two classes, made from nothing."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
-
-from trustgp.metrics.boxes import corners, overlaps
 
 from .train import own_randomness
 
@@ -132,53 +129,6 @@ def _start(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def class_precisions(
-    network: Any, images: Tensor, boxes: Sequence[Tensor], labels: Sequence[Tensor], *, batch: int = 500
-) -> list[float]:
-    """AP50 of each class, all queries counted; images as `pixels` gives them, boxes [k, 4], labels [k]."""
-    found, scores = [], []
-    size = torch.tensor([images.shape[3], images.shape[2]] * 2)
-    for part in images.split(batch):
-        said = network(part.to(network.device))
-        scores += list(said.logits.float().sigmoid().cpu())
-        found += list(corners(said.pred_boxes.float()).cpu() * size)
-
-    def precision(kind: int) -> float:
-        true = [some[label == kind] for some, label in zip(boxes, labels, strict=True)]
-        return average_precision(found, [score[:, kind] for score in scores], true)
-
-    return [precision(kind) for kind in range(network.config.num_labels)]
-
-
-def average_precision(boxes: Sequence[Tensor], scores: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
-    """Area under precision against recall for one class, precision made to fall (AP as COCO and VOC 2010 do).
-
-    The surest detection comes first; it is right where it overlaps a true box that is still free by half
-    at least, and takes the one that it overlaps most. Of each picture: boxes that were found, left, top,
-    right and bottom [k, 4], how sure they are [k], and the true ones [m, 4]. In [0, 1]; nan without any.
-    """
-    total = sum(len(true) for true in truth)
-    if total == 0:
-        return float("nan")
-    entries = [(float(s), i, k) for i, row in enumerate(scores) for k, s in enumerate(row)]
-    entries.sort(key=lambda entry: -entry[0])
-    shares = [overlaps(found, true) for found, true in zip(boxes, truth, strict=True)]
-    free = [torch.ones(len(true), dtype=torch.bool) for true in truth]
-    right = torch.zeros(len(entries), dtype=torch.float64)
-    for place, (_, image, k) in enumerate(entries):
-        candidates = torch.where(free[image], shares[image][k], -1.0)
-        if len(candidates) and float(candidates.max()) >= 0.5:
-            free[image][int(candidates.argmax())] = False
-            right[place] = 1.0
-    if not len(entries):
-        return 0.0
-    hits = right.cumsum(0)
-    precision = hits / torch.arange(1, len(entries) + 1)
-    falling = precision.flip(0).cummax(0).values.flip(0)
-    steps = torch.diff(hits / total, prepend=torch.zeros(1, dtype=torch.float64))
-    return float((falling * steps).sum())
-
-
 def pixels(images: Tensor) -> Tensor:
     """Pictures from 0 to 255 as the detector takes them, float32, shape [n, 3, height, width]."""
     return (images.float() - 128.0) / 64.0
