@@ -103,10 +103,8 @@ def assert_equal(prediction: trustgp.Prediction, found: Mapping[str, Any]) -> No
     """Answers of a graph are those of `predict`: relative 1e-4, means beside their spread."""
     found = {name: np.asarray(value) for name, value in found.items()}
     corrected = prediction.corrected
-    for one, mean, variance in (
-        (prediction, "mean", "variance"),
-        (corrected, "corrected", "corrected_variance"),
-    ):
+    for one, mean, lead in ((prediction, "mean", ""), (corrected, "corrected", "corrected_")):
+        variance = f"{lead}variance"
         spread = one.variance.sqrt().numpy()
         apart = np.abs(found[mean] - one.mean.numpy())
         bad = ~(apart <= 1e-4 * (np.abs(one.mean.numpy()) + spread))

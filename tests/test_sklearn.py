@@ -107,10 +107,7 @@ def test_classes_are_the_labels_in_the_order_of_the_logits():
     network = Trainer(classes=True)(torch.from_numpy(X), torch.from_numpy(y))
     estimator = TrustClassifier(network, classes=NAMES).fit(X[y != 1], NAMES[y[y != 1]])
     assert estimator.labels_.tolist() == list(NAMES)
-    assert estimator.model_.memory.rows.targets.unique().tolist() == [
-        0,
-        2,
-    ]  # walk and stand
+    assert estimator.model_.memory.rows.targets.unique().tolist() == [0, 2]  # walk and stand
     assert estimator.classes_.tolist() == ["run", "stand", "walk"]
     with torch.no_grad():
         own = network(torch.from_numpy(X)).argmax(dim=1).numpy()
@@ -160,9 +157,8 @@ def test_a_grid_search_scores_on_held_out_rows():
     assert search.best_params_["num_experts"] in (1, 2)
     assert search.best_estimator_.model_.num_experts == search.best_params_["num_experts"]
     assert [len(X) for X, _ in spy.seen] == [40, 40, 40, 40, 80]
-    chances = cross_val_score(
-        TrustClassifier(Trainer(classes=True)), *labelled(), cv=2, scoring="neg_log_loss"
-    )
+    scored = TrustClassifier(Trainer(classes=True))
+    chances = cross_val_score(scored, *labelled(), cv=2, scoring="neg_log_loss")
     assert (chances > -1).all()
 
 

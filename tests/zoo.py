@@ -353,10 +353,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     ),
     "einsum": (lambda: Net(einsum, inward=drawn(2, 3, 4), outward=drawn(2, 4, 2)), vectors),
     "fourier": (lambda: Net(fourier, inward=L(3, 6), last=L(6, 2), filter=drawn(4, 2)), vectors),
-    "weight norm": (
-        lambda: Head(nn.utils.parametrizations.weight_norm(C1(2, 4, 3)), channels=4),
-        series,
-    ),
+    "weight norm": (lambda: Head(nn.utils.parametrizations.weight_norm(C1(2, 4, 3)), channels=4), series),
     "bilinear": (lambda: Net(lambda net, x: net.pair(x, x), pair=nn.Bilinear(3, 3, 2)), vectors),
     "one number": (lambda: nn.Sequential(C1(2, 1, 9), nn.Flatten(0)), series),
     "checkpointed": (lambda: checkpointed(reentrant=False), vectors),

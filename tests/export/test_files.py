@@ -154,10 +154,7 @@ class Branching(nn.Module):
 @each(
     ("layer", "match"),
     [
-        (
-            Untranslated(),
-            r"^layer '1.1' \(Untranslated\) uses aten.i0.default, which has no translation to ONNX;",
-        ),
+        (Untranslated(), r"^layer '1.1' \(Untranslated\) uses aten.i0.default, which has no translation"),
         (nn.Softshrink(), r"^layer '1.1' \(Softshrink\) uses aten.softshrink_backward.default"),
         (Branching(), r"^layer '1.1' \(Branching\) cannot be traced"),
     ],
@@ -180,11 +177,7 @@ def test_wrong_calls_are_refused(plain, file, tmp_path):
         (lambda: traced(plain, none), ValueError, "hold no rows"),
         (lambda: differences(plain, open_onnx(file), none), ValueError, "hold no rows"),
         (lambda: open_onnx(file)(none), ValueError, "hold no rows"),
-        (
-            lambda: trustgp.export_onnx(plain, path, inputs, input_units=["m"]),
-            ValueError,
-            "1 texts; a list of 3",
-        ),
+        (lambda: trustgp.export_onnx(plain, path, inputs, input_units=["m"]), ValueError, "a list of 3"),
         (lambda: trustgp.export_onnx(plain, path, inputs, opset=7), ValueError, "opset=7"),
         (lambda: open_onnx(file)(inputs.double()), TypeError, "'input' is float64"),
     ]:

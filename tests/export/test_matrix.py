@@ -62,11 +62,3 @@ def test_a_compressed_model_equals_predict(kind, form, tmp_path):
     whole = model_of("relu", tangents=KINDS[kind])
     model = trustgp.compress(whole, validation=(inputs, targets), progress=False, **form)
     assert_exported(model, 1.3 * inputs, tmp_path / "model.onnx", traced(model, inputs[:1]))
-
-
-def test_every_network_is_exported_and_every_mode_meets_every_kind_of_tangents():
-    words = [set(name.split("-")) for name in NAMES]
-    assert {name for name, *_ in ONCE} == set(NETWORKS)
-    assert all(any({mode, kind} <= w for w in words) for mode in MODES for kind in TANGENTS)
-    kinds = ("regression", "classification")
-    assert all(any({likelihood, kind} <= w for w in words) for likelihood in kinds for kind in TANGENTS)

@@ -62,9 +62,8 @@ class Activation(nn.Module):
 
 
 def activated(layer: nn.Module) -> nn.Module:
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(STEPS * SIZE, 6), layer, nn.Linear(6, 6), layer, nn.Linear(6, 2)
-    )
+    first = nn.Linear(STEPS * SIZE, 6)
+    return nn.Sequential(nn.Flatten(), first, layer, nn.Linear(6, 6), layer, nn.Linear(6, 2))
 
 
 def masked(layer: nn.Module, h: Tensor, x: Tensor) -> Tensor:

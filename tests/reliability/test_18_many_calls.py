@@ -82,9 +82,3 @@ def test_growth_and_unequal_outputs_are_detected(benchmark):
     assert not changing["same_over_repeats"]
     with pytest.raises(ValueError, match="calls=9"):
         benchmark.endure(lambda value: [value], [1.0], calls=9)
-
-
-def test_the_published_quantiles_are_times_of_calls(benchmark):
-    seconds = np.array([0.001] * 970 + [0.004] * 25 + [0.006] * 4 + [0.5])
-    expected = {"first": 1000.0, "p50": 1.0, "p99": 4.0, "p99.9": 6.0, "max": 500.0}
-    assert benchmark.milliseconds(1.0, seconds) == expected

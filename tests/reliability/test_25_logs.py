@@ -184,9 +184,8 @@ def text(value):
 
 def chunked(compression, packed, size, crc=0):
     """An MCAP file of one chunk that announces this size."""
-    chunk = (
-        struct.pack("<QQQI", 0, 1, size, crc) + text(compression) + struct.pack("<Q", len(packed)) + packed
-    )
+    chunk = struct.pack("<QQQI", 0, 1, size, crc) + text(compression)
+    chunk += struct.pack("<Q", len(packed)) + packed
     header, footer = record_of(1, text(b"ros2") + text(b"")), record_of(2, struct.pack("<QQI", 0, 0, 0))
     return MAGIC + header + record_of(6, chunk) + record_of(15, bytes(4)) + footer + MAGIC
 
@@ -286,10 +285,8 @@ def test_a_description_that_is_too_long_is_not_parsed(tmp_path):
 def test_a_missing_channel_a_duplicate_one_a_nested_chunk_and_a_wrong_checksum_are_damage(tmp_path):
     path = tmp_path / "log.mcap"
     stray = record_of(5, struct.pack("<HIQQ", 9, 0, 1, 1) + b"{}")
-    channel = [
-        record_of(4, struct.pack("<HH", 1, 0) + text(t) + text(b"json") + text(b""))
-        for t in (b"/joint_states", b"/x")
-    ]
+    head, tail = struct.pack("<HH", 1, 0), text(b"json") + text(b"")
+    channel = [record_of(4, head + text(topic) + tail) for topic in (b"/joint_states", b"/x")]
     nested = record_of(6, struct.pack("<QQQI", 0, 1, 0, 0) + text(b"") + struct.pack("<Q", 0))
     for content, crc, match in [
         (channel[0] + stray, 0, "channel 9, which is missing"),
@@ -328,11 +325,8 @@ def values_of(path):
         states = list(logs.joint_states(path))
     except logs.LogError:
         return None
-    return [
-        (s.time, s.names, s.position.tolist(), s.velocity.tolist(), s.effort.tolist())
-        for s in states
-        if not s.reason
-    ]
+    valid = [s for s in states if not s.reason]
+    return [(s.time, s.names, *(v.tolist() for v in (s.position, s.velocity, s.effort))) for s in valid]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

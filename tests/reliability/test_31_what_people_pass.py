@@ -38,14 +38,6 @@ def test_a_single_number_with_a_stride_has_a_fingerprint_and_is_saved(tmp_path):
     assert torch.equal(trustgp.load(tmp_path / "model", network).predict(x).mean, network(x))
 
 
-def test_inputs_that_require_a_gradient_are_taken_and_left_alone(case):
-    _, x, _, model = case
-    wanted = x.clone().requires_grad_()
-    assert torch.equal(model.predict(wanted).variance, model.predict(x).variance)
-    assert wanted.requires_grad
-    assert wanted.grad is None
-
-
 def bad_inputs():
     x = torch.zeros(5, 2)
     return {
@@ -149,16 +141,6 @@ def test_fit_update_and_predict_do_the_same_under_a_mode_of_torch(case, mode, ta
     assert torch.equal(model.predict(rows[0]).variance, inside)
 
 
-def test_a_network_in_bfloat16_is_fitted(case):
-    network, x, y, _ = case
-    low = mlp(2, 3, 2, dtype=torch.bfloat16)
-    low.load_state_dict(network.state_dict())
-    model = quiet_fit(low, (x.bfloat16(), y), num_experts=1)
-    assert model.predict(x.bfloat16()).valid.all()
-    with pytest.raises(ValueError, match=r"fitted on rows of bfloat16\[2\]"):
-        model.predict(x)
-
-
 # -- networks --------------------------------------------------------------------------------------
 
 
@@ -195,10 +177,7 @@ NETWORKS = {
     ),
     "function": (lambda network: network.forward, "network is a method; a torch.nn.Module is needed"),
     "class": (lambda _: nn.Linear, "network is the class Linear; a torch.nn.Module is needed"),
-    "frozen": (
-        lambda _: mlp(2, 3, 2, dtype=torch.float32).requires_grad_(False),
-        "no trainable parameters",
-    ),
+    "frozen": (lambda _: mlp(2, 3, 2, dtype=torch.float32).requires_grad_(False), "no trainable parameters"),
 }
 
 

@@ -1,6 +1,5 @@
 """Networks of every kind: gradients against a plain loop of autograd in float64, and fits from end to end."""
 
-import copy
 import gc
 import logging
 import warnings
@@ -31,13 +30,8 @@ VMAPPED = {
     *("attention, other keys", "embedding bag, weighted", "tied, transposed", "open parameters", "einsum"),
     *("fourier", "weight norm", "bilinear"),
 }
-LOOPED = {
-    "routed rows",
-    "lstm, packed",
-    "checkpointed",
-    "checkpointed, reentrant",
-    "loops that depend on values",
-}
+LOOPED = {"routed rows", "lstm, packed", "loops that depend on values"}
+LOOPED |= {"checkpointed", "checkpointed, reentrant"}
 
 
 def bound(network, inputs, tangents, outputs="shared"):
@@ -113,14 +107,6 @@ def test_grad_mode_and_threads_of_the_user_do_not_matter(name):
     assert all(torch.equal(rows, first) for rows in results.values())
 
 
-def test_predictions_in_inference_mode_are_the_same(fitted_zoo):
-    for kind in ("factors-separate-witness-validation", "rows-pseudo-witness", "sketch-shared-witness"):
-        member = fitted_zoo[f"regression-{kind}"]
-        expected = member.model.predict(member.inputs)
-        with torch.inference_mode():
-            assert torch.equal(member.model.predict(member.inputs).variance, expected.variance)
-
-
 def test_rows_that_take_another_path_than_the_probed_ones_are_still_exact():
     network, _ = make("routed rows")
     inputs = seeded(8, 3)
@@ -129,16 +115,6 @@ def test_rows_that_take_another_path_than_the_probed_ones_are_still_exact():
     tangents, mix = bound(network, inputs[:4], JacobianRows())
     for rows in (inputs, inputs[3:6], inputs[6:7]):
         assert_close(tangents(rows).rows, dense_rows(dense_jacobian(network, rows), mix))
-
-
-def test_gradients_do_not_change_the_network():
-    network, inputs = make("transformer encoder")
-    before = copy.deepcopy(network.state_dict())
-    tangents, _ = bound(network, inputs, JacobianRows())
-    tangents(inputs)
-    assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())
-    assert all(p.requires_grad and p.grad is None for p in network.parameters())
-    assert not any(p.requires_grad for p in tangents.network.module.parameters())
 
 
 def test_state_that_a_forward_pass_left_on_the_network_does_not_matter():
@@ -179,9 +155,8 @@ def test_pruned_layers_and_old_style_weight_norms_have_their_gradients():
     grams, inputs = [], seeded(5, 2, 9)
     for norm in (nn.utils.weight_norm, nn.utils.parametrizations.weight_norm):
         torch.manual_seed(0)
-        features = bound(Head(norm(nn.Conv1d(2, 4, 3)), channels=4).double().eval(), inputs, JacobianRows())[
-            0
-        ](inputs)
+        network = Head(norm(nn.Conv1d(2, 4, 3)), channels=4).double().eval()
+        features = bound(network, inputs, JacobianRows())[0](inputs)
         grams.append(features.gram(features))
     assert_close(*grams)
 
@@ -309,9 +284,8 @@ def test_nothing_of_a_model_stays_when_it_goes():
 def test_a_row_is_sketched_once_in_a_fit_unless_memory_is_short(monkeypatch):
     network, inputs = rows_of("gru", 80)
     options, sketched, compute = {"tangents": Sketch(4096), "num_experts": 3}, [], SketchMap._compute
-    monkeypatch.setattr(
-        SketchMap, "_compute", lambda self, rows: sketched.append(count(rows)) or compute(self, rows)
-    )
+    counted = lambda self, rows: sketched.append(count(rows)) or compute(self, rows)  # noqa: E731
+    monkeypatch.setattr(SketchMap, "_compute", counted)
     fitted(network, inputs, **options)
     assert sum(sketched) <= 80 + 2 * 64  # the others are probes
     with pytest.raises(MemoryError) as caught:

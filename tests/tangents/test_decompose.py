@@ -1,17 +1,13 @@
 """Fused operations as compositions, private copies, and pruning, against torch itself."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 from many import Many
 from torch import nn
-from torch.nn.utils import prune
 from zoo import make, seeded
 
 from trustgp.tangents.decompose import PLAIN, Unfused, attention, prelu, weight_norm
 from trustgp.tangents.modules import clone_module, tensors_in, unwrap
-from trustgp.tangents.network import prepare
-from trustgp.tangents.rows import kept_parameters
 
 
 def assert_close(actual, expected):
@@ -87,20 +83,3 @@ def test_wrappers_are_removed_and_nested_tensors_are_listed():
     assert len(result) == 2
     assert result[0] is one
     assert result[1] is two
-
-
-@pytest.mark.parametrize("method", ["magnitude", "taylor"])
-def test_kept_parameters_are_those_of_torchs_global_pruning(method):
-    network, inputs = make("conv2d, groups")
-    prepared, targets = prepare(network, "all", None), seeded(5, 2)
-    (0.5 * (network(inputs) - targets).square().sum(dim=1).mean()).backward()
-    places = [(module, name) for module in (network.body[0], network.last) for name in ("weight", "bias")]
-    scores = {
-        place: value.detach() if method == "magnitude" else value.detach() * value.grad
-        for place, value in ((place, getattr(*place)) for place in places)
-    }
-    prune.global_unstructured(places, prune.L1Unstructured, importance_scores=scores, amount=20)
-    masks = [getattr(module, f"{name}_mask").flatten() for module, name in places]
-    expected = torch.cat(masks).nonzero().flatten()
-    count = prepared.num_parameters - 20
-    assert torch.equal(kept_parameters(prepared, method, count, inputs, targets), expected)

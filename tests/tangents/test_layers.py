@@ -6,12 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 from zoo import make, seeded
 
-from trustgp.data.trees import take
 from trustgp.tangents.jacobian.accumulators import DenseAccumulator, products
 from trustgp.tangents.jacobian.layer_gradients import Layout, LayoutError, layout_of, windows
 from trustgp.tangents.jacobian.layer_io import record
 from trustgp.tangents.jacobian.per_sample import find_plan
-from trustgp.tangents.jacobian.strategies import GradientPlan, layerwise, looped, vmapped
+from trustgp.tangents.jacobian.strategies import GradientPlan, layerwise
 from trustgp.tangents.network import prepare
 
 
@@ -55,12 +54,6 @@ def test_windows_are_those_of_unfold():
             assert_close(patches, expected.unflatten(1, (groups, -1)).transpose(2, 3))
 
 
-def test_same_padding_is_that_of_the_convolution():
-    inputs, weight = seeded(2, 3, 9), seeded(4, 3, 4)
-    patches = windows(inputs, (4,), {"padding": "same", "dilation": 2}, 1)[:, 0] @ weight.flatten(1).T
-    assert_close(patches.mT, F.conv1d(inputs, weight, padding="same", dilation=2))
-
-
 def test_a_forward_pass_is_recorded_without_changing_it():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(True), nn.Linear(4, 2)).double().eval()
@@ -87,24 +80,6 @@ def test_a_weight_that_is_used_outside_its_layer_is_unhandled():
     assert set(recorder.unhandled) == {"one.weight"}
 
 
-@pytest.mark.parametrize("name", ["conv2d, groups", "gru", "embedding", "attention"])
-def test_the_three_strategies_give_the_same_gradients(name):
-    network, inputs = make(name)
-    prepared = prepare(network, "all", None)
-    mix, n = torch.eye(2, dtype=torch.float64), 5
-    plan = find_plan(prepared, inputs, 2)
-    assert plan.layerwise | set(plan.vmapped) | set(plan.looped) == set(prepared.names)
-    by_loop, by_func, by_layer = (DenseAccumulator(prepared, n, 2) for _ in range(3))
-    looped(prepared, prepared.names, mix, inputs, by_loop)
-    vmapped(prepared, prepared.names, mix, inputs, by_func)
-    layerwise(prepared, plan, mix, inputs, by_layer)
-    assert_close(by_func.rows(), by_loop.rows())
-    assert set(by_loop.agreeing(by_layer, prepared.names)) >= plan.layerwise
-    for wanted in plan.layerwise:
-        place = by_loop.slots[wanted].columns
-        assert_close(by_layer.values[:, :, place], by_loop.values[:, :, place])
-
-
 def test_a_plan_for_other_rows_is_refused_before_anything_is_collected():
     network, inputs = make("frames as rows")
     prepared = prepare(network, "all", None)
@@ -113,16 +88,3 @@ def test_a_plan_for_other_rows_is_refused_before_anything_is_collected():
     with pytest.raises(LayoutError):
         layerwise(prepared, GradientPlan({}, plan.layerwise), mix, inputs, into)
     assert not bool(into.rows().any())
-
-
-def test_parts_of_an_accumulator_write_into_the_whole():
-    network, inputs = make("conv2d, groups")
-    prepared = prepare(network, "all", None)
-    mix = torch.eye(2, dtype=torch.float64)
-    whole, parts = DenseAccumulator(prepared, 5, 2), DenseAccumulator(prepared, 5, 2)
-    looped(prepared, prepared.names, mix, inputs, whole)
-    for rows in (slice(0, 2), slice(2, 5)):
-        for k in range(2):
-            part, chunk = parts.part(rows, slice(k, k + 1)), take(inputs, torch.arange(5)[rows])
-            looped(prepared, prepared.names, mix[k : k + 1], chunk, part)
-    assert_close(parts.rows(), whole.rows())

@@ -7,7 +7,7 @@ import torch
 from reference import dense_jacobian
 from torch import nn
 
-from trustgp.tangents.network import as_matrix, call, check_network, choose_parameters, prepare
+from trustgp.tangents.network import as_matrix, check_network, choose_parameters, prepare
 
 ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -55,10 +55,6 @@ def test_networks_without_a_meaningful_error_bar_are_refused(name):
         check_network(network, ROWS)
 
 
-def test_training_mode_without_such_layers_is_allowed():
-    check_network(linear(nn.Tanh()).train(), ROWS)
-
-
 def test_choices_of_parameters():
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     assert choose_parameters(network, "all") == ["0.weight", "0.bias", "1.weight", "1.bias"]
@@ -93,15 +89,6 @@ def test_the_prepared_network_shares_nothing_with_the_users():
     assert not any(p.requires_grad for p in prepared.module.parameters())
 
 
-def test_a_clone_is_another_tree_around_the_same_tensors():
-    prepared = prepare(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), "all", None)
-    clone = prepared.clone()
-    assert clone is not prepared.module
-    assert clone[0] is not prepared.module[0]
-    assert clone[0].weight is prepared.module[0].weight
-    assert clone[1].running_mean is prepared.module[1].running_mean
-
-
 def test_a_cloned_recurrent_layer_does_not_move_its_weights(monkeypatch):
     """On a GPU that needs their addresses, which tensors inside torch.func do not have."""
     asked = []
@@ -126,16 +113,6 @@ def test_directional_derivatives_are_the_dense_jacobian_times_the_direction_in_a
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: prepared.directional(ROWS, direction), range(8)))
     assert all(torch.equal(one, expected) for one in results)
-
-
-def test_tuples_and_dicts_become_arguments():
-    class Sum(nn.Module):
-        def forward(self, a, b):
-            return a - b
-
-    a, b = torch.ones(2, 1), torch.zeros(2, 1)
-    assert torch.equal(call(Sum(), (a, b)), a)
-    assert torch.equal(call(Sum(), {"b": a, "a": b}), -a)
 
 
 def test_vectors_of_outputs_become_a_column():
