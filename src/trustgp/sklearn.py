@@ -48,12 +48,8 @@ class _TrustEstimator(BaseEstimator):
         random_state: int | np.random.RandomState | None = 0,
         fit_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.network = network
-        self.num_experts = num_experts
-        self.tangents = tangents
-        self.budget = budget
-        self.validation_fraction = validation_fraction
-        self.random_state = random_state
+        self.network, self.num_experts, self.tangents, self.budget = network, num_experts, tangents, budget
+        self.validation_fraction, self.random_state = validation_fraction, random_state
         self.fit_options = fit_options
 
     def prediction(self, X: Any) -> Prediction:
@@ -78,10 +74,8 @@ class _TrustEstimator(BaseEstimator):
         if trained is None and validation is None:
             held_out = self._held_out(y, groups, seed)
         elif self.validation_fraction is not None:
-            raise ValueError(
-                f"validation_fraction={self.validation_fraction} is for a network that is trained in `fit`, "
-                'without fit_options={"validation": (X, y)}; validation rows must not be training rows.'
-            )
+            what = f"validation_fraction={self.validation_fraction} is for a network that is trained in `fit`"
+            raise ValueError(f"{what}, without validation rows; these must not be training rows.")
         self.network_ = self._train(X[~held_out], y[~held_out], seed) if trained is None else trained
         dtype = _dtype(self.network_)
 
@@ -94,8 +88,7 @@ class _TrustEstimator(BaseEstimator):
             options["validation"] = rows(inputs, np.asarray(validation[1]))
         elif held_out.any():
             options["validation"] = rows(X[held_out], y[held_out])
-        for name in ("num_experts", "tangents", "budget"):
-            options[name] = getattr(self, name)
+        options |= {"num_experts": self.num_experts, "tangents": self.tangents, "budget": self.budget}
         options |= {"likelihood": self.LIKELIHOOD, "seed": seed}
         options["groups"] = None if groups is None else groups[~held_out]
         return fit(self.network_, rows(X[~held_out], y[~held_out]), **{"progress": False, **options})
@@ -106,10 +99,8 @@ class _TrustEstimator(BaseEstimator):
         allowed = [name for name in signature(fit).parameters if name not in OWN]
         wrong = sorted(set(options) - set(allowed))
         if wrong:
-            raise ValueError(
-                f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}. Other options are "
-                f"parameters of {type(self).__name__} itself, and groups those of its fit."
-            )
+            what = f"fit_options holds {', '.join(wrong)}; allowed are {', '.join(allowed)}"
+            raise ValueError(f"{what}. Others are parameters of {type(self).__name__} or of its fit.")
         return options
 
     def _seed(self) -> int:
@@ -120,10 +111,8 @@ class _TrustEstimator(BaseEstimator):
     def _train(self, X: np.ndarray, y: np.ndarray, seed: int) -> nn.Module:
         """The network of the user's function; torch's random state is seeded, and restored afterwards."""
         if not callable(self.network):
-            raise TypeError(
-                f"network is a {type(self.network).__name__}; pass a trained torch.nn.Module, or a function "
-                "of (X, y) that trains one."
-            )
+            kind = type(self.network).__name__
+            raise TypeError(f"network is a {kind}; pass a trained torch.nn.Module, or a function (X, y).")
         dtype = torch.get_default_dtype()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
@@ -180,17 +169,16 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
             y: Targets [n] or [n, C].
             groups: Trajectory of each row [n]: held out together.
         """
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, ensure_min_samples=2
-        )
+        checks = {"multi_output": True, "y_numeric": True, "dtype": np.float64, "ensure_min_samples": 2}
+        X, y = validate_data(self, X, y, **checks)
         self.model_ = self._fit(X, y, groups)
         self._flat = y.ndim == 1
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The network's own outputs, in the shape of y; with `return_std` also their standard deviations."""
-        p = self.prediction(X)
-        mean, std = (self._like_targets(value) for value in (p.mean, p.std))
+        p, shape = self.prediction(X), () if self._flat else (-1,)
+        mean, std = (value.reshape((len(value), *shape)).numpy() for value in (p.mean, p.std))
         return (mean, std) if return_std else mean
 
     def __sklearn_tags__(self) -> Any:
@@ -200,9 +188,6 @@ class TrustRegressor(RegressorMixin, _TrustEstimator):
 
     def _targets(self, y: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.tensor(np.asarray(y, dtype=np.float64), dtype=dtype)
-
-    def _like_targets(self, values: Tensor) -> np.ndarray:
-        return values.reshape((len(values), *(() if self._flat else (-1,)))).numpy()
 
 
 class TrustClassifier(ClassifierMixin, _TrustEstimator):
@@ -239,15 +224,9 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         random_state: int | np.random.RandomState | None = 0,
         fit_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(
-            network,
-            num_experts=num_experts,
-            tangents=tangents,
-            budget=budget,
-            validation_fraction=validation_fraction,
-            random_state=random_state,
-            fit_options=fit_options,
-        )
+        options = {"num_experts": num_experts, "tangents": tangents, "budget": budget}
+        options |= {"validation_fraction": validation_fraction, "random_state": random_state}
+        super().__init__(network, fit_options=fit_options, **options)
         self.classes = classes
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
@@ -261,17 +240,14 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
         model = self._fit(X, y, groups)
         logits = model.shape.outputs
         if max(2, logits) != len(self.classes_):
-            raise ValueError(
-                f"the network has {logits} logits, and there are {len(self.classes_)} classes; pass "
-                "classes=, the labels in the order of the logits."
-            )
+            what = f"the network has {logits} logits, and there are {len(self.classes_)} classes"
+            raise ValueError(f"{what}; pass classes=, the labels in the order of the logits.")
         self.model_ = model
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels of the network's largest logits, shape [n]."""
-        classes = self.prediction(X).classes.numpy()
-        return self.labels_[classes]
+        return self.labels_[self.prediction(X).classes.numpy()]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of `classes_`, less confident on novel inputs, shape [n, C]."""

@@ -68,8 +68,7 @@ def compile(
     source = export_source(model)
     device = next(source.network.parameters()).device
     rows = to_device(source.inputs(example_inputs), device)
-    columns = (input_names, input_units, output_names, output_units)
-    facts = source.facts(rows, columns, calibration_date)
+    facts = source.facts(rows, (input_names, input_units, output_names, output_units), calibration_date)
     # under its own name, which a package must have; first, so that a folder is refused before the work
     with atomic_file(path, named=True) as temporary:
         module = traced(model, rows)
@@ -99,10 +98,8 @@ def load_package(path: str | Path) -> Compiled:
     capability = torch.backends.cpu.get_cpu_capability()
     unsupported = "AVX512" in facts.get("AOTI_CPU_ISA", "") and "AVX512" not in capability
     if machine not in ("", here) or unsupported:
-        raise ArtifactError(
-            f"{path}: compiled for {machine} with {facts.get('AOTI_CPU_ISA')}; this is {here} with "
-            f"{capability}. Compile it on this kind of machine."
-        )
+        other = f"{machine} with {facts.get('AOTI_CPU_ISA')}; this is {here} with {capability}"
+        raise ArtifactError(f"{path}: compiled for {other}. Compile it on this kind of machine.")
     if facts["device"] == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(f"{path}: compiled for a GPU, and this machine has none.")
     layout = InputLayout.read(facts, str(path))
@@ -137,21 +134,18 @@ class Compiled:
     """An opened package: a function of rows that returns a dict of tensors; see `Graph.forward`."""
 
     def __init__(self, run: Any, metadata: Mapping[str, str], layout: InputLayout) -> None:
-        self._run = run
+        self._run, self._layout, self._structure = run, layout, metadata["structure"]
         self.metadata = MappingProxyType(dict(metadata))
         self.output_names = tuple(metadata["answers"].split(","))
-        self._structure = metadata["structure"]
-        self._layout = layout
 
     def __call__(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The outputs for these rows, by name. Structure, shapes and the number of rows are validated here,
-        as the compiled code does not; numbers of another precision are converted."""
-        inputs = rows_like(inputs, self._structure)
-        flat = []
-        for leaf, shape, dtype in zip(leaves(inputs), self._layout.shapes, self._layout.types, strict=True):
+        """The outputs for these rows, by name; shapes are validated here, as the compiled code does not."""
+        flat, layout = [], self._layout
+        tensors = leaves(rows_like(inputs, self._structure))
+        for leaf, shape, dtype in zip(tensors, layout.shapes, layout.types, strict=True):
             if tuple(leaf.shape[1:]) != shape:
                 raise ValueError(f"rows have the shape {tuple(leaf.shape[1:])}; this takes {shape}.")
-            flat.append(leaf.to(self._layout.device, dtype).contiguous())
+            flat.append(leaf.to(layout.device, dtype).contiguous())
         return dict(self._run(*flat))
 
     def __repr__(self) -> str:
@@ -165,8 +159,7 @@ def seal(path: Path) -> None:
         file.seek(-2, os.SEEK_END)  # the length of the comment, which is 0 in torch's archives
         file.write((len(SEAL) + DIGITS).to_bytes(2, "little") + SEAL)
         file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        file.write(digest.encode())
+        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -174,17 +167,14 @@ def read_facts(path: Path) -> dict[str, str]:
     require_plain(path)
     content = path.read_bytes()
     if content[-DIGITS - len(SEAL) : -DIGITS] != SEAL:
-        raise ArtifactError(
-            f"{path}: not a package of trustgp, or truncated. Those of releases up to 0.2 have no checksum: "
-            "compile the model again."
-        )
+        old = "Those of releases up to 0.2 have no checksum: compile the model again."
+        raise ArtifactError(f"{path}: not a package of trustgp, or truncated. {old}")
     if hashlib.sha256(content[:-DIGITS]).hexdigest().encode() != content[-DIGITS:]:
         raise ArtifactError(f"{path}: damaged: its SHA-256 is not the one it was written with.")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as package:
             (name,) = [n for n in package.namelist() if n.endswith("wrapper_metadata.json")]
-            with package.open(name) as file:
-                facts = json.loads(file.read(MAX_METADATA_BYTES))
+            facts = json.loads(package.open(name).read(MAX_METADATA_BYTES))
     except Exception as error:  # zipfile has no common class for the errors of forged archives
         raise ArtifactError(f"{path}: not a package of trustgp ({error!r}).") from error
     texts = isinstance(facts, dict) and all(isinstance(value, str) for value in facts.values())

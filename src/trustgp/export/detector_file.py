@@ -47,7 +47,7 @@ class DetectorFacts:
         """The same from a file; inconsistent values are refused."""
         try:
             texts = {one.name: metadata[one.name] for one in fields(cls)}
-            values: dict[str, Any] = {name: _value(text) for name, text in texts.items()}
+            values: dict[str, Any] = {k: None if t == ABSENT else json.loads(t) for k, t in texts.items()}
             channels, height, width = (int(size) for size in values.pop("picture"))
             classes = tuple(str(name) for name in values.pop("classes"))
             facts = cls(picture=(channels, height, width), classes=classes, **values)
@@ -59,11 +59,6 @@ class DetectorFacts:
         if not sane:
             raise ArtifactError(f"{where}: its metadata do not fit together.")
         return facts
-
-
-def _value(text: str) -> Any:
-    """Of a text of the metadata; None: there is none."""
-    return None if text == ABSENT else json.loads(text)
 
 
 class ExportedDetector:
@@ -92,28 +87,15 @@ class ExportedDetector:
             return []
         answers = {name: torch.as_tensor(value) for name, value in self.run(pictures).items()}
         facts, arrays = self.facts, [answers[name] for name in Detections.ARRAYS]
-        image, query = select_detections(
-            *(answers[name] for name in ("confidence", "labels", "boxes")),
-            threshold=facts.confidence_threshold,
-            most=facts.most,
-            suppression=facts.suppression,
-        )
+        select = {"threshold": facts.confidence_threshold, "suppression": facts.suppression}
+        given = (answers[name] for name in ("confidence", "labels", "boxes"))
+        image, query = select_detections(*given, most=facts.most, **select)
         limits = {"_threshold": facts.novelty_threshold, "_picture_threshold": facts.picture_threshold}
-        each = zip(answers["valid"].tolist(), answers["picture_novelty"].tolist(), strict=True)
-        return [
-            Detections(
-                *(array[i, query[image == i]] for array in arrays),
-                valid=valid,
-                picture_novelty=novelty,
-                df=facts.df,
-                **limits,
-            )
-            for i, (valid, novelty) in enumerate(each)
-        ]
+        chosen = [[array[i, query[image == i]] for array in arrays] for i in range(len(pictures))]
+        each = zip(chosen, answers["valid"].tolist(), answers["picture_novelty"].tolist(), strict=True)
+        return [Detections(*c, valid=v, picture_novelty=p, df=facts.df, **limits) for c, v, p in each]
 
-    def __call__(self, images: Any) -> list[Detections]:
-        """The same as `predict`."""
-        return self.predict(images)
+    __call__ = predict
 
     def watch(self) -> DetectionRunner:
         """For `trustgp.Monitor`: one answer a picture."""
@@ -126,10 +108,8 @@ class ExportedDetector:
         pictures = torch.as_tensor(images)
         pictures = pictures[None] if pictures.ndim == 3 else pictures
         if pictures.numel() and tuple(pictures.shape[1:]) != self.facts.picture:
-            raise ValueError(
-                f"pictures are {tuple(pictures.shape)}; the file takes [n, channels, height, width] with "
-                f"{self.facts.picture}."
-            )
+            shape = tuple(pictures.shape)
+            raise ValueError(f"pictures are {shape}; the file takes [n, {str(self.facts.picture)[1:-1]}].")
         return pictures
 
     def __repr__(self) -> str:

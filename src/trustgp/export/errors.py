@@ -28,18 +28,14 @@ def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str
     """Raise if the gradients of some parameters have no closed form in the graph."""
     if names:
         why = f" ({reason})" if reason else ""
-        raise ExportError(
-            f"the gradients of '{names[0]}' in {_layer_of(network.module, names[0])} cannot be written as a "
-            f"graph{why}; fit with tangents on other parameters: Sketch(parameters=...) or 'last'."
-        )
+        what = f"the gradients of '{names[0]}' in {_layer_of(network.module, names[0])}"
+        raise ExportError(f"{what} cannot be exported{why}; fit with Sketch(parameters=...) on others.")
 
 
 def refuse_tangents(tangents: Any) -> NoReturn:
     """Raise for features that have no form as a graph."""
-    raise ExportError(
-        f"features of {type(tangents).__name__} cannot be written as a graph; LayerFactors, JacobianRows and "
-        "Sketch can, and what inherits from their maps."
-    )
+    kind = type(tangents).__name__
+    raise ExportError(f"features of {kind} cannot be exported; LayerFactors, JacobianRows and Sketch can.")
 
 
 def _layer_of(network: nn.Module, parameter: str) -> str:
@@ -55,10 +51,8 @@ def refuse_network(network: nn.Module) -> None:
     """Raise if a layer is in half precision: it rounds more than a graph may differ from `predict`."""
     for name, value in network.named_parameters():
         if value.dtype in HALF:
-            raise ExportError(
-                f"{_layer_of(network, name)} is in half precision ({value.dtype}), which cannot be exported; "
-                "fit a float32 copy of the network."
-            )
+            layer = f"{_layer_of(network, name)} is in half precision ({value.dtype})"
+            raise ExportError(f"{layer}, which cannot be exported; fit a float32 copy of the network.")
 
 
 def require_packages(*packages: str) -> None:
@@ -68,8 +62,8 @@ def require_packages(*packages: str) -> None:
 
 
 def layer_with(network: nn.Module, inputs: Inputs, operation: Any = None) -> str:
-    """The innermost layer that uses an operation of aten, in its forward or else in its backward pass; None:
-    the first that cannot be traced. Empty: no layer does."""
+    """The innermost layer that uses an operation of aten, forward or else backward, or, for None, that cannot
+    be traced. Empty: no layer does."""
     calls: dict[str, tuple] = {}  # the first of each layer, in the order in which they end
 
     def note(layer: str, *call: Any) -> None:
@@ -77,8 +71,8 @@ def layer_with(network: nn.Module, inputs: Inputs, operation: Any = None) -> str
 
     with torch.no_grad(), Unfused(PLAIN), ExitStack() as hooks:
         for name, module in network.named_modules():
-            hook = module.register_forward_hook(partial(note, _title(name, module)), with_kwargs=True)
-            hooks.enter_context(hook)
+            noted = partial(note, _title(name, module))
+            hooks.enter_context(module.register_forward_hook(noted, with_kwargs=True))
         call(network, copied(inputs))
     for backward in (False, True):
         for layer, arguments in calls.items():

@@ -18,6 +18,8 @@ DIGEST = PREFIX + "sha256"
 MARK = DIGEST.encode() + b"\x12\x40"  # precedes the digest: its key, and the tag and length of a text
 ZEROS = "0" * 64
 FORMAT = 1
+ColumnTexts = Sequence[Sequence[str] | None]
+Date = str | datetime.date | None
 COLUMNS = ("input_names", "input_units", "output_names", "output_units")
 
 
@@ -31,21 +33,14 @@ def input_names(inputs: Inputs, name: str = "input") -> list[str]:
     return [name]
 
 
-def describe(
-    model: UncertaintyModel,
-    inputs: Inputs,
-    columns: Sequence[Sequence[str] | None],
-    date: str | datetime.date | None,
-) -> dict[str, str]:
-    """The metadata of a model as texts: `columns` are names and units as in `COLUMNS`, `date` is that
-    of the calibration."""
+def describe(model: UncertaintyModel, inputs: Inputs, columns: ColumnTexts, date: Date) -> dict[str, str]:
+    """The metadata as texts; `columns` are names and units as in `COLUMNS`, `date` is the calibration's."""
     origin = model.origin
     sizes = {"input": sum(leaf[0].numel() for leaf in leaves(inputs)), "output": model.shape.outputs}
     table = {
         **common(origin.network, model.novelty_threshold, date),
         "outputs": origin.outputs,
-        "likelihood": type(origin.likelihood).__name__,
-        "tangents": type(origin.tangents).__name__,
+        **{name: type(getattr(origin, name)).__name__ for name in ("likelihood", "tangents")},
         "num_experts": str(model.num_experts),
         "training_rows": str(origin.rows),
         "structure": structure(inputs),
@@ -56,7 +51,7 @@ def describe(
     return {PREFIX + name: value for name, value in table.items()}
 
 
-def common(network: str, fitted: NoveltyThreshold | None, date: str | datetime.date | None) -> dict[str, str]:
+def common(network: str, fitted: NoveltyThreshold | None, date: Date) -> dict[str, str]:
     """The metadata of any model, without the prefix; `network` is a fingerprint."""
     date = datetime.date.fromisoformat(date) if isinstance(date, str) else date
     return {

@@ -28,6 +28,7 @@ ROUNDING = {torch.float64: 1e-10}  # of features, by the network's precision; el
 ROUNDING_FLOAT32 = 1e-5
 TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
 BATCHES = (1, 3, 17)
+Run = Callable[[Inputs], Mapping[str, Any]]
 
 
 def check_rows(example: Inputs) -> Inputs:
@@ -45,29 +46,20 @@ def check_rows(example: Inputs) -> Inputs:
     return map_tensors(scaled, example)
 
 
-def require_equal(
-    model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs, *, what: str
-) -> None:
-    """Raise unless another form of the model, called `what`, equals `predict`; see `differences`. The network
-    must behave as in the fit."""
+def require_equal(model: UncertaintyModel, run: Run, example: Inputs, *, what: str) -> None:
+    """Raise unless another form of the model, `what`, equals `predict`, and the network that of the fit."""
     if change := changed_behaviour(model.state):
-        raise ExportError(
-            f"the model's network is no longer the one it was fitted to: {change}. No file was written; undo "
-            "the change of model.network, or fit again."
-        )
+        what = f"the model's network is no longer the one it was fitted to: {change}. No file was written;"
+        raise ExportError(f"{what} undo the change of model.network, or fit again.")
     worst = differences(model, run, example)
     if worst:
         name = max(worst, key=lambda key: worst[key])
         others = ", ".join(sorted(worst.keys() - {name})) or "nothing"
-        raise ExportError(
-            f"'{name}' of the {what} differs from predict by {worst[name] * RELATIVE:.1e}, where "
-            f"{RELATIVE:.0e} is allowed; no file was written. Also different: {others}."
-        )
+        size = f"by {worst[name] * RELATIVE:.1e}, where {RELATIVE:.0e} is allowed; no file was written"
+        raise ExportError(f"'{name}' of the {what} differs from predict {size}. Also different: {others}.")
 
 
-def differences(
-    model: UncertaintyModel, run: Callable[[Inputs], Mapping[str, Any]], example: Inputs
-) -> dict[str, float]:
+def differences(model: UncertaintyModel, run: Run, example: Inputs) -> dict[str, float]:
     """The outputs that differ by more than is allowed: by their names, the largest ratio of both. The other
     form `run` takes inputs, and returns a dict of arrays or tensors; `example` holds a few rows."""
     rows, worst = check_rows(rows_like(example, model.origin.structure)), {}
@@ -129,9 +121,8 @@ def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, 
     if "scale" in wanted:
         off = 2.0 * expected.excess.double().sqrt() * centre(expected.corrected)
         table["excess"] = off + spread(expected)
-        table["scale"] = spread(expected) / expected.scale.double().clamp_min(tiny)
-        corrected = expected.corrected
-        table["corrected_scale"] = spread(corrected) / corrected.scale.double().clamp_min(tiny)
+        for name, p in (("scale", expected), ("corrected_scale", expected.corrected)):
+            table[name] = spread(p) / p.scale.double().clamp_min(tiny)
     if "probabilities" in wanted:
         table["probabilities"] = torch.full_like(wanted["probabilities"], RELATIVE)
     exact = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in wanted.items()}

@@ -62,8 +62,8 @@ def read_frame(frame: Any, wanted: str | None) -> Inputs:
 
 
 def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype | None) -> tuple[Form, Any]:
-    """The form of a model's frames, and its prediction for the first: the first reading of the frame that the
-    model accepts and answers with one row. NaN and infinities count as zeros."""
+    """The form and prediction of the first reading of a frame that the model answers with one row; NaN and
+    infinities count as zeros."""
     first: Exception | None = None
     for row in _candidate_rows(map_tensors(torch.nan_to_num, frame), dtype):
         try:
@@ -73,14 +73,11 @@ def first_form(frame: Inputs, ask: Callable[[Inputs], Any], dtype: torch.dtype |
         except Exception as error:
             first = first or error
             continue
-        tensors = leaves(row)
-        shapes = tuple(tuple(leaf.shape[1:]) for leaf in tensors)
-        return Form(structure(row), shapes, tuple(leaf.dtype for leaf in tensors)), answer
+        shapes, dtypes = zip(*((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves(row)), strict=True)
+        return Form(structure(row), shapes, dtypes), answer
     shapes = [tuple(leaf.shape) for leaf in leaves(frame)]
-    raise ValueError(
-        f"the model accepts no frame with the structure {structure(frame)} and the shapes {shapes}: {first} "
-        "Pass one row as the network takes it, with or without the batch dimension."
-    ) from first
+    what = f"the model accepts no frame with the structure {structure(frame)} and the shapes {shapes}"
+    raise ValueError(f"{what}: {first} Pass one row, with or without the batch dimension.") from first
 
 
 def _candidate_rows(frame: Inputs, dtype: torch.dtype | None) -> Iterator[Inputs]:

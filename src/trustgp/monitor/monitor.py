@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..metrics.score_report import plain
@@ -43,8 +44,7 @@ class Latch:
     """An alarm that starts at once, and ends after `patience` quiet frames in a row."""
 
     def __init__(self, patience: int) -> None:
-        self._patience = patience
-        self._left = 0  # quiet frames until it ends
+        self._patience, self._left = patience, 0  # quiet frames that end it, and those still missing
 
     def __call__(self, *, above: bool, quiet: bool) -> bool:
         """Whether it is on, after a frame above the enter level, or below the leave level (quiet)."""
@@ -135,16 +135,10 @@ class Monitor:
             return self._invalid("the network's output or its error bar is not finite for this input")
         score, std = float(reading.score[0]), reading.std[0]
         status = self._status(score, reading.uncertainty[0])
-        return self._verdict(
-            status,
-            np.array([score, *std.tolist()]),
-            mean=reading.mean[0],
-            std=std,
-            novelty=float(reading.novelty[0]),
-            score=score,
-            expert=None if reading.expert is None else tuple(reading.expert[0].tolist()),
-            quiet=(self._novel if status == NOVEL else self._uncertain).quiet,
-        )
+        expert = None if reading.expert is None else tuple(reading.expert[0].tolist())
+        quiet = (self._novel if status == NOVEL else self._uncertain).quiet
+        fields = {"mean": reading.mean[0], "std": std, "novelty": float(reading.novelty[0]), "score": score}
+        return self._verdict(status, np.array([score, *std.tolist()]), **fields, expert=expert, quiet=quiet)
 
     def summary(self) -> dict[str, Any]:
         """Statistics since the last reset: plain values."""
@@ -161,11 +155,9 @@ class Monitor:
 
     def __repr__(self) -> str:
         limit = "none" if self.limit is None else ", ".join(f"{value:.4g}" for value in self.limit.tolist())
-        return (
-            f"Monitor(threshold={self.threshold:.4g}, limit=[{limit}], window={self.window}, "
-            f"leave={self.leave:g}, patience={self.patience}, "
-            f"frames={self._history.frames}, status={self._history.last or 'none'!r})"
-        )
+        options = f"window={self.window}, leave={self.leave:g}, patience={self.patience}"
+        now = f"frames={self._history.frames}, status={self._history.last or 'none'!r}"
+        return f"Monitor(threshold={self.threshold:.4g}, limit=[{limit}], {options}, {now})"
 
     def _read(self, frame: Any) -> Reading:
         """The prediction for a frame; a FrameError if it cannot be converted to a row."""
@@ -175,10 +167,8 @@ class Monitor:
         form, reading = first_form(values, partial(read_prediction, self.model), self._dtype)
         outputs = reading.uncertainty.shape[1]
         if self.limit is not None and len(self.limit) not in (1, outputs):
-            raise ValueError(
-                f"std= has {len(self.limit)} limits, but the model has {outputs} outputs; pass one number or "
-                "one for each output."
-            )
+            what = f"std= has {len(self.limit)} limits, but the model has {outputs} outputs"
+            raise ValueError(f"{what}; pass one number or one for each output.")
         self._form = form
         form.row(values)  # refuses NaN, which `first_form` replaced by zeros
         return reading
@@ -186,11 +176,9 @@ class Monitor:
     def _status(self, score: float, uncertainty: Tensor) -> str:
         """The status of a valid frame; NaN counts as above every level."""
         novel = self._novel(above=not score <= self.threshold, quiet=score <= self.leave * self.threshold)
-        uncertain = False
-        if self.limit is not None:
-            above = not bool((uncertainty <= self.limit).all())
-            quiet = bool((uncertainty <= self.leave * self.limit).all())
-            uncertain = self._uncertain(above=above, quiet=quiet)
+        limit = torch.inf if self.limit is None else self.limit
+        above, quiet = not bool((uncertainty <= limit).all()), bool((uncertainty <= self.leave * limit).all())
+        uncertain = self.limit is not None and self._uncertain(above=above, quiet=quiet)
         return NOVEL if novel else UNCERTAIN if uncertain else OK
 
     def _invalid(self, reason: str) -> Verdict:

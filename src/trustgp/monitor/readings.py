@@ -69,15 +69,10 @@ def read_prediction(model: Any, inputs: Any) -> Reading:
     n = len(novelty)
     score, valid, expert = (field(name) for name in ("score", "valid", "expert"))
     finite = torch.isfinite(mean.reshape(n, -1)).all(dim=1)
-    return Reading(
-        mean=mean.reshape(n, -1),
-        std=variance.reshape(n, -1).sqrt(),
-        novelty=novelty,
-        score=novelty if score is None else score,
-        valid=finite if valid is None else finite & valid.bool(),
-        expert=None if expert is None else expert.reshape(n, -1),
-        probabilities=field("probabilities"),
-    )
+    score, valid = novelty if score is None else score, finite if valid is None else finite & valid.bool()
+    mean, std = mean.reshape(n, -1), variance.reshape(n, -1).sqrt()
+    expert = None if expert is None else expert.reshape(n, -1)
+    return Reading(mean, std, novelty, score, valid, expert, field("probabilities"))
 
 
 def joint_limit(uncertainties: Tensor, false_alarm: float) -> Tensor | None:
@@ -103,9 +98,9 @@ def find_limits(
     if rows is not None:
         reading = read_prediction(model, rows)
     elif limit is None and isinstance(model, UncertaintyModel):
-        validation: Rows | None = getattr(model.memory, "validation", None)
-        if validation is not None:
-            reading = read_prediction(model, validation.take(evenly(len(validation), MAX_HELD_OUT_ROWS)))
+        rows_held: Rows | None = getattr(model.memory, "validation", None)
+        if rows_held is not None:
+            reading = read_prediction(model, rows_held.take(evenly(len(rows_held), MAX_HELD_OUT_ROWS)))
     if threshold is not None:
         score = float(threshold)
     elif rows is not None and reading is not None:
@@ -140,8 +135,5 @@ def _own_threshold(model: Any, false_alarm: float) -> float:
         return float(fitted.threshold)
     stored = getattr(model, "metadata", {}).get("threshold", "none")
     if stored == "none":
-        raise ValueError(
-            "there is no threshold: pass threshold=, the novelty score above which a frame is novel, or "
-            "familiar rows as rows=."
-        )
+        raise ValueError("there is no threshold: pass threshold=, a novelty score, or rows=, familiar rows.")
     return float(stored)

@@ -8,12 +8,5 @@ from .sketch import Sketch
 KINDS = {kind.__name__: kind for kind in (LayerFactors, JacobianRows, Sketch)}
 
 __all__ = [
-    "KINDS",
-    "Features",
-    "JacobianRows",
-    "LayerFactors",
-    "Sketch",
-    "TangentMap",
-    "Tangents",
-    "output_mixes",
-]
+    "KINDS", "Features", "JacobianRows", "LayerFactors", "Sketch", "TangentMap", "Tangents", "output_mixes",
+]  # fmt: skip

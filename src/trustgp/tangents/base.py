@@ -16,65 +16,43 @@ from ..data.tensor_file import Reader
 from ..data.trees import Inputs
 from .network import Choice, TangentNetwork, choose_parameters
 
-MIN_BLOCK_ROWS, MAX_BLOCKS = (
-    160,
-    8,
-)  # of a Gram matrix: small blocks are slow, few compute what symmetry gives
+# of a Gram matrix: small blocks are slow, few compute what symmetry gives
+MIN_BLOCK_ROWS, MAX_BLOCKS = 160, 8
+Blocks = list[tuple[slice, slice]]
 
 
 class KernelRows(Protocol):
     """Rows of data with all that the kernel between them needs."""
 
     def __len__(self) -> int: ...
-
-    def gram(self, other: Self) -> Tensor:
-        """k(x, x') / s in float64, shape [len(self), len(other)]."""
-        ...
-
-    def diag(self) -> Tensor:
-        """k(x, x) / s in float64, shape [len(self)]."""
-        ...
-
-    def take(self, rows: Tensor) -> Self:
-        """The features of `rows`, by index."""
-        ...
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state, by name; each tensor has the rows as its first dimension."""
-        ...
-
+    def gram(self, other: Self) -> Tensor: ...  # k(x, x') / s in float64, shape [len(self), len(other)]
+    def diag(self) -> Tensor: ...  # k(x, x) / s in float64, shape [len(self)]
+    def take(self, rows: Tensor) -> Self: ...  # the features of `rows`, by index
+    def tensors(self) -> dict[str, Tensor]: ...  # the state by name; rows are the first dimension of each
     @classmethod
-    def cat(cls, parts: Sequence[Self]) -> Self:
-        """The rows of all parts, concatenated."""
-        ...
+    def cat(cls, parts: Sequence[Self]) -> Self: ...  # the rows of all parts, concatenated
 
 
 class Features(KernelRows, Protocol):
     """Tangent features of rows of data."""
 
-    def select(self, columns: Tensor) -> Self:
-        """Only the given feature columns; an empty index keeps all of them."""
-        ...
+    def select(self, columns: Tensor) -> Self: ...  # only these feature columns; an empty index keeps all
 
     def explicit(self) -> Tensor | None:
         """The feature matrix [n, d], or None where features are implicit."""
         return None
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        """The features whose `tensors()` these are."""
-        ...
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self: ...  # the features whose `tensors()` these are
 
 
 class TangentMap(ABC):
-    """Computes features of inputs, for one network and one mix of its outputs; defaults are for implicit
-    ones."""
+    """Computes features of inputs for one network and one mix of its outputs; defaults: implicit ones."""
 
     kind: ClassVar[type[Any]]  # the class of the features it makes, a `Features`
 
     def __init__(self, network: TangentNetwork, mix: Tensor, gradients: Any = None) -> None:
-        self.network = network
-        self.mix = mix
+        self.network, self.mix = network, mix
         self.gradients = gradients  # `per_sample.Gradients`, or None where features need none
 
     @property
@@ -161,8 +139,7 @@ class Tangents(ABC):
         """The map whose `state()` this is."""
 
     def read_tensor(self, reader: Reader, name: str, full: str, network: TangentNetwork) -> Tensor:
-        """One validated tensor of a map's `state()`, which a file has under the `full` name. Override it for
-        tensors of other kinds."""
+        """One validated tensor of a map's `state()`, which a file has under the `full` name."""
         if name.startswith(("left.", "right.")):  # a projection
             value = reader.take(full, network.dtype, None, None)
             reader.require(0 not in value.shape and torch.isfinite(value), full, "projects nothing")
@@ -230,9 +207,7 @@ def leading_signs(energy: Tensor) -> Tensor:
     return signs * signs[0]
 
 
-def gram_blocks(
-    rows: int, columns: int, *, same: bool, min_rows: int = MIN_BLOCK_ROWS
-) -> list[tuple[slice, slice]]:
+def gram_blocks(rows: int, columns: int, *, same: bool, min_rows: int = MIN_BLOCK_ROWS) -> Blocks:
     """The blocks to compute: the whole matrix, or, between the `same` rows, those up to the diagonal."""
     if not same or rows <= MIN_BLOCK_ROWS:
         return [(slice(0, rows), slice(0, columns))]
@@ -240,7 +215,7 @@ def gram_blocks(
     return [(slice(a, b), slice(0, b)) for a, b in pairwise(edges)]
 
 
-def mirrored(matrix: Tensor, blocks: list[tuple[slice, slice]]) -> Tensor:
+def mirrored(matrix: Tensor, blocks: Blocks) -> Tensor:
     """Completes, in place, a symmetric matrix [n, n] from its `gram_blocks`."""
     for rows, _ in blocks:
         corner = matrix[rows, rows]

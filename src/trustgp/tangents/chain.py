@@ -6,7 +6,7 @@ For few rows of a small network most of the time is the overhead of hooks and au
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +17,14 @@ from .projections import Projections
 
 aten = torch.ops.aten
 Shapes = Mapping[str, torch.Size]
+Table = tuple[Tensor, Tensor]
 Function = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
 # a = f(z) of a module, and the gradient for z from the gradient g for a.
 FUNCTIONS: dict[type[nn.Module], Function] = {
+    nn.Linear: (
+        lambda m, z: nn.functional.linear(z, m.weight, m.bias),
+        lambda m, g, z, a: torch.mm(g, m.weight),
+    ),
     nn.ReLU: (lambda m, z: torch.relu(z), lambda m, g, z, a: aten.threshold_backward(g, a, 0)),
     nn.Tanh: (lambda m, z: torch.tanh(z), lambda m, g, z, a: aten.tanh_backward(g, a)),
     nn.Sigmoid: (lambda m, z: torch.sigmoid(z), lambda m, g, z, a: aten.sigmoid_backward(g, a)),
@@ -52,7 +57,6 @@ class LayerChain:
 
     steps: tuple[nn.Module, ...]
     names: tuple[tuple[str, str], ...]  # of each step's weight and bias, where these were chosen
-    transposed: dict[nn.Linear, Tensor]  # W^T of the Linear layers
 
     @classmethod
     def of(cls, network: TangentNetwork) -> LayerChain | None:
@@ -65,29 +69,14 @@ class LayerChain:
         names = tuple((named.get(id(w), ""), named.get(id(b), "")) for w, b in weights)
         if sorted(name for pair in names for name in pair if name) != sorted(network.names):
             return None
-        return cls(tuple(steps), names, {one: one.weight.t() for one in steps if isinstance(one, nn.Linear)})
-
-    def _linear(self, one: nn.Linear, values: Tensor) -> Tensor:
-        """The same operation as `torch.nn.functional.linear`, to the bit."""
-        if not self.transposed:
-            return nn.functional.linear(values, one.weight, one.bias)
-        if one.bias is None:
-            return torch.mm(values, self.transposed[one])
-        return torch.addmm(one.bias, values, self.transposed[one])
-
-    def untied(self) -> LayerChain:
-        """The same with the network's own operations, so that a traced graph shares them."""
-        return replace(self, transposed={})
+        return cls(tuple(steps), names)
 
     def __call__(self, inputs: Tensor, mix: Tensor) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
         """The outputs [n, C]; by position in the chain, each Linear layer's input [n, i] and the gradient for
         its output [n, o], for one mix of the outputs [1, C]."""
         values = [inputs]
         for one in self.steps:
-            if type(one) is nn.Linear:
-                values.append(self._linear(one, values[-1]))
-            else:
-                values.append(FUNCTIONS[type(one)][0](one, values[-1]))
+            values.append(FUNCTIONS[type(one)][0](one, values[-1]))
         first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
         signal, signals, n = mix, {}, inputs.shape[0]
         constant = n > 1  # whether the signal is the same for all rows, as behind the last function
@@ -95,9 +84,9 @@ class LayerChain:
             one = self.steps[place]
             if type(one) is nn.Linear:
                 signals[place] = values[place], signal.expand(n, -1) if constant else signal
-                signal = torch.mm(signal, one.weight) if place > first else signal
             else:
                 signal, constant = signal.expand(n, -1) if constant else signal, False
+            if place > first:
                 signal = FUNCTIONS[type(one)][1](one, signal, values[place], values[place + 1])
         return values[-1], signals
 
@@ -111,35 +100,26 @@ def _steps(module: nn.Module) -> list[nn.Module] | None:
         return None if any(part is None for part in parts) else [one for part in parts for one in part or ()]
     if type(module) in IDENTITIES and not module.training:
         return []
-    return [module] if type(module) is nn.Linear or type(module) in FUNCTIONS else None
+    return [module] if type(module) in FUNCTIONS else None
 
 
 class ChainRows:
     """Feature rows of a chain: each feature is a signed sum of products of an input and a signal."""
 
-    def __init__(
-        self,
-        chain: LayerChain,
-        mix: Tensor,
-        cores: Shapes,
-        projections: Projections,
-        table: tuple[Tensor, Tensor],
-    ) -> None:
+    def __init__(self, chain: LayerChain, mix: Tensor, cores: Shapes, by: Projections, table: Table) -> None:
         """The table's entries [L, D] index the concatenated projected gradients of all parameters, of the
         shapes `cores`; its signs [L, D] are 0 where there is no entry."""
         entries, signs = table
         self.chain, self.mix, (self.lines, self.width) = chain, mix, entries.shape
         self.one = torch.ones_like(mix[:, :1])
-        self.sides: list[
-            tuple[int, Tensor | None, Tensor | None]
-        ] = []  # layers, and the projections of both sides
+        self.sides: list[tuple[int, Tensor | None, Tensor | None]] = []  # layers, and both projections
         right, left, inputs, signals = {}, {}, 1, 0  # the first input is 1, for the biases
         for place in reversed(range(len(chain.steps))):
             weight, bias = chain.names[place]
             if not (weight or bias):
                 continue
-            by = projections.get((weight, "right")), projections.get((weight, "left"))
-            self.sides.append((place, *by))
+            sides = by.get((weight, "right")), by.get((weight, "left"))
+            self.sides.append((place, *sides))
             layer: Any = chain.steps[place]
             wide, tall = (cores[weight][1], cores[weight][0]) if weight else (layer.in_features, 0)
             if weight:
@@ -148,15 +128,13 @@ class ChainRows:
             inputs, signals = inputs + wide, signals + (tall if weight else 0)
             if bias:
                 # the signal itself, beside its projection
-                start = signals if by[1] is not None or not weight else signals - tall
+                start = signals if sides[1] is not None or not weight else signals - tall
                 left[bias] = start + torch.arange(layer.out_features)
                 right[bias] = torch.zeros(layer.out_features, dtype=torch.int64)
                 signals = start + layer.out_features
         none, indices = torch.zeros(1, dtype=torch.int64), entries.flatten().long()
-        self.right, self.left = (
-            torch.cat([*(side[name] for name in cores), none]).to(entries.device)[indices]
-            for side in (right, left)
-        )
+        places = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
+        self.right, self.left = (place.to(entries.device)[indices] for place in places)
         self.signs = None if bool((signs == 1).all()) else signs.flatten()
 
     @torch.no_grad()
@@ -175,5 +153,4 @@ class ChainRows:
         entries = torch.cat(given, dim=1).index_select(1, self.right)
         entries = entries.mul_(torch.cat(back, dim=1).index_select(1, self.left))
         entries = entries if self.signs is None else entries.mul_(self.signs)
-        lines = self.lines
-        return (entries if lines == 1 else entries.view(-1, lines, self.width).sum(dim=1)), outputs
+        return (entries if self.lines == 1 else entries.view(-1, self.lines, self.width).sum(dim=1)), outputs

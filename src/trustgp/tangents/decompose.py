@@ -113,8 +113,7 @@ def plain_step(activation: Callable, inward: Tensor, state: State, weights: Weig
 
 
 def unrolled(step: Step, *args: Any) -> tuple[Tensor, ...] | None:
-    """torch.lstm, torch.gru, ... as a loop over time; None for packed sequences and dropout while
-    training."""
+    """torch.lstm, torch.gru, ... as a loop over time; None for packed sequences and active dropout."""
     if len(args) != 9 or not isinstance(args[3], bool) or args[0].ndim != 3 or (args[5] and args[6]):
         return None
     inputs, start, parameters, has_bias, layers, _, _, both_ways, batch_first = args

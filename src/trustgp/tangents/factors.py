@@ -26,6 +26,7 @@ from .network import Choice, TangentNetwork
 MAX_VMAP_ROWS = 64  # on a CPU: for more rows a backward pass per mixed output is as fast
 LARGE_BLOCK = {"cuda": 2048}  # fewest rows of a block where kernel launches dominate
 GROUPS = ("activations", "signals", "products")
+OUTSIDE = "is also used outside its layer (tied or reparametrised weights?), which LayerFactors cannot do"
 ALTERNATIVE = "Use tangents=trustgp.Sketch() or JacobianRows(...), which differentiate any module."
 
 
@@ -45,20 +46,16 @@ class LayerFactors(Tangents):
             owner, _, leaf = name.rpartition(".")
             module = network.get_submodule(owner)
             if not isinstance(module, kinds) or leaf not in ("weight", "bias"):
-                raise ValueError(
-                    f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors supports Linear, "
-                    f"BatchNorm and LayerNorm. {ALTERNATIVE}"
-                )
+                what = f"parameter '{name}' belongs to a {type(module).__name__}; LayerFactors supports"
+                raise ValueError(f"{what} Linear, BatchNorm and LayerNorm. {ALTERNATIVE}")
         return names
 
     def bind(self, network: TangentNetwork, mix: Tensor, sample: Inputs, targets: Tensor) -> FactorMap:
         pair = take(sample, torch.tensor([0, -1]))
         _check_calls(network, pair)
-        tangents = FactorMap(network, mix, row_bytes=0)
-        features = tangents(pair)
+        features = FactorMap(network, mix, 0)(pair)
         _check_kernel(network, mix, pair, features)
-        row_bytes = sum(v[0].numel() * v.element_size() for v in features.tensors().values())
-        return FactorMap(network, mix, row_bytes)
+        return FactorMap(network, mix, sum(v[0].nbytes for v in features.tensors().values()))
 
     def restore(self, network: TangentNetwork, state: dict[str, Tensor]) -> FactorMap:
         return FactorMap(network, state["mix"], int(state["row_bytes"]))
@@ -138,11 +135,9 @@ class FactorMap(TangentMap):
 
     kind = FactorFeatures
 
-    def __init__(
-        self, network: TangentNetwork, mix: Tensor, row_bytes: int, *, max_vmap_rows: int = MAX_VMAP_ROWS
-    ) -> None:
+    def __init__(self, network: TangentNetwork, mix: Tensor, size: int, at_once: int = MAX_VMAP_ROWS) -> None:
         super().__init__(network, mix)
-        self._row_bytes, self._max_vmap_rows = row_bytes, max_vmap_rows
+        self._row_bytes, self._max_vmap_rows = size, at_once
 
     @torch.inference_mode(False)  # the user may predict in it
     def with_outputs(self, inputs: Inputs) -> tuple[FactorFeatures, Tensor]:
@@ -173,8 +168,7 @@ class FactorMap(TangentMap):
         return self._row_bytes
 
     def working_bytes(self) -> int:
-        # activations, probes and gradients of one pass, and the features
-        return 4 * self._row_bytes
+        return 4 * self._row_bytes  # activations, probes and gradients of one pass, and the features
 
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "row_bytes": torch.tensor(self._row_bytes)}
@@ -190,19 +184,14 @@ def _check_calls(network: TangentNetwork, inputs: Inputs) -> None:
     with torch.no_grad():
         _, recorder = record(network, inputs)
     if recorder.unhandled:
-        raise ValueError(
-            f"a parameter of layer '{recorder.unhandled[0].rpartition('.')[0]}' is also used outside the "
-            f"layer (tied or reparametrised weights?); LayerFactors would give a wrong kernel. {ALTERNATIVE}"
-        )
+        raise ValueError(f"parameter '{recorder.unhandled[0]}' {OUTSIDE}. {ALTERNATIVE}")
     for layer in {name.rpartition(".")[0]: 0 for name in network.names}:
         calls = [one for one in recorder.calls if one.layer == layer]
         factorise = [one.kind.gradient is linear or one.kind.elementwise for one in calls]
         shapes = [tuple(one.input.shape) for one in calls]
         if factorise != [True] or len(shapes[0]) != 2 or shapes[0][0] != count(inputs):
-            raise ValueError(
-                f"layer '{layer}' is called {len(calls)} times, with inputs {shapes}; LayerFactors is "
-                f"exact for one call with one vector a row, [n, d]. {ALTERNATIVE}"
-            )
+            what = f"layer '{layer}' is called {len(calls)} times, with inputs {shapes}; LayerFactors takes"
+            raise ValueError(f"{what} one call with one vector a row, [n, d]. {ALTERNATIVE}")
 
 
 def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features: FactorFeatures) -> None:
@@ -213,7 +202,4 @@ def _check_kernel(network: TangentNetwork, mix: Tensor, inputs: Inputs, features
     factored, exact = features.gram(features), dense @ dense.T
     tolerance = 1e-8 if network.dtype == torch.float64 else 1e-3
     if not torch.allclose(factored, exact, rtol=tolerance, atol=tolerance * float(exact.abs().max())):
-        raise ValueError(
-            "LayerFactors would give a wrong kernel for this network: some chosen parameter also acts "
-            f"outside its layer (tied or reparametrised weights?). {ALTERNATIVE}"
-        )
+        raise ValueError(f"a chosen parameter {OUTSIDE}. {ALTERNATIVE}")

@@ -30,10 +30,8 @@ def clone_module(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise ValueError(
-            f"the network cannot be copied{_uncopied(module)}: {error}. trustgp works on a copy of its own: "
-            "keep such attributes outside of the module, or give their class a __deepcopy__."
-        ) from error
+        advice = "keep such attributes outside of the module, or give their class a __deepcopy__"
+        raise ValueError(f"the network cannot be copied{_uncopied(module)}: {error}; {advice}.") from error
 
 
 def _uncopied(module: nn.Module) -> str:
@@ -76,26 +74,16 @@ def check_kind(network: nn.Module) -> None:
     """Raise for objects that are not modules, and for scripted, lazy and meta modules."""
     if not isinstance(network, nn.Module):
         what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
-        raise TypeError(
-            f"network is {what}; a torch.nn.Module is needed, with the trained parameters in it: an object "
-            "of the class, or the module whose parameters a function uses."
-        )
+        raise TypeError(f"network is {what}; a torch.nn.Module is needed, with the trained parameters in it.")
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             what = f"layer '{name}'" if name else "the network"
-            raise ValueError(
-                f"{what} is a torch.jit module, whose gradients cannot be taken row by row; pass the "
-                "torch.nn.Module that it was scripted or traced from."
-            )
+            raise ValueError(f"{what} is a torch.jit module; pass the torch.nn.Module that it was made from.")
     for name, value in (*network.named_parameters(), *network.named_buffers()):
         if nn.parameter.is_lazy(value):
-            raise ValueError(
-                f"parameter '{name}' has no shape yet (a lazy layer); call the network once, then train it."
-            )
+            raise ValueError(f"parameter '{name}' has no shape yet (a lazy layer); train the network first.")
         if value.is_meta:
-            raise ValueError(
-                f"parameter '{name}' is on the meta device, where it has no values; load the trained weights."
-            )
+            raise ValueError(f"parameter '{name}' is on the meta device; load the trained weights.")
 
 
 def check_mode(network: nn.Module) -> None:
@@ -103,10 +91,8 @@ def check_mode(network: nn.Module) -> None:
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
     for name, module in network.named_modules():
         if isinstance(module, kinds) and module.training:
-            raise ValueError(
-                f"layer '{name}' ({type(module).__name__}) is in training mode; "
-                "call network.eval() before fit."
-            )
+            kind = type(module).__name__
+            raise ValueError(f"layer '{name}' ({kind}) is in training mode; call network.eval() before fit.")
 
 
 class OutputSelector:
@@ -118,10 +104,8 @@ class OutputSelector:
     def __call__(self, module: nn.Module, args: Any, result: Any) -> Tensor:
         selected = self.output(result)
         if not isinstance(selected, Tensor):
-            raise ValueError(
-                f"output= gave a {type(selected).__name__} for the network's {type(result).__name__}; it "
-                "must select a tensor of shape [n] or [n, C]."
-            )
+            given = type(selected).__name__
+            raise ValueError(f"output= gave a {given}; it must select a tensor of shape [n] or [n, C].")
         return selected
 
     def __deepcopy__(self, memo: dict) -> OutputSelector:
@@ -133,9 +117,7 @@ def with_output(network: nn.Module, output: Output | None) -> nn.Module:
     network = unwrap(network)
     check_kind(network)
     if output is not None and not callable(output):
-        raise TypeError(
-            f"output is a {type(output).__name__}; a function of what the network returns is needed."
-        )
+        raise TypeError(f"output is a {type(output).__name__}; pass a function of what the network returns.")
     network = clone_module(network)
     if output is not None:
         network.register_forward_hook(OutputSelector(output))

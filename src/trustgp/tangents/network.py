@@ -19,6 +19,7 @@ from .modules import check_kind, check_mode, clone_module, tensors_in
 Choice = str | Sequence[str]
 """The parameters of the kernel: "all" (those that require a gradient), "last" (the last layer), or names."""
 
+Tensors = Sequence[Tensor]
 # torch keeps the levels of forward-mode differentiation per process, not per thread.
 _FORWARD_MODE = threading.Lock()
 HALF = (torch.float16, torch.bfloat16)
@@ -34,8 +35,7 @@ class TangentNetwork:
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        self.module = module
-        self.names = tuple(names)
+        self.module, self.names = module, tuple(names)
         self.half = any(value.dtype in HALF for value in module.parameters())
         self.forward_mode = True  # until it fails
         self.unfuse_backward = False  # whether an ordinary backward pass needs `Unfused`, too
@@ -44,9 +44,7 @@ class TangentNetwork:
         self._row_bytes: int | None = None
         self._chosen: tuple[nn.Module | None, dict[str, nn.Parameter]] = (None, {})
         self._first = next(module.parameters(), torch.empty(0))  # to look up the device
-        self._forward_clone: tuple[Any, torch.device, nn.Module] | None = (
-            None  # of this module, on this device
-        )
+        self._forward_clone: tuple[Any, torch.device, nn.Module] | None = None  # of a module on a device
 
     @property
     def float32_module(self) -> nn.Module:
@@ -112,8 +110,7 @@ class TangentNetwork:
 
     @torch.inference_mode(False)
     def directional(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
-        """J(x) times a direction in parameter space, shape [n, C]: by forward-mode differentiation, or row by
-        row where torch has none for an operation."""
+        """J(x) times a direction in parameter space, [n, C]: by forward mode, or row by row without one."""
         rows, size = torch.arange(count(inputs)), self.pass_rows(inputs)
         if self.forward_mode:
             try:
@@ -130,12 +127,9 @@ class TangentNetwork:
     def _forward(self, inputs: Inputs, direction: dict[str, Tensor]) -> Tensor:
         inputs, theta = copied(self.cast(inputs)), self.parameters
         with _FORWARD_MODE, Unfused(PLAIN):
-            if self._forward_clone is None or self._forward_clone[:2] != (self.float32_module, self.device):
-                self._forward_clone = (
-                    self.float32_module,
-                    self.device,
-                    self.clone(),
-                )  # as slow as a pass, so cached
+            origin = self.float32_module, self.device
+            if self._forward_clone is None or self._forward_clone[:2] != origin:
+                self._forward_clone = *origin, self.clone()  # as slow as a pass, so cached
             module = self._forward_clone[2]
             return jvp(lambda p: as_matrix(call_with(module, p, inputs)), (theta,), (direction,))[1]
 
@@ -163,7 +157,7 @@ class TangentNetwork:
         return outputs, fresh
 
     def mixed_gradients(
-        self, outputs: Tensor, tensors: Sequence[Tensor], mix: Tensor, *, at_once: bool
+        self, outputs: Tensor, tensors: Tensors, mix: Tensor, *, at_once: bool
     ) -> list[Tensor]:
         """Gradients of the outputs [n, C] mixed by [K, C]: [K, ...] for each tensor."""
 
@@ -183,12 +177,10 @@ class TangentNetwork:
     def clone(self) -> nn.Module:
         """A new module tree of `float32_module` with the same tensors: `functional_call` swaps the tensors of
         a module, so each thread needs a tree of its own."""
-        clone = clone_module(
-            self.float32_module, [*self.float32_module.parameters(), *self.float32_module.buffers()]
-        )
+        module = self.float32_module
+        clone = clone_module(module, [*module.parameters(), *module.buffers()])
         for part in clone.modules():
-            if isinstance(part, nn.RNNBase):
-                # it needs the addresses of weights, which tensors inside torch.func do not have
+            if isinstance(part, nn.RNNBase):  # tensors inside torch.func have no addresses, which it needs
                 part.flatten_parameters = lambda: None
         return clone
 
@@ -205,7 +197,7 @@ class _LargestTensor(TorchFunctionMode):
 
 
 def gradients_of(
-    value: Tensor, tensors: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = True
+    value: Tensor, tensors: Tensors, weights: Tensor | None = None, *, keep: bool = True
 ) -> tuple[Tensor, ...]:
     """Gradients of a scalar, or of the weighted sum of a tensor; zeros for tensors that it does not use."""
     if not value.requires_grad:
@@ -238,10 +230,8 @@ def as_matrix(outputs: Any) -> Tensor:
     """Network outputs [n] or [n, C] as [n, C]."""
     if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(
-            f"the network returned {given}; a tensor of shape [n] or [n, C] is needed. "
-            "Pass output=, a function that selects it from what the network returns."
-        )
+        advice = "pass output=, a function that selects it from what the network returns"
+        raise ValueError(f"the network returned {given}; a tensor [n] or [n, C] is needed: {advice}.")
     return outputs if outputs.ndim == 2 else outputs[:, None]
 
 
@@ -250,10 +240,7 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
     every = dict(module.named_parameters())
     trainable = [name for name, value in every.items() if value.requires_grad]
     if not trainable:
-        raise ValueError(
-            "the network has no trainable parameters; the error bar comes from their gradients. "
-            "Call requires_grad_(True) on the parameters that were trained."
-        )
+        raise ValueError("the network has no trainable parameters; call requires_grad_(True) on them.")
     if isinstance(choice, str):
         layer = trainable[-1].rpartition(".")[0]
         last = [name for name in trainable if name.rpartition(".")[0] == layer]
@@ -267,10 +254,8 @@ def choose_parameters(module: nn.Module, choice: Choice) -> list[str]:
         chosen = [name for name in every if name in set(choice)]
     for name in chosen:
         if every[name].is_complex():
-            raise ValueError(
-                f"parameter '{name}' is complex, but the kernel needs real gradients; store it as two real "
-                "numbers (torch.view_as_complex in forward), or choose others: parameters='last', or names."
-            )
+            advice = "store it as real numbers (torch.view_as_complex in forward), or choose other parameters"
+            raise ValueError(f"parameter '{name}' is complex, but the kernel needs real gradients; {advice}.")
     return chosen
 
 
@@ -294,9 +279,7 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
     with torch.no_grad():
         outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:
-            raise ValueError(
-                f"the network returned {outputs.shape[0]} outputs for {n} rows; one a row is needed."
-            )
+            raise ValueError(f"the network gave {len(outputs)} outputs for {n} rows; one a row is needed.")
         if not bool(torch.isfinite(outputs).all()):
             return outputs  # an error later counts them over all rows
         _check_row_independence(network, inputs)
@@ -317,12 +300,9 @@ def probe(network: nn.Module, inputs: Inputs, name: str) -> Any:
         if any(x.is_floating_point() and x.dtype != place.dtype for x in tensors):
             advice = f"The network is {place.dtype}: pass inputs.to({place.dtype})."
         elif any(x.ndim == 1 for x in tensors):
-            advice = (
-                "Rows are the first dimension: n numbers are inputs[:, None], a single row is inputs[None]."
-            )
-        raise ValueError(
-            f"the network cannot be called on {count(inputs)} {name} rows ({shapes}): {error}. {advice}"
-        ) from error
+            advice = "Rows come first: n numbers are inputs[:, None], a single row is inputs[None]."
+        rows = f"{count(inputs)} {name} rows ({shapes})"
+        raise ValueError(f"the network cannot be called on {rows}: {error}. {advice}") from error
 
 
 def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
@@ -346,10 +326,7 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
         return bool(((actual - expected).abs() <= tolerance * size).all())
 
     if not close(outputs_at(every), outputs, strict):
-        raise ValueError(
-            "the network gives other outputs when called again on the same rows; it must be "
-            "deterministic: call network.eval() and switch sampling off."
-        )
+        raise ValueError("the network is not deterministic: call network.eval() and switch sampling off.")
     for row in {0, len(every) - 1}:
         copies, single = torch.full_like(every, row), every[row : row + 1]
         if not (
@@ -358,8 +335,5 @@ def _check_row_independence(network: nn.Module, inputs: Inputs) -> None:
         ):
             flat = any(leaf.ndim == 1 and leaf.is_floating_point() for leaf in leaves(inputs))
             hint = " Inputs are 1-D, one number a row: if they are a single row, pass inputs[None]."
-            raise ValueError(
-                "the network's output for a row depends on the other rows of the batch (a batch statistic, "
-                "or attention across rows?); rows must be independent: call network.eval()."
-                + (hint if flat else "")
-            )
+            what = "the network's output for a row depends on the other rows (batch statistics?)"
+            raise ValueError(f"{what}; call network.eval().{hint if flat else ''}")

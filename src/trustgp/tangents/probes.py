@@ -90,10 +90,9 @@ class Probes:
         off = _largest((slopes - self.product).abs() / _at_least(self.lengths, MIN_LENGTH))
         if off[0] <= allowed:
             return ""
-        return (
-            f"{where} its outputs are the same, but the gradient for '{network.names[off[1]]}' is off by "
-            f"{off[0]:.1e} of its length; {allowed:.1e} is allowed"
-        )
+        name = network.names[off[1]]
+        off_by = f"is off by {off[0]:.1e} of its length; {allowed:.1e} is allowed"
+        return f"{where} its outputs are the same, but the gradient for '{name}' {off_by}"
 
     def as_taken(self, dtype: torch.dtype) -> Inputs:
         """The rows in another precision of the network."""
@@ -138,9 +137,8 @@ class Probes:
 
 def spread(outputs: Tensor) -> Tensor:
     """The range of each output [k, C], or a part of its size where all are about equal, [C]."""
-    return _at_least(
-        torch.maximum(outputs.amax(0) - outputs.amin(0), MIN_SPREAD * outputs.abs().amax(0)), 1e-6
-    )
+    span = outputs.amax(0) - outputs.amin(0)
+    return _at_least(torch.maximum(span, MIN_SPREAD * outputs.abs().amax(0)), 1e-6)
 
 
 @torch.inference_mode(False)

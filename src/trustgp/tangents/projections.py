@@ -31,8 +31,6 @@ Projections = Mapping[tuple[str, str], Tensor]
 class Sampler(Collector):
     """Keeps a sample of the vectors at each side of each weight, and no gradients."""
 
-    together = False
-
     def __init__(self) -> None:
         self.vectors: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
 

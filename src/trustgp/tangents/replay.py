@@ -33,7 +33,8 @@ MAX_ROUNDING_EPS = 1e3  # of features, in eps of the largest
 MASKS = (torch.bool, torch.uint8)
 SYNCHRONISING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
-Work = Callable[[Inputs], tuple[Tensor, Tensor | None]]
+Result = tuple[Tensor, Tensor | None]
+Work = Callable[[Inputs], Result]
 LOGGER = logging.getLogger("trustgp")
 _RECORDING = threading.Lock()  # one capture at a time in a process
 
@@ -50,7 +51,7 @@ class Replay:
     def __getstate__(self) -> dict:
         return vars(Replay(self._work))  # recordings are not pickled
 
-    def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, inputs: Inputs, size: int, *, exact: bool = True) -> Result:
         """The function of inputs on the GPU, with `size` bytes of working memory a row.
 
         With `exact`, outputs are exact to the bit, or None; else rows may be padded.
@@ -121,9 +122,7 @@ def _key(inputs: Inputs) -> tuple:
     return count(inputs), str(tensors[0].device), structure(inputs), *kinds, *settings
 
 
-def _record(
-    work: Work, inputs: Inputs, taken: float
-) -> tuple[_Recording | None, tuple[Tensor, Tensor | None]]:
+def _record(work: Work, inputs: Inputs, taken: float) -> tuple[_Recording | None, Result]:
     """The recording, or None where capture fails, and the result of the work, which took so many seconds."""
     with _Watch() as watch:
         result = work(inputs)
@@ -142,8 +141,7 @@ def _record(
     again, played = _timed(partial(recording.play, inputs))
     if not _close(result[0], again[0]):
         return None, result
-    outputs = result[1]
-    exact = outputs is None or torch.equal(outputs, again[1])
+    exact = result[1] is None or torch.equal(result[1], again[1])
     return replace(recording, exact=exact, gain=taken / played), result
 
 
@@ -158,9 +156,8 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def _close(one: Tensor, other: Tensor) -> bool:
     """Equal to rounding, since the order of sums on a GPU is not fixed."""
-    return bool(
-        ((one - other).abs() <= MAX_ROUNDING_EPS * torch.finfo(one.dtype).eps * one.abs().max()).all()
-    )
+    allowed = MAX_ROUNDING_EPS * torch.finfo(one.dtype).eps * one.abs().max()
+    return bool(((one - other).abs() <= allowed).all())
 
 
 class _Watch(TorchDispatchMode):

@@ -137,9 +137,8 @@ class GradientMap(TangentMap):
         if len(parts) == 1:
             return RowFeatures(parts[0][0]), parts[0][1]
         rows, outputs = zip(*parts, strict=True)
-        return RowFeatures(torch.cat(rows)), None if any(one is None for one in outputs) else torch.cat(
-            outputs
-        )
+        whole = None if any(one is None for one in outputs) else torch.cat(outputs)
+        return RowFeatures(torch.cat(rows)), whole
 
     def features_and_outputs(self, inputs: Inputs) -> tuple[RowFeatures, Tensor | None]:
         features, outputs = self.with_outputs(inputs, exact=False)
@@ -185,16 +184,11 @@ class RowMap(GradientMap):
     A row holds, for each of the K mixed outputs in turn, the kept parameters: d = K * |kept|.
     """
 
-    def __init__(
-        self, network: TangentNetwork, mix: Tensor, kept: Tensor, keep_per_expert: int | None
-    ) -> None:
+    def __init__(self, network: TangentNetwork, mix: Tensor, kept: Tensor, per_expert: int | None) -> None:
         super().__init__(Gradients(network, mix))
-        self.kept = kept
-        self.keep_per_expert = keep_per_expert
-        if keep_per_expert is not None and keep_per_expert > len(kept):
-            raise ValueError(
-                f"keep_per_expert={keep_per_expert} exceeds the {len(kept)} parameters kept; lower it."
-            )
+        self.kept, self.keep_per_expert = kept, per_expert
+        if per_expert is not None and per_expert > len(kept):
+            raise ValueError(f"keep_per_expert={per_expert} exceeds the {len(kept)} parameters kept.")
 
     def collector(self, n: int) -> DenseAccumulator:
         every = len(self.kept) == self.network.num_parameters
@@ -213,8 +207,7 @@ class RowMap(GradientMap):
             return super().columns(inputs)
         total = torch.zeros(len(self.mix), len(self.kept), dtype=torch.float64)
         for rows, _ in self._chunks(inputs, exact=False):
-            sums = rows.double().sum(dim=0)
-            total += sums.view_as(total).to(total.device)
+            total += rows.double().sum(dim=0).view_as(total).to(total.device)
         score = total.abs().sum(dim=0)
         best = score.argsort(descending=True, stable=True)[: self.keep_per_expert].sort().values
         offsets = torch.arange(len(self.mix))[:, None] * len(self.kept)
@@ -230,24 +223,21 @@ class RowMap(GradientMap):
         flat = torch.cat([value.flatten() for value in parameters.values()])
         masked = torch.zeros_like(flat)
         masked[kept] = flat[kept]
-        parts = masked.split([value.numel() for value in parameters.values()])
-        pairs = zip(parameters.items(), parts, strict=True)
-        return {name: part.view_as(value) for (name, value), part in pairs}
+        parts = iter(masked.split([value.numel() for value in parameters.values()]))
+        return {name: next(parts).view_as(value) for name, value in parameters.items()}
 
     def num_columns(self, *, expert: bool) -> int:
         return len(self.mix) * ((expert and self.keep_per_expert) or len(self.kept))
 
     def working_bytes(self) -> int:
-        # gradients of all chosen parameters, twice: by parameter, and as one row
-        return 2 * len(self.mix) * self.network.num_parameters * self.network.dtype.itemsize
+        numbers = len(self.mix) * self.network.num_parameters
+        return 2 * numbers * self.network.dtype.itemsize  # twice: by parameter, and as one row
 
     def state(self) -> dict[str, Tensor]:
         return {"mix": self.mix, "kept": self.kept}
 
 
-def kept_parameters(
-    network: TangentNetwork, method: str, count: int, inputs: Inputs, targets: Tensor
-) -> Tensor:
+def kept_parameters(net: TangentNetwork, method: str, count: int, inputs: Inputs, targets: Tensor) -> Tensor:
     """Stage (i) of the paper's compression: the `count` parameters that rank highest over all layers.
 
     As `torch.nn.utils.prune.global_unstructured` does: by "magnitude", |theta|, or by "taylor",
@@ -256,13 +246,13 @@ def kept_parameters(
     """
     if method not in METHODS:
         raise ValueError(f'rank="{method}"; allowed are {", ".join(map(repr, METHODS))}.')
-    total = network.num_parameters
+    total = net.num_parameters
     if not 1 <= count <= total:
         raise ValueError(f"keep={count} of {total} parameters; between 1 and {total} are possible.")
-    scores = list(network.parameters.values())
+    scores = list(net.parameters.values())
     if method == "taylor":
         with torch.enable_grad():
-            outputs, parameters = network.traced(inputs, network.names)
+            outputs, parameters = net.traced(inputs, net.names)
             loss = 0.5 * (outputs - targets.to(outputs)).square().sum(dim=1).mean()
             gradients = gradients_of(loss, list(parameters.values()))
         scores = [value * gradient for value, gradient in zip(scores, gradients, strict=True)]

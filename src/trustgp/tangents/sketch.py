@@ -82,12 +82,9 @@ class Sketch(Tangents):
 class SketchMap(GradientMap):
     """Computes sketches in chunks of rows; all mixed outputs share one row of `dim` numbers."""
 
-    def __init__(
-        self, gradients: Gradients, sketch: Sketch, layer_bytes: int, projections: Projections
-    ) -> None:
+    def __init__(self, gradients: Gradients, sketch: Sketch, layer_bytes: int, by: Projections) -> None:
         super().__init__(gradients)
-        self.sketch, self.projections = sketch, projections
-        self._layer_bytes = layer_bytes
+        self.sketch, self.projections, self._layer_bytes = sketch, by, layer_bytes
         self._tables: dict[torch.device, Tables] = {}
 
     def collector(self, n: int) -> SketchCollector:
@@ -129,9 +126,8 @@ class SketchMap(GradientMap):
             entries, signs = spread(cores, self.projections, dim, generator)
             buckets = [torch.randperm(dim, generator=generator) for _ in range(math.ceil(mixed / dim))]
             turn = torch.randint(0, 2, (mixed,), generator=generator, dtype=torch.int8) * 2 - 1
-            shift = (torch.arange(dim) - torch.cat(buckets)[:mixed, None]) % dim + dim * torch.arange(mixed)[
-                :, None
-            ]
+            shift = (torch.arange(dim) - torch.cat(buckets)[:mixed, None]) % dim
+            shift += dim * torch.arange(mixed)[:, None]
             entries, shift = (index.to(device, torch.int32) for index in (entries, shift))
             signs, turn = (sign.to(device, self.network.dtype) for sign in (signs, turn[:, None]))
             projections = {key: value.to(device) for key, value in self.projections.items()}

@@ -43,14 +43,12 @@ EXPERTS: dict[type, type[nn.Module]] = {GramPosterior: FactorExperts, SpanPoster
 def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], Any]:
     """A function of inputs that returns the features of a mixture, all mixed outputs at once."""
     if isinstance(tangents, FactorMap):
-        return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), max_vmap_rows=sys.maxsize)
+        return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), at_once=sys.maxsize)
     if not isinstance(tangents, (RowMap, SketchMap)):
         refuse_tangents(tangents)
     chain = tangents.chain_features() if isinstance(example, Tensor) and example.ndim == 2 else None
     if chain is not None:
-        rows = copy.copy(chain)
-        rows.chain = chain.chain.untied()
-        return lambda inputs: RowFeatures(rows(inputs)[0])
+        return lambda inputs: RowFeatures(chain(inputs)[0])
     plan = tangents.gradients.plan(example)
     refuse_parameters(tangents.network, (*plan.vmapped, *plan.looped), plan.reason)
     return RowMaker(tangents, plan)
@@ -111,11 +109,9 @@ class GraphRows(nn.Module, Collector):
 
     def parts(self, n: int) -> list[Tensor]:
         """The gradients, [n, K, d] for each parameter with kept columns."""
-        zeros, mixed = self.parameters_like.new_zeros, self.mixed
+        zeros, own = self.parameters_like.new_zeros, self.gradients
         kept = [(name, size) for name, size in self.sizes.items() if size]
-        return [
-            self.gradients[name] if name in self.gradients else zeros(n, mixed, size) for name, size in kept
-        ]
+        return [own[name] if name in own else zeros(n, self.mixed, size) for name, size in kept]
 
 
 class DenseRows(GraphRows):
@@ -184,15 +180,12 @@ class GraphMixture(nn.Module):
         novelty = torch.where(positive, unit / torch.where(positive, moments.prior, 1.0), 1.0)
         scale, noise, log_kappa = self.numbers[labels].unbind(dim=1)
         zeros = torch.zeros_like(moments.residual_mean)
+        witness = {"witness_mean": zeros, "witness_precision": zeros}
         return LatentPrediction(
             epistemic=unit[:, None] * amplitudes * scale,
-            noise=noise,
-            log_kappa=log_kappa,
-            residual_mean=moments.residual_mean,
+            **{"noise": noise, "log_kappa": log_kappa, "residual_mean": moments.residual_mean, **witness},
             novelty=novelty.clamp_max(1.0)[:, None].expand_as(scale),
             expert=labels[:, None],
-            witness_mean=zeros,
-            witness_precision=zeros,
         )
 
 

@@ -62,8 +62,7 @@ def export_onnx(
         raise ValueError(f"opset={opset}; allowed are {OPSETS[0]} to {OPSETS[-1]}.")
     source = export_source(model)
     inputs = source.inputs(example_inputs)
-    columns = (input_names, input_units, output_names, output_units)
-    facts = source.facts(inputs, columns, calibration_date)
+    facts = source.facts(inputs, (input_names, input_units, output_names, output_units), calibration_date)
     with atomic_file(path) as temporary:  # first: an error of the folder comes before the work
         try:
             graph = to_onnx(traced(model, inputs, plain=False), names_of(inputs), opset=opset)
@@ -83,10 +82,8 @@ def _check(source: ExportSource, content: bytes, inputs: Inputs) -> None:
     try:
         runner = load_runner(content, "the file")
     except ArtifactError as error:
-        raise ExportError(
-            f"onnxruntime cannot run this graph, no file was written: {error}. It has fewer operations in "
-            "float64: fit a float32 copy of such a network."
-        ) from error
+        advice = "It has fewer operations in float64: fit a float32 copy of such a network."
+        raise ExportError(f"onnxruntime cannot run this graph, no file written: {error}. {advice}") from error
     source.check(runner, inputs, what="exported graph")
 
 
@@ -106,12 +103,10 @@ class OnnxRunner:
     def __call__(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """The outputs for these rows, by name; arrays or tensors, nested as the network takes them."""
         tensors = leaves(rows_like(inputs, self.metadata["structure"]))
-        arrays = {}
-        for name, kind, leaf in zip(self.input_names, self._types, tensors, strict=True):
-            array = leaf.numpy(force=True)
+        arrays = {name: leaf.numpy(force=True) for name, leaf in zip(self.input_names, tensors, strict=True)}
+        for (name, array), kind in zip(arrays.items(), self._types, strict=True):
             if array.dtype != kind:
                 raise TypeError(f"'{name}' is {array.dtype}; the network takes {kind}.")
-            arrays[name] = array
         return dict(zip(self.output_names, self.session.run(None, arrays), strict=True))
 
 
@@ -166,14 +161,11 @@ def _validated(content: bytes, where: str) -> dict[str, str]:
     graphs = list(_graphs(model.graph))
     for tensor in (tensor for _, constants in graphs for tensor in constants):
         if tensor.data_location == EXTERNAL or tensor.external_data:
-            entries = {entry.key: entry.value for entry in tensor.external_data}
-            raise ArtifactError(
-                f"{where}: tensor '{tensor.name}' is in another file ({entries.get('location', '?')}); only "
-                "self-contained files are opened."
-            )
+            place = {entry.key: entry.value for entry in tensor.external_data}.get("location", "?")
+            what = f"{where}: tensor '{tensor.name}' is in another file ({place})"
+            raise ArtifactError(f"{what}; only self-contained files are opened.")
     nodes = [node for graph, _ in graphs for node in graph.node]
-    domains = {part.domain for part in (*model.opset_import, *nodes)}
-    foreign = sorted(domains - {"", "ai.onnx"})
+    foreign = sorted({part.domain for part in (*model.opset_import, *nodes)} - {"", "ai.onnx"})
     if foreign or model.functions:
         raise ArtifactError(f"{where} holds operators of {foreign or 'its own'}; only standard ones are run.")
     table = {entry.key: entry.value for entry in model.metadata_props}
@@ -182,8 +174,7 @@ def _validated(content: bytes, where: str) -> dict[str, str]:
     if not is_whole(content):
         raise ArtifactError(f"{where} is damaged: its SHA-256 is not the one it was written with.")
     metadata = {name.removeprefix(PREFIX): value for name, value in table.items() if name != DIGEST}
-    if metadata.get("format") != str(FORMAT):
-        version = metadata.get("format")
+    if (version := metadata.get("format")) != str(FORMAT):
         raise ArtifactError(f"{where} has format {version}; this trustgp reads {FORMAT}. Export it again.")
     if "structure" not in metadata:
         raise ArtifactError(f"{where} lacks the structure of its inputs; export the model again.")

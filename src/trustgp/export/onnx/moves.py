@@ -64,9 +64,8 @@ def _slice(w: Writer, n: Any) -> str:
 
 def _flip(w: Writer, n: Any) -> str:
     axes = _axes(n, n.args[1])
-    limits = ([value] * len(axes) for value in (-1, -ENDLESS))
-    steps = w.integers([-1] * len(axes))
-    return w.op("Slice", w.tensor(n.args[0]), *map(w.integers, limits), w.integers(axes), steps)
+    start, end, step = (w.integers([value] * len(axes)) for value in (-1, -ENDLESS, -1))
+    return w.op("Slice", w.tensor(n.args[0]), start, end, w.integers(axes), step)
 
 
 def _unbind(w: Writer, n: Any) -> tuple[str, ...]:
@@ -90,18 +89,11 @@ def _index(w: Writer, n: Any) -> str:
     values, (place, *others) = w.tensor(n.args[0]), (w.tensor(i, torch.int64) for _, i in indices)
     for axis, index in zip(axes[1:], others, strict=True):
         size = w.constant(shape_of(n.args[0])[axis], torch.int64)
-        inside = w.op("Mod", index, size)  # it may count from the end
-        place = w.op("Add", w.op("Mul", place, size), inside)
+        place = w.op("Add", w.op("Mul", place, size), w.op("Mod", index, size))  # Mod: it may be negative
     if others:
         trailing = shape_of(n.args[0])[axes[-1] + 1 :]
         values = w.op("Reshape", values, w.integers([*[0] * axes[0], -1, *trailing]))  # 0: unchanged
     return w.op("Gather", values, place, axis=axes[0])
-
-
-def _copy(w: Writer, n: Any) -> str:
-    """The second argument instead of the first."""
-    require_supported(shape_of(n.args[0]) == shape_of(n.args[1]))
-    return w.tensor(n.args[1], dtype_of(n.args[0]))
 
 
 def _pad(w: Writer, n: Any) -> str:
@@ -180,7 +172,6 @@ MOVES: dict[str, Translation] = {
     "split_with_sizes": _split,
     "select.int index_select": partial(_gather, "Gather", 2, 1),
     "index.Tensor _unsafe_index.Tensor": _index,
-    "copy": _copy,
     "gather": partial(_gather, "GatherElements", 2, 1),
     "embedding": partial(_gather, "Gather", 1, None),
     "constant_pad_nd": _pad,

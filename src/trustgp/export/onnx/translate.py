@@ -55,10 +55,8 @@ def to_onnx(module: GraphModule, names: Sequence[str], *, opset: int = OPSETS[0]
     outputs = [_value_info(helper, name, node, rows) for name, node in results.items()]
     size = sum(array.nbytes for array in writer.constants.values())
     if size > MAX_FILE_BYTES:
-        raise ExportError(
-            f"the graph holds {size / 2**30:.1f} GiB, and one ONNX file at most 2 GiB; fit a smaller model "
-            'with budget="500 MiB", for example, or outputs="pseudo".'
-        )
+        advice = 'fit a smaller model with budget="500 MiB", for example, or outputs="pseudo"'
+        raise ExportError(f"the graph holds {size / 2**30:.1f} GiB, one ONNX file at most 2 GiB; {advice}.")
     constants = [writer.from_array(array, name) for name, array in writer.constants.items()]
     graph = helper.make_graph(writer.nodes, "trustgp", inputs, outputs, constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
@@ -93,9 +91,7 @@ def _value_info(helper: Any, name: str, node: Any, rows: int) -> Any:
     """Name, type and shape of an input or output."""
     value = node.meta["val"]
     if value.dtype not in TYPES:
-        raise ExportError(
-            f"'{name}' is {value.dtype}, which ONNX files cannot hold; fit a float32 copy of the network."
-        )
+        raise ExportError(f"'{name}' is {value.dtype}, which ONNX lacks; fit a float32 copy of the network.")
     shape = ["n" if size == rows else size for size in value.shape]
     return helper.make_tensor_value_info(name, TYPES[value.dtype], shape)
 

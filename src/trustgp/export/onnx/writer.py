@@ -19,14 +19,12 @@ MAX_SHARED_SIZE = 64  # of constants that are compared, so that equal ones are s
 
 
 class Writer:
-    """Nodes and constants, and the name of each value of the traced graph. All names have a prefix: they must
-    differ from those of an outer graph."""
+    """Nodes, constants, and the name of each traced value; prefixes keep them apart from an outer graph's."""
 
     def __init__(self, prefix: str = "") -> None:
         from onnx import helper, numpy_helper
 
-        self.helper, self.from_array = helper, numpy_helper.from_array
-        self.prefix = prefix
+        self.helper, self.from_array, self.prefix = helper, numpy_helper.from_array, prefix
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
         self.values: dict[Node, Any] = {}  # a name, or a tuple of names, or a number of rows

@@ -96,16 +96,16 @@ def max_pool_backward(grad: Tensor, inputs: Tensor, *options: Any) -> Tensor:
 
 
 def average_pool_backward(
-    grad: Tensor, inputs: Tensor, kernel, stride, padding, ceil_mode, count_include_pad, divisor
-) -> Tensor:
+    grad: Tensor, inputs: Tensor, kernel, stride, padding, ceil, padded, divisor
+) -> Any:
     """An average pool is a product with a constant matrix along each side; its adjoint transposes them."""
-    if divisor is not None or (any(padding) and count_include_pad and ceil_mode):
+    if divisor is not None or (any(padding) and padded and ceil):
         return NotImplemented
     matrices = []
     for i in range(2):
         start = torch.arange(grad.shape[-2 + i])[:, None] * (stride or kernel)[i] - padding[i]
-        count = kernel[i] if count_include_pad else None
-        matrices.append(_averages(start, start + kernel[i], inputs.shape[-2 + i], count).to(grad))
+        end, count = start + kernel[i], kernel[i] if padded else None
+        matrices.append(_averages(start, end, inputs.shape[-2 + i], count).to(grad))
     return torch.matmul(torch.matmul(matrices[0].T, grad), matrices[1])
 
 
@@ -118,12 +118,13 @@ def _averages(start: Tensor, end: Tensor, size: int, count: int | None = None) -
 
 def _adaptive(inputs: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The windows of an adaptive average along the last two sides, shape [count, size] each."""
-    sides = []
-    for size, windows in zip(inputs.shape[-2:], counts, strict=True):
+
+    def side(size: int, windows: int) -> Tensor:
         number = torch.arange(windows)[:, None]
         start, end = number * size // windows, ((number + 1) * size + windows - 1) // windows
-        sides.append(_averages(start, end, size).to(inputs))
-    return sides[0], sides[1]
+        return _averages(start, end, size).to(inputs)
+
+    return side(inputs.shape[-2], counts[0]), side(inputs.shape[-1], counts[1])
 
 
 def adaptive_average(inputs: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -155,9 +156,7 @@ def unfold(inputs: Tensor, axis: int, size: int, step: int) -> Tensor:
     return windows.unflatten(axis, (count, size)).movedim(axis + 1, -1)
 
 
-def slice_scatter(
-    inputs: Tensor, source: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step=1
-) -> Any:
+def slice_scatter(inputs: Tensor, source: Tensor, dim: int = 0, start=None, end=None, step: int = 1) -> Any:
     """The inputs with a slice of them replaced: what precedes it, the source, and what follows."""
     size = inputs.shape[dim]
     first, last, _ = slice(start, end).indices(size)

@@ -63,10 +63,8 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
         layer = layer_with(source.network, inputs)
         if not layer:
             raise
-        raise ExportError(
-            f"{layer} cannot be traced: its code depends on the values of its inputs "
-            f"({(str(error) or repr(error)).splitlines()[0]}); replace that layer, or use model.predict."
-        ) from error
+        why = f"its code depends on the values of its inputs ({(str(error) or repr(error)).splitlines()[0]})"
+        raise ExportError(f"{layer} cannot be traced: {why}; replace it, or use model.predict.") from error
     module.meta["graph"] = graph  # keeps the experts of `choose` alive
     module.meta["rows"] = batch_prime
     _any_batch(module, batch_prime)
@@ -76,11 +74,10 @@ def traced(model: Any, example_inputs: Inputs, *, plain: bool = True) -> GraphMo
 def _any_batch(module: GraphModule, rows: int) -> None:
     """Replace this number of rows, and multiples of it, by the size of the first input; in place."""
     graph = module.graph
-    first = next(iter(graph.find_nodes(op="placeholder")))
-    with graph.inserting_after(list(graph.find_nodes(op="placeholder"))[-1]):
-        size = graph.call_function(aten.sym_size.int, (first, 0))
+    placeholders = list(graph.find_nodes(op="placeholder"))
+    with graph.inserting_after(placeholders[-1]):
+        after = size = graph.call_function(aten.sym_size.int, (placeholders[0], 0))
     multiples: dict[int, Node] = {1: size}
-    after = size
 
     def replaced(value: Any) -> Any:
         nonlocal after
@@ -101,9 +98,8 @@ def _any_batch(module: GraphModule, rows: int) -> None:
 
 
 def simplify(module: GraphModule) -> GraphModule:
-    """The same function without probes, copies, repeated operations and unused tensors; in place. The network
-    is traced several times: for its output, and for the gradients of each kernel. Without the probes all
-    these passes are the same operations, and one remains."""
+    """The same function without probes, copies, repeated operations and unused tensors; in place. Of several
+    passes through the network, for its output and for each kernel's gradients, one remains."""
     for step in (_deduplicate, _drop_identities, _deduplicate, _fold_constants, _deduplicate):
         step(module)
         module.graph.eliminate_dead_code()
@@ -158,17 +154,19 @@ def _alike(node: Any, other: Any) -> bool:
 
 def _fold_constants(module: GraphModule) -> None:
     """Compute what does not depend on the inputs."""
-    constants: dict[Node, Any] = {
-        n: getattr(module, n.target) for n in module.graph.find_nodes(op="get_attr")
-    }
+    named = module.graph.find_nodes(op="get_attr")
+    constants: dict[Node, Any] = {node: getattr(module, node.target) for node in named}
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
-        if node.target in (aten.mm.default, aten.bmm.default):
-            _fold_repeated(module, node, constants)
         value = _constant(node, constants)
         if value is not None:
             constants[node] = value
         if isinstance(value, Tensor):
-            node.replace_all_uses_with(_before(module, node, value, constants))
+            name = f"_folded_{len(constants)}"
+            module.register_buffer(name, value.detach().clone().contiguous())
+            with module.graph.inserting_before(node):
+                constant = module.graph.get_attr(name)
+            constants[constant] = constant.meta["val"] = getattr(module, name)
+            node.replace_all_uses_with(constant)
 
 
 def _constant(node: Any, constants: dict[Node, Any]) -> Any:
@@ -180,35 +178,6 @@ def _constant(node: Any, constants: dict[Node, Any]) -> Any:
     value = node.target(*args, **kwargs)
     sizes = [constants[n].nbytes for n in inputs if isinstance(constants[n], Tensor)]
     return None if isinstance(value, Tensor) and value.nbytes > max([MAX_FOLDED_BYTES, *sizes]) else value
-
-
-def _before(module: GraphModule, node: Any, value: Tensor, constants: dict[Node, Any]) -> Node:
-    """A new constant, inserted before this operation."""
-    name = f"_folded_{len(constants)}"
-    module.register_buffer(name, value.detach().clone().contiguous())
-    with module.graph.inserting_before(node):
-        constant = module.graph.get_attr(name)
-    constants[constant] = constant.meta["val"] = getattr(module, name)
-    return constant
-
-
-def _fold_repeated(module: GraphModule, node: Any, constants: dict[Node, Any]) -> None:
-    """Replace the product of a constant row, repeated along the batch, with a constant by a repeated row."""
-    repeated, right = node.args
-    if repeated.target is not aten.expand.default or right not in constants:
-        return
-    row, sizes = repeated.args
-    if row not in constants or not isinstance(sizes[-2], Node):  # not repeated along the batch
-        return
-    single, lead = constants[row], constants[right].ndim - 2
-    single = single.reshape(*[1] * (lead + 2 - single.ndim), *single.shape)
-    if single.shape[-2] != 1 or single.shape[-1] != constants[right].shape[-2]:
-        return
-    constant = _before(module, node, single @ constants[right], constants)
-    with module.graph.inserting_before(node):
-        rows = module.graph.call_function(aten.expand.default, (constant, [-1] * lead + [sizes[-2], -1]))
-    rows.meta = dict(node.meta)
-    node.replace_all_uses_with(rows)
 
 
 def _deduplicate(module: GraphModule) -> None:

@@ -30,22 +30,19 @@ class Differentiator:
     def __init__(self, window: int = 11, *, gap: float = 0.1) -> None:
         _check(window, gap)
         self._gap = gap
-        self._times: deque[int] = deque(maxlen=window)
-        self._values: deque[np.ndarray] = deque(maxlen=window)
+        self._past: deque[tuple[int, np.ndarray]] = deque(maxlen=window)  # times and velocities
 
     def __call__(self, state: JointState) -> np.ndarray:
         """The acceleration [joints] at this message."""
         unknown, time = np.full(len(state.names), np.nan), _time(state)
-        step = time - self._times[-1] if self._times else 1
+        step = time - self._past[-1][0] if self._past else 1
         if not _valid(state) or step == 0:
             return unknown
         if not 0 < step <= self._gap * SECOND:
-            self._times.clear()
-            self._values.clear()
-        self._times.append(time)
-        self._values.append(state.velocity)
-        times = np.array([t - time for t in self._times]) / SECOND
-        return _slopes(times[None], np.stack(self._values)[None])[0]
+            self._past.clear()
+        self._past.append((time, state.velocity))
+        times = np.array([t - time for t, _ in self._past]) / SECOND
+        return _slopes(times[None], np.stack([values for _, values in self._past])[None])[0]
 
 
 def accelerations(states: Iterable[JointState], window: int = 11, *, gap: float = 0.1) -> np.ndarray:
@@ -107,15 +104,11 @@ def _time(state: JointState) -> int:
 def _valid(state: JointState) -> bool:
     """Whether a message is used."""
     if len(state.velocity) != len(state.names):
-        raise ValueError(
-            f"the joint state at {state.time} ns has {len(state.velocity)} velocities for {len(state.names)} "
-            'joints; accelerations need them: joint_states(..., needs=["velocity"]).'
-        )
+        sizes = f"{len(state.velocity)} velocities for {len(state.names)} joints"
+        raise ValueError(f'the state at {state.time} ns has {sizes}; read with needs=["velocity"].')
     return not state.reason and bool(np.isfinite(state.velocity).all())
 
 
 def _check(window: int, gap: float) -> None:
     if window < MIN_SAMPLES or not gap > 0:
-        raise ValueError(
-            f"window={window}, gap={gap}; at least {MIN_SAMPLES} messages, and more than 0 seconds."
-        )
+        raise ValueError(f"window={window}, gap={gap}; at least {MIN_SAMPLES} messages, more than 0 seconds.")

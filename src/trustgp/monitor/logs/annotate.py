@@ -15,8 +15,8 @@ from .joint_state import FIELDS, Clock, JointState, LogError, listed
 from .mcap_files import McapReader, McapWriter
 from .ros_types import DIAGNOSTICS_TYPE, ROS_TYPE, TEXT_TYPE, diagnostics_message
 
-TOPIC = "/joint_states"
-VERDICTS = "/trustgp/verdict"
+Names = Sequence[str]
+TOPIC, VERDICTS = "/joint_states", "/trustgp/verdict"
 STORAGES = ("sqlite3", "mcap", "json")
 MAX_LISTED_JOINTS = 100  # from which an error chooses
 INVALID = "invalid input"  # the monitor's status of a frame that cannot be read
@@ -87,8 +87,7 @@ def annotate(
             if state is not None:
                 override = {"status": INVALID, "reason": state.reason} if state.reason else {}
                 verdict = judge(state) | override
-                text = json.dumps(verdict, allow_nan=False)
-                writer.write(new[verdicts], time, writer.encode_text(text))
+                writer.write(new[verdicts], time, writer.encode_text(json.dumps(verdict, allow_nan=False)))
                 if diagnostics is not None:
                     message = diagnostics_message(verdict, time, verdicts.strip("/"))
                     writer.write(new[diagnostics], time, message)
@@ -97,9 +96,7 @@ def annotate(
         return count
 
 
-def record(
-    path: str | Path, states: Iterable[JointState], *, storage: str = "mcap", topic: str = TOPIC
-) -> None:
+def record(path: str | Path, states: Iterable[JointState], *, storage="mcap", topic: str = TOPIC) -> None:
     """Write joint states to a new log, complete or absent.
 
     Args:
@@ -123,7 +120,7 @@ def _messages(
     if unknown:
         raise ValueError(f"needs={list(needs)}; a joint state has {', '.join(FIELDS)}, not {unknown[0]}.")
     where = f"{reader.path}, topic {topic}"
-    first = _first(reader, topic, joints, needs, where, strict=strict)
+    first = _first(reader, topic, joints, needs, where, strict)
     clocks, errors, first_error = (Clock(), Clock()), 0, ""
     for channel, time, data in reader.messages():
         state = None
@@ -145,9 +142,7 @@ def _messages(
         warn_user(f"{errors} messages cannot be read; their frames are invalid. The first: {first_error}")
 
 
-def _first(
-    reader: Any, topic: str, joints: Sequence[str] | None, needs: Sequence[str], where: str, *, strict: bool
-) -> JointState:
+def _first(reader: Any, topic: str, joints: Any, needs: Names, where: str, strict: bool) -> JointState:
     """The first message that can be read, which defines the joints and the recorded fields."""
     others, first_error = {}, None
     for channel, time, data in reader.messages():

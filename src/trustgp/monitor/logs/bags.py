@@ -15,8 +15,7 @@ from .ros_types import needed, read_cdr, state_message, text_message, typestore
 FORMAT = 8  # of a new bag; ROS 2 Jazzy and later read it
 DESCRIPTION, MAX_DESCRIPTION_BYTES = "metadata.yaml", 2**20
 MAX_FILE_RATIO = 200  # of the size of a file to that of the compressed file
-MESSAGES = """SELECT name, timestamp, data FROM messages LEFT JOIN topics ON topics.id = topic_id
-              ORDER BY messages.id"""
+MESSAGES = "SELECT name, timestamp, data FROM messages m LEFT JOIN topics t ON t.id = topic_id ORDER BY m.id"
 
 
 class BagReader:

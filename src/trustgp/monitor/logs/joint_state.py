@@ -111,9 +111,7 @@ class Clock:
             return f"the time {time} ns is outside of 0 to {MAX_TIME}"
         earlier = [t for t in (self._good, before) if t is not None and self._good is not None]
         if earlier and not any(0 <= time - t <= DAY for t in earlier):
-            return (
-                f"the time {time} ns is {(time - earlier[0]) / SECOND:+.9g} s from that of the last message"
-            )
+            return f"the time {time} ns is {(time - earlier[0]) / SECOND:+.9g} s from the last message's"
         self._good = time
         return ""
 

@@ -52,13 +52,9 @@ def mcap_records(path: Path, *kinds: str) -> Iterator[Any]:
 
 def _records(source: _Source, kinds: tuple[str, ...], *, chunk: bool = False) -> Iterator[Any]:
     """The records of a file, or of a chunk of one."""
-    reader = needed("mcap.stream_reader").StreamReader(
-        source,
-        skip_magic=chunk,
-        emit_chunks=True,  # it would unpack them without a bound
-        validate_crcs=True,
-        record_size_limit=MAX_RECORD_BYTES,
-    )
+    checks = {"validate_crcs": True, "record_size_limit": MAX_RECORD_BYTES}
+    checks["emit_chunks"] = True  # it would unpack them without a bound
+    reader = needed("mcap.stream_reader").StreamReader(source, skip_magic=chunk, **checks)
     records, ended = reader.records, False
     while not (chunk and source.left == 0) and (record := next(records, None)) is not None:
         kind = type(record).__name__
@@ -112,8 +108,7 @@ def mcap_channels(path: Path) -> dict[int, Any]:
             raise LogError(f"{path}: damaged, two {kind}s have the number {record.id}.")
     for number, record in channels.items():
         schema = schemas.get(record.schema_id)
-        kind = "" if schema is None else schema.name
-        kind = ROS_TYPE if record.message_encoding == JSON else kind  # in JSON any name is allowed
+        kind = ROS_TYPE if record.message_encoding == JSON else getattr(schema, "name", "")  # JSON: any name
         channels[number] = SimpleNamespace(**vars(record), msgtype=kind, schema=schema)
     return channels
 
@@ -139,7 +134,6 @@ class McapReader:
         """Does nothing: the file is open only while it is read."""
 
     def messages(self) -> Iterator[tuple[Any, int, Any]]:
-        """(channel, time in nanoseconds, record)."""
         return mcap_messages(self.path, self._channels)
 
     def state(self, channel: Any, time: int, data: Any) -> JointState:
@@ -153,9 +147,7 @@ def checked(data: Any, time: int, path: Path) -> bytes:
     if not isinstance(data, bytes):
         raise LogError(f"{path}: the message at {time} ns is damaged: {type(data).__name__}, not bytes.")
     if len(data) > MAX_STATE_BYTES:
-        raise LogError(
-            f"{path}: the message at {time} ns has {len(data)} bytes; at most {MAX_STATE_BYTES} are read."
-        )
+        raise LogError(f"{path}: the message at {time} ns has {len(data)} bytes; at most {MAX_STATE_BYTES}.")
     return data
 
 
@@ -206,9 +198,7 @@ class McapWriter:
     def write(self, channel: int, time: int, data: bytes) -> None:
         self._writer.add_message(channel, time, data, time)
 
-    @staticmethod
-    def encode_text(text: str) -> bytes:
-        return text.encode()
+    encode_text = staticmethod(str.encode)
 
     @staticmethod
     def encode_state(state: JointState) -> bytes:

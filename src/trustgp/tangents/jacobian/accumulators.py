@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -15,8 +15,6 @@ from ..network import TangentNetwork
 
 class Collector(Protocol):
     """Receives the gradients of n rows and K mixed outputs by parameter, and sums those of one parameter."""
-
-    together: bool = True  # whether layers of one shape may be batched: their products arrive by `add`
 
     def part(self, rows: slice, mixed: slice) -> Self:
         """A view for a part of the rows and mixed outputs; itself where it accepts any."""
@@ -46,26 +44,6 @@ class Collector(Protocol):
         """The gradient of projected inputs and signals, [n, K, ...]."""
 
 
-class Shared:
-    """Splits the concatenated rows of several weights' gradients, and passes each part on."""
-
-    def __init__(self, into: Collector, names: Sequence[str], rows: int) -> None:
-        self.into, self.names, self.rows = into, names, rows
-
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        for one, value in zip(self.names, products(left, right).split(self.rows), strict=True):
-            self.into.add(one, value)
-
-    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        lots = zip(self.names, index.split(self.rows), value.split(self.rows), strict=True)
-        for one, lines, values in lots:
-            self.into.lookup(one, lines, values)
-
-    def plain(self, name: str, value: Tensor) -> None:
-        for one, values in zip(self.names, value.split(self.rows), strict=True):
-            self.into.plain(one, values)
-
-
 @dataclass(frozen=True)
 class Slot:
     """The columns of a parameter's gradient, and which entries are kept, if not all."""
@@ -75,8 +53,7 @@ class Slot:
 
 
 class DenseAccumulator(Collector):
-    """Collects gradients [n, K, d] of all parameters, or of the `kept` indices of the flat parameter
-    vector."""
+    """Collects gradients [n, K, d] of all parameters, or of the `kept` indices of their flat vector."""
 
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
         self.slots: dict[str, Slot] = {}

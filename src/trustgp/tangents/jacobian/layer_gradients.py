@@ -19,6 +19,7 @@ from torch import Tensor
 from .accumulators import Collector
 
 CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+TRANSPOSED_CONVOLUTIONS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
 
 class LayoutError(RuntimeError):
@@ -171,14 +172,6 @@ class Signals:
         single = self.call.given["weight"].shape[:2] == (self.call.given.get("groups", 1), 1)
         return single and not self.call.kind.transposed and self.back.shape[1] == 1
 
-    @property
-    def shape(self) -> tuple:
-        """Equal for layers whose gradients can be computed together."""
-        kind, given, weight = self.call.kind, self.call.given, self.call.given["weight"]
-        settings = [str(value) for name, value in given.items() if name not in ("weight", "bias")]
-        kernel = None if weight is None else (weight.shape if kind.channels > 0 else weight.shape[2:])
-        return kind.name, self.axis, self.inputs.shape, self.back.shape, kernel, *settings
-
     def reduced(self, into: Collector) -> None:
         """Pass on the gradients of biases and elementwise parameters, summed where these are repeated."""
         for name, multiplies, shape, repeated in self.call.sums(self.back.ndim - 2, self.axis):
@@ -239,8 +232,7 @@ def _by_position(values: Tensor, groups: int) -> Tensor:
 
 
 def depthwise(a: Tensor, g: Tensor, kernel: Sequence[int], given: Mapping[str, Any], n: int) -> Tensor:
-    """Of a convolution with one channel a group, [n, 1, c, 1, *kernel], from [n * q, c, ...]: the input
-    convolved with the signal."""
+    """[n, 1, c, 1, *kernel] of a convolution with one channel a group: input * signal, [n * q, c, ...]."""
     stride, dilation, _, padding = geometry(given, kernel)
     a = F.pad(a, padding)
     if a.is_cuda:
@@ -281,8 +273,7 @@ def each_side(value: Any, dims: int) -> list[int]:
 
 
 def geometry(given: Mapping[str, Any], kernel: Sequence[int]) -> tuple[list[int], ...]:
-    """Of a convolution: stride, dilation and reach of the kernel for each dimension, and the padding in the
-    order of F.pad."""
+    """Stride, dilation and reach of a convolution in each dimension; its padding in the order of F.pad."""
     stride, dilation = (each_side(given.get(name, 1), len(kernel)) for name in ("stride", "dilation"))
     reach, padding = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)], given.get("padding", 0)
     if padding == "same":
@@ -295,6 +286,10 @@ def geometry(given: Mapping[str, Any], kernel: Sequence[int]) -> tuple[list[int]
 def _plain_product(given: Mapping[str, Any]) -> bool:
     weight, scales = given["weight"], (given.get("beta", 1), given.get("alpha", 1))
     return isinstance(weight, Tensor) and weight.ndim == 2 and scales == (1, 1)
+
+
+def _batched(given: Mapping[str, Any]) -> bool:
+    return given["input"].ndim == given["weight"].ndim
 
 
 def _two_tensors(given: Mapping[str, Any]) -> bool:
@@ -310,11 +305,10 @@ def _normalised(operation: Callable, given: Mapping[str, Any]) -> Tensor:
 _AFFINE = ("input", "weight", "bias")
 _STATISTICS = ("input", "running_mean", "running_var", "weight", "bias")
 _TABLE = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_PLAIN_TABLE = ("max_norm", "scale_grad_by_freq", "sparse")  # options without which the gradient is a lookup
 _MATMUL = LayerKind(linear, ("input", "weight"), _plain_product, transposed=True)
 _TRANSPOSED = (*_AFFINE, "stride", "padding", "output_padding", "groups", "dilation")
-_convolution = partial(
-    LayerKind, convolution, channels=1, applies=lambda given: given["input"].ndim == given["weight"].ndim
-)
+_convolution = partial(LayerKind, convolution, channels=1, applies=_batched)
 _product = partial(LayerKind, Signals.reduced)
 _norm = partial(_product, factor=_normalised)
 _SCALE = _product(_AFFINE[:2], _two_tensors, lambda _, given: given["input"], either=True)
@@ -324,14 +318,9 @@ _SHIFT = _shift(("input", "bias"), _two_tensors, either=True)
 LAYERS: Mapping[Any, LayerKind] = {
     F.linear: LayerKind(linear, _AFFINE),
     torch.addmm: LayerKind(linear, ("bias", "input", "weight"), _plain_product, transposed=True),
-    torch.matmul: _MATMUL,
-    torch.Tensor.matmul: _MATMUL,
-    torch.Tensor.__matmul__: _MATMUL,
+    **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__), _MATMUL),
     F.embedding: LayerKind(
-        lookup,
-        _TABLE,
-        lambda given: not any(map(given.get, ("max_norm", "scale_grad_by_freq", "sparse"))),
-        transposed=True,
+        lookup, _TABLE, lambda given: not any(map(given.get, _PLAIN_TABLE)), transposed=True
     ),
     F.batch_norm: _norm((*_STATISTICS, "training", "momentum", "eps"), channels=1),
     F.instance_norm: _norm((*_STATISTICS, "use_input_stats", "momentum", "eps"), channels=1),
@@ -340,10 +329,7 @@ LAYERS: Mapping[Any, LayerKind] = {
     F.rms_norm: _norm(("input", "normalized_shape", "weight", "eps")),
     F.prelu: _product(_AFFINE[:2], factor=lambda _, given: given["input"].clamp(max=0), channels=1),
     **dict.fromkeys(CONVOLUTIONS, _convolution((*_AFFINE, "stride", "padding", "dilation", "groups"))),
-    **dict.fromkeys(
-        (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-        _convolution(_TRANSPOSED, transposed=True),
-    ),
+    **dict.fromkeys(TRANSPOSED_CONVOLUTIONS, _convolution(_TRANSPOSED, transposed=True)),
     # parameters outside of layers: a scale, a shift, a token shared by all rows
     **dict.fromkeys((torch.mul, torch.Tensor.mul), _SCALE),
     **dict.fromkeys((torch.add, torch.Tensor.add), _SHIFT),

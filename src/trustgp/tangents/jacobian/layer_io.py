@@ -98,11 +98,7 @@ class LayerIORecorder(TorchFunctionMode):
         return tensor is self.last and tensor._version == self._version
 
 
-def record(
-    network: TangentNetwork, inputs: Inputs, rowless: Sequence[tuple] = ()
-) -> tuple[Tensor, LayerIORecorder]:
+def record(net: TangentNetwork, inputs: Inputs, rowless: Sequence = ()) -> tuple[Tensor, LayerIORecorder]:
     """One forward pass with a probe at every chosen layer: the outputs [n, C], and the recorder."""
-    recorder = LayerIORecorder(network, count(inputs), rowless)
-    with recorder:
-        outputs = network.float32_matrix(inputs)
-    return outputs, recorder
+    with LayerIORecorder(net, count(inputs), rowless) as recorder:
+        return net.float32_matrix(inputs), recorder

@@ -118,10 +118,8 @@ def _exact(network: TangentNetwork, few: Inputs, mix: Tensor) -> DenseAccumulato
             return gradients
         except RuntimeError as error:
             problem = problem or error
-    raise ValueError(
-        f"the network cannot be differentiated ({_first_line(problem)}); the error bar needs its gradients. "
-        "Choose parameters behind the operation that stops them: parameters='last', or names."
-    ) from problem
+    advice = "Choose parameters behind the operation that stops it: parameters='last', or names."
+    raise ValueError(f"the network cannot be differentiated ({_first_line(problem)}). {advice}") from problem
 
 
 @dataclass(frozen=True)

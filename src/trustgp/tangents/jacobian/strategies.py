@@ -17,7 +17,7 @@ from ...data.chunking import at_once
 from ...data.trees import Inputs, copied, count, map_tensors, take
 from ..decompose import PLAIN, Unfused
 from ..network import TangentNetwork, as_matrix, call_with, gradients_of
-from .accumulators import Collector, Shared
+from .accumulators import Collector
 from .layer_gradients import CONVOLUTIONS, LayerCall, Layout, LayoutError, Signals, geometry
 from .layer_io import LayerIORecorder
 
@@ -128,7 +128,7 @@ class SignalStream(LayerIORecorder):
     """Computes each layer's gradient during one backward pass; only projected tensors are kept.
 
     A layer's input is projected in the forward pass, its signal by a hook on its output. A zero probe is
-    added only where the graph begins. Layers of one shape are multiplied together at the end.
+    added only where the graph begins.
     """
 
     def __init__(self, network: TangentNetwork, plan: GradientPlan, into: Collector, rows: int) -> None:
@@ -152,8 +152,7 @@ class SignalStream(LayerIORecorder):
         return super()._other(func, args, kwargs)
 
     def watch(self, call: LayerCall, output: Tensor) -> Tensor:
-        key = (call.key, call.input.shape, output.shape, self.rows)
-        cache = self.plan.call_cache
+        key, cache = (call.key, call.input.shape, output.shape, self.rows), self.plan.call_cache
         if key not in cache:
             if len(cache) >= MAX_CACHED_CALLS:
                 cache.clear()
@@ -197,10 +196,8 @@ class SignalStream(LayerIORecorder):
             return (), Layout(), False, []
         layout = self.plan.layout(call, output, self.rows)
         first = 1 if layout.axis == 0 and len(output) == self.rows else 2
-        sums = [
-            (name, multiplies, [*range(1, first), *(first + j for j in repeated)])
-            for name, multiplies, _, repeated in chosen.sums(output.ndim, layout.axis)
-        ]
+        sums = chosen.sums(output.ndim, layout.axis)
+        sums = [(name, by, [*range(1, first), *(first + j for j in over)]) for name, by, _, over in sums]
         mixes = chosen.weight_name is not None and not call.kind.elementwise
         return (call.key, call.input.shape, output.shape, layout), layout, mixes, sums
 
@@ -209,45 +206,34 @@ class SignalStream(LayerIORecorder):
         for name, value in self._sums.items():
             part.plain(name, value)
         self._sums.clear()
-        by_shape: dict[tuple, list[Signals]] = defaultdict(list)
         for (*_, layout), pairs in self._signals.items():
             calls, backs = zip(*pairs, strict=True)
-            signals = Signals.gather(calls, [back[None] for back in backs], layout, self.rows)
-            by_shape[signals.shape].append(signals)
+            _hand_on(Signals.gather(calls, [back[None] for back in backs], layout, self.rows), part)
         self._signals.clear()
-        for lot in by_shape.values():
-            _hand_on(lot, part)
 
 
-def _hand_on(lot: list[Signals], into: Collector) -> None:
-    """Pass on gradients of layers of one shape, together or in blocks of rows that fit the workspace."""
-    first, n = lot[0], len(lot[0].inputs)
-    room = (first.room() + into.room(first.call.given["weight"].numel())) * first.back.element_size()
-    step = max(1, at_once(WORKSPACE, first.back.device) // max(1, room))
-    if len(lot) > 1 and into.together and step >= n * len(lot):
-        inputs, back = torch.cat([one.inputs for one in lot]), torch.cat([one.back for one in lot])
-        every: Any = Shared(into, [one.call.weight_name or "" for one in lot], n)
-        replace(first, inputs=inputs, back=back).hand_on(every)
-        return
-    for one in lot:
-        for start in range(0, n, step):
-            block = slice(start, start + step)
-            part = into if step >= n else into.part(block, slice(None))
-            replace(one, inputs=one.inputs[block], back=one.back[block]).hand_on(part)
+def _hand_on(one: Signals, into: Collector) -> None:
+    """Pass on the gradient of a layer, in blocks of rows that fit the workspace."""
+    n, room = len(one.inputs), one.room() + into.room(one.call.given["weight"].numel())
+    step = max(1, at_once(WORKSPACE, one.back.device) // max(1, room * one.back.element_size()))
+    for start in range(0, n, step):
+        block = slice(start, start + step)
+        part = into if step >= n else into.part(block, slice(None))
+        replace(one, inputs=one.inputs[block], back=one.back[block]).hand_on(part)
 
 
 def layerwise(
-    network: TangentNetwork, plan: GradientPlan, mix: Tensor, inputs: Inputs, into: Collector
+    net: TangentNetwork, plan: GradientPlan, mix: Tensor, inputs: Inputs, into: Collector
 ) -> Tensor:
     """One forward pass for all rows, and one backward pass for each mixed output; returns the outputs [n, C].
 
     Raises a `LayoutError`, before any gradient is passed on, where these rows take another path through the
     network than those it was probed with.
     """
-    stream = SignalStream(network, plan, into, count(inputs))
+    stream = SignalStream(net, plan, into, count(inputs))
     try:
         with torch.enable_grad(), stream:
-            outputs = network.float32_matrix(inputs)
+            outputs = net.float32_matrix(inputs)
     except (torch.OutOfMemoryError, LayoutError):
         raise
     except RuntimeError as error:
@@ -269,13 +255,10 @@ def mixed_at_once(network: TangentNetwork, names: Sequence[str]) -> int:
     return max(1, min(MAX_MIXED, WORKSPACE // max(1, size)))
 
 
-def vmapped(
-    network: TangentNetwork, names: Sequence[str], mix: Tensor, inputs: Inputs, into: Collector
-) -> None:
+def vmapped(net: TangentNetwork, names: Sequence[str], mix: Tensor, inputs: Inputs, into: Collector) -> None:
     """The named parameters' gradients by torch.func, all rows at once, a few mixed outputs at a time."""
-    module = network.clone()
-    chosen = {name: value for name, value in network.parameters.items() if name in set(names)}
-    inputs = copied(network.cast(inputs))
+    module, inputs = net.clone(), copied(net.cast(inputs))
+    chosen = {name: value for name, value in net.parameters.items() if name in set(names)}
 
     def one_row(parameters: dict[str, Tensor], row: Inputs, weights: Tensor) -> list[dict[str, Tensor]]:
         single = map_tensors(lambda leaf: leaf[None].clone(), row)
@@ -283,7 +266,7 @@ def vmapped(
         # a loop, not a second vmap: some rules confuse two batch dimensions
         return [pull(one)[0] for one in weights]
 
-    step = mixed_at_once(network, names)
+    step = mixed_at_once(net, names)
     for start in range(0, len(mix), step):
         group = slice(start, start + step)
         with Unfused(PLAIN):
@@ -293,12 +276,10 @@ def vmapped(
 
 
 @torch.enable_grad()
-def looped(
-    network: TangentNetwork, names: Sequence[str], mix: Tensor, inputs: Inputs, into: Collector
-) -> None:
+def looped(net: TangentNetwork, names: Sequence[str], mix: Tensor, inputs: Inputs, into: Collector) -> None:
     """The named parameters' gradients by ordinary backward passes, for one row after another."""
     for row in range(count(inputs)):
-        outputs, parameters = network.traced(take(inputs, torch.tensor([row])), names)
+        outputs, parameters = net.traced(take(inputs, torch.tensor([row])), names)
         for k, weights in enumerate(mix):
             gradients = gradients_of(outputs[0] @ weights.to(outputs), list(parameters.values()))
             part = into.part(slice(row, row + 1), slice(k, k + 1))
