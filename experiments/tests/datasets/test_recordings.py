@@ -71,13 +71,6 @@ def test_the_split_of_barrett_is_kept(tmp_path):
     assert recording.recorded_test.nonzero()[:, 0].tolist() == list(range(0, 50, 5))
 
 
-def test_a_repeated_row_inside_one_part_is_kept_once():
-    rows = made_up(10)
-    merged, test_only = merge_in_time(rows[[0, 1, 1, 2]], rows[[5, 5]])
-    assert sorted(merged[:, 0]) == [0, 1, 2, 5]
-    assert test_only.sum() == 1
-
-
 def test_negative_zero_equals_zero():
     row = np.ones((1, 3))
     row[0, 0] = 0.0
@@ -158,18 +151,6 @@ def test_merged_recordings_are_in_the_order_of_time(name, steps):
     # The rest: rows at rest, joins between motions, and filtered velocities.
     assert (nearest < 0.25).double().mean() > 0.98
     assert (found > 0).double().mean() > 0.995
-
-
-@needs_data
-def test_every_kuka_run_repeats_its_motion_after_a_period():
-    recording = load("kuka")
-    rows = recording.inputs / recording.inputs.std(0)
-    for run, period in zip((1, 2, 3), recordings._PERIODS, strict=True):
-        own = rows[recording.groups == run]
-        later = round(period)
-        assert (own[later:] - own[:-later]).norm(dim=1).median() < 0.1
-        half = round(period / 2)
-        assert (own[half:] - own[:-half]).norm(dim=1).median() > 1
 
 
 @needs_data

@@ -127,14 +127,6 @@ def test_the_density_is_a_mixture_of_the_classes_gaussians():
     alike(peer.score(NEW).numpy(), np.array(expected))
 
 
-def test_a_class_without_rows_has_no_gaussian_and_one_ridge_needs_no_other_rows():
-    h, labels = numbers(40, 3), torch.arange(40) % 2 * 2  # 0 and 2
-    found = Gaussians.fit(h, labels, ridges=(1e-3,))
-    assert found.means.shape == (2, 3)
-    assert found.ridge == 1e-3
-    assert torch.isfinite(found.log_density(numbers(5, 3, seed=2))).all()
-
-
 def test_a_feature_that_never_moves_breaks_nothing():
     h, labels = numbers(40, 3), torch.arange(40) % 2
     h[:, 1] = 0.0

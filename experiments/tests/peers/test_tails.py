@@ -75,10 +75,3 @@ def test_rows_that_are_far_off_are_as_rare_as_for_trustgp():
     assert peer.tails is not None
     assert float(peer.tails.share) == float(rare.share) == 0.5 / 80
     torch.testing.assert_close(peer.tails.spread, rare.spread)
-
-
-def test_a_spread_that_says_nothing_keeps_a_share_of_its_size():
-    generator = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randn(60, 3, generator=generator), torch.randn(60, 1, generator=generator)
-    peer = Ensemble.fit([mlp([3, 8, 1], seed=seed).eval() for seed in range(3)], (inputs, targets))
-    assert peer.scale > 1e-3

@@ -69,15 +69,6 @@ def test_network_data_and_global_generator_stay_as_they_were(together):
     assert torch.equal(torch.get_rng_state(), before[3])
 
 
-def test_frozen_parameters_stay_frozen():
-    inputs, targets = rows()
-    start = mlp([2, 8, 2])
-    start[0].requires_grad_(False)  # pyright: ignore[reportIndexIssue]
-    trained = train(start, inputs, targets, **OPTIONS)
-    assert torch.equal(trained[0].weight, start[0].weight)  # pyright: ignore[reportIndexIssue]
-    assert not torch.equal(trained[2].weight, start[2].weight)  # pyright: ignore[reportIndexIssue]
-
-
 def test_options_that_cannot_be_are_refused():
     inputs, targets = rows()
     with pytest.raises(ValueError, match="epochs=0"):

@@ -39,16 +39,6 @@ class _Tape:
         return False
 
 
-def test_patchwork_makes_the_steps_smaller(quick):
-    _, results, _ = quick
-    without, with_ = results["toy"]["independent"], results["toy"]["patchwork"]
-    assert without["borders"] == with_["borders"] > 0
-    assert 1.0 <= with_["mean_jump"] < without["mean_jump"]
-    assert with_["largest_jump"] < without["largest_jump"]
-    # "much smaller": what is above 1 halves at least, on average
-    assert with_["mean_jump"] - 1 < 0.5 * (without["mean_jump"] - 1)
-
-
 def test_the_json_holds_what_the_tables_show(quick):
     _, results, printed = quick
     for numbers in results["toy"].values():
@@ -68,17 +58,6 @@ def test_the_figures_are_there_and_small_enough_for_the_readme(quick):
         assert 20_000 < (out / name).stat().st_size < 200_000
         assert str(out / name) in printed
     assert str(out / "results.json") in printed
-
-
-def test_the_error_bar_knows_motions_that_were_never_trained(quick):
-    scores = quick[1]["arm"]["scores"]
-    ours, constant = scores["trustgp"], scores["constant noise"]
-    assert ours["same"]["rmse"] == pytest.approx(constant["same"]["rmse"])
-    assert ours["same"]["nll"] < constant["same"]["nll"]
-    assert ours["fast"]["nll"] < 0.2 * constant["fast"]["nll"]
-    assert ours["fast"]["std"] > 3 * ours["same"]["std"]
-    assert ours["fast"]["auroc_std"] > 0.95
-    assert constant["fast"]["auroc_std"] == 0.5
 
 
 def test_no_trajectory_is_in_two_sets():
