@@ -1,7 +1,6 @@
 """Which rows train, validate, test? By seeds; the training rows scale them all; windows cross no border."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from .recordings import Recording
 
 _TEST_EVERY = 5  # every fifth block of time is tested on
 _ALIKE = 0.5  # rows whose inputs correlate by more are not left beside held-out ones
-_MOST_PURGED = 0.25  # of a block, at each of its ends: else short blocks would leave nothing to train on
+_MAX_PURGED_SHARE = 0.25  # of a block, at each of its ends: else short blocks would leave nothing to train on
 
 
 @dataclass(frozen=True)
@@ -103,19 +102,18 @@ def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
     (`split_groups`). One recording in time: blocks of it (`split_blocks`). Blocks are purged at their ends
     of as many rows as are alike (`rows_alike`), a quarter of a block at most.
     """
-    alike = partial(_to_purge, recording.inputs)
+
+    def purge(length: float, blocks: int = 30) -> int:
+        return min(rows_alike(recording.inputs), int(_MAX_PURGED_SHARE * length / blocks))
+
     if recording.places is not None:
         length = float(recording.places.max() - recording.places.min())
-        return split_repeats(recording.places, purge=alike(length), seed=seed)
+        return split_repeats(recording.places, purge=purge(length), seed=seed)
     runs = recording.groups if recording.motions is None else recording.motions
     if runs is not None:
         return split_groups(runs, seed=seed)
     n = len(recording.inputs)
-    return split_blocks(n, purge=alike(n), seed=seed)
-
-
-def _to_purge(inputs: Tensor, length: float, blocks: int = 30) -> int:
-    return min(rows_alike(inputs), int(_MOST_PURGED * length / blocks))
+    return split_blocks(n, purge=purge(n), seed=seed)
 
 
 def recorded_split(recording: Recording, *, validation: float = 0.1, seed: int = 0) -> Split:
@@ -147,12 +145,12 @@ def _every_fifth(
             f"validation={validation} takes {chosen} of the {len(others)} blocks that do not "
             "test; pass a smaller share >= 0."
         )
-    tested, held = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
+    is_test, is_validation = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
     if purge < 1:
-        return _split(tested, held)
-    near_test, near_held = (_near(places, labels, part, purge) for part in (tested, held))
-    held &= ~near_test
-    return Split(*(part.nonzero()[:, 0] for part in (~(near_test | near_held), held, tested)))
+        return _split(is_test, is_validation)
+    close = [_near(places, labels, part, purge) for part in (is_test, is_validation)]
+    parts = (~(close[0] | close[1]), is_validation & ~close[0], is_test)
+    return Split(*(part.nonzero()[:, 0] for part in parts))
 
 
 def _near(places: Tensor, labels: Tensor, part: Tensor, distance: float) -> Tensor:

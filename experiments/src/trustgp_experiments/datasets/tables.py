@@ -8,7 +8,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from .splits import Split, split_random, split_unseen
 
 TEST, VALIDATION = 0.1, 0.1  # shares of a random split
 ARM_ROWS, ARM_STRIDE = 200_000, 10  # of the simulated arm: neighbours in time hardly differ
-LONGEST_KINOVA = 20  # every so many rows of it, for the same reason
+KINOVA_STRIDE = 20  # for the same reason
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def load_table(name: str) -> TableRows:
 
 def package_file(package: str, file: str) -> Path:
     """A data file inside an installed package, found without importing it."""
-    found = find_spec(package)
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
         if (path := Path(folder) / file).is_file():
             return path
     raise FileNotFoundError(f'{package}/{file} is not installed: pip install "trustgp[tables]"')
@@ -111,18 +111,17 @@ def _statsmodels(name: str, target: str, inputs: Sequence[str] = (), delimiter: 
 
 
 def _diabetes() -> TableRows:
-    from sklearn.datasets import load_diabetes
+    from sklearn import datasets
 
-    found: Any = load_diabetes(return_X_y=True)
-    return _rows(*found)
+    table: Any = datasets.load_diabetes(return_X_y=True)
+    return _rows(*table)
 
 
 def _wine() -> TableRows:
-    from sklearn.datasets import load_wine
+    from sklearn import datasets
 
-    found: Any = load_wine(return_X_y=True)
-    rows = found[0]
-    return _rows(rows[:, 1:], rows[:, 0])
+    table: Any = datasets.load_wine(return_X_y=True)
+    return _rows(table[0][:, 1:], table[0][:, 0])
 
 
 def _schools() -> TableRows:
@@ -140,9 +139,9 @@ def _co2() -> TableRows:
 
 
 def _cars() -> TableRows:
-    found = json.loads(package_file("vega_datasets", "_data/cars.json").read_text(encoding="utf-8"))
-    known = [record for record in found if None not in record.values()]
-    records = [{k: str(v)[: 4 if k == "Year" else None] for k, v in record.items()} for record in known]
+    cars = json.loads(package_file("vega_datasets", "_data/cars.json").read_text(encoding="utf-8"))
+    whole = [record for record in cars if None not in record.values()]
+    records = [{k: str(v)[: 4 if k == "Year" else None] for k, v in record.items()} for record in whole]
     names = ["Cylinders", "Displacement", "Horsepower", "Weight_in_lbs", "Acceleration", "Year", "Origin"]
     return _from_records(records, "Miles_per_Gallon", names)
 
@@ -150,9 +149,11 @@ def _cars() -> TableRows:
 def _weather() -> TableRows:
     records = _read_csv(package_file("vega_datasets", "_data/seattle-weather.csv"))
     days = [datetime.strptime(record["date"], "%Y/%m/%d") for record in records]
-    known = encode([[record[name] for record in records] for name in ("precipitation", "temp_min", "wind")])
+    measured = encode(
+        [[record[name] for record in records] for name in ("precipitation", "temp_min", "wind")]
+    )
     season = np.array([_season(day)[1:] for day in days])
-    return _rows(np.concatenate([known, season], axis=1), encode([[r["temp_max"] for r in records]]))
+    return _rows(np.concatenate([measured, season], axis=1), encode([[r["temp_max"] for r in records]]))
 
 
 def _season(day: datetime) -> list[float]:
@@ -161,26 +162,12 @@ def _season(day: datetime) -> list[float]:
     return [day.year + angle / (2 * math.pi), math.sin(angle), math.cos(angle)]
 
 
-def _recorded(name: str, stride: int = 1) -> TableRows:
-    found = load(name)
-    kept = slice(None, None, stride)
-    parts = {key: getattr(found, key) for key in ("groups", "motions", "places")}
-    thinned = {key: None if part is None else part[kept] for key, part in parts.items()}
-    recording = Recording(found.inputs[kept], found.targets[kept], name=name, **thinned)
-    return TableRows(recording.inputs, recording.targets, recording)
-
-
-def _snelson() -> TableRows:
-    found = load("snelson")
-    return TableRows(found.inputs, found.targets)
-
-
-def _simulated() -> TableRows:
-    found, kept = simulate(rows=ARM_ROWS, seed=0), slice(None, None, ARM_STRIDE)
-    assert found.groups is not None
-    x, y = (part[kept].double() for part in (found.inputs, found.targets))
-    recording = Recording(x, y, name="arm", groups=found.groups[kept])
-    return TableRows(recording.inputs, recording.targets, recording)
+def _recorded(recording: Recording, stride: int = 1) -> TableRows:
+    """Every so many rows of a recording, float64."""
+    parts = {key: getattr(recording, key) for key in ("inputs", "targets", "groups", "motions", "places")}
+    thin = {key: None if part is None else part[::stride] for key, part in parts.items()}
+    thin |= {key: thin[key].double() for key in ("inputs", "targets")}
+    return TableRows(thin["inputs"], thin["targets"], Recording(name=recording.name, **thin))
 
 
 def _friedman(number: int, rows: int, noise: float) -> TableRows:
@@ -211,7 +198,9 @@ def _smooth(x: np.ndarray) -> np.ndarray:
 
 
 TABLES = {
-    "snelson": TableSource(_snelson, "recordings", "a 1-D curve"),
+    "snelson": TableSource(
+        lambda: replace(_recorded(load("snelson")), recording=None), "recordings", "a 1-D curve"
+    ),
     "diabetes": TableSource(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
     "wine": TableSource(_wine, "scikit-learn", "alcohol from twelve other analyses"),
     "engel": TableSource(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
@@ -229,8 +218,14 @@ TABLES = {
     "friedman2": TableSource(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
     "growing noise": TableSource(growing_noise, "generated", "noise that grows with an input"),
     "heavy tails": TableSource(heavy_tails, "generated", "noise with heavy tails"),
-    "sarcos test": TableSource(partial(_recorded, "sarcos_official"), "recordings", "seven torques, blocks"),
-    "kinova": TableSource(partial(_recorded, "kinova", LONGEST_KINOVA), "recordings", "torques, whole runs"),
-    "simulated arm": TableSource(_simulated, "generated", "seven torques, whole trajectories"),
+    "sarcos test": TableSource(
+        lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"
+    ),
+    "kinova": TableSource(
+        lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"
+    ),
+    "simulated arm": TableSource(
+        lambda: _recorded(simulate(rows=ARM_ROWS), ARM_STRIDE), "generated", "seven torques, trajectories"
+    ),
 }
 """By name, from small to large within an origin."""

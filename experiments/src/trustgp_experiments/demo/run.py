@@ -119,8 +119,9 @@ def _draw_deviations(axes: Any, toy: Toy) -> None:
 
 
 PARTS = ("toy", "arm")
-MOTIONS = {"same": "motions like the training's", "shifted": "elsewhere, as slow"}
-MOTIONS["fast"] = "elsewhere, and faster"
+MOTIONS = {
+    "same": "motions like the training's", "shifted": "elsewhere, as slow", "fast": "elsewhere, and faster"
+}  # fmt: skip
 TOY_COLUMNS = {  # of a number: the head of its column, and how it is written
     "borders": ("borders", "{}"),
     "mean_jump": ("mean ratio", "{:.2f}"),

@@ -51,24 +51,16 @@ def fit_methods(
 
     Without `methods`, those of `INTERVAL_METHODS` may be named, too.
     """
-    every = METHODS if methods is None else methods
-    known = {method.name: method for method in (*every, *(INTERVAL_METHODS if methods is None else ()))}
-    chosen = [method.name for method in every] if names is None else list(names)
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        raise ValueError(f"methods {unknown} are unknown; choose from {list(known)}.")
-    for name in chosen:
-        method = known[name]
+    default = METHODS if methods is None else methods
+    every = {method.name: method for method in (*default, *(INTERVAL_METHODS if methods is None else ()))}
+    chosen = [method.name for method in default] if names is None else list(names)
+    if unknown := [name for name in chosen if name not in every]:
+        raise ValueError(f"methods {unknown} are unknown; choose from {list(every)}.")
+    for method in (every[name] for name in chosen):
         predictor, seconds, training = bundle.timed(lambda method=method: method.fit(bundle))
         given = bundle.seconds.get(method.trained) if method.trained else 0.0
-        yield Fitted(
-            name,
-            method.training_free,
-            seconds,
-            predictor.predict,
-            None if given is None else given + training,
-            shipped_bytes(predictor) / 2**20,
-        )
+        training_seconds, size = None if given is None else given + training, shipped_bytes(predictor) / 2**20
+        yield Fitted(method.name, method.training_free, seconds, predictor.predict, training_seconds, size)
 
 
 def _posterior(bundle: Bundle) -> KronPosterior:
