@@ -7,7 +7,7 @@ import trustgp
 from trustgp.data.chunking import map_chunks
 from trustgp.executors import FitContext
 from trustgp.fitting import pipeline
-from trustgp.fitting.prepare import residual_of
+from trustgp.fitting.prepare import Residuals
 from trustgp.tangents.network import prepare
 
 
@@ -93,5 +93,5 @@ def test_the_outputs_of_all_rows_are_made_with_little_room(case, report, monkeyp
     prepared = prepare(network, trustgp.LayerFactors().choose(network), None)
     context = FitContext(torch.device("cpu"), 0, trustgp.Threads(2), report)
     monkeypatch.setattr(Crowded, "room", 5)
-    (residuals,) = residual_of(prepared, trustgp.Regression(), rows, context, name="train")
+    (residuals,) = Residuals(trustgp.Regression(), rows, "train").compute(prepared, context)
     torch.testing.assert_close(residuals, case.targets - case.network(case.inputs).detach())

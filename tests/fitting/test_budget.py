@@ -1,6 +1,5 @@
 """A fit within a budget: what is chosen before it, cut after it, and said where nothing fits."""
 
-import logging
 import math
 import re
 from dataclasses import replace
@@ -140,37 +139,3 @@ def test_a_size_too_small_for_anything_is_refused_before_the_fit(fit, monkeypatc
         ValueError, match=r"runtime='onnx': times are no longer.*pass a size.*trustgp\.compress"
     ):
         fit(runtime="onnx")
-
-
-# What a fit says beforehand.
-
-
-def wide(inputs, hidden, outputs):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs)).eval()
-
-
-@pytest.mark.parametrize(
-    ("n", "hidden", "options", "walk"),
-    [
-        (150, 10, {}, False),
-        (600, 150, {}, True),
-        pytest.param(1100, 150, {}, False, marks=pytest.mark.nightly),
-        pytest.param(700, 150, {"outputs": "separate"}, True, marks=pytest.mark.nightly),
-        (600, 150, {"budget": "1 MiB"}, False),
-        (600, 10, {"budget": "none"}, True),
-    ],
-    ids=str,
-)
-def test_the_announced_size_is_right_within_a_tenth(n, hidden, options, walk, caplog):
-    inputs = seeded(n, 4)
-    inputs = (0.05 * inputs.cumsum(dim=0)).sin() if walk else inputs
-    targets = torch.stack([inputs[:, 0], inputs[:, 1] * inputs[:, 2]], dim=1)
-    with caplog.at_level(logging.INFO, logger="trustgp"):
-        model = trustgp.fit(
-            wide(4, hidden, 2), (inputs, targets), groups=torch.arange(n) // 10, witness=None, **options
-        )
-    (said,) = re.findall(r"the model will take about ([\d.]+) (\w+)", caplog.text)
-    size = float(said[0]) * {"KiB": 2**10, "MiB": 2**20}[said[1]]
-    assert size == pytest.approx(model.nbytes, rel=0.1)

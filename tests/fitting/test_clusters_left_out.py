@@ -13,7 +13,7 @@ from reference import (
     relative_sizes,
 )
 
-from trustgp import LayerFactors, Patchwork
+from trustgp import LayerFactors
 from trustgp.data.rows import Rows
 from trustgp.experts.expert import Problem
 from trustgp.fitting import leave_out as module
@@ -132,13 +132,3 @@ def test_clusters_that_are_small_or_not_judged_or_alone_say_nothing(case, fit_ca
     assert clusters_left_out(problem, mixture, [replace(task, judged=False) for task in tasks]) is None
     assert fit_case(num_experts=1, witness=None).memory.far is None
     assert clusters_left_out(*again(case, model, monkeypatch, MIN_CLUSTER_ROWS=1000)) is None
-
-
-def test_without_borrowed_rows_every_row_of_a_cluster_is_new(fit_case):
-    options = {"tangents": LayerFactors(), "witness": None, "budget": "none"}
-    model = fit_case(num_experts=3, patchwork=Patchwork(neighbours=0), **options)
-    sizes = [len(rows) for rows in owned(model)]
-    others = sum(rank <= len(sizes) - 1 for rank in module.DISTANCE_RANKS)
-    large = [size for size in sizes if size >= module.MIN_CLUSTER_ROWS]
-    expected = sum(2 * others * min(size, module.MAX_ROWS) for size in large)
-    assert len(model.memory.far) == expected

@@ -36,18 +36,6 @@ def test_an_option_may_be_a_name_or_a_class(option, written, meant):
     assert getattr(FitOptions.parse(**{option: written}), option) == meant
 
 
-def test_the_name_of_a_likelihood_gives_its_model():
-    x, _ = rows(60)
-    labels = (x.sum(dim=1) > 0).long()
-    network = mlp(2, 3, 2)
-    held = {"validation": (x[40:], labels[40:]), "num_experts": 1}
-    found = [
-        quiet_fit(network, (x[:40], labels[:40]), likelihood=one, **held).predict(x).probabilities
-        for one in ("classification", trustgp.Classification())
-    ]
-    assert torch.equal(*found)
-
-
 @pytest.mark.parametrize("options", [{}, {"budget": "none"}, {"budget": "100 KiB"}], ids=str)
 def test_tangents_of_the_last_layer_may_be_asked_for_by_their_name(case, options):
     network, x, y = case
@@ -77,11 +65,7 @@ def test_a_longer_last_layer_gets_a_sketch_of_it():
         ("patchwork", trustgp.Division(), "patchwork=Division.*allowed are Patchwork"),
         ("division", "kmeans", r"division='kmeans'; allowed are Division\(components=..., subset=...\)"),
         ("witness", 5, r"witness=5; allowed are Witness\("),
-        (
-            "executor",
-            "thread",
-            'executor=\'thread\'; allowed are "threads", "ray".*mean "threads"',
-        ),
+        ("executor", "thread", 'executor=\'thread\'; allowed are "threads", "ray".*mean "threads"'),
         ("executor", 4, "executor=4; allowed are"),
         ("outputs", "sepparate", '"shared", "separate" and "pseudo".*mean "separate"'),
         ("num_experts", 2.5, "num_experts=2.5; a whole number is needed"),

@@ -12,7 +12,7 @@ from trustgp.experts.witness import Witness
 from trustgp.fitting.budget import plan_for_budget
 from trustgp.fitting.divide import expert_bytes, gate_bytes
 from trustgp.fitting.options import FitOptions
-from trustgp.fitting.plan import WITNESS_SHARE, Plan, check_memory, make_plan
+from trustgp.fitting.plan import WITNESS_SHARE, Plan, make_plan
 from trustgp.fitting.prepare import FitRows, prepare_network
 from trustgp.tangents import JacobianRows, LayerFactors
 
@@ -58,13 +58,6 @@ def test_a_witness_takes_at_most_its_share_of_a_budget_or_is_left_out(case, budg
     assert planned.witness_bytes <= WITNESS_SHARE * budget
 
 
-def test_a_fit_beyond_the_memory_is_refused_before_it_begins(fit_case):
-    with pytest.raises(MemoryError, match=r"more than memory \(1.0 MiB\).*More experts"):
-        fit_case(memory="1 MiB")
-    with pytest.raises(MemoryError, match="free"):
-        check_memory(Plan(1, None, 0, 2**60), None, torch.device("cpu"))
-
-
 def test_one_expert_of_many_rows_needs_no_kernel_between_them(case):
     options = {"tangents": JacobianRows(), "num_experts": 1, "witness": None}
     few, many = (plan(case, n, keep=True, **options).peak_bytes for n in (100_000, 200_000))
@@ -77,5 +70,5 @@ def test_a_fit_logs_its_memory_and_time_and_leaves_the_random_state(fit_case, ca
     with caplog.at_level(logging.INFO, logger="trustgp"):
         fit_case()
     assert re.search(r"160 rows, 4 experts: the fit needs at most about \d+\.\d [KM]iB beside", caplog.text)
-    assert re.fullmatch(r"fitted in [\d.,]+ s, [\d.,]+ rows/s\.", caplog.messages[-1])
+    assert re.fullmatch(r"fitted in [\d.,]+ s, [\d.,]+ rows/s; the model takes .*iB\.", caplog.messages[-1])
     assert torch.equal(torch.get_rng_state(), state)

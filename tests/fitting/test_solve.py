@@ -8,13 +8,13 @@ from reference import dense_gram, dense_jacobian, mass_between_by_loops
 from trustgp.data.rows import Rows
 from trustgp.executors import FitContext, Threads
 from trustgp.experts import gate as gate_module
-from trustgp.experts.expert import Problem, Solved
+from trustgp.experts.expert import Problem
 from trustgp.experts.gate import Division
 from trustgp.experts.neighbours import CANDIDATES, MIN_BORROWED, Patchwork, lend_rows
 from trustgp.fitting import divide as divide_module
 from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
-from trustgp.fitting.solve import JUDGED_EXPERTS, judged_tasks, make_tasks, solve_tasks
+from trustgp.fitting.solve import JUDGED_EXPERTS, judged_tasks, make_tasks
 from trustgp.likelihoods import Classification, Regression
 from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
@@ -165,21 +165,3 @@ def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, r
 )
 def test_lent_rows_are_a_share_of_an_average_expert_of_ten(patchwork, n, rows):
     assert lend_rows(patchwork, n, 10) == rows
-
-
-def test_finished_experts_are_not_solved_again(case, report):
-    partition, _ = divided(case, report, 4)
-    tasks = make_tasks(partition, 2)
-    problem, fresh = problem_of(case), []
-
-    def run(finished):
-        fresh.clear()
-        note = {"on_solved": lambda i, result: fresh.append(i)}
-        return solve_tasks(problem, tasks, context_of(report), finished=finished, strict=True, **note)
-
-    first = run({})
-    assert sorted(fresh) == list(range(len(tasks)))
-    marker = Solved(first[1].expert, None)
-    second = run({1: marker})
-    assert sorted(fresh) == [i for i in range(len(tasks)) if i != 1]
-    assert second[1] is marker

@@ -24,23 +24,6 @@ def fitted(fit_case):
     return fit_case(witness=Witness())
 
 
-class Counting(Threads):
-    """Counts the experts that are solved."""
-
-    solved = 0
-
-    def run(self, function, tasks):
-        if tasks and type(tasks[0]).__name__ == "Task":
-            Counting.solved += len(tasks)
-        return super().run(function, tasks)
-
-
-@pytest.fixture
-def counting():
-    Counting.solved = 0
-    return Counting(2)
-
-
 def new_rows(toy, n=12, corner=False):
     inputs, targets = toy(400, seed=31)
     if corner:  # all of them in one corner, so that some experts are not concerned
@@ -98,13 +81,12 @@ def test_two_updates_equal_one(fit_case, toy, assert_same_state):
     assert at_once.origin == in_steps.origin
 
 
-def test_only_the_experts_concerned_are_solved_again(fit_case, toy, counting):
+def test_only_the_experts_concerned_are_solved_again(fit_case, toy):
     model = fit_case(num_experts=8)
     before = model.mixtures[0].experts
-    touched = model.update(new_rows(toy, 3, corner=True), executor=counting, progress=False)
+    touched = model.update(new_rows(toy, 3, corner=True), progress=False)
     after = model.mixtures[0].experts
     assert 0 < len(touched) < len(after)
-    assert counting.solved == len(touched)
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
         assert (new is not old) == (i in touched)
 

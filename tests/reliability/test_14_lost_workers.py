@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import pytest
 from reliability.helpers import TESTS, listing, mlp, quiet_fit, rows
-from torch import nn
 
 import trustgp
 from trustgp.executors import Executor, Ray, WorkerLostError, nearby
@@ -69,13 +68,8 @@ def watched(function: Callable, folder: Path, seconds: float, deadly: int | None
 class Watched:
     """An executor whose experts leave marks, and to which something happens after some have come back.
 
-    Args:
-        executor: Does the work.
-        folder: Of the marks.
-        after: How many results come before it happens.
-        accident: What happens; it is given the tasks in flight, of which there is one at least.
-        deadly: An expert that kills its worker, always.
-        stuck: A node whose tasks never end: they are in flight for sure when it is removed.
+    `after` results come before the `accident`, which is given the tasks in flight, one at least. The expert
+    `deadly` kills its worker, always; tasks on the node `stuck` never end: they are in flight when it goes.
     """
 
     def __init__(
@@ -183,29 +177,6 @@ def test_an_expert_that_kills_every_worker_ends_in_an_error_that_names_it(marks)
     (note,) = caught.value.__notes__
     assert str(VICTIM) in re.findall(r"\d+", note)
     assert len([one for one in begun(marks) if one.expert == VICTIM]) == 1 + RETRIES
-
-
-def fussy_network() -> nn.Module:
-    """Raises in another process, when it sees rows far to one side: those of one expert, or a few."""
-    home = os.getpid()
-
-    class Fussy(nn.Sequential):
-        def forward(self, inputs):
-            if os.getpid() != home and float(inputs[:, 0].max()) > 1.9:
-                raise KeyError("a mistake")
-            return super().forward(inputs)
-
-    return Fussy(*mlp(3, 8, 2)).eval()
-
-
-def test_a_worker_that_raises_ends_the_fit_with_an_error_that_names_the_expert(ray_workers):
-    data = rows(240, inputs=3)
-    assert float(data[0][:, 0].max()) > 1.9
-    options = {"executor": ray_workers, "witness": None, "budget": "none"}
-    with pytest.raises(KeyError, match="a mistake") as caught:
-        quiet_fit(fussy_network(), data, num_experts=EXPERTS, **options)
-    (note,) = caught.value.__notes__
-    assert re.search(r"in expert \d+", note)
 
 
 def test_threads_name_the_expert_too(monkeypatch):

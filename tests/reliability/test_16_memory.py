@@ -13,10 +13,7 @@ import trustgp
 from trustgp.fitting import plan
 from trustgp.fitting import solve as solving
 
-EXPLICIT = {
-    "rows": trustgp.JacobianRows(keep=40),
-    "columns": trustgp.JacobianRows(keep_per_expert=15),
-}
+EXPLICIT = {"rows": trustgp.JacobianRows(keep=40), "columns": trustgp.JacobianRows(keep_per_expert=15)}
 KINDS = {"factors": trustgp.LayerFactors(), **EXPLICIT}
 
 
@@ -75,12 +72,14 @@ def test_more_than_the_machine_has_is_refused(data, no_work, monkeypatch):
         quiet_fit(data[0], data[1:])
 
 
-MEASURED = """
-import ctypes, gc, importlib, json, sys
+NOTED = """
+import ctypes, gc, importlib, json, sys, threading
 from pathlib import Path
+import numpy as np
 import torch
 from torch import nn
 import trustgp
+from trustgp.data import rows as spooling
 from reliability.helpers import quiet_fit, rows, seeded
 
 fitting, plans = importlib.import_module("trustgp.fitting.pipeline"), []
@@ -92,7 +91,8 @@ def noted(*arguments, **options):
     return executor, plan
 
 fitting.choose_plan = noted
-
+"""
+MEASURED = """
 def deep(*widths):
     layers = []
     for first, second in zip(widths[:-1], widths[1:]):
@@ -141,14 +141,7 @@ AT_ONCE = {"MIMALLOC_PURGE_DELAY": "0"}  # torch's allocator on AArch64, which e
 
 # The estimate over what is counted, half as much again: chunks on the way and two workers are in it, and they
 # count for more where an expert is small.
-MOST = {
-    "shared": 12,
-    "one-expert": 9,
-    "budget": 57,
-    "many-experts": 12,
-    "columns": 46,
-    "sums": 20,
-}
+MOST = {"shared": 12, "one-expert": 9, "budget": 57, "many-experts": 12, "columns": 46, "sums": 20}
 
 
 @pytest.mark.nightly
@@ -157,30 +150,12 @@ def test_the_peak_of_a_fit_stays_below_its_estimate():
 
     What is resident says nothing on the lower side: a system may take idle pages away at any time.
     """
-    for case, (estimate, peak, needed) in json.loads(python(MEASURED, **AT_ONCE)).items():
+    for case, (estimate, peak, needed) in json.loads(python(NOTED + MEASURED, **AT_ONCE)).items():
         assert peak <= 1.2 * estimate, f"{case}: {peak / estimate:.2f} of the estimate"
         assert estimate <= MOST[case] * needed, f"{case}: {estimate / needed:.1f} times what must be there"
 
 
 LARGE = """
-import ctypes, gc, importlib, json, sys, threading, time
-from pathlib import Path
-import numpy as np
-import torch
-from torch import nn
-import trustgp
-from trustgp.data import rows as spooling
-from reliability.helpers import quiet_fit, seeded
-
-fitting, plans = importlib.import_module("trustgp.fitting.pipeline"), []
-real = fitting.choose_plan
-
-def noted(*arguments, **options):
-    executor, plan = real(*arguments, **options)
-    plans.append(plan)
-    return executor, plan
-
-fitting.choose_plan = noted
 spooling.KEPT_BYTES = 2**24
 
 ROWS, PARTS, LENGTH = 2500, 8, 3000
@@ -253,7 +228,7 @@ def test_data_on_a_disk_are_never_in_memory_as_a_whole(tmp_path):
 
     The allocator gives large blocks back at once here: what it would keep for later is not looked at.
     """
-    found = json.loads(python(LARGE, tmp_path, **AT_ONCE, MALLOC_MMAP_THRESHOLD_="65536"))
+    found = json.loads(python(NOTED + LARGE, tmp_path, **AT_ONCE, MALLOC_MMAP_THRESHOLD_="65536"))
     size = found.pop("data")
     assert size > 200e6
     for case, (estimate, peak) in found.items():

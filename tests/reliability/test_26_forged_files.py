@@ -302,14 +302,6 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(result, tmp_path, caps
     assert "is not a file" in run(["report", result[0]], capsys)[1]
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_one_line(gram_file, tmp_path, capsys):
-    path = tmp_path / "secret.trustgp"
-    path.write_bytes(gram_file.content)
-    path.chmod(0)
-    assert "Permission denied" in run(["inspect", path], capsys)[1]
-
-
 def test_in_a_process_of_its_own_it_is_one_line_and_status_2(gram_file, tmp_path):
     """What in-process calls cannot see: the end of the interpreter, and a terminal that knows ASCII only."""
     kind = {"kind": "\x1b[31m\u00e9"}

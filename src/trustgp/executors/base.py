@@ -6,14 +6,14 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
+from ..data.trees import state_tensors
 from ..data.user_warnings import warn_user
 from .progress import Count, Reporter
 
@@ -23,9 +23,7 @@ Work = Callable[[Any], Any]  # from a task to its result
 
 def usable_cores() -> int:
     """Cores that this process may use; on macOS and Windows all that there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Executor(Protocol):
@@ -77,15 +75,6 @@ def nearby(executor: Executor) -> Executor:
     return getattr(executor, "nearby", executor)
 
 
-def check_counts(*, retries: int = 0, **workers: int | None) -> None:
-    """Refuse less than one worker, and a negative number of retries."""
-    for name, count in workers.items():
-        if count is not None and count < 1:
-            raise ValueError(f"{name}={count}; at least one worker is needed.")
-    if retries < 0:
-        raise ValueError(f"retries={retries}; 0 or more are possible.")
-
-
 @dataclass(frozen=True)
 class Threads:
     """A pool of threads, each with a single BLAS thread of its own.
@@ -101,7 +90,8 @@ class Threads:
     count: int | None = None
 
     def __post_init__(self) -> None:
-        check_counts(count=self.count)
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count={self.count}; at least one worker is needed.")
 
     @property
     def workers(self) -> int:
@@ -159,7 +149,7 @@ def _in_streams(function: Work) -> Work:
         with torch.cuda.stream(local.stream):
             result = function(task)
         local.stream.synchronize()
-        for tensor in tensors_in(result):
+        for tensor in state_tensors(result):
             if tensor.device == caller.device:
                 tensor.record_stream(caller)
         return result
@@ -171,22 +161,6 @@ def _in_streams(function: Work) -> Work:
 def numbered_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     """The same stream every time: torch keeps memory aside for each that was ever used."""
     return torch.cuda.Stream(device)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in a value, in no order: in tuples, lists, mappings, and the attributes of objects."""
-    seen, waiting = {}, [value]  # `seen` keeps objects alive, so that their ids stay unique
-    while waiting:
-        item = waiting.pop()
-        if id(item) in seen or isinstance(item, type):
-            continue
-        seen[id(item)] = item
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, (tuple, list, set, frozenset)):
-            waiting += item
-        elif isinstance(item, Mapping) or hasattr(item, "__dict__"):
-            waiting += (item if isinstance(item, Mapping) else vars(item)).values()
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ class Reporter:
     """Shows bars in a terminal; elsewhere, and when switched off, it is quiet."""
 
     def __init__(self, console: Console, *, enabled: bool) -> None:
-        self._console = console
-        self._enabled = enabled and console.is_terminal
+        self._console, self._enabled = console, enabled and console.is_terminal
         self._open: dict[int, Any] = {}  # the items of each open bar
         self.position = ""  # the current stage, and how far it is; empty between two
         self._progress = bars.Progress(
@@ -63,11 +62,8 @@ class Reporter:
         done: int = 0,
         rows: Count | None = None,
     ) -> Iterator[Item]:
-        """`items`, with a bar for the stage; when the work ends early, their `close` is called.
-
-        Of the `total` (None: unknown), `done` were finished before and do not come. `rows` counts the rows of
-        an item.
-        """
+        """`items`, with a bar for the stage; of the `total` (None: unknown), `done` were finished before and
+        do not come. `rows` counts the rows of an item. When the work ends early, their `close` is called."""
         self.begin(stage)
         task = self._progress.add_task(stage, total=total, completed=done, rows=0)
         began, counted = time.perf_counter(), 0
@@ -93,16 +89,14 @@ class Reporter:
         Where the work was interrupted, the exception keeps the generators alive, and with them their workers.
         """
         while self._open:
-            _, items = self._open.popitem()
+            items = self._open.popitem()[1]
             if hasattr(items, "close"):
                 items.close()
 
 
 def rate_text(rate: float) -> str:
     """Three digits: 0.123, 12.3, 1,230,000."""
-    if rate < 100:
-        return f"{rate:.3g}"
-    return f"{float(f'{rate:.3g}'):,.0f}"
+    return f"{rate:.3g}" if rate < 100 else f"{float(f'{rate:.3g}'):,.0f}"
 
 
 @contextmanager

@@ -7,14 +7,13 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from ..data.user_warnings import optional_package
-from .base import Threads, Work, WorkerLostError, check_counts
+from .base import Threads, Work, WorkerLostError
 from .pickling import cached_function, pack, run_task
 
 
@@ -37,11 +36,11 @@ class Ray:
     def __init__(
         self, address: str | None = None, workers: int | None = None, *, gpus: float = 0.0, retries: int = 3
     ) -> None:
-        check_counts(workers=workers, retries=retries)
+        if retries < 0 or (workers is not None and workers < 1):
+            raise ValueError(f"workers={workers}, retries={retries}; at least 1 and 0 are needed.")
         if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
             raise ValueError(f"gpus={gpus}; give a fraction of one GPU, or a whole number of them.")
-        self.address, self.gpus, self.retries = address, gpus, retries
-        self._workers = workers
+        self.address, self.gpus, self.retries, self._workers = address, gpus, retries, workers
 
     def __repr__(self) -> str:
         where = f"address={self.address!r}, workers={self._workers}"
@@ -52,9 +51,7 @@ class Ray:
         if self._workers is not None:
             return self._workers
         resources = self._connected().cluster_resources()
-        if self.gpus:
-            return max(1, int(resources.get("GPU", 0) / self.gpus))
-        return max(1, int(resources.get("CPU", 1)))
+        return max(1, int(resources.get("GPU", 0) / self.gpus if self.gpus else resources.get("CPU", 1)))
 
     @property
     def nearby(self) -> Threads:
@@ -113,34 +110,16 @@ class Ray:
         ray = optional_package("ray", missing)
         if not ray.is_initialized():
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            if threading.current_thread() is not threading.main_thread():
+                # the processes that Ray starts end with the thread that started them, and this one with them
+                raise RuntimeError("Ray must start in the main thread; call ray.init() there before the fit.")
             if self.address is None and "RAY_ADDRESS" not in os.environ:
                 # another executor may ask for more workers later
                 cores = max(self._workers or 1, Threads().workers)
-                _begin(ray, address="local", num_cpus=cores, include_dashboard=False, **quiet)
+                ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
             else:
-                _begin(ray, address=self.address, **quiet)
+                ray.init(address=self.address, **quiet)
         return ray
-
-
-def _begin(ray: Any, **options: Any) -> None:
-    """`ray.init` in a thread that lasts as long as this process: the processes of a cluster that Ray starts
-    here end with the thread that started them, and this process with them."""
-    if threading.current_thread() is threading.main_thread():
-        ray.init(**options)
-        return
-    begun: Future[None] = Future()
-
-    def begin() -> None:
-        try:
-            ray.init(**options)
-        except BaseException as error:
-            begun.set_exception(error)
-            return
-        begun.set_result(None)
-        threading.Event().wait()
-
-    threading.Thread(target=begin, name="trustgp-ray", daemon=True).start()
-    begun.result()
 
 
 def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:

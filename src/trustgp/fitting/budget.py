@@ -95,11 +95,7 @@ def _steps(
 
 def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
     """The largest form of a fitted model of at most so many bytes: with fewer directions, then without the
-    witness. It keeps its calibration.
-
-    Raises:
-        BudgetError: When nothing fits; it carries the model.
-    """
+    witness. It keeps its calibration. A BudgetError carries the model."""
     if size is None:
         return state
     most = state.directions
@@ -111,13 +107,8 @@ def shrink_to_budget(state: ModelState, size: int | None) -> ModelState:
             # an update keeps to them, too
             provenance = replace(small.provenance, rank=small.directions or None, size=size)
             return replace(small, provenance=provenance)
-    raise _budget_error(state, size)
-
-
-def _budget_error(state: ModelState, size: int) -> BudgetError:
-    """States the size of the smallest form."""
-    form = ModelForm(min(MIN_RANK, state.directions) or None, state.witness is None)
-    return BudgetError(
+    form = ModelForm(min(MIN_RANK, most) or None, state.witness is None)
+    raise BudgetError(
         f"nothing fits within {size_text(size)}: the smallest form ({form}) needs "
         f"{size_text(nbytes(reduced(state, form)))}. Raise the budget, or fit with fewer experts, a shorter "
         "sketch (tangents=trustgp.Sketch(128)) or outputs='pseudo'. This error has the fitted `model`.",

@@ -44,8 +44,7 @@ def calibrate(state: ModelState, report: Reporter) -> ModelState:
     else:
         seen = state.provenance.split[1] > 0
         calibrations = likelihood.calibrate(held_out, shape, targets, seen=seen)
-    reason = "" if held_out is None else likelihood.calibration_warning(held_out, calibrations)
-    if reason:
+    if held_out is not None and (reason := likelihood.calibration_warning(held_out, calibrations)):
         warn_user(reason)
     scores = scores if measures is None else likelihood.score(measures, calibrations)
     return replace(state, calibrations=calibrations, held_scores=scores)

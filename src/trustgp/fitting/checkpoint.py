@@ -84,11 +84,10 @@ class Checkpoint:
         elif foreign := next(filter(OWN.fullmatch, names), None):  # it would be overwritten
             raise ArtifactError(f"{folder} has {foreign}, but no {NOTE} that identifies its fit. {ANEW}")
         else:
-            text = {"fingerprint": fingerprint, "settings": settings}
-            text, table = (
-                (text, {}) if probes is None else (text | {"probes": probes.text()}, probes.tensors())
-            )
-            write(note, kind="trustgp-checkpoint", text=text, tensors=table or {"none": torch.zeros(1)})
+            text, table = {"fingerprint": fingerprint, "settings": settings}, {"none": torch.zeros(1)}
+            if probes is not None:
+                text, table = text | {"probes": probes.text()}, probes.tensors()
+            write(note, kind="trustgp-checkpoint", text=text, tensors=table)
         return cls(folder, fingerprint)
 
     def keep(self, mixture: int, expert: int, solved: Solved) -> None:
@@ -103,13 +102,8 @@ class Checkpoint:
         finished = {}
         for expert, task in enumerate(tasks):
             path = self._path(mixture, expert)
-            if path.exists():
-                try:
-                    solved = self._read(path, mixture, expert, tangents)
-                except ArtifactError:
-                    path.unlink()
-                    continue
-                if _belongs(solved, task):
+            with suppress(ArtifactError):
+                if path.exists() and _belongs(solved := self._read(path, mixture, expert, tangents), task):
                     finished[expert] = solved
         return finished
 
@@ -212,8 +206,7 @@ def explain_interrupts(report: Reporter, store: Checkpoint | None) -> Iterator[N
     except (KeyboardInterrupt, MemoryError, OSError, RuntimeError) as error:
         if isinstance(error, KeyboardInterrupt):
             report.log("stopping: running tasks are finished first")
-        explanation = _explained(error, report, store)
-        if explanation is None:
+        if (explanation := _explained(error, report, store)) is None:
             raise
         raise explanation from error
 
@@ -244,7 +237,5 @@ def _kept(store: Checkpoint | None) -> str:
     if store is None:
         return "Nothing is kept; with checkpoint=FOLDER, solved experts are, and the same call resumes."
     count = len(list(store.folder.glob("expert-*.trustgp")))
-    experts = (
-        f"{count} solved expert{' is' if count == 1 else 's are'}" if count else "no solved expert is yet"
-    )
+    experts = f"{count or 'no'} solved expert{' is' if count == 1 else 's are'}"
     return f"{experts} in {store.folder}; the same call resumes from there."

@@ -11,7 +11,7 @@ from ..data.rows import Unpack
 from ..data.user_warnings import warn_user
 from ..executors.progress import reporting
 from ..math.calibration import needed_rows
-from ..state.model_state import FittedModel, ModelState, Training, read_like, require_support
+from ..state.model_state import FittedModel, ModelState, read_like, require_support
 from .calibrate import recalibrate
 
 Model = TypeVar("Model", bound=FittedModel)
@@ -90,8 +90,10 @@ def warn_without_threshold(before: ModelState, after: ModelState) -> None:
 def reduced(state: ModelState, form: ModelForm) -> ModelState:
     """The smaller model, with the same calibration, but without a threshold."""
     mixtures, training = tuple(mixture.truncate(form.rank) for mixture in state.mixtures), state.training
-    if training is not None:
-        training = replace(training, solved=_with_experts(training, mixtures))
+    if training is not None:  # an update goes on from the smaller experts
+        each = zip(training.solved, [mixture.experts for mixture in mixtures], strict=True)
+        solved = tuple(tuple(replace(a, expert=b) for a, b in zip(*pair, strict=True)) for pair in each)
+        training = replace(training, solved=solved)
     rank = state.provenance.rank if form.rank is None else form.rank
     return replace(
         state,
@@ -101,13 +103,4 @@ def reduced(state: ModelState, form: ModelForm) -> ModelState:
         training=training,
         held_scores=torch.zeros(0, dtype=torch.float64),
         threshold=None,
-    )
-
-
-def _with_experts(training: Training, mixtures: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The solved experts as they are now in the mixtures: an update goes on from there."""
-    pairs = zip(training.solved, mixtures, strict=True)
-    return tuple(
-        tuple(replace(one, expert=expert) for one, expert in zip(solved, mixture.experts, strict=True))
-        for solved, mixture in pairs
     )

@@ -38,9 +38,8 @@ class FeatureTable:
         """Store those of consecutive rows."""
         for name, value in features.tensors().items():
             if name not in self._tensors:
-                shape = (self._n, *value.shape[1:])
-                table = mapped_rows(self._n, value) if self._mapped else value.new_empty(shape)
-                self._tensors[name] = table
+                new = mapped_rows if self._mapped else lambda n, value: value.new_empty(n, *value.shape[1:])
+                self._tensors[name] = new(self._n, value)
             self._tensors[name].narrow(0, int(index[0]), len(value)).copy_(value)
 
     def features(self) -> Features:
@@ -174,10 +173,9 @@ def _require_finite_gradients(values: Tensor, rows: Tensor) -> None:
 
 def empty_cuda_cache(device: torch.device) -> None:
     """Release memory that torch caches on a GPU in pieces that fit no other expert."""
-    if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        if cached > MAX_CACHED_BYTES:
-            torch.cuda.empty_cache()
+    reserved, used = torch.cuda.memory_reserved, torch.cuda.memory_allocated
+    if device.type == "cuda" and reserved(device) - used(device) > MAX_CACHED_BYTES:
+        torch.cuda.empty_cache()
 
 
 def expert_bytes(tangents: TangentMap, rows: int, num_outputs: int, most: int | None = None) -> int:
@@ -198,9 +196,8 @@ def gate_bytes(tangents: TangentMap, subset: int, components: int, num_experts: 
     if num_experts == 1:
         return kernel + 8
     width = tangents.num_columns(expert=False)
-    projection = subset * (tangents.row_bytes() + 8 * components)
-    if width is not None:
-        projection = 8 * width * components
+    rows = subset * (tangents.row_bytes() + 8 * components)
+    projection = rows if width is None else 8 * width * components
     return kernel + projection + 8 * components * (num_experts + 1)
 
 

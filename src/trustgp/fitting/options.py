@@ -75,9 +75,8 @@ class FitOptions:
 
     @classmethod
     def parse(cls, **given: Any) -> FitOptions:
-        """The user's options, checked; budget, memory, device and checkpoint may be texts or objects, and
-        an object may be given by its class or its name. None is the default; without `witness` there is none.
-        """
+        """The user's options, checked: texts, classes and names are parsed; None is the default; without
+        `witness` there is none."""
         options = {name: value for name, value in given.items() if value is not None}
         for name, (kinds, base) in OBJECTS.items():
             if name in options:

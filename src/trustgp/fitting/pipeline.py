@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..data.fingerprint import network_fingerprint, rows_fingerprint, tensor_fingerprint, weights_fingerprints
+from ..data.quantities import size_text
 from ..data.rows import Rows, kinds, read_rows, require_finite_rows
 from ..data.trees import structure
 from ..executors import FitContext, nearby
@@ -19,7 +20,7 @@ from ..experts.expert import Problem
 from ..experts.witness_fit import find_witness
 from ..math.calibration import CalibrationRows
 from ..state.model_file import check_savable
-from ..state.model_state import ModelState, Provenance, Training
+from ..state.model_state import ModelState, Provenance, Training, nbytes
 from ..tangents.modules import check_kind, has_output_selector
 from ..tangents.probes import Probes
 from .budget import plan_for_budget, shrink_to_budget
@@ -35,7 +36,6 @@ from .prepare import (
     leave_out_kernel,
     make_problems,
     prepare_network,
-    residual_of,
     run_network,
     split_rows,
 )
@@ -65,7 +65,7 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         executor, plan = choose_plan(ready, data, options, num_experts, rank)
         log_plan(report, plan, len(data.rows), ready, options.outputs)
         host_data = data.rebind(rows)  # as the user passed them
-        prints = background.submit(_fingerprints, ready, host_data)  # of gigabytes they take seconds
+        prints = background.submit(_fingerprints, ready.network.module, host_data)  # it may take seconds
         probes = Probes.of(ready.network, host_data.rows)
         store = _open_checkpoint(prints, plan, ready, options, probes)
         context = replace(context, executor=executor, store=store)
@@ -73,11 +73,9 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
             problems = _problems(ready, device_rows, data, plan, options, context)
             limit = None if options.budget.size is None else plan.witness_bytes
             witness = find_witness(data.rows, options.witness, context.nearby(), limit)
-            witness_bytes = 0 if witness is None else witness.nbytes
             fitted: list[FittedMixture] = []
             while problems:  # each goes when it is solved, and its features with it
-                sizes = {"kernels": len(ready.maps), "witness_bytes": witness_bytes}
-                fitted.append(fit_mixture(len(fitted), problems.pop(0), plan, options, context, **sizes))
+                fitted.append(fit_mixture(len(fitted), problems.pop(0), plan, options, context))
             report.begin("calibrating")
             state = _assemble(ready, data, options, prints.result(), fitted, plan.rank)
             state = calibrate(replace(state, witness=witness, probes=probes), report)
@@ -86,20 +84,17 @@ def fit_model(network: nn.Module, train: Any, options: FitOptions) -> ModelState
         for tangents, _ in ready.maps:
             tangents.release_buffers()
         seconds = time.perf_counter() - began
-        report.log(f"fitted in {rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s.")
+        speed = f"{rate_text(seconds)} s, {rate_text(len(data.rows) / seconds)} rows/s"
+        report.log(f"fitted in {speed}; the model takes {size_text(nbytes(state))}.")
         assert state.training is not None
         training = replace(state.training, rows=host_data.rows, validation=host_data.validation)
         return replace(state, training=training)
 
 
-def _fingerprints(ready: Prepared, data: FitRows) -> dict[str, Any]:
+def _fingerprints(module: nn.Module, data: FitRows) -> dict[str, Any]:
     """Of network, rows and weights."""
-    module = ready.network.module
-    return {
-        "network": network_fingerprint(module),
-        "data": rows_fingerprint(data.rows, data.groups),
-        "weights": weights_fingerprints(module),
-    }
+    prints = {"network": network_fingerprint(module), "data": rows_fingerprint(data.rows, data.groups)}
+    return {**prints, "weights": weights_fingerprints(module)}
 
 
 def _open_checkpoint(
@@ -143,8 +138,8 @@ def _problems(
     values = residuals.all()
     residuals.warn()
     if validation is not None and not data.split[1]:
-        checked = {"name": "validation", "projections": ready.projections}
-        residual_of(ready.network, likelihood, validation, context, **checked)  # for its errors
+        checked = Residuals(likelihood, validation, "validation", ready.projections)
+        checked.compute(ready.network, context)  # for its errors
     if not likelihood.common_prior:  # a common prior is found on few rows
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, values, data.groups, ready.projections, linear)
@@ -178,9 +173,8 @@ def _assemble(
         weights=prints["weights"],
         kinds=tuple(kinds(data.rows.first)),
     )
-    mixtures = tuple(one.mixture for one in fitted)
-    partitions, solved = tuple(one.partition for one in fitted), tuple(one.solved for one in fitted)
-    far = [one.far for one in fitted if one.far is not None]
+    parts = ([getattr(one, name) for one in fitted] for name in ("mixture", "partition", "solved", "far"))
+    mixtures, partitions, solved, far = (tuple(x for x in part if x is not None) for part in parts)
     far = CalibrationRows.cat(far) if far else None
     training = Training(data.rows, data.groups, data.validation, partitions, solved, far)
     return ModelState(ready.network.module, mixtures, provenance, training=training)

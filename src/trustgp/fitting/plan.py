@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,28 +62,23 @@ def choose_plan(
     ready: Prepared, data: FitRows, options: FitOptions, num_experts: int, rank: int | None
 ) -> tuple[Executor, Plan]:
     """The first of the executors for which the memory is there, and the plan; MemoryError: there is none."""
-    refused = None
+    refused = MemoryError()
     for executor, plan in _candidate_plans(ready, data, options, num_experts, rank):
         try:
             check_memory(plan, options.memory, ready.network.device)
             return executor, plan
         except MemoryError as error:
             refused = error
-    assert refused is not None
     raise refused
 
 
 def _candidate_plans(
     ready: Prepared, data: FitRows, options: FitOptions, num_experts: int, rank: int | None
 ) -> Iterator[tuple[Executor, Plan]]:
-    """What may be tried, the best first: with the features of all rows kept during the fit, and without.
-
-    Gradients are expensive: without that they are made about three times. Only explicit features are short
-    enough to be kept.
-    """
-    maps, rows = [tangent_map for tangent_map, _ in ready.maps], data.rows
-    explicit, device = maps[0].num_columns(expert=False) is not None, ready.network.device
-    size = len(rows) * maps[0].row_bytes()
+    """What may be tried, the best first: with the features of all rows kept during the fit, if they are
+    explicit and so short enough, and without, where gradients, which are expensive, are made three times."""
+    tangents, device = ready.maps[0][0], ready.network.device
+    explicit, size = tangents.num_columns(expert=False) is not None, len(data.rows) * tangents.row_bytes()
     room = max(KEPT_FEATURES, (_available(device) or 0 if options.memory is None else options.memory) // 4)
     for executor in options.executors(device):
         local = nearby(executor)  # memory is planned for this machine
@@ -111,8 +106,7 @@ def _disk_has(size: int) -> bool:
 def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outputs: str) -> None:
     """Tell the user what is about to be done, and what it takes."""
     count, first = ready.num_outputs, ready.maps[0][0]
-    shared, separate = f"{count} backward passes", f"{count} kernels"
-    passes = {"shared": shared, "separate": separate, "pseudo": "one backward pass"}
+    passes = {"shared": f"{count} backward passes", "separate": f"{count} kernels"}
     report.log(f"tangents: {ready.tangents}, {ready.reason}")
     if first.separately_differentiated:
         report.log(f"differentiated separately: {first.separately_differentiated}")
@@ -123,7 +117,8 @@ def log_plan(report: Reporter, plan: Plan, num_rows: int, ready: Prepared, outpu
     if plan.mapped:
         size = size_text(num_rows * first.row_bytes())
         report.log(f"features: {size} in a temporary file in {tempfile.gettempdir()}")
-    report.log(f"outputs: {outputs}, {passes[outputs]} for {count} {'output' if count == 1 else 'outputs'}")
+    of = f"{count} {'output' if count == 1 else 'outputs'}"
+    report.log(f"outputs: {outputs}, {passes.get(outputs, 'one backward pass')} for {of}")
 
 
 def default_sizes(ready: Prepared, n: int, options: FitOptions) -> tuple[int, int | None]:
@@ -156,8 +151,9 @@ def make_plan(
     double = rows.targets.dtype == torch.float64
     second, search = witness_needs(options.witness, sample, n, ready.num_outputs, workers, double)
     sizing = Sizing(maps, n, num_outputs // kernels, division, options.patchwork)
-    if budget is not None:  # see `plan_for_budget`
-        second = _witness_room(second, budget, sizing.expected(num_experts, rank))
+    if budget is not None:  # see `plan_for_budget`; a witness without room is left out
+        allowed = min(budget - sizing.expected(num_experts, rank), int(WITNESS_SHARE * budget))
+        second = min(math.ceil(WITNESS_MARGIN * second), allowed) if second <= allowed else 0
     shape = _Shape.of(n, num_experts, options, num_outputs, workers)
     if tangents.num_columns(expert=True) is not None:
         state = sizing.expected(num_experts, rank)
@@ -168,37 +164,26 @@ def make_plan(
     given = min(n, most_rows(device), rows_at_once(sample, device)) * row_bytes(sample)
     always = 8 * n * (3 * num_outputs + division.components + 4) + SLACK + INPUT_COPIES * workers * given
     always += near_bytes(n + answered, sample, device)  # of which some may have been split off
-    stages = [second + search, second + _division_bytes(tangents, shape, division.components)]
-    stages.append(state + _solving_bytes(tangents, shape, kept=keep))
-    if keep:
-        chunks = workers * int(CHUNK * chunk_bytes(tangents))
-        stages.append(second + min(n * tangents.working_bytes(), chunks))
+    making = min(n * tangents.working_bytes(), workers * int(CHUNK * chunk_bytes(tangents))) if keep else 0
+    early = max(search, _division_bytes(tangents, shape, division.components), making)
+    stages = second + early, state + _solving_bytes(tangents, shape, kept=keep)
     return Plan(num_experts, rank, second, int(always + max(stages)), keep_features=keep)
-
-
-def _witness_room(wanted: int, budget: int, needed: int) -> int:
-    """The largest size of a witness within a budget, of which the experts need so much; 0: it is left out."""
-    allowed = min(budget - needed, int(WITNESS_SHARE * budget))
-    return min(math.ceil(WITNESS_MARGIN * wanted), allowed) if wanted <= allowed else 0
 
 
 def witness_needs(
     witness: Witness | None, sample: Inputs, n: int, num_outputs: int, workers: int, double: bool
 ) -> tuple[int, int]:
-    """Of a witness: its size, and the memory of its search at the peak, in bytes; `double`: of float64
-    targets."""
+    """A witness's bytes, and those of its search at the peak; `double`: of float64 targets."""
     if witness is None or not witness_applies(n, sample, witness):
         return 0, 0
     cells, width = math.ceil(n / witness.rows), vectors_of(sample).shape[1]
     size = witness_bytes(n, width, num_outputs, witness, double=double)
-    largest = min(n, 2 * witness.rows)
-    offered = min(n, NEARBY_CELLS * witness.rows)
+    largest, offered = min(n, 2 * witness.rows), min(n, NEARBY_CELLS * witness.rows)
     borders = min(workers, 2 * cells) * largest * offered  # distances to rows of other cells
     judged = min(n, max(MAX_SPLIT_ROWS, 32 * cells))
     labels = 2 * judged * (2 * cells if cells > 1 else 1)  # distances to all centroids, every cell split
     factors = min(workers, len(LENGTHS)) * 3 * len(RATIOS) * largest**2
-    pairs = 3 * min(n, 1000) ** 2  # for the typical distance
-    p = witness.neighbours + 1
+    pairs, p = 3 * min(n, 1000) ** 2, witness.neighbours + 1  # pairs: for the typical distance
     solved = min(CHUNK_BYTES // 8, n * (cells + 4 * largest + 4 * p * (p + width + num_outputs)))
     return size, size + 8 * (max(borders, labels, factors, pairs, solved) + 4 * n * (width + num_outputs))
 
@@ -251,19 +236,13 @@ def _solving_bytes(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:
     Where features are kept, none are made."""
     workers = min(shape.workers, 2 * shape.experts if shape.experts > 1 else 1)  # every expert split
     busy = min(workers, math.ceil(shape.n / shape.largest))
-    making = 0 if kept else workers * _making_bytes(tangents, shape.largest)
-    return making + busy * _expert_peak(tangents, shape, kept=kept)
-
-
-def _making_bytes(tangents: TangentMap, own: int) -> int:
-    """What a worker needs while it makes the features of an expert with so many rows."""
-    # columns are chosen on larger chunks
+    chunk, row = int(CHUNK * chunk_bytes(tangents)), int(CHUNK * tangents.working_bytes())
     if tangents.num_columns(expert=True) != tangents.num_columns(expert=False):
-        return 2 * min(own * tangents.working_bytes(), WORKING_SET)
-    chunk = int(CHUNK * chunk_bytes(tangents))
-    if tangents.network.device.type == "cuda":
+        chunk, row = 2 * WORKING_SET, 2 * tangents.working_bytes()  # columns are chosen on larger chunks
+    elif tangents.network.device.type == "cuda":
         chunk += 2 * at_once(WORKSPACE, tangents.network.device)
-    return min(int(CHUNK * own * tangents.working_bytes()), chunk)
+    making = 0 if kept else workers * min(shape.largest * row, chunk)
+    return making + busy * _expert_peak(tangents, shape, kept=kept)
 
 
 def _expert_peak(tangents: TangentMap, shape: _Shape, *, kept: bool) -> int:
@@ -294,32 +273,16 @@ def check_memory(plan: Plan, limit: int | None, device: torch.device) -> None:
 
 
 def _available(device: torch.device) -> int | None:
-    """Bytes that this process may still take; None where that is not known."""
+    """Bytes that this process may still take: free on the machine, with what the file cache would give back,
+    and left by the control group that it runs in; None where that is not known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    sizes = [size for size in (_free_memory(), _free_in_container()) if size is not None]
-    return min(sizes, default=None)
-
-
-def _free_memory() -> int | None:
-    """Of the machine, with what the file cache would give back."""
-    try:
+    sizes, group = [], Path("/sys/fs/cgroup")
+    with suppress(OSError, KeyError, ValueError):  # not Linux
         table = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(table["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    try:  # without the cache: less than there is
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not known on this system
-        return None
-
-
-def _free_in_container() -> int | None:
-    """What the control group that we run in leaves; None outside of one."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
-        table = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return int(most) - int(used) + int(table["inactive_file"])
-    except (OSError, KeyError, ValueError):  # no such group, or no limit ("max")
-        return None
+        sizes.append(int(table["MemAvailable"].split()[0]) * 1024)
+    with suppress(OSError, KeyError, ValueError):  # no such group, or no limit ("max")
+        most, used = ((group / f"memory.{name}").read_text() for name in ("max", "current"))
+        table = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        sizes.append(int(most) - int(used) + int(table["inactive_file"]))
+    return min(sizes, default=None)

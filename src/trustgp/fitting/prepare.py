@@ -20,14 +20,7 @@ from ..likelihoods import Likelihood
 from ..tangents import JacobianRows, LayerFactors, Sketch, Tangents
 from ..tangents.base import TangentMap, leading_signs
 from ..tangents.modules import with_output
-from ..tangents.network import (
-    TangentNetwork,
-    as_matrix,
-    check_network,
-    choose_parameters,
-    prepare,
-    probe,
-)
+from ..tangents.network import TangentNetwork, as_matrix, check_network, choose_parameters, prepare, probe
 from ..tangents.sketch import SketchMap
 from .options import FitOptions
 
@@ -96,8 +89,7 @@ def _longest_mix(network: TangentNetwork, inputs: Inputs, generator: torch.Gener
         steps = {k: torch.randn(v.shape, generator=generator).to(v) for k, v in network.parameters.items()}
         moved = network.directional(inputs, steps).double()
         energy = energy + moved.T @ moved
-    finite = torch.where(torch.isfinite(torch.as_tensor(energy)), energy, 0.0)
-    signs = leading_signs(finite.cpu())
+    signs = leading_signs(torch.where(torch.isfinite(torch.as_tensor(energy)), energy, 0.0).cpu())
     return signs[None] / len(signs) ** 0.5
 
 
@@ -139,7 +131,8 @@ class Residuals:
         self, likelihood: Likelihood, rows: Rows, name: str, projections: Sequence[Tensor] = ()
     ) -> None:
         self._likelihood, self._name, self._projections = likelihood, name, projections
-        self._targets, self._finite = rows.targets.cpu(), torch.ones(len(rows), dtype=torch.bool)
+        self._rows, self._targets = rows, rows.targets.cpu()
+        self._finite = torch.ones(len(rows), dtype=torch.bool)
         self._parts: dict[int, list[Tensor]] = {}  # by their first rows
         self._sample: list[tuple[Tensor, Tensor]] = []  # evenly spread rows and their outputs
 
@@ -171,21 +164,11 @@ class Residuals:
         parts = [self._parts[start] for start in sorted(self._parts)]
         return [torch.cat(group) for group in zip(*parts, strict=True)]
 
-
-def residual_of(
-    network: TangentNetwork,
-    likelihood: Likelihood,
-    rows: Rows,
-    context: FitContext,
-    *,
-    name: str,
-    projections: Sequence[Tensor] = (),
-) -> list[Tensor]:
-    """Residuals of all rows, by a pass through the network of their own."""
-    residuals = Residuals(likelihood, rows, name, projections)
-    for index, outputs in run_network(network, rows, context):
-        residuals.add(index, outputs)
-    return residuals.all()
+    def compute(self, network: TangentNetwork, context: FitContext) -> list[Tensor]:
+        """Of all rows, by a pass through the network of their own."""
+        for index, outputs in run_network(network, self._rows, context):
+            self.add(index, outputs)
+        return self.all()
 
 
 def run_network(network: TangentNetwork, rows: Rows, context: FitContext) -> Iterator[tuple[Tensor, Tensor]]:
@@ -221,10 +204,7 @@ def make_problems(
     """What the experts of each kernel share; without projections there is one residual for all kernels."""
     residuals = residuals if projections else [*residuals] * len(maps)
     each = zip(maps, residuals, projections or [None] * len(maps), strict=True)
-    return [
-        Problem(rows, tangents, served, residual, groups, linear=linear, blend=projection)
-        for (tangents, served), residual, projection in each
-    ]
+    return [Problem(rows, *m, residual, groups, linear=linear, blend=p) for m, residual, p in each]
 
 
 def leave_out_kernel(tangents: TangentMap, rows: Rows) -> TangentMap:
@@ -250,10 +230,9 @@ class FitRows:
 
     def rebind(self, whole: Rows) -> FitRows:
         """The same views of another copy of the user's rows."""
-        validation = self.validation
-        if validation is not None and self.split[1]:
-            validation = validation.rebind(whole)
-        return replace(self, rows=self.rows.rebind(whole), validation=validation)
+        rows, validation = self.rows.rebind(whole), self.validation
+        off = validation.rebind(whole) if validation is not None and self.split[1] else validation
+        return replace(self, rows=rows, validation=off)
 
 
 def split_rows(ready: Prepared, rows: Rows, options: FitOptions, context: FitContext) -> FitRows:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ..data.chunking import evenly
-from ..data.quantities import size_text
 from ..data.user_warnings import warn_user
 from ..executors import FitContext, WorkerLostError
 from ..experts.expert import (
@@ -27,14 +26,13 @@ from ..experts.expert import (
 from ..experts.gate import Partition
 from ..experts.mixture import Mixture
 from ..experts.neighbours import CANDIDATES, border_rows, lend_rows
-from ..experts.system import prefer_primal
 from ..likelihoods import Likelihood
 from ..math.calibration import CalibrationRows
 from ..math.evidence import FactorisationError
-from .divide import divide, empty_cuda_cache, expert_bytes, gate_bytes, precompute_features
+from .divide import divide, empty_cuda_cache, precompute_features
 from .leave_out import clusters_left_out
 from .options import FitOptions
-from .plan import RANK, Plan
+from .plan import Plan
 
 JUDGED_EXPERTS = 8  # evenly spread, whose rows are left out one by one, where there are no groups
 
@@ -51,14 +49,7 @@ class FittedMixture:
 
 
 def fit_mixture(
-    index: int,
-    problem: Problem,
-    plan: Plan,
-    options: FitOptions,
-    context: FitContext,
-    *,
-    kernels: int = 1,
-    witness_bytes: int = 0,
+    index: int, problem: Problem, plan: Plan, options: FitOptions, context: FitContext
 ) -> FittedMixture:
     """Divide, hand out the rows, solve: kernel number `index` of several."""
     tangents, store, problem = problem.tangents, context.store, replace(problem, rank=plan.rank)
@@ -71,11 +62,6 @@ def fit_mixture(
     partition, bound = divide(tangents, problem.rows, plan.num_experts, context, **settings)
     lend = lend_rows(options.patchwork, len(partition.nearest), plan.num_experts)
     tasks = judged_tasks(problem, make_tasks(partition, lend), partition, options.likelihood)
-    if index == 0:  # other kernels are like this one
-        subset = options.division.subset_size(len(problem.rows), plan.num_experts)
-        size = witness_bytes + kernels * mixture_bytes(problem, tasks, (subset, options.division.components))
-        size = min(size, options.budget.size or size)
-        context.report.log(f"{len(tasks)} experts: the model will take about {size_text(size)}.")
     if options.likelihood.common_prior:
         problem = replace(problem, prior=agree_on_prior(problem, tasks, context))
     stored = {} if store is None else store.finished(index, tasks, tangents)
@@ -86,24 +72,6 @@ def fit_mixture(
     far = clusters_left_out(problem, mixture, tasks)
     tangents.release_buffers()  # the next kernel needs the room
     return FittedMixture(mixture, partition, tuple(solved), lend, far)
-
-
-def mixture_bytes(problem: Problem, tasks: list[Task], gate: tuple[int, int]) -> int:
-    """The size of a kernel's mixture, once its rows are divided; `gate` has so many rows and components."""
-    tangents, total = problem.tangents, 0
-    outputs = len(problem.outputs) if problem.blend is None else problem.blend.shape[1]
-    for task in tasks:
-        borrowed = min(task.borrowed, len(task.candidates))
-        rank, width = problem.rank, tangents.num_columns(expert=True)
-        if problem.cached is not None and width is not None and width <= RANK:
-            phi = problem.cached.take(torch.cat([task.own, task.candidates[:borrowed]])).explicit()
-            assert phi is not None
-            squared = prefer_primal(width, len(task.own))  # see `PrimalSystem.solve`
-            least = width * torch.finfo(torch.float64).eps  # few gradients may depend on each other
-            actual = torch.linalg.matrix_rank(phi.double(), rtol=least**0.5 if squared else least)
-            rank = min(int(actual), rank or width)
-        total += expert_bytes(tangents, len(task.own) + borrowed, outputs, rank)
-    return total + gate_bytes(tangents, *gate, len(tasks))
 
 
 def make_tasks(partition: Partition, lend: int) -> list[Task]:
@@ -156,13 +124,8 @@ def solve_tasks(
     done, todo = len(solved), [i for i in range(len(tasks)) if i not in solved]
     solve = partial(_solve_or_explain, problem)
     results = _named(context.executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
-    tracked = context.report.track(
-        results,
-        stage="solving the experts",
-        total=len(tasks),
-        done=done,
-        rows=lambda pair: len(tasks[todo[pair[0]]].own),
-    )
+    counts = {"total": len(tasks), "done": done, "rows": lambda pair: len(tasks[todo[pair[0]]].own)}
+    tracked = context.report.track(results, stage="solving the experts", **counts)
     with closing(results):  # an error below stops the workers at once
         for position, result in tracked:
             empty_cuda_cache(problem.tangents.network.device)

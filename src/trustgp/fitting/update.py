@@ -26,7 +26,7 @@ from ..experts.witness_fit import extend_witness, update_witness
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
 from .divide import embed_rows
-from .prepare import leave_out_kernel, make_problems, residual_of, target_projections
+from .prepare import Residuals, leave_out_kernel, make_problems, target_projections
 from .solve import judged_tasks, make_tasks, solve_tasks
 
 
@@ -138,7 +138,7 @@ def _problems(state: ModelState, rows: Rows, groups: Tensor | None, context: Fit
     """What the experts of each kernel share, of these rows."""
     network, likelihood = state.mixtures[0].tangents.network, state.likelihood
     projections = target_projections([m.tangents.mix for m in state.mixtures], likelihood, context.seed)
-    residuals = residual_of(network, likelihood, rows, context, name="new_rows", projections=projections)
+    residuals = Residuals(likelihood, rows, "new_rows", projections).compute(network, context)
     maps = [(mixture.tangents, mixture.outputs) for mixture in state.mixtures]
     return make_problems(maps, rows, residuals, groups, projections)
 
@@ -161,13 +161,10 @@ def _refit_experts(
             judged_tasks(problem, make_tasks(part, state.provenance.lend[k]), part, likelihood)
             for part in (training.partitions[k], partition)
         )
-        same = {
-            i: training.solved[k][i]
-            for i, (a, b) in enumerate(zip(before, after, strict=True))
-            if all(
-                torch.equal(getattr(a, name), getattr(b, name)) for name in ("own", "candidates", "around")
-            )
-        }
+        same, names = {}, ("own", "candidates", "around")
+        for i, pair in enumerate(zip(before, after, strict=True)):
+            if all(torch.equal(*(getattr(task, name) for task in pair)) for name in names):
+                same[i] = training.solved[k][i]
         results = solve_tasks(problem, after, context, finished=same)
         offset = sum(len(m.experts) for m in state.mixtures[:k])
         touched += [offset + i for i in range(len(after)) if i not in same]
@@ -196,9 +193,7 @@ def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, cont
     if split[1]:
         rows = kept_rows(rows, min(len(rows), split[0]), context.seed)
     if rows_fingerprint(rows, None) != state.provenance.data:
-        raise ValueError(
-            "train holds other rows than those the model was fitted on, or it was fitted with groups."
-        )
+        raise ValueError("train holds other rows than the model was fitted on, or it was fitted with groups.")
     partitions = []
     for mixture in state.mixtures:
         points = embed_rows(mixture.tangents, mixture.gate, rows, context)
