@@ -20,7 +20,6 @@ def run(setting: Setting) -> Result:
 
 
 def spread_of_targets(bundle: Bundle) -> ConstantNoise:
-    """The variance of the targets, everywhere."""
     return ConstantNoise(bundle.network, noise=bundle.train[1].double().var(dim=0))
 
 
