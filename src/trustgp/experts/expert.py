@@ -45,10 +45,6 @@ class Expert:
         """Whether it could not be solved and predicts the prior."""
         return self.posterior.failed
 
-    def truncate(self, rank: int | None) -> Expert:
-        """With at most `rank` directions, where it keeps directions; None: all."""
-        return replace(self, posterior=self.posterior.truncate(rank))
-
 
 @dataclass(frozen=True)
 class Problem:

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from ..data.chunking import map_chunks
 from ..data.trees import Inputs, count, moved, take
-from ..math.calibration import CalibrationRows
+from ..math.calibration import CalibrationRows, steady_log_kappa
 from ..tangents.base import Features, TangentMap
 from .expert import Expert
 from .features import amplitudes, chunk_rows
 from .gate import Gate, nearest
-from .posteriors import log_kappas
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ class Mixture:
     @cached_property
     def log_kappa(self) -> Tensor:
         """Leave-one-out scales of the experts, steadied where an expert has few rows, shape [M, B]."""
-        return log_kappas(self.experts)
+        kappa = torch.stack([expert.kappa for expert in self.experts])
+        return steady_log_kappa(kappa.log(), torch.stack([e.own for e in self.experts]).to(kappa.device))
 
     @property
     def directions(self) -> int:
@@ -98,7 +98,9 @@ class Mixture:
 
     def truncate(self, rank: int | None) -> Mixture:
         """With at most `rank` directions in each expert; None: all."""
-        return replace(self, experts=tuple(expert.truncate(rank) for expert in self.experts))
+        return replace(
+            self, experts=tuple(replace(e, posterior=e.posterior.truncate(rank)) for e in self.experts)
+        )
 
     @torch.no_grad()
     def raw(self, inputs: Inputs, features: Features | None = None) -> LatentPrediction:

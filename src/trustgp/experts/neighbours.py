@@ -10,10 +10,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-DEFAULT_FRACTION, MIN_BORROWED = (
-    0.1,
-    25,
-)  # rows from each neighbour: share of an average expert's, and minimum
+DEFAULT_FRACTION, MIN_BORROWED = 0.1, 25  # rows from each neighbour: share of an average expert's, minimum
 MIN_VOTES = 2  # rows on a border; a single row between two experts is chance
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..math import calibration, posterior
+from ..math import posterior
 from ..tangents.base import Features, KernelRows
 from ..tangents.rows import RowFeatures
 from .features import NO_COLUMNS
@@ -143,13 +142,6 @@ class PriorPosterior(Posterior):
     def __call__(self, features: KernelRows) -> LatentMoments:
         prior = features.diag()
         return LatentMoments(prior, prior, prior.new_zeros(len(features), self.weights.shape[1]))
-
-
-def log_kappas(experts: Sequence[Any]) -> Tensor:
-    """Leave-one-out scales of experts, shrunk towards their average, shape [M, B]; see `steady_log_kappa`."""
-    kappa = torch.stack([expert.kappa for expert in experts])
-    own = torch.stack([expert.own for expert in experts])
-    return calibration.steady_log_kappa(kappa.log(), own.to(kappa.device))
 
 
 def make_posterior(

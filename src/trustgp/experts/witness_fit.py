@@ -27,11 +27,7 @@ SPREAD_ROWS = 100  # distant rows that decide together on the lengths of columns
 PRIOR_SUBSET = 3  # places whose rows decide on the lengths and the noise ratio for all
 TEST_PLACES, TEST_ROWS = 16, 1024  # left out, to choose between one length and one for each column
 MAX_FACTOR = 8  # by which neighbours are increased, where left-out rows gain by it
-NOISY_RATIO, NOISY_GAIN, MIN_GAIN = (
-    1e-4,
-    0.02,
-    0.25,
-)  # gain in nats for a doubling: from this ratio on, and below
+NOISY_RATIO, NOISY_GAIN, MIN_GAIN = 1e-4, 0.02, 0.25  # gain in nats for a doubling: from it on, and below
 UNIQUE_SHARE = 0.9  # of distinct rows with unique targets, from which on equal rows are duplicates
 MIN_STEP = 1e-6  # of the targets' spread: smaller differences are rounding
 NEARBY_CELLS = 8  # from which a cell borrows
@@ -311,19 +307,14 @@ def _varying_targets(
     """Points and standardised targets of the first sets of rows where any output varies."""
     inputs, values = [], []
     for rows in lots:
-        standardised = _standardised(targets[rows])
+        centred = targets[rows] - targets[rows].mean(dim=0)
+        unit = centred.square().mean(dim=0).sqrt()
+        standardised = centred / torch.where(unit > 0, unit, 1.0)
         varied = standardised.square().sum(dim=0) > 0
         if len(inputs) < PRIOR_SUBSET and bool(varied.any()):
             inputs.append(points[rows])
             values.append(standardised[:, varied])
     return inputs, values
-
-
-def _standardised(targets: Tensor) -> Tensor:
-    """Targets [m, C] about their mean, of unit variance."""
-    centred = targets - targets.mean(dim=0)
-    unit = centred.square().mean(dim=0).sqrt()
-    return centred / torch.where(unit > 0, unit, 1.0)
 
 
 def _fill(state: WitnessState, points: Tensor, targets: Tensor, members: Members) -> WitnessState:

@@ -19,9 +19,7 @@ from .prediction import above
 class Detections(Batch):
     """The detections of one picture, the most confident first; a batch, as a `Prediction` of rows."""
 
-    ARRAYS: ClassVar[tuple[str, ...]] = (
-        *("boxes", "std", "labels", "confidence", "probabilities", "novelty"),
-    )
+    ARRAYS: ClassVar[tuple[str, ...]] = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
 
     boxes: Tensor  # left, top, right, bottom in pixels, the detector's own, [k, 4]
     std: Tensor  # of each edge, in pixels, [k, 4]

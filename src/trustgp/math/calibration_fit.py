@@ -33,10 +33,7 @@ MIN_FAR_NOVELTY = 0.1  # A is 0 below this novelty
 MAX_GROWTH = 4.0  # of A
 MIN_DF, INITIAL_DF = 2.2, 10.0  # degrees of freedom
 INITIAL_VARYING = 0.95  # gamma
-SHARED, PER_OUTPUT = (
-    ("fade", "onset", "excess"),
-    ("level", "trust", "constant", "df"),
-)  # for all outputs, for each
+SHARED, PER_OUTPUT = ("fade", "onset", "excess"), ("level", "trust", "constant", "df")  # for all, for each
 FREE = (*SHARED, *PER_OUTPUT, "weight", "varying", "growth")
 
 
@@ -127,12 +124,7 @@ def _on_both_sides(
     both = np.logaddexp(sides[0][0], sides[1][0])
     first, second = (np.exp(side[0] - both) for side in sides)
     _, by_e, by_scale, by_df = ([first * a, second * b] for a, b in zip(*sides, strict=True))
-    gradients = (
-        by_e[0] + by_e[1],
-        by_e[1] - by_e[0],
-        by_scale[0] + by_scale[1],
-        by_df[0] + by_df[1] + by_unit,
-    )
+    gradients = by_e[0] + by_e[1], by_e[1] - by_e[0], by_scale[0] + by_scale[1], by_df[0] + by_df[1] + by_unit
     return both + unit - math.log(2.0), *gradients
 
 

@@ -264,12 +264,10 @@ def length_losses(
 
 def best_length(losses: Sequence[Sequence[float]], typical: Tensor) -> tuple[Tensor, Tensor]:
     """The length l and noise ratio tau of the least of `length_losses` at each of `LENGTHS`."""
-    best, chosen = float("inf"), (LENGTHS[-1], RATIOS[-1])
-    for length, by_ratio in zip(LENGTHS, losses, strict=True):
-        for loss, ratio in zip(by_ratio, RATIOS, strict=True):
-            if loss < best:
-                best, chosen = loss, (length, ratio)
-    return chosen[0] * typical, typical.new_tensor(chosen[1])
+    table = np.array(losses)  # [lengths, ratios]; where none is finite, the last of each
+    at = np.where(np.isnan(table), np.inf, table).argmin() if (table < np.inf).any() else table.size - 1
+    length, ratio = divmod(int(at), len(RATIOS))
+    return LENGTHS[length] * typical, typical.new_tensor(RATIOS[ratio])
 
 
 def relative_lengths(inputs: Sequence[Tensor], targets: Sequence[Tensor], typical: Tensor) -> Tensor:

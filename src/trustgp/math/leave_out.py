@@ -9,29 +9,15 @@ from torch import Tensor
 
 
 def leave_out(inverse: Tensor, residual: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Rows predicted from the others, or, with groups [m], from those of other groups."""
+    r"""Errors [m, C] and variances over s [m], noise included, when each row, or its group, is left out.
+
+    .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1},
+
+    where Q = (K + tau I)^-1 is `inverse` [m, m], r `residual` [m, C], and B a row, or one of the groups [m].
+    """
+    weights, diagonal = inverse @ residual, inverse.diagonal()
     if groups is None:
-        return leave_one_out(inverse, residual)
-    return leave_groups_out(inverse, residual, groups)
-
-
-def leave_one_out(inverse: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Errors [m, C] and variances over s [m], noise included, when each row is predicted from the others.
-
-    .. math:: e_i = (Q r)_i / Q_{ii}, \qquad \mathrm{var}_i = s / Q_{ii},
-
-    where Q = (K + tau I)^-1 is `inverse` [m, m] and r `residual` [m, C].
-    """
-    diagonal = inverse.diagonal()
-    return inverse @ residual / diagonal[:, None], 1.0 / diagonal
-
-
-def leave_groups_out(inverse: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The same with whole groups, of each row [m], left out together.
-
-    .. math:: e_B = Q_{BB}^{-1} (Q r)_B, \qquad \mathrm{cov}_B = s \, Q_{BB}^{-1}
-    """
-    weights = inverse @ residual
+        return weights / diagonal[:, None], 1.0 / diagonal
 
     def left(rows: Tensor) -> tuple[Tensor, Tensor]:
         covariance = torch.linalg.inv(inverse[rows][:, rows])

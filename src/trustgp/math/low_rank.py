@@ -52,28 +52,17 @@ class LowRank:
         return (residual - torch.cat([part @ weights for part in _parts(self.phi, weights)])) / tau
 
     def leave_out(self, tau: Tensor, residual: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Rows predicted from the others, or, with groups [m], from those of other groups."""
-        if groups is None:
-            return self.leave_one_out(tau, residual)
-        return self.leave_groups_out(tau, residual, groups)
-
-    def leave_one_out(self, tau: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Errors [m, B], and variances over s with the noise [m], of rows predicted from the others.
-
-        .. math:: \tau Q_{ii} = 1 - \phi_i^\top (\Phi^\top \Phi + \tau I)^{-1} \phi_i
-        """
-        white = self.rotation / (self.values + tau).sqrt()
-        leverage = torch.cat([(part @ white).square().sum(dim=1) for part in _parts(self.phi, white)])
-        free = (1.0 - leverage).clamp_min(torch.finfo(white.dtype).eps)
-        return tau * self.solve(tau, residual) / free[:, None], tau / free
-
-    def leave_groups_out(self, tau: Tensor, residual: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The same with whole groups, of each row [m], left out together.
+        r"""Errors [m, B], and variances over s with the noise [m], when each row, or its group, is left out.
 
         .. math:: Q_{BB}^{-1} = \tau (I - W W^\top)^{-1} = \tau (I + W (I - W^\top W)^{-1} W^\top), \quad
-                  W = \Phi_B V (\Lambda + \tau I)^{-1/2}
+                  W = \Phi_B V (\Lambda + \tau I)^{-1/2}, \quad
+                  \tau Q_{ii} = 1 - \phi_i^\top (\Phi^\top \Phi + \tau I)^{-1} \phi_i
         """
         weights, white = self.solve(tau, residual), self.rotation / (self.values + tau).sqrt()
+        if groups is None:
+            leverage = torch.cat([(part @ white).square().sum(dim=1) for part in _parts(self.phi, white)])
+            free = (1.0 - leverage).clamp_min(torch.finfo(white.dtype).eps)
+            return tau * weights / free[:, None], tau / free
 
         def left(rows: Tensor) -> tuple[Tensor, Tensor]:
             phi, own = self.phi[rows.to(self.phi.device)], weights[rows]

@@ -10,7 +10,7 @@ a share pi of the rows, have a variance larger by W.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -123,18 +123,15 @@ class PredictiveDistribution(Distribution):
         """Draws, shape [*sample_shape, ...]."""
         shape, device = (*sample_shape, *self.mean.shape), self.mean.device
 
-        def uniform() -> Tensor:
-            return torch.rand(shape, dtype=torch.float64, generator=generator).to(device)
-
-        def normal() -> Tensor:
-            return torch.randn(shape, dtype=torch.float64, generator=generator).to(device)
+        def drawn(kind: Callable[..., Tensor]) -> Tensor:
+            return kind(shape, dtype=torch.float64, generator=generator).to(device)
 
         seed = int(torch.randint(2**62, (), generator=generator))
         chi = np.random.default_rng(seed).chisquare(self.df.cpu().numpy(), size=shape)
-        student = normal() / (torch.from_numpy(chi).to(device) / self.df).sqrt()
-        usual = torch.where(uniform() < 0.5, -self.offset, self.offset) + self.scale * student
-        far = (self.spread + self._usual()).sqrt() * normal()
-        return self.mean + torch.where(uniform() < self.share, far, usual)
+        student = drawn(torch.randn) / (torch.from_numpy(chi).to(device) / self.df).sqrt()
+        usual = torch.where(drawn(torch.rand) < 0.5, -self.offset, self.offset) + self.scale * student
+        far = (self.spread + self._usual()).sqrt() * drawn(torch.randn)
+        return self.mean + torch.where(drawn(torch.rand) < self.share, far, usual)
 
     @np.errstate(invalid="ignore", over="ignore")
     def crps(self, targets: Tensor) -> Tensor:

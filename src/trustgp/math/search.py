@@ -37,9 +37,7 @@ def minimise_from_zero(
     ends above its start, or in NaN."""
     from scipy import optimize  # slow to import
 
-    before = loss(np.zeros(size))[
-        0
-    ]  # subtracted, so that a constant in the loss does not change the tolerance
+    before, _ = loss(np.zeros(size))  # subtracted: a constant in the loss does not change the tolerance
 
     def relative(place: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(place)
