@@ -169,10 +169,10 @@ def test_rows_that_were_borrowed_help_to_predict_and_are_not_judged(case, tangen
     torch.testing.assert_close(solved.held_out.novelty, novelty, rtol=1e-6, atol=1e-9)
 
 
-def test_with_a_judge_left_out_groups_are_predicted_from_the_rows_around_too(case):
+def test_with_a_kernel_of_their_own_left_out_groups_are_predicted_from_the_rows_around_too(case):
     groups, own, around = torch.arange(160) // 8, torch.arange(48), torch.arange(60, 140)
     setting, exact = Setting(case, Sketch(64), groups=groups), Setting(case, LayerFactors(), groups=groups)
-    problem = replace(setting.problem, judge=exact.problem.tangents)
+    problem = replace(setting.problem, leave_out_tangents=exact.problem.tangents)
     found = solve_expert(problem, replace(whole(own, judged=True), around=around)).held_out
     plain = solve_expert(setting.problem, whole(own, judged=True)).held_out
     rows = torch.cat([own, around])

@@ -140,8 +140,8 @@ def test_without_groups_a_few_experts_evenly_spread_are_judged_and_with_groups_a
 def test_rows_around_are_the_neighbours_own_as_many_as_there_is_room_for(case, report, monkeypatch):
     partition, _ = divided(case, report, 5)
     plain = judged_tasks(problem_of(case), make_tasks(partition, 3), partition, Regression())
-    assert all(len(task.around) == 0 for task in plain)  # only where there is a judge
-    problem = problem_of(case, judge=bound_map(case))
+    assert all(len(task.around) == 0 for task in plain)  # only where there is a kernel for it
+    problem = problem_of(case, leave_out_tangents=bound_map(case))
     for most in (1000, 60):
         monkeypatch.setattr(solving, "MAX_LEAVE_OUT_ROWS", most)
         tasks = judged_tasks(problem, make_tasks(partition, 3), partition, Regression())

@@ -61,7 +61,7 @@ class Problem:
     prior: Prior | None = None  # the scale and noise ratio of all experts; None: each finds its own
     rank: int | None = None  # the most directions that an expert keeps; None: all
     # kernel that predicts left-out trajectories from rows of an expert and its neighbours; None: its own
-    judge: TangentMap | None = None
+    leave_out_tangents: TangentMap | None = None
 
     def residual_at(self, rows: Tensor) -> Tensor:
         """r of these rows, shape [m, B]."""
@@ -92,7 +92,7 @@ class Task:
     borrowed: int  # the most of the candidates that it takes
     number: int = 0  # of the expert, for messages
     judged: bool = False  # whether its left-out rows are returned
-    around: Tensor = NO_COLUMNS  # rows of its neighbours, where the problem has a judge
+    around: Tensor = NO_COLUMNS  # rows of its neighbours, where the problem has `leave_out_tangents`
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     unit, prior = solution.unit(variances), solution.prior
     retrained, corrected = errors.chunk(2, dim=1)
     retrained, residual_mean = retrained[kept], residual - corrected
-    if problem.judge is not None:
-        kept, retrained = _retrained(problem, problem.judge, task)
+    if problem.leave_out_tangents is not None:
+        kept, retrained = _retrained(problem, problem.leave_out_tangents, task)
     every = {
         "residual_mean": residual_mean,
         "epistemic": unit[:, None] * amplitude * scale,
@@ -171,13 +171,13 @@ def solve_expert(problem: Problem, task: Task) -> Solved:
     return Solved(expert, CalibrationRows.of(problem.outputs, **held_out))
 
 
-def _retrained(problem: Problem, judge: TangentMap, task: Task) -> tuple[Tensor, Tensor]:
+def _retrained(problem: Problem, tangents: TangentMap, task: Task) -> tuple[Tensor, Tensor]:
     """Own rows, as positions among them [k], and t - t_(-g) of them [k, B], where each, or its whole group,
     is left out of the rows of this expert and its neighbours: its own rows may be of few trajectories."""
     kept = evenly(len(task.own), MAX_LEAVE_OUT_ROWS)
     rows = torch.cat([task.own[kept], task.around])
-    cached = problem.cached if judge is problem.tangents else None
-    features = features_at(judge, problem.rows, rows, NO_COLUMNS, cached)
+    cached = problem.cached if tangents is problem.tangents else None
+    features = features_at(tangents, problem.rows, rows, NO_COLUMNS, cached)
     targets = problem.targets_at(rows, NO_COLUMNS)
     factor = maximise_evidence(features.gram(features), targets).factor
     groups = None if problem.groups is None else problem.groups[rows].to(targets.device)

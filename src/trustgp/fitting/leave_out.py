@@ -48,7 +48,7 @@ def _from_further_away(
         return []
     lots = [tasks[i].own[evenly(len(tasks[i].own), MAX_ROWS)] for i in (number, *others)]
     rows, cluster = torch.cat(lots), lots[0]
-    kernel = problem.tangents if problem.judge is None else problem.judge
+    kernel = problem.tangents if problem.leave_out_tangents is None else problem.leave_out_tangents
     cached = problem.cached if kernel is problem.tangents else None
     features = features_at(kernel, problem.rows, rows, NO_COLUMNS, cached)
     targets = problem.targets_at(rows, NO_COLUMNS)

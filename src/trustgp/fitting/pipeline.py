@@ -144,7 +144,7 @@ def _problems(
         linear = precompute_linear(first, rows, context)
     problems = make_problems(ready.maps, rows, values, data.groups, ready.projections, linear)
     if plan.rank is not None and likelihood.leaves_out:
-        problems = [replace(one, judge=leave_out_kernel(one.tangents, rows)) for one in problems]
+        problems = [replace(one, leave_out_tangents=leave_out_kernel(one.tangents, rows)) for one in problems]
     return [replace(problems[0], cached=features), *problems[1:]]
 
 

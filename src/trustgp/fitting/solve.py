@@ -105,7 +105,9 @@ def judged_tasks(
         own = tasks[i].own
         around = torch.cat([own[:0], *(tasks[j].own for j in partition.neighbours[i])])
         around = around[evenly(len(around), max(0, MAX_LEAVE_OUT_ROWS - len(own)))]
-        tasks[i] = replace(tasks[i], judged=True, around=own[:0] if problem.judge is None else around)
+        tasks[i] = replace(
+            tasks[i], judged=True, around=own[:0] if problem.leave_out_tangents is None else around
+        )
     return tasks
 
 

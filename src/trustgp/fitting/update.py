@@ -153,7 +153,7 @@ def _refit_experts(
     for k, (mixture, problem) in enumerate(zip(state.mixtures, problems, strict=True)):
         problem = replace(problem, rank=state.provenance.rank)
         if problem.rank is not None and likelihood.leaves_out:
-            problem = replace(problem, judge=leave_out_kernel(problem.tangents, training.rows))
+            problem = replace(problem, leave_out_tangents=leave_out_kernel(problem.tangents, training.rows))
         if likelihood.common_prior:
             problem = replace(problem, prior=prior_of(mixture.experts))
         partition = training.partitions[k].extend(embed_rows(mixture.tangents, mixture.gate, added, context))
