@@ -127,26 +127,6 @@ def test_the_mean_is_the_networks_output_to_the_bit(case, fit_case, dtype):
     assert not torch.equal(p.corrected.mean, p.mean)
 
 
-class Table(nn.Module):
-    """Takes whole numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.out = nn.Embedding(5, 4), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.out(self.embed(x).tanh())
-
-
-def test_whole_numbers_and_few_rows_have_no_witness(fit_case, case):
-    numbers = torch.arange(160) % 5
-    model = fit_case(network=Table().double().eval(), train=(numbers, case.targets), num_experts=1)
-    assert (model.witness, model.origin.witness) == (None, Witness())
-    assert bool(torch.isfinite(model.predict(numbers).variance).all())
-    assert fit_case(train=(case.inputs[:49], case.targets[:49])).witness is None
-    assert fit_case(train=(case.inputs[:50], case.targets[:50])).witness is not None
-
-
 def test_a_budget_bounds_it_in_a_fit_and_after_updates(fit_case, toy):
     sizes = []
     for budget in (170_000, 250_000, 10**8):

@@ -162,16 +162,6 @@ def test_without_validation_a_tenth_or_whole_groups_are_held_out(case):
     assert float(model.calibrations[0].slope) == pytest.approx(torch.pi / 8)
 
 
-def test_a_class_without_rows_is_allowed_with_a_warning(case):
-    kept = case.train[1] != 2
-    with pytest.warns(UserWarning, match=r"1 of 3 classes have no training row \(2\)"):
-        model = fit(case, train=tuple(part[kept] for part in case.train))
-    p = model.predict(case.test[0])
-    absent = case.test[1] == 2
-    assert p.score[absent].median() > p.score[~absent].median()
-    assert torch.equal(p.classes, p.mean.argmax(1))
-
-
 def test_an_update_adds_rows_and_keeps_the_prior(case):
     model = fit(case)
     before = model.mixtures[0].experts[0].scale.clone()

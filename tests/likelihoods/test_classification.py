@@ -23,23 +23,6 @@ def answer(logits: torch.Tensor, variance: torch.Tensor):
     )
 
 
-@pytest.mark.parametrize(
-    ("targets", "outputs", "says"),
-    [
-        (torch.tensor([[0], [3]]), 3, "first 3 in row 1; the network has 3 logits, so only 0..2"),
-        (torch.tensor([[0], [-1]]), 3, "1 of 2 rows, first -1 in row 1"),
-        (torch.tensor([[2], [1]]), 1, "one logit, so only 0..1 are classes"),
-        (torch.tensor([[0.0], [1.0]]), 3, "class numbers are needed. Soft labels"),
-        (torch.tensor([[True], [False]]), 2, "labels are torch.bool"),
-        (torch.full((4, 3), 1 / 3), 3, r"shape \(4, 3\).*labels.argmax"),
-        (torch.eye(3, dtype=torch.int64), 3, r"shape \(3, 3\).*labels.argmax"),
-    ],
-)
-def test_what_is_no_class_number_is_refused(targets, outputs, says):
-    with pytest.raises(ValueError, match=says):
-        Classification().check(outputs, targets, name="train")
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_any_whole_numbers_are_class_numbers(dtype):
     Classification().check(3, torch.tensor([[0], [2]], dtype=dtype), name="train")
@@ -136,11 +119,6 @@ def test_half_precision_logits_have_probabilities_in_single_precision():
     assert found.mean.dtype == torch.float16
     assert found.variance.dtype == torch.float32
     assert found.probabilities.dtype == torch.float32
-
-
-def test_classes_have_no_interval_and_numbers_no_classes():
-    with pytest.raises(TypeError, match="conformal"):
-        answer(torch.zeros(1, 2), torch.ones(1, 1).double()).interval()
 
 
 def test_parts_of_a_prediction_are_joined_without_writing_out_views():

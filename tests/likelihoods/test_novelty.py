@@ -92,20 +92,6 @@ def regression(**options) -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
     return trustgp.fit(network.eval(), (inputs, targets), num_experts=3, progress=False, **options), inputs
 
 
-def test_regression_has_a_threshold_of_its_novelty():
-    rows = torch.rand(200, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    model, _ = regression(validation=(rows, torch.zeros(200, 2, dtype=torch.float64)))
-    model.threshold(false_alarm=0.05)
-    p = model.predict(rows)
-    assert torch.equal(p.corrected.novelty_rank, p.novelty_rank)
-    torch.testing.assert_close(
-        p.novelty_rank.sort().values, torch.arange(200).double() / 200, atol=0.01, rtol=0
-    )
-    torch.testing.assert_close(p.score, p.novelty)
-    assert int(p.is_novel.sum()) == 200 - 191
-    assert bool(p.corrected.is_novel.equal(p.is_novel))
-
-
 @pytest.mark.parametrize("outputs", ["shared", "separate"])
 def test_without_validation_left_out_rows_are_the_reference(outputs):
     model, inputs = regression(outputs=outputs)
@@ -132,19 +118,3 @@ def test_without_held_out_rows_the_error_asks_for_them():
         with pytest.raises(ValueError, match="held-out rows"):
             getattr(model.predict(inputs), name)
     assert model.threshold(inputs, false_alarm=0.05) > 0
-
-
-def test_an_update_refits_the_threshold_or_keeps_it_where_left_out_rows_are_too_few():
-    model, inputs = regression()
-    model.threshold(inputs, false_alarm=0.05)
-    new = (inputs[:5] + 0.1, torch.zeros(5, 2, dtype=torch.float64))
-    model.update(new, progress=False)
-    assert len(model.held_scores) == 305
-    expected = NoveltyThreshold.fit(model.held_scores, 0.05)
-    assert float(model.novelty_threshold.threshold) == float(expected.threshold)
-    assert float(model.novelty_threshold.false_alarm) == 0.05
-    rows = torch.rand(1000, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    before = model.threshold(rows, false_alarm=0.001)
-    with pytest.warns(UserWarning, match="stays as it was before the update"):
-        model.update(new, progress=False)
-    assert float(model.novelty_threshold.threshold) == before

@@ -19,7 +19,6 @@ from witness_reference import witness_answer, witness_level
 import trustgp
 from trustgp.experts import posteriors
 from trustgp.experts import system as equations
-from trustgp.experts.gate import find_centroids
 from trustgp.math.calibration import KNOTS
 from trustgp.math.evidence import LOWEST, maximise_evidence
 
@@ -348,15 +347,6 @@ def test_experts_of_one_row_and_no_empty_ones(tangents, tmp_path):
     assert all(int(expert.own) > 0 for expert in model.mixtures[0].experts)
     model.save(tmp_path / "m")
     trustgp.load(tmp_path / "m", network)
-
-
-def test_a_cluster_without_rows_is_dropped():
-    """A centroid of the subset need not be the nearest of any row."""
-    points = torch.tensor([[0.0], [0.1], [0.2], [10.0], [10.1], [10.2]], dtype=torch.float64)
-    subset = torch.tensor([[0.1], [10.1], [500.0]], dtype=torch.float64)
-    centroids = find_centroids(subset, points, 3, seed=0)
-    nearest = (points - centroids.T).abs().argmin(dim=1)
-    assert sorted(nearest.unique().tolist()) == list(range(len(centroids)))
 
 
 def test_no_gradient_at_all_leaves_the_noise():
