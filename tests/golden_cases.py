@@ -37,20 +37,9 @@ def detector() -> nn.Module:
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
     backbone = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], out_features=["stage2"])
-    sizes = {
-        f"{side}_{name}": n
-        for side in ("encoder", "decoder")
-        for name, n in (("ffn_dim", 32), ("attention_heads", 2))
-    }
-    config = DetrConfig(
-        backbone_config=backbone,
-        num_queries=8,
-        num_labels=2,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=2,
-        **sizes,
-    )
+    sizes = {"encoder_ffn_dim": 32, "encoder_attention_heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    sizes |= {"decoder_ffn_dim": 32, "decoder_attention_heads": 2, "d_model": 32, "num_queries": 8}
+    config = DetrConfig(backbone_config=backbone, num_labels=2, **sizes)
     return DetrForObjectDetection(config).double().eval()
 
 
@@ -98,23 +87,16 @@ def answers(case: str, model, table: dict[str, Tensor]) -> dict[str, Tensor]:
     if case == "detector":
         names = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
         pictures = torch.tensor([one.picture_novelty for one in found], dtype=torch.float64)
-        return {
-            **{name: torch.cat([getattr(one, name) for one in found]) for name in names},
-            "pictures": pictures,
+        return {name: torch.cat([getattr(one, name) for one in found]) for name in names} | {
+            "pictures": pictures
         }
     names = ["mean", "variance", "epistemic", "aleatoric", "expert", "novelty"]
     table = {name: getattr(found, name) for name in names}
     if case == "classification":
         return {**table, "probabilities": found.probabilities}
-    lower, upper = found.interval(0.9)
-    corrected = found.corrected
-    return {
-        **table,
-        "lower": lower,
-        "upper": upper,
-        "corrected": corrected.mean,
-        "corrected_std": corrected.std,
-    }
+    (lower, upper), corrected = found.interval(0.9), found.corrected
+    table |= {"lower": lower, "upper": upper}
+    return table | {"corrected": corrected.mean, "corrected_std": corrected.std}
 
 
 def kept(case: str) -> dict[str, Tensor]:

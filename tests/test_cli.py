@@ -8,7 +8,6 @@ from importlib.metadata import EntryPoints
 
 import pytest
 from fitted_zoo import names
-from reliability.helpers import listing, started
 
 import trustgp
 from trustgp import cli
@@ -168,30 +167,6 @@ def test_ctrl_c_is_one_line_with_status_130(work, interruptible, install, error_
     line = error_line("work", status=130)
     assert line == "trustgp: stopped; what was finished is kept, nothing is half-written.\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-STOPPED = """
-import signal, sys
-from trustgp import cli
-from trustgp.state import summary
-def work(*_, **__):
-    print("begun", flush=True)
-    while True:
-        signal.pause()
-summary.inspect_tables = work
-raise SystemExit(cli.main(["inspect", sys.argv[1]]))
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals are sent otherwise on this system")
-def test_ctrl_c_ends_a_process_with_one_line(tmp_path):
-    process = started(STOPPED, tmp_path)
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err.count("\n")) == (130, "", 1)
-    assert err.startswith("trustgp: stopped")
-    assert listing(tmp_path) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a closed pipe is another error on this system")

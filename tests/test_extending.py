@@ -160,11 +160,8 @@ def round_trip(member, path, kinds, kind, monkeypatch, **options):
 
 
 def test_a_new_tangent_is_fitted_saved_loaded_and_refused_by_the_export(fitted_zoo, tmp_path, monkeypatch):
-    kind, member = (
-        module_of(TANGENT, "fourier", tmp_path, monkeypatch).Fourier,
-        fitted_zoo["regression-default"],
-    )
-    options = {"tangents": kind(width=8)}
+    kind = module_of(TANGENT, "fourier", tmp_path, monkeypatch).Fourier
+    member, options = fitted_zoo["regression-default"], {"tangents": kind(width=8)}
     model = round_trip(member, tmp_path / "m.trustgp", tangents.KINDS, kind, monkeypatch, **options)
     near, far = (model.predict(x).novelty.mean() for x in (member.inputs, 40 + member.inputs))
     assert float(near) < float(far)

@@ -84,23 +84,6 @@ def test_inputs_of_another_structure_are_refused(fitted):
             fitted.predict(inputs)
 
 
-def test_rows_that_are_not_finite_are_marked_and_leave_the_others_alone(fitted, test_rows):
-    inputs = test_rows[0].clone()
-    inputs[3, 1], inputs[7, 0] = torch.nan, torch.inf
-    p, bad = fitted.predict(inputs), ~torch.isfinite(inputs).all(dim=1)
-    for q in (p, p.corrected, p.plain):
-        assert torch.equal(q.valid, ~bad)
-        assert bool(torch.isinf(q.variance[bad]).all())
-    assert p.novelty[bad].tolist() == [1.0, 1.0]
-    others = fitted.predict(inputs[~bad])
-    assert torch.equal(p.mean[~bad], others.mean)
-    assert torch.equal(p.variance[~bad], others.variance)
-    p = fitted.predict(torch.full((3, 3), torch.nan, dtype=torch.float64))
-    assert not p.valid.any()
-    assert bool(torch.isinf(p.variance).all())
-    assert p.expert.tolist() == [-1, -1, -1]
-
-
 def test_precision_and_mode_of_a_model_stay(fitted, test_rows):
     with pytest.raises(TypeError, match="precision"):
         copy.deepcopy(fitted).float()

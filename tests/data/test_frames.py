@@ -207,10 +207,7 @@ DATES = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=2)})
 TWICE = pd.DataFrame([[1, 2]], columns=["a", "a"])
 REFUSED = [
     (read_dicts, "batch 0 of train is a dict with 'left', 'right', 'label'; pass .*unpack="),
-    (
-        lambda: read_dicts(lambda batch: batch["joints"]),
-        "unpack= failed on batch 0 .*'joints'",
-    ),
+    (lambda: read_dicts(lambda batch: batch["joints"]), "unpack= failed on batch 0 .*'joints'"),
     (lambda: read_dicts(lambda batch: batch["left"]), "unpack= gave a Tensor for batch 0 of train; a pair"),
     (lambda: as_inputs(DATES), "column 'when' is not numeric: it holds datetime64"),
     (lambda: as_inputs(TWICE), "column 'a' occurs twice in the DataFrame"),

@@ -22,6 +22,8 @@ import trustgp
 from trustgp import Prediction
 
 TESTS = Path(__file__).parents[1]
+PATHS = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
 OUTPUTS = ("shared", "separate", "pseudo")
 
 
@@ -99,12 +101,9 @@ def different_fields(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[s
 
 def python(code: str, *arguments: Any, **environment: str) -> str:
     """Run code in a process of its own, wait for it, and return what it printed."""
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    command, options = [sys.executable, "-c", code, *map(str, arguments)], {"timeout": 300, "check": False}
+    environment = {**ENVIRONMENT, **environment}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, **options)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -139,14 +138,11 @@ def forked(*runs: tuple[str, list[Any]]) -> list[str]:
 
 def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
     """Begin code in a process of its own, and do not wait for it."""
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     # a shell may have it ignored
     hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [sys.executable, "-c", f"{hears}\n{code}", *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes)
 
 
 def in_a_fork(work: Callable[[], Any]) -> int:

@@ -115,11 +115,7 @@ def test_a_payload_is_never_executed(gram_file, tmp_path):
 
 
 def test_a_payload_in_a_checkpoint_is_never_executed(gram_file, tmp_path):
-    folder, trace, data = (
-        tmp_path / "checkpoint",
-        tmp_path / "executed",
-        (gram_file.inputs, torch.zeros(24, 2)),
-    )
+    folder, trace, data = tmp_path / "c", tmp_path / "executed", (gram_file.inputs, torch.zeros(24, 2))
     options = {"progress": False, "num_experts": 2, "checkpoint": folder}
     trustgp.fit(gram_file.network, data, **options)
     for content in payloads(trace).values():

@@ -107,20 +107,6 @@ def test_intervals_of_each_output_cover_as_promised_in_each_group(arm):
     assert bool(torch.isinf(limits.limits).any())
 
 
-@pytest.mark.nightly
-def test_coverage_holds_for_few_rows_over_many_draws(arm):
-    """400 draws of 29 validation rows, ten seconds: the promise over the draws, not given one of them."""
-    model, rows = arm
-    x, y = rows(30 * 400, 6)
-    trials, covered = 400, 0
-    for index in torch.arange(len(x)).reshape(trials, 30):
-        limits = model.conformal((x[index[:-1]], y[index[:-1]]), level=0.8)
-        lower, upper = limits.interval(x[index[-1:]])
-        covered += int(lower[0, 0] <= y[index[-1], 0] <= upper[0, 0])
-    low, high = binom.interval(0.9999, trials, rank(29, 0.8) / 30)
-    assert low <= covered <= high
-
-
 def test_sets_hold_the_classes_near_the_best_one(case, model):
     x, y = draw(100, 3, seed=7)
     logs = model.predict(x).probabilities.double().log()

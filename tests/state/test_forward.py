@@ -31,13 +31,8 @@ class Counting(nn.Module):
 def fitted(network: nn.Module, tangents) -> trustgp.UncertaintyModel:
     inputs = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
     targets = inputs.sum(1, keepdim=True).sin().expand(-1, network.body[2].out_features)
-    options = {
-        "validation": (inputs[:20], targets[:20]),
-        "num_experts": 2,
-        "progress": False,
-        "outputs": "shared",
-    }
-    return trustgp.fit(network.eval(), (inputs, targets), tangents=tangents, **options)
+    options = {"tangents": tangents, "num_experts": 2, "progress": False, "outputs": "shared"}
+    return trustgp.fit(network.eval(), (inputs, targets), validation=(inputs[:20], targets[:20]), **options)
 
 
 TANGENTS = [trustgp.LayerFactors(), trustgp.Sketch(64), trustgp.JacobianRows()]
@@ -45,11 +40,8 @@ TANGENTS = [trustgp.LayerFactors(), trustgp.Sketch(64), trustgp.JacobianRows()]
 
 def passes(model: trustgp.UncertaintyModel, inputs: torch.Tensor) -> tuple[trustgp.Prediction, int]:
     """The prediction, and how often the network and its twin ran for it."""
-    counters = {
-        id(b): b
-        for m in (model.network, model.mixtures[0].tangents.network.float32_module)
-        for b in m.buffers()
-    }
+    modules = (model.network, model.mixtures[0].tangents.network.float32_module)
+    counters = {id(buffer): buffer for module in modules for buffer in module.buffers()}
     before = sum(int(b) for b in counters.values())
     prediction = model.predict(inputs)
     return prediction, sum(int(b) for b in counters.values()) - before
