@@ -36,18 +36,6 @@ def test_the_parts_of_a_prediction_fit_together(fitted, test_rows):
     assert torch.equal(plain.aleatoric, raw.noise)
 
 
-def test_excess_is_the_share_of_the_squared_residual_mean_that_left_out_rows_ask_for(fit_case, test_rows):
-    model = fit_case(witness=None)
-    p = model.predict(test_rows[0])
-    raw, (own, corrected, *_) = model.raw(test_rows[0], p.mean), model.calibrations
-    expected = own.excess * (own.weight * raw.residual_mean).square()
-    torch.testing.assert_close(p.excess, expected, rtol=1e-8, atol=1e-14)
-    mean = p.mean + corrected.weight * raw.residual_mean
-    torch.testing.assert_close(p.corrected.mean, mean, rtol=1e-10, atol=1e-14)
-    assert bool((p.corrected.excess == 0).all())
-    assert bool((p.plain.excess == 0).all())
-
-
 def test_the_error_bar_covers_and_is_better_than_a_constant_one(fit_case, fitted, case, toy):
     (inputs, targets), held = toy(400, seed=11), toy(200, seed=12)
     model = fit_case(validation=held)

@@ -127,8 +127,11 @@ def test_a_whole_frame_as_rows_is_refused_with_how_to_split_it(case, library):
     data = frame(library, x, y)
     with pytest.raises(TypeError, match=r"train is a DataFrame with 'a', 'b', 'y', 'z'; pass \(inputs"):
         quiet_fit(network, data)
-    split = read_rows(data, name="train", unpack=lambda one: (one[INPUTS], one[TARGETS]), network=network)
-    assert torch.equal(split.inputs, x)
+    for source in (data, (data[i : i + 25] for i in range(0, len(data), 25))):  # whole, and in chunks
+        split = read_rows(
+            source, name="train", unpack=lambda one: (one[INPUTS], one[TARGETS]), network=network
+        )
+        assert torch.equal(split.inputs, x)
     if library is pd:  # whose index has no meaning here
         reversed_index = data[INPUTS].set_index(data.index[::-1])
         assert torch.equal(model.predict(reversed_index).mean, model.predict(x).mean)
@@ -146,17 +149,15 @@ class Named(nn.Module):
 
 
 class Recordings(Dataset):
-    """Rows as dicts, or as triples."""
+    """Rows as dicts."""
 
-    def __init__(self, x, y, *, triples=False):
-        self.x, self.y, self.triples = x, y, triples
+    def __init__(self, x, y):
+        self.x, self.y = x, y
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, i):
-        if self.triples:
-            return self.x[i], self.y[i], i
         return {"left": self.x[i, 0], "right": self.x[i, 1], "label": self.y[i]}
 
 
@@ -187,16 +188,6 @@ def test_datasets_loaders_and_mappings_of_dicts_go_through_unpack_everywhere():
     model.update(rest, unpack=unpack, progress=False)
     plain.update(pairs[1], progress=False)
     assert torch.equal(model.predict(inputs).variance, plain.predict(inputs).variance)
-
-
-def test_triples_go_through_unpack_and_frames_in_chunks_too():
-    x, y = rows(60)
-    triples = DataLoader(Recordings(x, y, triples=True), batch_size=7)
-    assert torch.equal(read_rows(triples, name="train", unpack=lambda batch: batch[:2]).inputs, x)
-    data = frame(pd, x, y)
-    parts = (data.iloc[i : i + 25] for i in range(0, len(data), 25))
-    read = read_rows(parts, name="train", unpack=lambda one: (one[INPUTS], one[TARGETS]))
-    assert torch.equal(read.inputs, x)
 
 
 def read_dicts(how=None):

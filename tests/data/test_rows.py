@@ -118,13 +118,6 @@ def test_rows_that_are_not_finite_are_counted_and_named(limit, monkeypatch):
     require_finite(torch.arange(3), "rows")
 
 
-def test_chunks_cover_every_row_once_in_order():
-    for n, size in ((10, 3), (9, 3), (1, 5), (0, 4)):
-        parts = list(chunks(n, size))
-        assert torch.cat([*parts, torch.empty(0, dtype=torch.int64)]).tolist() == list(range(n))
-        assert all(0 < len(part) <= size for part in parts)
-
-
 def test_nested_inputs_are_taken_and_joined_leaf_by_leaf():
     nested = {"a": INPUTS, "b": (TARGETS, INPUTS[:, :1])}
     index = torch.tensor([3, 0])

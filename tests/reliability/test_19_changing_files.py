@@ -18,7 +18,6 @@ import trustgp
 from trustgp.cli import main
 from trustgp.data import tensor_file
 from trustgp.data.tensor_file import read, write
-from trustgp.fitting.checkpoint import Checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -143,28 +142,6 @@ def test_a_small_tensor_does_not_hold_its_neighbours(tmp_path):
     for name, value in table.items():
         assert torch.equal(tensors[name], value)
         assert tensors[name].untyped_storage().nbytes() == value.nbytes
-
-
-def test_an_expert_of_a_checkpoint_is_read_once(tmp_path, after_hashing, monkeypatch):
-    """The file becomes that of another expert after it was hashed: the next of the fit are not mixed up."""
-    network, x, y = trained(24, dtype=torch.float32)
-    options = {"num_experts": 3, "witness": None, "checkpoint": tmp_path / "c"}
-    quiet_fit(network, (x, y), **options).save(tmp_path / "whole")
-    first = sorted((tmp_path / "c").glob("expert-*"))[0]
-    reads, real, size = [], Checkpoint._read, first.stat().st_size
-
-    def changing(self, path, *others):
-        reads.append(path)
-        if path == first:
-            after_hashing(lambda: overwritten(first, bytes(size)))
-        return real(self, path, *others)
-
-    monkeypatch.setattr(Checkpoint, "_read", changing)
-    model = quiet_fit(network, (x, y), **options)
-    assert len(reads) == 3
-    monkeypatch.undo()
-    model.save(tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_no_reader_maps_a_file_that_others_may_change():
