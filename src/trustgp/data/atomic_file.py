@@ -71,9 +71,9 @@ def _mode(path: Path, target: Path) -> int | None:
     except OSError:  # not there; or its folder is not, as whoever writes will see
         return None
     if not stat.S_ISREG(mode):
-        kind, what = (
-            (errno.EISDIR, "a folder") if stat.S_ISDIR(mode) else (errno.EINVAL, "not an ordinary file")
-        )
+        what, kind = "not an ordinary file", errno.EINVAL
+        if stat.S_ISDIR(mode):
+            what, kind = "a folder", errno.EISDIR
         raise OSError(kind, f"{path} was not written: {target} is {what}; name a file")
     return stat.S_IMODE(mode)
 

@@ -26,10 +26,15 @@ def network_fingerprint(network: nn.Module) -> str:
     for name, module in network.named_modules():
         kind = getattr(type(module), "FINGERPRINT", type(module).__name__)
         digest.update(f"{name}:{kind}({_printed(module)});".encode())
+    return _add_weights(digest, network, None)
+
+
+def _add_weights(digest: Any, network: nn.Module, precision: torch.dtype | None) -> str:
+    """The digest with every parameter and buffer that is saved, in this precision; None: in its own."""
     for name, value in sorted(network.state_dict().items()):
         digest.update(name.encode())
         if isinstance(value, Tensor):
-            update(digest, value)
+            update(digest, value.to(precision) if precision and value.is_floating_point() else value)
     return digest.hexdigest()
 
 
@@ -52,7 +57,7 @@ def weights_fingerprints(network: nn.Module) -> dict[str, str]:
     """SHA-256 over names and values of every parameter and buffer that is saved, by precision: that of the
     network, and the coarser ones, as they would be there. So it is known again where it was moved."""
     own = PRECISIONS.index(precision_of(network))
-    return {str(one): weights_fingerprint(network, one) for one in PRECISIONS[own:]}
+    return {str(one): _add_weights(hashlib.sha256(), network, one) for one in PRECISIONS[own:]}
 
 
 def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
@@ -61,17 +66,7 @@ def same_weights(network: nn.Module, prints: Mapping[str, str]) -> bool:
     if not stored:
         return False
     coarser = PRECISIONS[max(PRECISIONS.index(stored[0]), PRECISIONS.index(precision_of(network)))]
-    return weights_fingerprint(network, coarser) == prints.get(str(coarser))
-
-
-def weights_fingerprint(network: nn.Module, precision: torch.dtype) -> str:
-    """The same in one precision."""
-    digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        if isinstance(value, Tensor):
-            update(digest, value.to(precision) if value.is_floating_point() else value)
-    return digest.hexdigest()
+    return _add_weights(hashlib.sha256(), network, coarser) == prints.get(str(coarser))
 
 
 def precision_of(network: nn.Module) -> torch.dtype:

@@ -31,9 +31,7 @@ CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
-MAX_TIME_SERIES_RATIO = (
-    0.05  # squared distance of neighbouring rows over that of random ones, in a time series
-)
+MAX_TIME_SERIES_RATIO = 0.05  # squared distance of neighbouring rows, over that of random ones
 Unpack = Callable[[Any], tuple[Any, Any]]
 """(inputs, targets) of a batch that is something else, such as a dict or a triple."""
 
@@ -87,8 +85,7 @@ class Rows:
             return False
         first = torch.randint(0, n - 1, (min(n, 2000),), generator=generator)
         other = torch.randint(0, n, first.shape, generator=generator)
-        samples = (first, first + 1, other)
-        for start, *others in zip(*map(self._beginnings, samples), strict=True):
+        for start, *others in zip(*map(self._beginnings, (first, first + 1, other)), strict=True):
             spread = start.std(dim=0).clamp_min(1e-300)
             adjacent, random = (((start - values) / spread).square().mean() for values in others)
             if not adjacent < MAX_TIME_SERIES_RATIO * random:
@@ -100,10 +97,8 @@ class Rows:
         lots = []
         for part in index.split(64):  # rows may be long
             inputs, targets = self.batch(part)
-            reals = [leaf for leaf in leaves(inputs) if leaf.is_floating_point()]
-            lots.append(
-                [x.reshape(len(part), -1)[:, :256].detach().cpu().double() for x in (*reals, targets)]
-            )
+            reals = (*filter(Tensor.is_floating_point, leaves(inputs)), targets)
+            lots.append([leaf.reshape(len(part), -1)[:, :256].detach().cpu().double() for leaf in reals])
         return [torch.cat(parts) for parts in zip(*lots, strict=True)]
 
 
@@ -262,10 +257,9 @@ def gather(batches: Iterable[tuple[Inputs, Inputs]], *, name: str) -> tuple[Inpu
     many of them go to a mapped file. `name` is what error messages call them."""
     buffer, first = RowBuffer(name), None
     for number, pair in enumerate(batches):
-        if count(pair[0]) != count(pair[1]):
-            raise ValueError(
-                f"batch {number} of {name} has {count(pair[0])} inputs but {count(pair[1])} targets."
-            )
+        inputs, targets = map(count, pair)
+        if inputs != targets:
+            raise ValueError(f"batch {number} of {name} has {inputs} inputs but {targets} targets.")
         first = pair if first is None else first
         if _kind(pair) != _kind(first):
             raise ValueError(
@@ -341,9 +335,7 @@ def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, 
         try:
             pair = unpack(source)
         except Exception as error:
-            raise ValueError(
-                f"unpack= failed on {name}, {given}: {type(error).__name__}: {error}."
-            ) from error
+            raise ValueError(f"unpack= failed on {name}, {given}: {error!r}.") from error
     if isinstance(pair, (tuple, list)) and len(pair) == 2:
         return pair[0], pair[1]
     if unpack is not None:

@@ -60,10 +60,8 @@ class ConformalIntervals(_Conformal):
         limit = limit.reshape(p.mean.shape)
         inside = limit.clamp(min=MIN_LEVEL, max=1.0 - MIN_LEVEL)
         half = torch.where(limit < 1.0 - MIN_LEVEL, p.distribution.half_width(inside), torch.inf)
-        half = (
-            torch.where(as_matrix(p.valid), as_matrix(half), torch.inf).reshape(limit.shape).to(p.mean.dtype)
-        )
-        mean = torch.where(torch.isfinite(p.mean), p.mean, 0.0)
+        half = torch.where(as_matrix(p.valid), as_matrix(half), torch.inf).reshape(limit.shape)
+        mean, half = torch.where(torch.isfinite(p.mean), p.mean, 0.0), half.to(p.mean.dtype)
         return mean - half, mean + half
 
 

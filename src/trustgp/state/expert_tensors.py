@@ -16,7 +16,7 @@ from ..data.trees import Inputs
 from ..experts.expert import Expert
 from ..experts.gate import Gate, Projection
 from ..experts.mixture import Mixture
-from ..experts.posteriors import GramPosterior, Posterior, PriorPosterior, SpanPosterior
+from ..experts.posteriors import GramPosterior, PriorPosterior, SpanPosterior
 from ..experts.witness import MAX_SCALED_INPUT, MIN_RATIO, WitnessState
 from ..tangents.base import Features, KernelRows, TangentMap
 
@@ -119,27 +119,17 @@ def _feature_tensors(lots: Sequence[KernelRows | None]) -> dict[str, Tensor]:
 
 def expert_tensors(experts: tuple[Expert, ...]) -> dict[str, Tensor]:
     """The state of some experts."""
-    table = _held_tensors(experts)
-    table["failed"] = torch.tensor([e.failed for e in experts])
-    for name in ("scale", "noise", "kappa", "jitter"):
-        table[name] = torch.stack([getattr(e, name) for e in experts])
     solved = [e.posterior for e in experts if not e.failed]
-    return table | _posterior_tensors(solved) | _feature_tensors([state.features for state in solved])
-
-
-def _held_tensors(experts: Sequence[Expert]) -> dict[str, Tensor]:
-    """Which rows each of some experts holds, and how many are its own."""
+    tables = [posterior.tensors() for posterior in solved]
     return {
         "sizes": torch.tensor([len(e.rows) for e in experts], dtype=INT),
         "own": torch.stack([e.own for e in experts]).cpu(),
         "rows": torch.cat([e.rows.cpu() for e in experts]),
+        "failed": torch.tensor([e.failed for e in experts]),
+        **{k: torch.stack([getattr(e, k) for e in experts]) for k in ("scale", "noise", "kappa", "jitter")},
+        **{name: torch.cat([table[name] for table in tables]) for name in tables[0]},
+        **_feature_tensors([posterior.features for posterior in solved]),
     }
-
-
-def _posterior_tensors(posteriors: Sequence[Posterior]) -> dict[str, Tensor]:
-    """Posteriors of one kind, each tensor of all laid end to end; features are not in it."""
-    tables = [state.tensors() for state in posteriors]
-    return {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
 
 
 def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs: int) -> tuple[Expert, ...]:
