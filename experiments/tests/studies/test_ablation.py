@@ -63,11 +63,6 @@ def test_a_rule_holds_by_the_means_and_in_every_seed(rule, values, holds):
     assert rule(curve(*values)).holds is holds
 
 
-def test_a_rule_reports_its_numbers():
-    assert "work divided by 4" in grows(curve(-2.0, -1.9, work=[4, 1])).because
-    assert "best 2, worst 1, 0.100 apart" in hardly_matters(curve(-2.0, -2.1)).because
-
-
 @pytest.mark.parametrize(
     ("own", "plain", "expected"),
     [

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -172,15 +171,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
         write_text(file, "new")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
-
-
-def test_the_mode_of_a_file_follows_the_umask(tmp_path):
-    before = os.umask(0o022)
-    try:
-        file = write_text(tmp_path / "a.txt", "a")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
 def test_the_provenance_has_the_command_and_no_path_or_name_of_the_machine(tmp_path):

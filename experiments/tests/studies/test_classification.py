@@ -80,12 +80,6 @@ def test_losses_of_trustgp_come_first_and_every_peer_is_counted():
     assert any("in 0 of 2 sets" in one for one in three(accuracy={"trustgp": 0.8999})[1])
 
 
-def test_differences_are_paired_over_seeds_and_one_seed_decides_nothing():
-    _, findings = summary(made_up(0, nll={"trustgp": 0.2}), made_up(1, nll={"trustgp": 0.4}))
-    assert "alike with the best peer" in next(f for f in findings if f.startswith("Fashion-MNIST: NLL"))
-    assert not [f for f in summary(made_up(auroc_of={"trustgp": 0.99}))[1] if ", better than" in f]
-
-
 def test_pairs_that_were_looked_at_are_reported_separately_from_new_ones():
     tables, findings = three()
     seen = [one for one in findings if one.startswith("Looked at when choices were made.")]

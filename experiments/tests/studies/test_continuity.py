@@ -1,7 +1,6 @@
 """Borders where they are known, jumps of a fitted model, and a small run of the continuity study."""
 
 import math
-import sys
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from trustgp_experiments.studies.continuity.study import (
     cell_borders,
     jumps_of,
     line_ends,
-    quantiles,
     random_places,
     summary,
 )
@@ -106,9 +104,6 @@ def test_a_single_expert_and_a_witness_of_one_cell_have_no_border(fitted, fit_ca
 def test_summaries_are_those_of_all_borders_and_outputs():
     jumps = 1 + torch.arange(21.0).double().reshape(7, 3) / 10
     assert summary(jumps) == pytest.approx({"mean": 2.0, "median": 2.0, "upper": 2.9, "largest": 3.0})
-    ranked = quantiles(jumps)
-    assert (ranked[0], ranked[100], ranked[-1]) == pytest.approx((1.0, 2.0, 3.0))
-    assert ranked == sorted(ranked)
 
 
 def test_patchwork_makes_jumps_smaller_and_the_control_has_none(small_run):
@@ -119,12 +114,6 @@ def test_patchwork_makes_jumps_smaller_and_the_control_has_none(small_run):
     assert 1 <= seed["control"]["median"] < 1.0005
     assert "Simulated arm" in result.protocol[0]
     assert result.provenance["rows"][0]["train"] <= QUICK_ROWS[0]
-
-
-def test_without_pinocchio_there_is_the_simulated_arm(monkeypatch):
-    monkeypatch.delenv("TRUSTGP_DATA", raising=False)
-    monkeypatch.setitem(sys.modules, "pinocchio", None)
-    assert arm_rows(seed=0, quick=True).source == "arm_slow"
 
 
 def test_arm_rows_are_standardised_by_the_training_rows_and_share_none(data_root, monkeypatch):

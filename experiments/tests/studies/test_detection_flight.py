@@ -13,9 +13,7 @@ Image = pytest.importorskip("PIL.Image")
 from trustgp_experiments.core.flight_film import (  # noqa: E402
     LIMITS,
     VERDICTS,
-    FilmFrame,
     blind_frames,
-    draw_frame,
     flight_gif,
     flown,
     latch_text,
@@ -123,24 +121,6 @@ def test_the_camera_is_blind_for_some_frames_and_the_film_has_it_in_words():
     assert shown[0] == "as in training"
     assert shown[-1] == "a vehicle never trained on"
     assert "from high up, low sun, haze" in shown
-
-
-def test_a_box_is_drawn_where_it_is_in_the_colour_of_its_novelty():
-    black = torch.zeros(3, 48, 48, dtype=torch.uint8)
-    monitor, ((verdict, _),) = judged(0.01)
-    frames = [
-        draw_frame([FilmFrame(black, "dark", one, verdict)], monitor, frames=4)
-        for one in (found(0.1), found())
-    ]
-    full, empty = (np.asarray(frame).astype(int) for frame in frames)
-    rows, columns = (np.flatnonzero((empty == 0).all(axis=2).any(axis=k)) for k in (1, 0))  # the picture
-    (top, left), scale = (rows[0], columns[0]), (columns[-1] + 1 - columns[0]) / 48
-    middle = round(top + 26 * scale)
-    for x in (10, 30):
-        near = full[middle, round(left + x * scale) - 2 : round(left + x * scale) + 3]
-        assert abs(near - rgb("#f6d55c")).max(axis=1).min() <= 3
-    assert full[middle, round(left + 20 * scale)].tolist() == [0, 0, 0]
-    assert empty[middle, columns].max() == 0
 
 
 @pytest.mark.parametrize("options", [{"frames": 1}, {"fps": 0.0}])

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from trustgp_experiments.core.cases import IN_DOMAIN
 from trustgp_experiments.core.result import Setting
 from trustgp_experiments.studies.runtime import study as runtime
 from trustgp_experiments.studies.runtime.calls import (
@@ -33,13 +32,11 @@ from trustgp_experiments.studies.runtime.fixtures import (
 )
 from trustgp_experiments.studies.runtime.networks import ResNet18, dropping, kinds, named
 from trustgp_experiments.studies.runtime.rows import (
-    NEW,
     NEW_TEXTURES,
     OBJECTS,
     TEXTURES,
     CaseSize,
     rectangles,
-    small_images,
 )
 from trustgp_experiments.studies.runtime.tables import fastest, summarise
 from trustgp_experiments.studies.runtime.timing import ENOUGH, Interleaved, Times, reason_of, threads
@@ -181,14 +178,6 @@ def test_rectangles_are_ordered_from_left_to_right_and_painted_where_their_boxes
             assert left >= x - width / 2 - 1
             single += 1
     assert single
-
-
-def test_without_the_data_there_are_patterns(monkeypatch):
-    monkeypatch.delenv("TRUSTGP_DATA", raising=False)
-    rows = small_images(CaseSize(50, 20, 10), 0, colour=True)
-    assert rows.train[0].shape == (50, 3, 32, 32)
-    assert rows.made
-    assert len(rows.tests[NEW][0]) == len(rows.tests[IN_DOMAIN][0]) == len(rows.validation[0]) == 10
 
 
 # --- tables and findings ------------------------------------------------------------------------

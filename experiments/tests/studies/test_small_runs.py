@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import sys
 
 import pytest
 from studies.conftest import patch_study
@@ -63,13 +62,3 @@ def without_times(value):
     if isinstance(value, dict):
         return {key: without_times(inner) for key, inner in value.items() if not key.endswith("_seconds")}
     return [without_times(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-@pytest.mark.parametrize(
-    ("name", "package", "extra"), [("toy", "matplotlib", "plots"), ("detection", "PIL", "detection")]
-)
-def test_without_a_package_nothing_runs_and_the_extra_is_named(name, package, extra, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"needs {package}.*trustgp\[{extra}\]"):
-        run_study(name, tmp_path, quick=True)
-    assert not (tmp_path / name / "parts").exists()

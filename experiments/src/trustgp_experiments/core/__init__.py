@@ -1,1 +1,1 @@
-"""What all studies share: results, grids, figures' and runs' bookkeeping."""
+"""What all studies share: results, grids and runs."""

@@ -29,8 +29,9 @@ STUDIES = {
     "runtime": "time of a call beside the peers: eager, compiled and onnxruntime, from an MLP to a DETR",
 }
 """Name of the folder below `studies`, and its subject."""
-# extras that are checked before the study's module is imported; all studies draw
-NEEDED = dict.fromkeys(("transfer", "classification", "tables"), ("peers",)) | {"detection": ("detection",)}
+# extras that are checked before the study's module is imported
+NEEDED: dict[str, tuple[str, ...]] = {"toy": ("plots",), "detection": ("plots", "detection")}
+NEEDED |= dict.fromkeys(("transfer", "classification", "tables"), ("peers",))
 PEERS = (
     'pip install "./experiments[peers]"',
     "pip install --no-deps laplace-torch backpack-for-pytorch curvlinops-for-pytorch",
@@ -50,7 +51,7 @@ def run_study(name: str, out: Path, **setting: Any) -> Result:
     """Run one of `STUDIES` and write `out/name/result.json`, with its figures beside it; see `Setting`."""
     if name not in STUDIES:
         raise ValueError(f"study {name!r} is unknown; choose one of {', '.join(STUDIES)}.")
-    require_extras(f"The study {name}", ("plots", *NEEDED.get(name, ())))
+    require_extras(f"The study {name}", NEEDED.get(name, ()))
     options = import_module("trustgp_experiments.core.result").Setting(out / name, **setting)
     result = import_module(f"trustgp_experiments.studies.{name}.study").run(options)
     result.write(options.out)

@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from trustgp import plots
 from trustgp.executors.progress import reporting
 
 from ...core.arm import arm_recipe
 from ...core.claim import change, paired, words
-from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, Place, run_parallel
 from ...core.pivot import Measure, Pivot, flat_measure
-from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
+from ...core.result import Column, Result, Setting, Table, make_result, note, prose
 from .axes import EXPERTS, KINDS, SMALL_SHARE, WITNESS_KINDS, Axis, Bench, our_axes, paper_axes, trials_of
 from .observations import GAIN, JUDGED, OBSERVATIONS, SMALL_COST, SettingCurve, judge
 
@@ -23,15 +21,7 @@ SIZES = (
     flat_measure("bytes", "MiB", 0, factor=2**-20),
     flat_measure("fit_seconds", "fit", 1, unit="s"),
 )
-STYLES = {  # by kind of prediction
-    "own": (plots.BLUE, "-"),
-    "corrected": (plots.GREEN, "-"),
-    "plain": (plots.GREY, "-"),
-    "heard_own": (plots.BLUE, "--"),
-    "heard_corrected": (plots.GREEN, "--"),
-}
 NOTE = note(__name__, "Both tables")
-CAPTION = "Mean over seeds with its standard deviation; dashed: with the witness. Panels differ in scale."
 TITLE = "What does each setting of the method bring?"
 
 Run = Mapping[str, Mapping[str, Any]]  # what was measured on one network, by trial
@@ -41,11 +31,7 @@ def run(setting: Setting) -> Result:
     """Vary one setting at a time, on one network a seed, and score all test rows."""
     run_parallel(setting, one_seed, [(seed,) for seed in range(setting.seeds)])
     about, runs = zip(*(one_seed(setting, seed) for seed in range(setting.seeds)), strict=True)
-    axes = [*paper_axes(setting.quick), *our_axes(setting.quick)]
-    grid = collect(axes, runs)
-    panels = {axis.title: _curves(grid, axis) for axis in axes}
-    draw_curves(setting.out / "ablation.png", panels, "", "NLL per torque")
-    figures, numbers = [Figure("ablation.png", "NLL against each setting", CAPTION)], {"seeds": runs}
+    numbers = {"seeds": runs}
     origin = {"data": about[0]["source"], "split": about[0]["about"], "rows": [one["rows"] for one in about]}
     origin |= {"network": arm_recipe(setting.quick).words(), "fits": len(runs[0])}
     rules = "; ".join(f"({n}) {one.rule_words}" for n, one in enumerate(OBSERVATIONS, 1))
@@ -53,7 +39,7 @@ def run(setting: Setting) -> Result:
     values |= {"experts": setting.sized(*EXPERTS), "gain": GAIN, "small_cost": SMALL_COST, "judged": JUDGED}
     protocol = prose(__name__, setting=setting, **values)
     summary = summarise(numbers, quick=setting.quick)
-    return make_result(setting, "ablation", TITLE, protocol, numbers, summary, figures, **origin)
+    return make_result(setting, "ablation", TITLE, protocol, numbers, summary, **origin)
 
 
 def one_seed(setting: Setting, seed: int) -> tuple[dict[str, Any], Run]:
@@ -164,15 +150,3 @@ def _on_axis(axis: Axis, grid: Grid) -> str:
         f"{axis.title.capitalize()}: the default, {axis.default}, brings the network's own prediction to an "
         f"NLL of {reached('own')} without the witness, and of {reached('heard_own')} with it."
     )
-
-
-def _curves(grid: Grid, axis: Axis) -> list[Curve]:
-    curves = []
-    for kind, (colour, line) in STYLES.items():
-        labels = grid.along("setting", axis=axis.name, kind=kind)
-        if labels:
-            cells = [grid.spread((axis.name, label, kind), "nll") for label in labels]
-            mean, spread = zip(*cells, strict=True)
-            name = {**KINDS, **WITNESS_KINDS}[kind]
-            curves.append(Curve(name, labels, mean, spread, colour, line))
-    return curves

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trustgp import plots
 from trustgp.data.rows import read_rows
 from trustgp.executors import FitContext, Threads
 from trustgp.executors.progress import reporting
@@ -19,19 +18,17 @@ from trustgp.fitting.prepare import prepare_network
 from trustgp.math.low_rank import mass_between
 
 from ...core.arm import arm_recipe, arm_rows
-from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, Place
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import Pair
-from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
+from ...core.result import Column, Result, Setting, Table, make_result, note, prose
 from ...core.toy import NETWORKS, WIDTH, toy_data
 
 EXPERTS = {"toy": ((2, 4, 8, 16, 32), (2, 8, 32)), "arm": ((2, 4, 8, 16, 32, 64), (2, 8, 32))}
 COMPONENTS = {"toy": ((4,), (4,)), "arm": ((2, 8, 32), (8,))}  # of a full run, and of a quick one
 EXACT_ROWS = 4096  # up to which every pair is counted; of more rows, a random subset of so many
-SHOWN = {"toy": 4, "arm": 8}  # components q of the figure and of the findings
+SHOWN = {"toy": 4, "arm": 8}  # components q of the findings
 DATA = {"toy": "toy (1-D)", "arm": "arm (21-D)"}
-COLOURS = {"ours": plots.BLUE, "random": plots.GREY}
 SHARES = (("ours", "ours", ""), ("random", "random", ""), ("kept", "ours keeps", "x"))
 MEASURES = (
     Measure("experts", Column("experts", digits=0)),
@@ -45,23 +42,19 @@ MEASURES = (
 AXES = ("data", "components", "asked")
 ROWS = {"components": Column("q", digits=0), "asked": Column("asked for", digits=0)}
 NOTE = note(__name__, "Tables")
-CAPTION = note(__name__, "Figure")
 
 
 def run(setting: Setting) -> Result:
     """Divide in several ways, and measure what falls between experts, for each seed."""
     grid = Grid.run(setting, one_seed, [(data,) for data in DATA], axes=AXES, read=_read)
     seeds = {data: grid.parts[data,] for data in DATA}
-    panels = {name: _curves(grid, data) for data, name in DATA.items()}
-    draw_curves(setting.out / "bound.png", panels, "experts", "squared kernel between experts", log="x")
-    figures = [Figure("bound.png", "Kernel mass between experts against their number", CAPTION)]
     origin: dict[str, Any] = {"data": {data: parts[0]["source"] for data, parts in seeds.items()}}
     origin["rows"] = {data: [part["rows"] for part in parts] for data, parts in seeds.items()}
     origin["networks"] = {"toy": f"1-{WIDTH}-1 tanh", "arm": arm_recipe(setting.quick).words()}
     first, network = {data: parts[0] for data, parts in seeds.items()}, origin["networks"]["arm"]
     protocol, numbers = prose(__name__, setting=setting, network=network, **first), {"seeds": seeds}
     title = "How much of the kernel falls between the experts?"
-    return make_result(setting, "bound", title, protocol, numbers, summarise(numbers), figures, **origin)
+    return make_result(setting, "bound", title, protocol, numbers, summarise(numbers), **origin)
 
 
 def one_seed(setting: Setting, data: str, seed: int) -> dict[str, Any]:
@@ -176,13 +169,3 @@ def _on_components(grid: Grid) -> list[str]:
         f"Components: least falls between experts with {wins} of the {len(counts)} numbers of experts; "
         f"with {most} experts asked for it is {shares}."
     ]
-
-
-def _curves(grid: Grid, data: str) -> list[Curve]:
-    places = [(data, SHOWN[data], count) for count in _counts(grid, data)]
-    experts, curves = [grid.mean(place, "experts") for place in places], []
-    for kind, colour in COLOURS.items():
-        for prefix, line, suffix in (("", "-", ""), ("centred_", "--", ", centred")):
-            mean, spread = zip(*(grid.spread(place, prefix + kind) for place in places), strict=True)
-            curves.append(Curve(kind + suffix, experts, mean, spread, colour, line))
-    return curves

@@ -9,10 +9,9 @@ from trustgp.metrics import class_nll
 
 from ...core.cases import Case, measure_costs, read_tests
 from ...core.dropout import best_rate, try_rates
-from ...core.figures import draw_dots
 from ...core.grid import Grid, run_parallel
 from ...core.recipes import MEMBERS, NetworkRecipe
-from ...core.result import Figure, Result, Setting, make_result, prose
+from ...core.result import Result, Setting, make_result, prose
 from ...datasets import letters
 from ...peers import CLASS_METHODS, Bundle, DropoutClassifier, cnn, fit_methods
 from ...peers.novelty import NEIGHBOURS, NOVELTY, Known, NoveltyPeer
@@ -21,13 +20,12 @@ from ...peers.size import shipped_bytes
 from . import pairs
 from .pairs import NAMES, ImageTraining, make_images
 from .scores import DECLARED, SCORES, score_method
-from .tables import AXES, measured, summarise
+from .tables import AXES, summarise
 
 FIRST = (0.1, 0.2, 0.3)  # rates of dropout with which the search begins
 SAMPLES = 20
 SLOW = ("SWAG",)  # not in a quick run
 TITLE = "Are the probabilities of a classifier right, and does it notice images of another kind?"
-CAPTION = "AUROC by the one score declared for each method, mean over seeds, a colour for each pair."
 
 
 def cnn_recipe(
@@ -55,10 +53,6 @@ def run(setting: Setting) -> Result:
     rates = {name: dropout_rate(setting, name) for (name,) in cases}
     grid = Grid.run(setting, one_training, cases, axes=AXES, read=read_tests)
     costs = measure_costs(setting, grid, one_training, cases[0])
-    kinds = {"nothing was chosen with these": pairs.new_pairs(), "looked at": pairs.looked_at()}
-    panels = {t: {pairs.pair_name(p): p for p in measured(grid, some)} for t, some in kinds.items()}
-    draw_dots(setting.out / "novelty.png", grid, panels, "auroc", symlog=False)
-    figures = [Figure("novelty.png", "Novel images detected, by method and pair", CAPTION)]
     network = setting.sized(FULL, QUICK)().words()
     rows = {trained: parts[0]["sizes"] for (trained,), parts in grid.parts.items()}
     by = {score: [m for m in DECLARED if DECLARED[m] == score] for score in dict.fromkeys(DECLARED.values())}
@@ -71,7 +65,7 @@ def run(setting: Setting) -> Result:
     protocol = prose(__name__, setting=setting, network=network, **values, **constants)
     numbers = {"runs": grid.runs(), "costs": costs, "dropout": rates}
     origin, summary = {"network": network, "rows": rows}, summarise(numbers)
-    return make_result(setting, "classification", TITLE, protocol, numbers, summary, figures, **origin)
+    return make_result(setting, "classification", TITLE, protocol, numbers, summary, **origin)
 
 
 def one_training(setting: Setting, trained: str, seed: int, only: str | None = None) -> dict[str, Any]:

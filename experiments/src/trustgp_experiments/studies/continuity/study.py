@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trustgp import plots
 from trustgp.api import fit
 from trustgp.experts.gate import nearest_two
 from trustgp.experts.neighbours import Patchwork
@@ -16,10 +15,9 @@ from trustgp.model import UncertaintyModel
 from ...core.arm import arm_recipe, arm_rows
 from ...core.borders import DISTANCE, Borders, both_sides, find_borders, jump_factors, jump_words
 from ...core.claim import mean_spread, words
-from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
-from ...core.result import Column, Figure, Result, Setting, Table, make_result, prose
+from ...core.result import Column, Result, Setting, Table, make_result, prose
 
 CELLS = "cells"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -35,13 +33,11 @@ NAMES = {
     "default": "4 neighbours x 10 %, witness (default)",
     CELLS: "the same, at the witness's borders",
 }
-COLOURS = dict(zip(VARIANTS, (plots.ORANGE, plots.BLUE, plots.GREEN, plots.RED), strict=True))
 QUANTITIES = {"std": "std", "epistemic": "epistemic std"}
 NUM_EXPERTS, QUICK_EXPERTS = 16, 4
 LINES, QUICK_LINES = 200, 12
 LINE_CELLS = 64  # of the grid on a line
 LINES_AT_ONCE = 20
-QUANTILES = 200  # of the jumps, for the figure
 MEASURES = (
     Measure("mean", Column("mean jump", digits=3, better="low")),
     Measure("median", Column("median", digits=3, better="low")),
@@ -57,25 +53,19 @@ TABLE = Pivot(
     note="A factor of 1 is no jump. Every border and torque; mean ± standard deviation over seeds.",
 )
 KEPT = ("borders", "num_lines", "experts", "rows", "jumps", "control")
-CAPTION = "The share of all borders and torques at which the std jumps by no more than a factor, by seed."
 
 
 def run(setting: Setting) -> Result:
     """Fit with and without patchwork, and measure every border on lines between test rows, for each seed."""
     parts = Grid.run(setting, one_seed, [()], axes=("quantity", "variant"), read=_read).parts[()]
     first, network = parts[0], arm_recipe(setting.quick).words()
-    ranks = [rank / QUANTILES for rank in range(QUANTILES + 1)]
-    curves = [Curve(NAMES[n], p["quantiles"][n], ranks, None, COLOURS[n]) for n in VARIANTS for p in parts]
-    panels = {"All borders, all torques": curves}
-    draw_curves(setting.out / "continuity.png", panels, "jump of the std", "share of jumps", log="x")
-    figures = [Figure("continuity.png", "How large the jumps are", CAPTION)]
     protocol = prose(__name__, setting=setting, first=first, network=network, distance=DISTANCE)
     origin = {"data": first["source"], "split": first["about"], "network": network}
     origin |= {key: [part[key] for part in parts] for key in ("rows", "experts")}
     title = "How far does the variance jump where one expert hands over to the next?"
     numbers = {"seeds": [{key: part[key] for key in KEPT} for part in parts]}
     summary = summarise(numbers)
-    return make_result(setting, "continuity", title, protocol, numbers, summary, figures, **origin)
+    return make_result(setting, "continuity", title, protocol, numbers, summary, **origin)
 
 
 def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
@@ -99,7 +89,6 @@ def one_seed(setting: Setting, seed: int) -> dict[str, Any]:
         "borders": len(borders),
         "jumps": {name: {kind: summary(one[kind]) for kind in QUANTITIES} for name, one in jumps.items()},
         "control": summary(jumps_of(models["independent"], control)["std"]),
-        "quantiles": {name: quantiles(one["std"]) for name, one in jumps.items()},
     }
 
 
@@ -184,9 +173,3 @@ def summary(jumps: Tensor) -> dict[str, float]:
     flat = jumps.flatten()
     values = flat.mean(), flat.median(), flat.quantile(0.95), flat.max()
     return {measure.key: float(value) for measure, value in zip(MEASURES, values, strict=True)}
-
-
-def quantiles(jumps: Tensor) -> list[float]:
-    """The jumps at evenly spaced ranks, ascending."""
-    ranks = torch.linspace(0, 1, QUANTILES + 1, dtype=torch.float64)
-    return jumps.flatten().quantile(ranks).tolist()

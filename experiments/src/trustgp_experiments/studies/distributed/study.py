@@ -5,17 +5,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from trustgp import plots
 from trustgp.api import fit
 from trustgp.executors import Executor, Ray, Threads, nearby, usable_cores
 
 from ...core.arm import scaled_rows
 from ...core.claim import words
-from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid, keep_part
 from ...core.pivot import Measure, Pivot
 from ...core.recipes import mlp_recipe
-from ...core.result import Column, Figure, Result, Setting, Table, make_result, note, prose
+from ...core.result import Column, Result, Setting, Table, make_result, prose
 from ...datasets import simulate, standardise
 
 KINDS = {"threads": Threads, "ray": lambda workers: Ray(workers=workers)}
@@ -39,7 +37,6 @@ TABLE = Pivot(
     note="Times as fast as one thread in the same repeat; of the ideal: that over the workers. Start: until "
     "the workers were up, once for each executor, not part of the seconds.",
 )
-CAPTION = note(__name__, "Figure")
 
 
 class Stopwatch:
@@ -80,14 +77,11 @@ def started(kind: str, workers: int) -> tuple[Executor, float]:
 def run(setting: Setting) -> Result:
     """Fit the same model on every executor in turn, and measure the time of the experts."""
     runs = [keep_part(setting, measure, (), seed) for seed in range(setting.seeds)]
-    first, grid, numbers = runs[0], _grid(runs), {"seeds": runs}
-    panels = {"time to solve the experts": _curves(grid)}
-    draw_curves(setting.out / "distributed.png", panels, "workers", "seconds", log="xy")
-    figures = [Figure("distributed.png", "Time against workers", CAPTION)]
+    first, numbers = runs[0], {"seeds": runs}
     origin = {"data": "arm_slow", "rows": first["rows"], "cores": first["cores"]}
     protocol = prose(__name__, setting=setting, run=first, repeats=_size(setting)[3])
     summary = summarise(numbers)
-    return make_result(setting, "distributed", TITLE, protocol, numbers, summary, figures, **origin)
+    return make_result(setting, "distributed", TITLE, protocol, numbers, summary, **origin)
 
 
 def measure(setting: Setting, seed: int) -> dict[str, Any]:
@@ -153,15 +147,3 @@ def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     )
     same = f"All executors gave the same variances on {COMPARED_ROWS} rows, to the bit."
     return [TABLE.table(grid)], [*sentences, differ if largest else same]
-
-
-def _curves(grid: Grid) -> list[Curve]:
-    """Seconds against workers, by executor; the ideal halves with twice as many."""
-    curves = []
-    for kind, colour in zip(grid.along("executor"), plots.PALETTE, strict=False):
-        workers = sorted(grid.along("workers", executor=kind))
-        mean, spread = zip(*(grid.spread((kind, count), "seconds") for count in workers), strict=True)
-        curves.append(Curve(kind, workers, mean, spread, colour))
-    first = curves[0]
-    ideal = [first.y[0] * first.x[0] / count for count in first.x]
-    return [*curves, Curve("ideal", first.x, ideal, None, plots.GREY, "--")]

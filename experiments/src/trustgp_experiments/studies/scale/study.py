@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from trustgp import plots
 from trustgp.executors import Threads
 
 from ...core.arm import ArmRows
-from ...core.figures import Curve, draw_curves
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
-from ...core.result import Column, Figure, Result, Setting, Table, make_result, prose
+from ...core.result import Column, Result, Setting, Table, make_result, prose
 from . import fits
 
 MAX_GROWTH = 2.2  # of the time when the rows double
@@ -35,7 +33,6 @@ SIZES = [
     Measure("model", Column("model", digits=0, unit="MB")),
     Measure("held_rows", Column("rows held by an expert", digits=0)),
 ]
-CAPTION = "Mean over seeds. Dashed: proportional to the rows, through the smallest fit."
 
 
 @dataclass(frozen=True)
@@ -69,24 +66,13 @@ def run(setting: Setting) -> Result:
     """Fit one network on more and more rows, for each seed."""
     size, device = size_for(setting.device, quick=setting.quick), torch.device(setting.device).type
     numbers = {"device": device, "seeds": [one_seed(setting, size, s) for s in range(setting.seeds)]}
-    grid = _grid(numbers)
-    rows, stages = grid.along("rows"), list(numbers["seeds"][0][0]["stages"])
-    curves = [
-        Curve(stage, rows, [grid.mean((n,), f"time of {stage}") or float("nan") for n in rows], None, colour)
-        for stage, colour in zip(stages, plots.PALETTE * 2, strict=False)
-    ]
-    seconds = [grid.mean((n,), "seconds") for n in rows]
-    guide = [seconds[0] * n / rows[0] for n in rows]
-    curves.append(Curve("all stages", rows, seconds, None, plots.INK))
-    curves.append(Curve("proportional to the rows", rows, guide, None, plots.GREY, "--"))
-    draw_curves(setting.out / "scale.png", {"time of each stage": curves}, "rows", "seconds", log="xy")
-    figures = [Figure("scale.png", "Time of each stage against the rows", CAPTION)]
+    rows = _grid(numbers).along("rows")
     title = "Does the time of a fit grow in step with the rows?"
     steps = fits.STEPS[device] if size.steps is None else size.steps
     workers = "the GPU" if device == "cuda" else f"{Threads().workers} threads"
     protocol = prose(__name__, setting=setting, size=size, steps=steps, workers=workers)
     summary = summarise(numbers)
-    return make_result(setting, "scale", title, protocol, numbers, summary, figures, rows=rows)
+    return make_result(setting, "scale", title, protocol, numbers, summary, rows=rows)
 
 
 def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any]]:

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from ...core.arm import evenly
 from ...core.cases import ENSEMBLE, IN_DOMAIN, METHOD, OURS, Case, read_tests
 from ...core.claim import Claim, versus, within
-from ...core.figures import draw_dots
 from ...core.grid import Grid, Place
 from ...core.pivot import Pivot
 from ...core.recipes import MEMBERS, NetworkRecipe, Pair
 from ...core.regression import CORRECTED, NLL, compare, score_method
-from ...core.result import Figure, Result, Setting, Table, make_result, prose
+from ...core.result import Result, Setting, Table, make_result, prose
 from ...datasets import Recording, load, seams, simulate, split_unseen, standardise, window_ends, windows_at
 from ...peers.registry import fit_methods
 from ...training.train import own_randomness
@@ -62,19 +61,11 @@ def run(setting: Setting) -> Result:
     """Train, fit and score, for each arm and seed."""
     trained, network = arms(setting.quick), setting.sized(FULL, QUICK).words()
     grid = Grid.run(setting, one_training, [(arm,) for arm in trained], axes=AXES, read=_read)
-    panels = {f"{arm}, new motions": {arm: (arm, SPLIT, IN_DOMAIN)} for arm in trained}
-    panels |= {
-        f"{arm}, other arms": {t: (arm, SPLIT, t) for t in others(grid, arm, SPLIT)} for arm in trained
-    }
-    draw_dots(setting.out / "likelihoods.png", grid, panels, "nll")
-    figures = [Figure("likelihoods.png", "Likelihood on new motions and on other arms", CAPTION)]
     rows = {arm: [part["sizes"] for part in grid.parts[arm,]] for arm in trained}
     values = {"trained": trained, "network": network, "members": MEMBERS}
     protocol, numbers = prose(__name__, setting=setting, **values), {"runs": grid.runs()}
     summary = summarise(numbers)
-    return make_result(
-        setting, "sequence", TITLE, protocol, numbers, summary, figures, network=network, rows=rows
-    )
+    return make_result(setting, "sequence", TITLE, protocol, numbers, summary, network=network, rows=rows)
 
 
 def arms(quick: bool) -> tuple[str, ...]:
@@ -177,6 +168,3 @@ def _places(grid: Grid) -> tuple[list[Place], list[Place]]:
 def _name(place: Place) -> str:
     trained, _, test = place
     return trained if test == IN_DOMAIN else f"{trained} on {test}"
-
-
-CAPTION = "Mean over seeds, lower is better; our methods in bold. The axis is logarithmic beyond 2 nats."

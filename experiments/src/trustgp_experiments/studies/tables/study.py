@@ -9,7 +9,6 @@ from ...core.arm import evenly
 from ...core.cases import COSTS, IN_DOMAIN, METHOD, OURS, Case, read_tests
 from ...core.claim import versus
 from ...core.dropout import best_rate, search_dropout
-from ...core.figures import draw_dots
 from ...core.grid import Grid, run_parallel
 from ...core.pivot import Pivot
 from ...core.recipes import NetworkRecipe, Pair, mlp_recipe
@@ -27,7 +26,7 @@ from ...core.regression import (
     score_methods,
     standings,
 )
-from ...core.result import Figure, Result, Setting, Table, make_result, prose
+from ...core.result import Result, Setting, Table, make_result, prose
 from ...datasets import standardise
 from ...datasets.tables import TABLES, load_table
 
@@ -53,11 +52,9 @@ def run(setting: Setting) -> Result:
         load_table(name)
     run_parallel(setting, choices, cases[::-1])
     grid = Grid.run(setting, one_split, cases, axes=AXES, read=read_tests)
-    draw_dots(setting.out / "tables.png", grid, {n: {n: (n, IN_DOMAIN)} for (n,) in cases}, "nll")
-    figures, numbers = [Figure("tables.png", "NLL by table and method", CAPTION)], {"runs": grid.runs()}
-    rows = {name: grid.parts[name,][0]["sizes"] for (name,) in cases}
+    numbers, rows = {"runs": grid.runs()}, {name: grid.parts[name,][0]["sizes"] for (name,) in cases}
     protocol, summary = _protocol(setting, grid), summarise(numbers)
-    return make_result(setting, "tables", TITLE, protocol, numbers, summary, figures, rows=rows)
+    return make_result(setting, "tables", TITLE, protocol, numbers, summary, rows=rows)
 
 
 def make_case(table: str, *, seed: int, quick: bool) -> Case:
@@ -161,6 +158,3 @@ def _protocol(setting: Setting, grid: Grid) -> list[str]:
         chosen.append(f"{name} {steps} steps, dropout {best_rate(rates):g} of {', '.join(rates)}")
     values = {"rows": rows, "chosen": chosen, "failures": failures(grid)}
     return prose(__name__, setting=setting, **values)
-
-
-CAPTION = "Mean over splits; left is better, our methods in bold. Infinite values are in the tables."

@@ -8,13 +8,12 @@ from torch import Tensor
 from ...core.arm import evenly, scaled_rows
 from ...core.cases import IN_DOMAIN, Case, measure_costs, read_tests
 from ...core.dropout import RATES, best_rate, search_dropout
-from ...core.figures import draw_dots
 from ...core.grid import Grid, run_parallel
 from ...core.recipes import Pair, mlp_recipe
 from ...core.regression import failures, method_names, score_methods
-from ...core.result import Figure, Result, Setting, make_result, note, prose
+from ...core.result import Result, Setting, make_result, prose
 from ...datasets import Recording, Split, load, split_random, split_unseen, standardise
-from .scores import AXES, costed_case, others, summarise
+from .scores import AXES, costed_case, summarise
 
 TRAINED = ("sarcos", "barrett", "kuka", "kuka_sim")
 TESTED = (*TRAINED, "sarcos_sim", "barrett_sim")
@@ -35,24 +34,13 @@ def run(setting: Setting) -> Result:
     run_parallel(setting, dropout_rates, cases[::-1])  # the last recording has most rows
     grid = Grid.run(setting, one_training, cases, axes=AXES, read=read_tests)
     costs = measure_costs(setting, grid, one_training, costed_case(cases))
-    at = {", ".join(case): case for case in cases}
-    own_arm = {title: {title: (*case, IN_DOMAIN)} for title, case in at.items()}
-    other_arms = {title: {test: (*case, test) for test in others(grid, *case)} for title, case in at.items()}
-    draw_dots(setting.out / "in_domain.png", grid, own_arm, "nll")
-    draw_dots(setting.out / "zero_shot.png", grid, other_arms, "nll")
-    figures = [
-        Figure("in_domain.png", "Likelihood on the arm that trained, both splits", CAPTION),
-        Figure("zero_shot.png", "Likelihood on the other arms, zero shot", CAPTION),
-    ]
     network, numbers = setting.sized(FULL, QUICK).words(), {"runs": grid.runs(), "costs": costs}
     rows = {" ".join(case): [part["sizes"] for part in parts] for case, parts in grid.parts.items()}
     rates = {" ".join(case): parts[0]["dropout"] for case, parts in grid.parts.items()}
     chosen = "; ".join(f"{case} {best_rate(tried):g} of {', '.join(tried)}" for case, tried in rates.items())
     values = {"network": network, "chosen": chosen, "rates": RATES, "failures": failures(grid)}
     protocol, summary = prose(__name__, setting=setting, **values), summarise(numbers)
-    return make_result(
-        setting, "transfer", TITLE, protocol, numbers, summary, figures, network=network, rows=rows
-    )
+    return make_result(setting, "transfer", TITLE, protocol, numbers, summary, network=network, rows=rows)
 
 
 def trainings(quick: bool) -> list[tuple[str, str]]:
@@ -101,6 +89,3 @@ def dropout_rates(setting: Setting, trained: str, split: str) -> dict[str, float
         return search_dropout(setting, setting.sized(FULL, QUICK), case)
 
     return setting.once(f"{trained}-{split}-dropout", search)
-
-
-CAPTION = note(__name__, "Figures")
