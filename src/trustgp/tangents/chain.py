@@ -133,8 +133,8 @@ class ChainRows:
                 right[bias] = torch.zeros(layer.out_features, dtype=torch.int64)
                 signals = start + layer.out_features
         none, indices = torch.zeros(1, dtype=torch.int64), entries.flatten().long()
-        places = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
-        self.right, self.left = (place.to(entries.device)[indices] for place in places)
+        joined = (torch.cat([*(side[name] for name in cores), none]) for side in (right, left))
+        self.right, self.left = (place.to(entries.device)[indices] for place in joined)
         self.signs = None if bool((signs == 1).all()) else signs.flatten()
 
     @torch.no_grad()
