@@ -38,13 +38,9 @@ FORMATS: dict[str, tuple[Any, Any]] = {
 }
 """By the kind of a file: the model in it, and the reader of its state."""
 
-PAPER: dict[str, Any] = {
-    "outputs": "separate",
-    "patchwork": Patchwork(neighbours=2, fraction=1.0),
-    "witness": None,
-    "budget": "none",
-}
-"""Options of `fit` as the paper has them."""
+# Options of `fit` as the paper has them.
+PAPER: dict[str, Any] = {"outputs": "separate", "patchwork": Patchwork(neighbours=2, fraction=1.0)}
+PAPER |= {"witness": None, "budget": "none"}
 PAPER_KINDS = {Regression: PaperRegression, Classification: PaperClassification}
 
 

@@ -91,14 +91,13 @@ def test_it_answers_with_the_prior_variance(data, break_one, kind):
     assert bool(prediction.valid.all())
 
 
-@pytest.mark.parametrize(
-    ("victims", "error"),
-    [
-        ((0, 1, 2), trustgp.FactorisationError("made to fail")),
-        ((3,), torch.linalg.LinAlgError("no solution")),
-    ],
-    ids=["three", "last"],
-)
+ERRORS = {
+    (0, 1, 2): trustgp.FactorisationError("made to fail"),
+    (3,): torch.linalg.LinAlgError("no solution"),
+}
+
+
+@pytest.mark.parametrize(("victims", "error"), ERRORS.items(), ids=["three", "last"])
 def test_any_expert_but_not_all_may_fail(data, break_one, victims, error, tmp_path):
     break_one(error, victims)
     model, said = failing_fit(data)
@@ -110,14 +109,10 @@ def test_any_expert_but_not_all_may_fail(data, break_one, victims, error, tmp_pa
     assert trustgp.load(tmp_path / "m.trustgp", data[0]).failed == model.failed
 
 
-@pytest.mark.parametrize(
-    ("victims", "strict", "message"),
-    [
-        ((VICTIM,), True, f"expert {VICTIM}: made to fail"),
-        (range(4), False, "no expert could be solved: made"),
-    ],
-    ids=["strict", "all"],
-)
+RAISED = [((VICTIM,), True, f"expert {VICTIM}: made"), (range(4), False, "no expert could be solved: made")]
+
+
+@pytest.mark.parametrize(("victims", "strict", "message"), RAISED, ids=["strict", "all"])
 def test_strict_and_the_failure_of_all_raise(data, break_one, victims, strict, message):
     break_one(trustgp.FactorisationError("made to fail"), victims)
     with pytest.raises(trustgp.FactorisationError, match=message):

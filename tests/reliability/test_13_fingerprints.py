@@ -134,15 +134,9 @@ def test_an_expert_from_elsewhere_is_solved_again(data, folder, tmp_path):
 # -- loading with another network -------------------------------------------------------------------
 
 
-def _other_class(network):
-    changed = copy.deepcopy(network)
-    changed[1] = nn.ReLU()
-    return changed
-
-
 OTHERS = (
     _other_weights,
-    _other_class,
+    lambda network: nn.Sequential(network[0], nn.ReLU(), network[2]).eval(),
     lambda network: mlp(2, 4, 2, dtype=torch.float32),  # wider
     lambda network: nn.Sequential(*[nn.Identity(), *copy.deepcopy(network)]).eval(),  # other names
 )

@@ -72,16 +72,7 @@ class Watched:
     `deadly` kills its worker, always; tasks on the node `stuck` never end: they are in flight when it goes.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        folder: Path,
-        *,
-        after: int = 1,
-        accident: Callable[[list[Begun]], None] | None = None,
-        deadly: int | None = None,
-        stuck: str = "none",
-    ) -> None:
+    def __init__(self, executor, folder, *, after=1, accident=None, deadly=None, stuck="none") -> None:
         self.executor, self.folder, self.after = executor, folder, after
         self.accident, self.deadly, self.stuck, self.happened = accident, deadly, stuck, False
         self.nearby, self.workers = nearby(executor), executor.workers

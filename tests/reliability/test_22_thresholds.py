@@ -97,17 +97,6 @@ def test_an_update_after_loading_keeps_it_and_warns_where_it_was_refitted(models
         assert len(loaded.predict(NEW[0]).novelty_rank) == len(NEW[0])  # needs held-out scores
 
 
-def test_without_a_threshold_there_is_no_warning(models, tmp_path):
-    for kind in ("validation", "few"):
-        model = copy.deepcopy(models[kind])
-        model.update(NEW, progress=False)
-        assert model.novelty_threshold is None
-        assert small(model).novelty_threshold is None
-        loaded = through_a_file(model, tmp_path)
-        loaded.update(NEW, progress=False)
-        assert loaded.novelty_threshold is None
-
-
 def test_a_smaller_model_has_it_anew_with_enough_validation_rows_or_warns_that_it_is_gone(models):
     model = copy.deepcopy(models["validation"])
     model.threshold(false_alarm=ALARM)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,13 +35,6 @@ def whole(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     quiet_fit(data[0], data[1:], checkpoint=folder / "c", **OPTIONS).save(folder / "m")
     return folder / "c", (folder / "m").read_bytes()
-
-
-def copy_of(folder, target):
-    target.mkdir()
-    for entry in folder.iterdir():
-        (target / entry.name).write_bytes(entry.read_bytes())
-    return target
 
 
 def contents(folder):
@@ -175,7 +170,7 @@ def test_a_system_without_locks_says_so_and_goes_on(data, whole, tmp_path, monke
 def test_an_expert_with_other_rows_is_solved_again(data, whole, tmp_path, case):
     """Its fingerprint and its checksum are right, as where another machine has divided the rows a little
     differently: taken as it is, some rows would have two experts, and others none."""
-    folder = copy_of(whole[0], tmp_path / "c")
+    folder = Path(shutil.copytree(whole[0], tmp_path / "c"))
     file = folder / "expert-000-00000.trustgp"
 
     def change(tensors):
@@ -211,14 +206,9 @@ def test_a_rename_is_brought_to_the_disk(data, whole, tmp_path, monkeypatch):
     folder = tmp_path / "c"
     quiet_fit(data[0], data[1:], checkpoint=folder, **OPTIONS).save(tmp_path / "m")
     places = [place for place, (what, _) in enumerate(done) if isinstance(what, str)]
-    names = [folder / name for name in written(whole[0])]
+    names = [folder / name for name in sorted(listing(whole[0]), key=lambda name: name != "fit.trustgp")]
     assert [done[place][0] for place in places] == [*map(str, names), str(tmp_path / "m")]
     for place in places:
         name, number = done[place]
         assert done[place - 1] == (False, number)
         assert done[place + 1] == (True, os.stat(os.path.dirname(name)).st_ino)
-
-
-def written(folder) -> list[str]:
-    """The files of a checkpoint in the order in which one worker writes them."""
-    return sorted(listing(folder), key=lambda name: name != "fit.trustgp")

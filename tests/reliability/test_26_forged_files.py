@@ -19,7 +19,6 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from many import Many
@@ -40,9 +39,7 @@ OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud80
 SHOWN = [text for text in TEXTS if 0 < len(text) < 100]
 
 
-def refused(
-    count: int, make: Callable[[random.Random], Any], opener: Callable[[Any], Any], kind: type[Exception]
-) -> float:
+def refused(count: int, make: Callable, opener: Callable, kind: type[Exception]) -> float:
     """The share of forgeries, each made from a seed, that an opener refuses with an error of this kind."""
     errors = []
     with Many() as check:

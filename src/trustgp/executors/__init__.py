@@ -1,9 +1,25 @@
 """Where the experts are solved: threads, or a Ray cluster."""
 
-# ruff: noqa: I001
-from .base import Executor, FitContext, Processes, Threads, WorkerLostError
-from .base import nearby, usable_cores, usual_threads
+from .base import (
+    Executor,
+    FitContext,
+    Processes,
+    Threads,
+    WorkerLostError,
+    nearby,
+    usable_cores,
+    usual_threads,
+)
 from .ray import Ray
 
-__all__ = ["Executor", "FitContext", "Processes", "Ray", "Threads", "WorkerLostError"]
-__all__ += ["nearby", "usable_cores", "usual_threads"]
+__all__ = [
+    "Executor",
+    "FitContext",
+    "Processes",
+    "Ray",
+    "Threads",
+    "WorkerLostError",
+    "nearby",
+    "usable_cores",
+    "usual_threads",
+]

@@ -41,10 +41,8 @@ class Executor(Protocol):
         one by one: the data belong in the function (`functools.partial(work, data)`, or a closure), row
         numbers in the tasks. A function must not write to its data: workers share the memory.
 
-        An exception in a task is raised here, and the tasks not yet begun are dropped.
-
-        Raises:
-            WorkerLostError: When workers died more often than the executor retries.
+        An exception in a task is raised here, and the tasks not yet begun are dropped; a `WorkerLostError`
+        when workers died more often than the executor retries.
         """
         ...
 
@@ -56,9 +54,6 @@ class WorkerLostError(RuntimeError):
     def __init__(self, message: str, positions: Sequence[int]) -> None:
         super().__init__(message)
         self.positions = tuple(positions)
-
-    def __reduce__(self):
-        return type(self), (self.args[0], self.positions)
 
 
 class Inline:

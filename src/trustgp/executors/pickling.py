@@ -50,16 +50,7 @@ def cached_function(name: str, parts: Sequence[Any]) -> Callable[[Any], Any]:
     return _cache[name]
 
 
-def run_task(function: Callable[[Any], Any], task: Any) -> Any:
-    """The function's result in a worker, on one BLAS thread; errors come in a form that can be pickled."""
-    torch.set_num_threads(1)
-    try:
-        return function(task)
-    except Exception as error:
-        raise _sendable(error) from error
-
-
-def _sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
     """The error itself if it survives pickling, else its text."""
     try:
         parts, _ = pack(error)

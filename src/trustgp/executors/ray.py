@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..data.user_warnings import optional_package
 from .base import Threads, Work, WorkerLostError
-from .pickling import cached_function, pack, run_task
+from .pickling import cached_function, pack, sendable
 
 
 class Ray:
@@ -123,5 +124,9 @@ class Ray:
 
 
 def _solve(name: str, parts: list[np.ndarray], task: Any) -> Any:
-    """In a worker."""
-    return run_task(cached_function(name, parts), task)
+    """In a worker, on one BLAS thread; errors come in a form that can be pickled."""
+    torch.set_num_threads(1)
+    try:
+        return cached_function(name, parts)(task)
+    except Exception as error:
+        raise sendable(error) from error

@@ -52,14 +52,10 @@ class Checkpoint:
 
     @classmethod
     def open(
-        cls,
-        folder: Path,
-        settings: Mapping[str, Any],
-        probes: Probes | None = None,
-        network: TangentNetwork | None = None,
+        cls, folder: Path, settings: Mapping[str, Any], probed: tuple[Probes, TangentNetwork] | None = None
     ) -> Checkpoint:
         """Resume from a folder that is `locked`, or begin it; that of another fit is refused, also where only
-        the network's outputs on the probes differ."""
+        the outputs of the network on the probes differ."""
         settings = {**settings, "torch": str(torch.__version__), "trustgp": __version__}
         fingerprint = tensor_fingerprint(text=json.dumps(settings, sort_keys=True))
         names = [entry.name for entry in folder.iterdir()]
@@ -76,8 +72,9 @@ class Checkpoint:
                 stored = stored if isinstance(stored, dict) else settings  # then nothing is named
                 changed = ", ".join(name for name in settings if stored.get(name) != settings[name])
                 raise _of_another_fit(folder, changed or "unknown")
-            if "probes" in text and probes is not None and network is not None:
-                where, nesting = str(note), structure(probes.inputs)
+            if "probes" in text and probed is not None:
+                where, (probes, network) = str(note), probed
+                nesting = structure(probes.inputs)
                 first = Probes.read(Reader(table, where=where), text["probes"], nesting, network.names, where)
                 if difference := first.difference(network):
                     raise _of_another_fit(folder, f"the network's outputs; {difference}")
@@ -85,8 +82,8 @@ class Checkpoint:
             raise ArtifactError(f"{folder} has {foreign}, but no {NOTE} that identifies its fit. {ANEW}")
         else:
             text, table = {"fingerprint": fingerprint, "settings": settings}, {"none": torch.zeros(1)}
-            if probes is not None:
-                text, table = text | {"probes": probes.text()}, probes.tensors()
+            if probed is not None:
+                text, table = text | {"probes": probed[0].text()}, probed[0].tensors()
             write(note, kind="trustgp-checkpoint", text=text, tensors=table)
         return cls(folder, fingerprint)
 
@@ -213,7 +210,12 @@ def explain_interrupts(report: Reporter, store: Checkpoint | None) -> Iterator[N
 
 def _explained(error: BaseException, report: Reporter, store: Checkpoint | None) -> BaseException | None:
     """The same error with what it means for the fit; None: nothing special."""
-    where, kept = f" while {report.position}" if report.position else "", _kept(store)
+    where = f" while {report.position}" if report.position else ""
+    kept = "Nothing is kept; with checkpoint=FOLDER, solved experts are, and the same call resumes."
+    if store is not None:
+        count = len(list(store.folder.glob("expert-*.trustgp")))
+        experts = f"{count or 'no'} solved expert{' is' if count == 1 else 's are'}"
+        kept = f"{experts} in {store.folder}; the same call resumes from there."
     if isinstance(error, OSError):
         if store is None or error.errno not in DISK:
             return None
@@ -231,11 +233,3 @@ def _explained(error: BaseException, report: Reporter, store: Checkpoint | None)
         f"(executor=trustgp.Threads(1)) need less. {kept} More experts, a budget, outputs='pseudo' or "
         "witness=None need less too, but start another fit."
     )
-
-
-def _kept(store: Checkpoint | None) -> str:
-    if store is None:
-        return "Nothing is kept; with checkpoint=FOLDER, solved experts are, and the same call resumes."
-    count = len(list(store.folder.glob("expert-*.trustgp")))
-    experts = f"{count or 'no'} solved expert{' is' if count == 1 else 's are'}"
-    return f"{experts} in {store.folder}; the same call resumes from there."

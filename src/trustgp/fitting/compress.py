@@ -71,20 +71,14 @@ def compress(
         rows = read_like(model.state, validation, name="validation", unpack=unpack)
         with reporting(enabled=progress) as report:
             small = recalibrate(replace(small, threshold=model.state.threshold), rows, report)
-    warn_without_threshold(model.state, small)
+    if model.state.threshold is not None and small.threshold is None:
+        false_alarm = float(model.state.threshold.false_alarm)
+        warn_user(
+            "the threshold of the novelty score is gone, since scores differ in the smaller model; pass "
+            f"validation=, at least {needed_rows(1.0 - false_alarm)} rows for false_alarm={false_alarm:g}, "
+            "or call its threshold(rows) with familiar rows."
+        )
     return type(model)(small)
-
-
-def warn_without_threshold(before: ModelState, after: ModelState) -> None:
-    """Warn where a threshold is dropped: scores differ in another form, and it was not fitted again."""
-    if before.threshold is None or after.threshold is not None:
-        return
-    false_alarm = float(before.threshold.false_alarm)
-    warn_user(
-        "the threshold of the novelty score is gone, since scores differ in the smaller model; pass "
-        f"validation=, at least {needed_rows(1.0 - false_alarm)} rows for false_alarm={false_alarm:g}, or "
-        "call its threshold(rows) with familiar rows."
-    )
 
 
 def reduced(state: ModelState, form: ModelForm) -> ModelState:

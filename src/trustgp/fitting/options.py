@@ -90,8 +90,12 @@ class FitOptions:
         if outputs not in OUTPUTS:
             hint = nearest_name(str(outputs), OUTPUTS)
             raise ValueError(f'outputs="{outputs}"; allowed are "shared", "separate" and "pseudo".{hint}')
-        for name, least in (("num_experts", 1), ("seed", -(2**63))):
-            _check_whole(name, options.get(name, 1), least)
+        for name in ("num_experts", "seed"):
+            value = options.get(name, 1)
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise TypeError(f"{name}={value!r}; a whole number is needed.")
+        if options.get("num_experts", 1) < 1:
+            raise ValueError(f"num_experts={options['num_experts']}; at least one is needed.")
         options["witness"] = _parse_witness(options.get("witness")) if likelihood.uses_witness else None
         if "memory" in options:
             options["memory"] = parse_bytes(options["memory"], name="memory")
@@ -176,13 +180,6 @@ def _parse_device(value: Any) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f'device="{device}", but torch finds no GPU here; pass device="cpu", or None.')
     return device
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}={value!r}; a whole number is needed.")
-    if value < least:
-        raise ValueError(f"{name}={value}; at least {'one' if least == 1 else least} is needed.")
 
 
 def _plain(name: str) -> str:

@@ -112,7 +112,7 @@ def _open_checkpoint(
     }
     if has_output_selector(ready.network.module):  # a function has no fingerprint, but its output has
         settings["output"] = tensor_fingerprint(ready.probed)
-    return Checkpoint.open(options.checkpoint, settings, probes, ready.network)
+    return Checkpoint.open(options.checkpoint, settings, (probes, ready.network) if probes else None)
 
 
 def _problems(

@@ -93,8 +93,7 @@ def _candidate_plans(
 
 def _disk_has(size: int) -> bool:
     """Whether a temporary file of features may be so large; warns where not."""
-    folder = tempfile.gettempdir()
-    free = shutil.disk_usage(folder).free - SPARED_BYTES
+    free = shutil.disk_usage(folder := tempfile.gettempdir()).free - SPARED_BYTES
     if size > free:
         warn_user(
             f"the features take {size_text(size)}, too much for memory, and {folder} has only "

@@ -21,7 +21,6 @@ from ..experts.expert import Problem, Solved, extended_expert, prior_of
 from ..experts.gate import Partition, nearest, nearest_two
 from ..experts.mixture import Mixture
 from ..experts.posteriors import SpanPosterior
-from ..experts.witness import WitnessState
 from ..experts.witness_fit import extend_witness, update_witness
 from ..state.model_state import ModelState, Training, changed_behaviour, read_like
 from .calibrate import calibrate, threshold_again
@@ -81,7 +80,10 @@ def update_state(
         whole = replace(before, rows=rows, groups=labels)
         after, mixtures, touched = _refit_experts(state, whole, added, context)
         provenance = replace(state.provenance, data=rows_fingerprint(rows, labels), rows=len(rows))
-        witness = _witness_again(state, rows, context)
+        witness, setting = state.witness, provenance.witness
+        if witness is not None and setting is not None:  # not larger than before where there is a budget
+            limit = None if provenance.size is None else witness.nbytes
+            witness = update_witness(witness, rows, setting, context.nearby(), limit)
         updated = ModelState(state.network, mixtures, provenance, witness=witness, training=after)
         updated = calibrate(replace(updated, forward=state.forward, probes=state.probes), report)
     if after.validation is None and labels is None:
@@ -173,15 +175,6 @@ def _refit_experts(
         solved.append(tuple(results))
     after = replace(training, partitions=tuple(partitions), solved=tuple(solved))
     return after, tuple(mixtures), touched
-
-
-def _witness_again(state: ModelState, rows: Rows, context: FitContext) -> WitnessState | None:
-    """The witness on all rows, not larger than before where there is a budget."""
-    witness, provenance = state.witness, state.provenance
-    if witness is None or provenance.witness is None:
-        return witness
-    limit = None if provenance.size is None else witness.nbytes
-    return update_witness(witness, rows, provenance.witness, context.nearby(), limit)
 
 
 def _rebuild_training(state: ModelState, train: Any, unpack: Unpack | None, context: FitContext) -> Training:
