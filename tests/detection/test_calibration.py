@@ -20,12 +20,11 @@ def drawn(m: int = 20_000, seed: int = 0):
     return noise * TRUE.scale(unknown, picture), unknown, picture
 
 
-def test_the_scales_that_generated_the_errors_are_recovered():
-    found = EdgeNoise.fit(EdgeErrors(*drawn()))
-    torch.testing.assert_close(found.level, TRUE.level, rtol=0.05, atol=0)
-    assert float(found.growth) == pytest.approx(0.7, abs=0.03)
-    assert float(found.picture) == pytest.approx(0.3, abs=0.03)
-    assert float(found.df) == pytest.approx(5.0, rel=0.15)
+def test_the_scale_is_a_product_of_powers():
+    u, w = torch.tensor([4.0, 1.0]), torch.tensor([2.0, 1.0])
+    expected = TRUE.level * torch.tensor([[4.0**0.7 * 2.0**0.3], [1.0]], dtype=torch.float64)
+    torch.testing.assert_close(TRUE.scale(u, w), expected)
+    torch.testing.assert_close(TRUE.std(u, w), expected * (5 / 3) ** 0.5)
 
 
 def test_no_scales_nearby_are_likelier():

@@ -172,11 +172,3 @@ def test_a_runner_marks_broken_pictures_invalid(fitted):
     assert torch.isinf(answers["variance"][1, 0])
     with pytest.raises(ValueError, match=r"\[n, channels, height, width\] is needed"):
         fitted[1].watch()(images[0])
-
-
-def test_the_model_keeps_its_mode_and_its_precision(fitted):
-    _, model = fitted
-    assert not any(part.training for part in model.train().modules())
-    with pytest.raises(TypeError, match="keeps its precision"):
-        model.half()
-    assert next(model.network.parameters()).dtype == torch.float32

@@ -14,15 +14,13 @@ from trustgp.detection import BoxTargets
 from trustgp.metrics.detections import MIN_BIN_COUNT
 
 
-@dataclass
-class Found:
-    boxes: torch.Tensor
-    labels: torch.Tensor
+@dataclass(frozen=True)
+class Found(BoxTargets):
     confidence: torch.Tensor
 
 
 def found(boxes: list, labels: list[int], confidence: list[float]) -> Found:
-    return Found(torch.tensor(boxes).reshape(-1, 4).double(), torch.tensor(labels).long(), tensor(confidence))
+    return Found(**vars(there(boxes, labels)), confidence=tensor(confidence))
 
 
 def tensor(values: list[float]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,10 +45,7 @@ class ClassTemperature:
             return -chances.gather(1, labels[:, None]).clamp_min(1e-300).log().mean()
 
         bounds = [(-MAX_LOG_COLD, MAX_LOG), (-MAX_LOG, MAX_LOG)]
-        best = minimise_from_zero(
-            with_gradient(loss), 2, max_iter=MAX_STEPS, tolerance=TOLERANCE, bounds=bounds
-        )
-        return of(torch.zeros(2, dtype=torch.float64) if best is None else torch.from_numpy(best))
+        return of(_best(loss, bounds))
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,10 @@ class EdgeNoise:
         With photometric variants, gamma and delta are fitted to both: in held-out pictures, like those of
         training, u and w hardly differ. Levels and tails are of the held-out ones.
         """
-        powers = None
-        if variants is not None:
-            powers = _likeliest(cls, EdgeErrors.joined(held_out, variants), None)
-        return _likeliest(cls, held_out, None if powers is None else (powers.growth, powers.picture))
+        if variants is None:
+            return _likeliest(cls, held_out, None)
+        powers = _likeliest(cls, EdgeErrors.joined(held_out, variants), None)
+        return _likeliest(cls, held_out, (powers.growth, powers.picture))
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,14 @@ def _likeliest(kind: type[EdgeNoise], given: EdgeErrors, powers: tuple[Tensor, T
         return -noise_of_edges.log_prob(errors).mean()
 
     bounds = [(-MAX_LOG, MAX_LOG)] * 5 + ([(0.0, MAX_POWER)] * 2 if powers is None else [])
-    best = minimise_from_zero(
-        with_gradient(loss), len(bounds), max_iter=MAX_STEPS, tolerance=TOLERANCE, bounds=bounds
-    )
-    return of(torch.zeros(len(bounds), dtype=torch.float64) if best is None else torch.from_numpy(best))
+    return of(_best(loss, bounds))
+
+
+def _best(loss: Callable[[Tensor], Tensor], bounds: list[tuple[float, float]]) -> Tensor:
+    """Where the loss is lowest within bounds; zeros where the search fails."""
+    options = {"max_iter": MAX_STEPS, "tolerance": TOLERANCE, "bounds": bounds}
+    best = minimise_from_zero(with_gradient(loss), len(bounds), **options)
+    return torch.zeros(len(bounds), dtype=torch.float64) if best is None else torch.from_numpy(best)
 
 
 def _log(value: Tensor) -> Tensor:

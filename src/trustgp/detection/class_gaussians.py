@@ -111,9 +111,8 @@ class _Prior:
         scatter = sums.square - cross - cross.mT + rows * centre[:, :, None] * centre[:, None]
         common = torch.where(rows > 0, self.within, self.between)
         variance = common.diagonal(dim1=1, dim2=2).mean(dim=1)
-        variance = variance.clamp_min(
-            MIN_SPREAD * float(self.mean.square().mean()) + torch.finfo(torch.float64).tiny
-        )
+        least = MIN_SPREAD * float(self.mean.square().mean()) + torch.finfo(torch.float64).tiny
+        variance = variance.clamp_min(least)
         common = (1.0 - sphere) * common + sphere * variance[:, None, None] * eye
         total = rows + weight * width
         return centre, (scatter + weight * width * common) / total

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..data.user_warnings import optional_package, warn_user
+from ..metrics.boxes import area
 from .pictures import pixel_values
 from .targets import BOX, CATEGORY, CROWD, LISTS, BoxTargets
 
@@ -51,7 +52,8 @@ class CocoScenes(Dataset):
         prepared = _prepared(self.prepare(image), one.path.name)
         height, width = image.shape[1:]
         inside = torch.minimum(one.boxes.clamp_min(0.0), one.boxes.new_tensor([width, height] * 2))
-        outside = _areas(inside) < MIN_INSIDE * _areas(one.boxes)
+        areas = [area(boxes[:, 2:] - boxes[:, :2]) for boxes in (inside, one.boxes)]
+        outside = areas[0] < MIN_INSIDE * areas[1]
         if bool(outside.any()):
             raise ValueError(
                 f"{one.path.name}: box {one.boxes[outside][0].tolist()} (left, top, right, bottom) lies "
@@ -184,9 +186,3 @@ def _prepared(given: Any, name: str) -> Tensor:
         kind = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f"prepare gave {kind} of {name}; a tensor [channels, height, width] is needed.")
     return values
-
-
-def _areas(boxes: Tensor) -> Tensor:
-    """Of corners [k, 4], [k]; 0 where they are crossed."""
-    sides = (boxes[:, 2:] - boxes[:, :2]).clamp_min(0.0)
-    return sides[:, 0] * sides[:, 1]

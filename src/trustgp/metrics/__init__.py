@@ -6,11 +6,7 @@ Every row is scored. A row without a finite prediction costs infinitely much; no
 from ..data.user_warnings import former_names
 from .classes import accuracy, brier, class_nll, entropy, expected_calibration_error, reliability_curve
 from .detection_quality import DetectionQuality, detection_quality, spatial_quality
-from .detections import (
-    detection_calibration_error,
-    localisation_calibration_error,
-    match_targets,
-)
+from .detections import detection_calibration_error, localisation_calibration_error, match_targets
 from .gaussian import (
     NUM_LEVELS,
     calibration_error,

@@ -31,7 +31,7 @@ def generous_overlaps(first: Tensor, second: Tensor) -> Tensor:
     shared, union = _areas(first, second)
     low = torch.minimum(first[..., :, None, :2], second[..., None, :, :2])
     high = torch.maximum(first[..., :, None, 2:], second[..., None, :, 2:])
-    around = _area(high - low)
+    around = area(high - low)
     return shared - (around - union) / around.clamp_min(1e-9)
 
 
@@ -39,13 +39,13 @@ def _areas(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Intersection over union, and the union, shape [..., k, m]."""
     low = torch.maximum(first[..., :, None, :2], second[..., None, :, :2])
     high = torch.minimum(first[..., :, None, 2:], second[..., None, :, 2:])
-    shared = _area(high - low)
-    sizes = [_area(boxes[..., 2:] - boxes[..., :2]) for boxes in (first, second)]
+    shared = area(high - low)
+    sizes = [area(boxes[..., 2:] - boxes[..., :2]) for boxes in (first, second)]
     union = sizes[0][..., :, None] + sizes[1][..., None, :] - shared
     return shared / union.clamp_min(1e-9), union
 
 
-def _area(size: Tensor) -> Tensor:
+def area(size: Tensor) -> Tensor:
     """Width times height, shape [..., 2] to [...]; not `prod`, whose gradient waits for the device."""
     width, height = size.clamp_min(0).unbind(dim=-1)
     return width * height

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,13 +12,8 @@ from torch import Tensor
 from ..likelihoods.detections import Detections
 from .classes import binned
 from .detection_quality import detection_quality
-from .detections import (
-    DECE_BINS,
-    detection_calibration_error,
-    localisation_calibration_error,
-    match_targets,
-)
-from .open_set import none_marked, on_unknown, open_set_errors, unknown_recall
+from .detections import DECE_BINS, detection_calibration_error, localisation_calibration_error, match_targets
+from .open_set import on_unknown, open_set_errors, unknown_recall
 from .score_report import RowCounts, ScoreReport, score_field, separation
 
 Sizes = Sequence[tuple[int, int]]
@@ -107,10 +101,7 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
     def of(
         cls, scenes: ScoredScenes, ood: ScoredScenes | None = None, *, names: Sequence[str]
     ) -> DetectionEvaluation:
-        """Every score of pictures with known targets, and of foreign ones, for classes of these names.
-
-        `trustgp.evaluate` checks its arguments.
-        """
+        """Every score, for classes of these names; `trustgp.evaluate` checks its arguments."""
         pairs = _Pairs(scenes, len(names))
         foreign = None if ood is None or ood.targets is None else _Pairs(ood, len(names))
         counts = {"targets": pairs.number, "detections": len(pairs.labels), "matched": int(pairs.hit.sum())}
@@ -134,11 +125,6 @@ class DetectionEvaluation(ScoreReport, DetectionScores):
             ood_scenes=ood,
             marked=has_threshold(scenes),
         )
-
-    @property
-    def scores(self) -> dict[str, DetectionScores]:
-        """Every class's scores, those of all under "all" first."""
-        return self.columns
 
     @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
@@ -165,7 +151,8 @@ class _Pairs:
     def __init__(self, scenes: ScoredScenes, num_classes: int) -> None:
         assert scenes.targets is not None
         self.scenes, self.num_classes = scenes, num_classes
-        self.targets = [_Familiar.of(one, num_classes) for one in scenes.targets]
+        known = [(one, one.labels < num_classes) for one in scenes.targets]
+        self.targets = [replace(one, boxes=one.boxes[own], labels=one.labels[own]) for one, own in known]
         self.number = sum(len(one.labels) for one in self.targets)
         self.unknown = sum(int((one.labels >= num_classes).sum()) for one in scenes.targets)
         pictures = zip(scenes.detections, self.targets, strict=True)
@@ -183,21 +170,13 @@ class _Pairs:
             for f, t, w in zip(scenes.detections, self.targets, which, strict=True)
         ]
         self.edge_nll, self.inside = (torch.cat([one[i] for one in judged]) for i in (0, 1))  # [k, 4] each
-        sides = [
-            torch.tensor([[w, h]] * len(f)) for f, (h, w) in zip(scenes.detections, scenes.sizes, strict=True)
-        ]
-        side = torch.cat([one.reshape(-1, 2) for one in sides]).double()
+        numbers = torch.tensor([len(one) for one in scenes.detections])
+        side = torch.tensor(scenes.sizes).flip(1).repeat_interleave(numbers, dim=0).double()  # width, height
         centre, extent = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
         self.positions = torch.cat([centre / side, extent / side], dim=1).clamp(0, 1)  # [n, 4]
-
-    @cached_property
-    def local_errors(self) -> dict[str, dict[int, Tensor]]:
-        """LaECE by score and class."""
-        marks = {"laece": self.probability, "detector_laece": self.confidence}
-        return {
-            name: localisation_calibration_error(mark, self.shared, self.labels)
-            for name, mark in marks.items()
-        }
+        own = localisation_calibration_error(self.probability, self.shared, labels)
+        detector = localisation_calibration_error(self.confidence, self.shared, labels)
+        self.local_errors = {"laece": own, "detector_laece": detector}  # by class
 
     def edges(self, own: Tensor) -> Values:
         """Scores of the edges of a subset of the matched targets, bool, [k]; None without any."""
@@ -254,7 +233,8 @@ def _foreign_scores(scenes: ScoredScenes, ood: ScoredScenes, foreign: _Pairs | N
         ]
         novelty = [one[mask] for one, mask in zip(novelty, on_new, strict=True)]
         shown = torch.tensor([bool((there.labels >= num_classes).any()) for there in things])
-        values["detector_a_ose"] = open_set_errors(boxes, none_marked(boxes), things, num_classes=num_classes)
+        none = [torch.zeros(len(own), dtype=torch.bool) for own in boxes]
+        values["detector_a_ose"] = open_set_errors(boxes, none, things, num_classes=num_classes)
         if has_threshold(scenes):
             marks = [one.is_novel for one in detections]
             values["u_recall"] = unknown_recall(boxes, marks, things, num_classes=num_classes)
@@ -276,16 +256,3 @@ def _edges_of(detections: Detections, true: Tensor) -> tuple[Tensor, Tensor]:
 def has_threshold(scenes: ScoredScenes) -> bool:
     """Whether detections can be marked novel."""
     return all(one.threshold is not None for one in scenes.detections)
-
-
-@dataclass(frozen=True)
-class _Familiar:
-    """Targets of classes that the detector has."""
-
-    boxes: Tensor
-    labels: Tensor
-
-    @classmethod
-    def of(cls, targets: Any, num_classes: int) -> _Familiar:
-        own = targets.labels < num_classes
-        return cls(targets.boxes[own], targets.labels[own])

@@ -79,10 +79,8 @@ def _names(names: Sequence[str] | None, number: int, noun: str) -> list[str]:
     """Those of the columns of the table."""
     labels = [f"{noun} {c}" for c in range(number)] if names is None else [str(name) for name in names]
     if len(labels) != number or len(set(labels)) != number or ALL in labels:
-        plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-        raise ValueError(
-            f"names={labels} for {number} {plural}; one each is needed, no two alike, none called '{ALL}'."
-        )
+        nouns = {"output": "outputs", "class": "classes"}[noun]
+        raise ValueError(f"names={labels} for {number} {nouns}; one each, no two alike, none called '{ALL}'.")
     return labels
 
 

@@ -76,10 +76,7 @@ class Evaluation(RowReport, RegressionScores):
         *,
         names: Sequence[str],
     ) -> Evaluation:
-        """Every score of a prediction of n rows and C outputs, and of m foreign rows; finite targets [., C].
-
-        `trustgp.evaluate` checks its arguments.
-        """
+        """Every score; targets are finite, [n, C] and [m, C]. `trustgp.evaluate` checks its arguments."""
         mean, variance = mean_and_variance(prediction)
         targets = targets.to(mean.device)
         usable = finite(prediction)
@@ -99,14 +96,14 @@ class Evaluation(RowReport, RegressionScores):
         average |= {} if ood is None else _row_separation(prediction, ood)
         predictions = [prediction] if ood is None else [prediction, ood]
         columns = [{name: float(value[c]) for name, value in values.items()} for c in range(len(names))]
+        each = [RegressionScores(**own, rmse=own["mse"] ** 0.5) for own in columns]
         return cls(
-            **_with_root(average),
+            **average,
+            rmse=average["mse"] ** 0.5,
             **curves,
             subject=f"{len(names)} {'output' if len(names) == 1 else 'outputs'}",
-            outputs={n: RegressionScores(**_with_root(own)) for n, own in zip(names, columns, strict=True)},
-            counts=RowCounts.of(
-                *(torch.isfinite(mean_and_variance(p)[1]).all(dim=1) & p.valid for p in predictions)
-            ),
+            outputs=dict(zip(names, each, strict=True)),
+            counts=RowCounts.of(*(finite(p).epistemic.isfinite().all(dim=1) & p.valid for p in predictions)),
             levels=levels,
             observed=observed,
             prediction=prediction,
@@ -114,11 +111,6 @@ class Evaluation(RowReport, RegressionScores):
             ood_prediction=ood,
             ood_targets=ood_targets,
         )
-
-    @property
-    def scores(self) -> dict[str, RegressionScores]:
-        """Every output's scores, the average under "all" first."""
-        return self.columns
 
     @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
@@ -172,10 +164,6 @@ def _fit_to_targets(prediction: Prediction, targets: Tensor) -> dict[str, Tensor
         "mse": gaussian.squared_error(usable.mean, targets).mean(0),
         "coverage": gaussian.coverage_curve(usable, targets, levels=level)[1][0],
     }
-
-
-def _with_root(values: dict[str, float]) -> dict[str, Any]:
-    return {**values, "rmse": values["mse"] ** 0.5}
 
 
 def _foreign_scores(variance: Tensor, ood: Prediction, targets: Tensor | None) -> dict[str, Tensor]:
@@ -245,10 +233,7 @@ class ClassEvaluation(RowReport, ClassScores):
         *,
         names: Sequence[str] = (),
     ) -> ClassEvaluation:
-        """Every score of a prediction of classes, against class numbers [n, 1].
-
-        The names of outputs are not needed: the classes have one table.
-        """
+        """Every score, against class numbers [n, 1]; the classes have one table, which needs no names."""
         for name, values in (("data", targets), ("ood", ood_targets)):
             if values is not None:
                 Classification().check(prediction.tempered_logits.shape[1], values, name=name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .boxes import nearest, overlaps
@@ -57,12 +56,6 @@ def open_set_errors(
     wrong = 0
     for own, marked, there in zip(boxes, novel, true, strict=True):
         unknown = there.boxes[there.labels >= num_classes].double()
-        if len(unknown):
-            on = (overlaps(own.double(), unknown) >= MATCH_OVERLAP).any(dim=1)
-            wrong += int((on & ~marked).sum())
+        on = (overlaps(own.double(), unknown) >= MATCH_OVERLAP).any(dim=1)
+        wrong += int((on & ~marked).sum())
     return wrong
-
-
-def none_marked(boxes: Sequence[Tensor]) -> list[Tensor]:
-    """As if no detection were novel: bool, [k] of each picture."""
-    return [torch.zeros(len(own), dtype=torch.bool, device=own.device) for own in boxes]

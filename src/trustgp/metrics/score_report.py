@@ -95,6 +95,11 @@ class ScoreReport:
         return {ALL: self.average, **self.outputs}
 
     @property
+    def scores(self) -> Any:
+        """Every output's scores, the average under "all" first."""
+        return self.columns
+
+    @property
     def curves(self) -> dict[str, dict[str, Tensor]]:
         """By name, tensors of shape [L], or [L, C] with a column for each output."""
         return {}
@@ -147,7 +152,12 @@ class ScoreReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Scores and curves as plain values that JSON can hold; infinity is the text "inf"."""
-        curves = {n: {k: self._by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
+
+        def by_output(values: Tensor) -> Any:  # [L], or [L, C]: by name, the average first
+            rows = (values.mean(1), *values.unbind(1)) if values.ndim > 1 else ()
+            return dict(zip(self.columns, rows, strict=True)) if rows else values
+
+        curves = {n: {k: by_output(v) for k, v in curve.items()} for n, curve in self.curves.items()}
         return plain({**asdict(self.counts), "scores": self.columns, **curves})
 
     def to_csv(self, path: str | Path) -> Path:
@@ -172,12 +182,6 @@ class ScoreReport:
     def _repr_html_(self) -> str:
         header, sections = self._cells(8)
         return html_table(self._title, header, [line for lines in sections for line in lines], self.warning)
-
-    def _by_output(self, values: Tensor) -> Any:
-        """A curve [L] as it is; [L, C] by output, the average first."""
-        if values.ndim == 1:
-            return values
-        return dict(zip(self.columns, (values.mean(1), *values.unbind(1)), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -30,8 +30,8 @@ def draw_band(
     The `label` is that of the band, `line` that of the line.
     """
     place, centre, width = (numbers(values) for values in (x, mean, half))
-    low, high = centre - width, centre + width
-    axes.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0, label=label or None)
+    style = {"color": colour, "alpha": 0.2, "linewidth": 0, "label": label or None}
+    axes.fill_between(place, centre - width, centre + width, **style)
     axes.plot(place, centre, color=colour, linewidth=1.6, label=line or None)
 
 
@@ -102,10 +102,7 @@ def draw_bars(
     *,
     colours: Sequence[str] = PALETTE,
 ) -> None:
-    """Horizontal bars, the series of a group side by side, the first group on top.
-
-    Series, by name, have one number for each group.
-    """
+    """Horizontal bars; the series, by name, have one number for each group, the first group on top."""
     thick = 0.8 / len(series)
     rows = np.arange(len(groups))
     for number, ((name, values), colour) in enumerate(zip(series.items(), colours, strict=False)):
@@ -146,10 +143,9 @@ def map_experts(model: Any, inputs: Inputs, *, output: int = 0) -> ExpertMap:
     require_finite(rows, "inputs")
     lots = chunks(count(rows), chunk_rows(mixture.tangents))
     embedded = torch.cat([mixture.gate.embed(mixture.tangents(take(rows, index))) for index in lots])
-    centroids = mixture.gate.centroids
-    expert = nearest_two(embedded, centroids)[0]
-    points, centres = (torch.nn.functional.pad(rows, (0, 1))[:, :2] for rows in (embedded, centroids))
-    return ExpertMap(points, expert, centres)
+    both = (embedded, mixture.gate.centroids)
+    points, centres = (torch.nn.functional.pad(rows, (0, 1))[:, :2] for rows in both)
+    return ExpertMap(points, nearest_two(*both)[0], centres)
 
 
 def draw_experts(axes: Any, model: Any, inputs: Inputs, *, output: int = 0, size: float = 8.0) -> None:

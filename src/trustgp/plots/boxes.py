@@ -45,8 +45,7 @@ def detections(
         names: Of the classes; None: "class 0" and so on.
         level: Of the edges' intervals.
         threshold: Of the novelty of detections: colours are spread around it, and boxes above it are novel.
-            None: the model's; where it has none, nothing is marked, and colours run
-            from novelty 0 to 1.
+            None: the model's; where it has none, nothing is marked, and colours run from novelty 0 to 1.
         axes: Of matplotlib; None: new ones.
         title: Above the picture.
     """
@@ -55,47 +54,23 @@ def detections(
     if axes is None:
         with figure(None, width=5, height=5.2 if title else 5) as drawn:
             axes = drawn.subplots()
-    draw_picture(axes, picture, title)
-    lay_out(axes.figure)
-    annotate(axes, detections, names=names, level=level, threshold=threshold)
-    return axes
-
-
-def draw_picture(axes: Any, picture: Array, title: str | None = None) -> None:
-    """A picture [h, w, 3] alone, in its own pixels: the first one reaches from 0 to 1."""
-    height, width = picture.shape[:2]
+    height, width = picture.shape[:2]  # its first pixel reaches from 0 to 1
     axes.imshow(picture, extent=(0, width, height, 0), interpolation="bicubic")
-    axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
-    axes.set_title(title or "")
+    axes.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[], title=title or "")
     axes.grid(visible=False)
-    for side in axes.spines.values():
-        side.set_visible(False)
-
-
-def lay_out(drawn: Any) -> None:
-    """Lay out the axes now: the size of labels depends on it."""
-    engine = drawn.get_layout_engine()
+    axes.spines[:].set_visible(False)
+    engine = axes.figure.get_layout_engine()
     if engine is not None:
-        engine.execute(drawn)
-
-
-def annotate(
-    axes: Any, detected: Detections, *, names: Sequence[str] | None, level: float, threshold: float | None
-) -> None:
-    """Boxes, bands and labels on a picture that is drawn already."""
-    limit = limit_of(detected, threshold)
-    labels = [label_of(detected, k, names=names, threshold=limit) for k in range(len(detected))]
-    colours = [colour_of(float(novelty), limit) for novelty in detected.novelty]
-    for k in reversed(range(len(detected))):  # the most confident is drawn last, on top
-        _draw_box(axes, detected, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
-    taken, boxes = _draw_remarks(axes, detected), numbers(detected.boxes)
+        engine.execute(axes.figure)  # now: the size of labels depends on it
+    limit = detections.threshold if threshold is None else threshold
+    labels = [label_of(detections, k, names=names, threshold=limit) for k in range(len(detections))]
+    colours = [colour_of(float(novelty), limit) for novelty in detections.novelty]
+    for k in reversed(range(len(detections))):  # the most confident is drawn last, on top
+        _draw_box(axes, detections, k, level=level, colour=colours[k], novel=labels[k].startswith(WARNING))
+    taken, boxes = _draw_remarks(axes, detections), numbers(detections.boxes)
     for label, box, colour in zip(labels, boxes, colours, strict=True):
         taken.append(_draw_label(axes, label, box, colour, taken, boxes))
-
-
-def limit_of(detected: Detections, threshold: float | None) -> float | None:
-    """The threshold that was given, else that of the model; None: there is none."""
-    return detected.threshold if threshold is None else threshold
+    return axes
 
 
 def _draw_remarks(axes: Any, detected: Detections) -> list[Array]:
@@ -143,9 +118,7 @@ def label_of(
     """Class, confidence and novelty of a detection; a warning where that lies above the threshold."""
     kind, novelty = int(detected.labels[k]), float(detected.novelty[k])
     if names is not None and kind >= len(names):
-        raise ValueError(
-            f"class {kind} was found, but names= has {len(names)}: one for each class is needed."
-        )
+        raise ValueError(f"class {kind} was found, but names= has {len(names)}: each class needs one.")
     name = f"class {kind}" if names is None else names[kind]
     text = f"{name} {100 * float(detected.confidence[k]):.0f} %"
     if threshold is not None and not novelty <= threshold:
@@ -217,20 +190,14 @@ def _plate(colour: Any) -> dict[str, Any]:
 
 def scale_position(novelty: float, threshold: float | None = None) -> float:
     """Position of a novelty on the scale of colours, in [0, 1]; NaN is at the end. A threshold is in the
-    middle of the scale, which then ends at `scale_end`."""
+    middle of the scale, which then ends at twice the threshold, or at 1, which no novelty exceeds."""
     if np.isnan(novelty):
         return 1.0
     if threshold is None:
         return float(np.clip(novelty, 0.0, 1.0))
-    return float(
-        np.interp(novelty, [0.0, max(threshold, MIN_THRESHOLD), scale_end(threshold)], [0.0, 0.5, 1.0])
-    )
-
-
-def scale_end(threshold: float) -> float:
-    """The novelty at which colours end: twice the threshold, or 1, which no novelty exceeds."""
-    threshold = max(threshold, MIN_THRESHOLD)
-    return 2.0 * threshold if threshold >= 1.0 else min(2.0 * threshold, 1.0)
+    middle = max(threshold, MIN_THRESHOLD)
+    end = 2.0 * middle if middle >= 1.0 else min(2.0 * middle, 1.0)
+    return float(np.interp(novelty, [0.0, middle, end], [0.0, 0.5, 1.0]))
 
 
 def colour_of(novelty: float, threshold: float | None = None) -> tuple[float, float, float]:

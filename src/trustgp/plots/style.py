@@ -30,11 +30,8 @@ _STYLE = {
 
 @contextmanager
 def figure(path: str | Path | None, *, width: float, height: float, dpi: int = 120) -> Iterator[Any]:
-    """A matplotlib figure in our style, written to `path` at the end, whole or not at all; nothing global is
-    changed.
-
-    Width and height are in inches. Without a path the caller keeps the figure.
-    """
+    """A matplotlib figure in our style, width and height in inches, written to `path` at the end, whole or
+    not at all; without a path the caller keeps the figure. Nothing global is changed."""
     matplotlib = require_matplotlib()
     with matplotlib.rc_context(_STYLE):
         # a bare Figure needs neither pyplot nor a display
