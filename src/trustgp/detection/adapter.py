@@ -77,8 +77,12 @@ class Detector:
             )
         self.labels = labels
         self.channels: int = getattr(config, "num_channels", None) or 3  # of the pictures it takes
-        self.names = adapter.names
-        self._modules = [_submodule(network, name) for name in self.names]
+        self._modules = {name: _submodule(network, name) for name in adapter.names}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the modules that give the features; empty before they are found."""
+        return tuple(self._modules)
 
     @property
     def place(self) -> Tensor:
@@ -88,21 +92,16 @@ class Detector:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> DetectorOutputs:
         """One pass of pictures [n, channels, height, width]; the first one finds the modules."""
-        if not self.names:
-            self.names, self._modules = self._find(images[:2])
-        captured: dict[str, Any] = {}
-        with ExitStack() as hooks:
-            for name, module in zip(self.names, self._modules, strict=True):
-                hooks.enter_context(module.register_forward_hook(_keep(captured, name)))
-            logits, boxes = _parse_outputs(self.network(images.to(self.place)))
-        self._check(logits)
-        parts = [_by_query(captured.get(name), len(images), logits.shape[1]) for name in self.names]
-        if any(part is None for part in parts):
-            missing = [name for name, part in zip(self.names, parts, strict=True) if part is None]
+        if not self._modules:
+            self._modules = self._find(images[:2])
+        logits, boxes, captured = self._run(images, self._modules)
+        parts = {name: _by_query(captured.get(name), len(images), logits.shape[1]) for name in self.names}
+        missing = [name for name, part in parts.items() if part is None]
+        if missing:
             raise ValueError(
                 f"'{missing[0]}' has no output with a row for each of {logits.shape[1]} queries."
             )
-        features = torch.cat(parts, dim=1)  # pyright: ignore
+        features = torch.cat(list(parts.values()), dim=1)  # pyright: ignore
         if features.shape[1] != logits.shape[1]:
             raise ValueError(
                 f"{', '.join(self.names)}: {features.shape[1]} rows, but {logits.shape[1]} queries; name "
@@ -110,27 +109,28 @@ class Detector:
             )
         return DetectorOutputs(logits, boxes, features)
 
-    def _check(self, logits: Tensor) -> None:
+    def _run(self, images: Tensor, modules: Mapping[str, nn.Module]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Logits, boxes, and the outputs of modules by name, the last call last."""
+        captured: dict[str, Any] = {}
+        with ExitStack() as hooks:
+            for name, module in modules.items():
+                hooks.enter_context(module.register_forward_hook(_keep(captured, name)))
+            logits, boxes = _parse_outputs(self.network(images.to(self.place)))
         if logits.shape[-1] not in (self.labels, self.labels + 1):
             raise ValueError(
                 f"the detector gives {logits.shape[-1]} logits for {self.labels} classes; so many, or one "
                 "more for no object, are needed: pass adapter=Adapter(labels=...)."
             )
+        return logits, boxes, captured
 
-    @torch.no_grad()
-    def _find(self, pictures: Tensor) -> tuple[tuple[str, ...], list[nn.Module]]:
+    def _find(self, pictures: Tensor) -> dict[str, nn.Module]:
         """The last attention of a pass whose output has a row for each query."""
         inner = {name: module for name, module in self.network.named_modules() if _innermost(module)}
-        captured: dict[str, Any] = {}
-        with ExitStack() as hooks:
-            for name, module in inner.items():
-                hooks.enter_context(module.register_forward_hook(_keep(captured, name)))
-            logits, _ = _parse_outputs(self.network(pictures.to(self.place)))
-        self._check(logits)
+        logits, _, captured = self._run(pictures, inner)
         for name in reversed(captured):
             features = _by_query(captured[name], len(pictures), logits.shape[1])
             if features is not None and features.shape[1] == logits.shape[1]:
-                return (name,), [inner[name]]
+                return {name: inner[name]}
         raise ValueError(
             f"{type(self.network).__name__} has no attention with a row for each of its {logits.shape[1]} "
             'queries; name the module whose output are their features: adapter=Adapter(seen="...").'

@@ -138,9 +138,7 @@ def _check_streams(streams: dict[str, SceneStream], detector: Detector) -> None:
             detector(images[:1] if isinstance(images, Tensor) else images[0][None])
         except RuntimeError as error:
             shape = tuple(images[0].shape)
-            raise ValueError(
-                f"the detector takes no pictures [channels, height, width] of {shape}: {error}"
-            ) from error
+            raise ValueError(f"the detector takes no pictures of shape {shape}: {error}") from error
     total = streams["pictures"].total
     if "validation" not in streams and total is not None and total < HELD_OUT_EVERY:
         raise ValueError(TOO_FEW.format(total))
@@ -196,7 +194,7 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
     assert training.size is not None
     matched = rows.matched
     classes = ClassGaussians.fit(training.queries, rows.features[matched], rows.predicted[matched])
-    pictures = ClassGaussians.fit(training.pictures, rows.pictures, _one_class(rows))
+    pictures = ClassGaussians.fit(training.pictures, rows.pictures, rows.one_class)
     variance = classes(rows.features, rows.predicted)
     errors = [_edge_errors(part, classes, pictures) for part in (rows, variants)]
     return DetectorState(
@@ -211,17 +209,12 @@ def _calibrated(training: PicturePass, held_out: PicturePass) -> DetectorState:
         rows=int(training.queries.count.sum()),
         settings=training.settings,
         held_scores=novelty_of(variance[rows.detected]),
-        held_pictures=novelty_of(pictures(rows.pictures, _one_class(rows))),
+        held_pictures=novelty_of(pictures(rows.pictures, rows.one_class)),
     )
-
-
-def _one_class(rows: QueryRows) -> Tensor:
-    """Pictures have a single class."""
-    return torch.zeros(len(rows.pictures), dtype=torch.int64)
 
 
 def _edge_errors(rows: QueryRows, classes: ClassGaussians, pictures: ClassGaussians) -> EdgeErrors:
     matched = rows.matched
-    picture_variance = pictures(rows.pictures, _one_class(rows))
+    picture_variance = pictures(rows.pictures, rows.one_class)
     variance = classes(rows.features[matched], rows.predicted[matched])
     return EdgeErrors(rows.errors[matched], variance, picture_variance[rows.picture[matched]])

@@ -25,8 +25,6 @@ from .scenes import SceneStream, as_scenes
 from .state import DetectorState, novelty_of, save_detector
 from .targets import BoxTargets
 
-SIZE = "its error bar is one matrix for each class"
-
 
 class DetectionModel(FittedModel):
     """A detector and its error bar: the uncertainty of its classes and edges, and the novelty of a picture.
@@ -35,7 +33,7 @@ class DetectionModel(FittedModel):
     """
 
     UNSUPPORTED: ClassVar[Mapping[str, str]] = {
-        "compress": f"{SIZE}, and nothing of that can be left out",
+        "compress": "its error bar is one matrix for each class, and nothing of that can be left out",
         "export.Graph": "trustgp.export_onnx, trustgp.compile and trustgp.export.traced take it",
     }
     state: DetectorState  # `threshold` replaces it
@@ -81,9 +79,8 @@ class DetectionModel(FittedModel):
     def _shared(self) -> dict[str, Any]:
         """Fields that all pictures share."""
         state, fitted = self.state, self.novelty_threshold
-        limits = [
-            ReferenceScores.of(scores, None).threshold for scores in (state.held_scores, state.held_pictures)
-        ]
+        held_out = (state.held_scores, state.held_pictures)
+        limits = [ReferenceScores.of(scores, None).threshold for scores in held_out]
         if fitted is not None:
             limits = [float(fitted.threshold), _limit(state.held_pictures, float(fitted.false_alarm))]
         names = ("_threshold", "_picture_threshold")
@@ -130,22 +127,17 @@ class DetectionModel(FittedModel):
                 made.include(chunk)
             rows = QueryRows.joined(made.held_out_rows)
             scores = novelty_of(state.classes(rows.features, rows.predicted)[rows.detected])
-            single = torch.zeros(len(rows.pictures), dtype=torch.int64)
             NoveltyThreshold.fit(scores, false_alarm)  # may raise, before anything is replaced
-            self.state = replace(state, held_pictures=novelty_of(state.pictures(rows.pictures, single)))
+            self.state = replace(
+                state, held_pictures=novelty_of(state.pictures(rows.pictures, rows.one_class))
+            )
         return self._with_threshold(scores, false_alarm)
 
     def read_scenes(
         self, given: Any, *, name: str, foreign: bool = False
     ) -> tuple[Pictures, list[BoxTargets] | None]:
-        """Pictures and their targets, read and checked as by `fit`, for `trustgp.evaluate`.
-
-        Args:
-            given: As for `trustgp.detection.fit`.
-            name: For errors.
-            foreign: They may come without targets (None), or with targets of classes that the detector lacks,
-                whose labels begin where its own end.
-        """
+        """Pictures and their targets, read and checked as by `fit`, for `trustgp.evaluate`. Foreign ones may
+        lack targets (None), or have targets of other classes, whose labels begin where the detector's end."""
         return as_scenes(given, self.state.detector, name=name, size=self.state.only_size, foreign=foreign)
 
     def update(self, *_: Any, **__: Any) -> NoReturn:
@@ -155,8 +147,7 @@ class DetectionModel(FittedModel):
     def conformal(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: a detection is no row with a target."""
         raise ValueError(
-            "a DetectionModel has no conformal: detections are no rows with a target each; use "
-            "Detections.interval(level)."
+            "a DetectionModel has no conformal: detections are no rows; use Detections.interval."
         )
 
     def export_source(self) -> DetectorSource:
@@ -174,15 +165,14 @@ class DetectionModel(FittedModel):
 
     def __repr__(self) -> str:
         (height, width), state = self.size, self.state
+        held_out = f"{len(state.held_scores):,} held-out detections, {len(state.held_pictures):,} pictures"
         facts = {
             "detector": f"{type(state.network).__name__}, {len(state.classes.centre):,} classes",
-            "pictures": f"{height} x {width} pixels, height x width"
-            + (", and others" if state.mixed else ""),
+            "pictures": f"{height} x {width} pixels, height x width{', and others' if state.mixed else ''}",
             "features": f"{', '.join(state.names)}: {state.classes.centre.shape[1]:,} numbers",
             "rows": f"{state.rows:,} queries that matched a target",
             "size": size_text(self.nbytes),
-            "calibration": f"{len(state.held_scores):,} detections in {len(state.held_pictures):,} held-out "
-            "pictures",
+            "calibration": held_out,
         }
         return "\n".join([type(self).__name__, *(f"  {name}: {fact}" for name, fact in facts.items())])
 

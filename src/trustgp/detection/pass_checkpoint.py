@@ -39,12 +39,9 @@ class PassCheckpoint:
         cls, folder: Path, detector: Detector, settings: Detection, streams: dict[str, SceneStream]
     ) -> PassCheckpoint:
         """Resume a folder, or begin it; one that belongs to another fit is refused."""
-        facts: dict[str, Any] = {
-            "detector": network_fingerprint(detector.network),
-            "settings": json.dumps(asdict(settings)),
-        }
-        for name, stream in streams.items():
-            facts[name] = [stream.total, _fingerprint(stream)]
+        network = network_fingerprint(detector.network)
+        facts: dict[str, Any] = {"detector": network, "settings": json.dumps(asdict(settings))}
+        facts |= {name: [stream.total, _fingerprint(stream)] for name, stream in streams.items()}
         return cls(folder, Checkpoint.open(folder, facts).fingerprint)
 
     def save(self, name: str, made: PicturePass, *, force: bool = False) -> None:

@@ -48,9 +48,7 @@ class PicturePass:
     queries: ClassMoments | None = None  # of queries that match a target, by class
     pictures: ClassMoments | None = None  # of the mean over all queries of a picture
     held_out_rows: list[QueryRows] = field(default_factory=list)
-    variant_rows: list[QueryRows] = field(
-        default_factory=list
-    )  # of photometric variants of held-out pictures
+    variant_rows: list[QueryRows] = field(default_factory=list)  # of their photometric variants
     done: int = 0  # pictures
     mixed: bool = False  # whether they had more than one size
     size: tuple[int, int] | None = None  # of the first
@@ -73,7 +71,7 @@ class PicturePass:
             width = rows.features.shape[1]
             self.queries, self.pictures = (ClassMoments.zero(n, width) for n in (self.detector.labels, 1))
         self.queries.include(rows.features[rows.matched], rows.predicted[rows.matched])
-        self.pictures.include(rows.pictures, torch.zeros(len(rows.pictures), dtype=torch.int64))
+        self.pictures.include(rows.pictures, rows.one_class)
 
     def _hold_out(self, batch: Sequence[Scene]) -> None:
         images = torch.stack([one.image for one in batch])

@@ -65,6 +65,11 @@ class QueryRows:
         return torch.isfinite(self.errors).all(dim=1).nonzero().flatten()
 
     @property
+    def one_class(self) -> Tensor:
+        """The single class of pictures, int64, [n]."""
+        return torch.zeros(len(self.pictures), dtype=torch.int64)
+
+    @property
     def detected(self) -> Tensor:
         """Indices of those that are detections, too."""
         return (torch.isfinite(self.errors).all(dim=1) & self.kept).nonzero().flatten()

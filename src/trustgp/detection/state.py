@@ -83,20 +83,12 @@ def save_detector(state: DetectorState, path: str | Path) -> None:
         "settings": asdict(state.settings),
     }
     table = {"probe": probe(state.detector, state.size)[0]}
-    for prefix, part in _parts(state).items():
+    parts = (state.classes, state.pictures, state.temperature, state.edges)
+    for prefix, part in zip((CLASSES, PICTURES, "temperature.", "edges."), parts, strict=True):
         table |= {f"{prefix}{one.name}": getattr(part, one.name) for one in fields(part)}
     table |= novelty_tensors(state.held_scores, state.threshold)
     table["held_pictures"] = state.held_pictures
     write(Path(path), kind=DETECTOR, text=text, tensors=table)
-
-
-def _parts(state: DetectorState) -> dict[str, Any]:
-    return {
-        CLASSES: state.classes,
-        PICTURES: state.pictures,
-        "temperature.": state.temperature,
-        "edges.": state.edges,
-    }
 
 
 def read_detector(
@@ -104,9 +96,7 @@ def read_detector(
 ) -> DetectorState:
     """The state of a file's text and tensors; another detector than the one it was fitted to is refused."""
     if "finding" in text:
-        raise ArtifactError(
-            f"{where}: is of trustgp 0.2 or before; fit the detector again, it takes one pass."
-        )
+        raise ArtifactError(f"{where}: is of trustgp 0.2 or before; fit the detector again.")
     private = clone_module(network).eval()
     if network_fingerprint(private) != text.get("network"):
         raise ArtifactError(
@@ -163,9 +153,8 @@ def _read_text(text: dict[str, Any], where: str) -> tuple[tuple[str, ...], tuple
         plain = dict(text["settings"])
         adapter = dict(plain.pop("adapter"))
         seen = adapter.pop("seen")
-        settings = Detection(
-            adapter=Adapter(tuple(seen) if isinstance(seen, list) else seen, **adapter), **plain
-        )
+        adapter = Adapter(tuple(seen) if isinstance(seen, list) else seen, **adapter)
+        settings = Detection(adapter=adapter, **plain)
         sane = all(isinstance(name, str) for name in names) and len(names) > 0
         sane = sane and all(type(n) is int and n > 0 for n in (height, width, rows))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
