@@ -22,7 +22,7 @@ from trustgp.export.detector_file import ANSWERS, DetectorFacts
 
 pytest.importorskip("onnxruntime", reason="files take onnxruntime: pip install trustgp[export]")
 pytestmark = pytest.mark.filterwarnings("ignore:.*classes have no training row")
-EXPORTS = (trustgp.export_onnx, trustgp.compile)
+EXPORTS = {".onnx": trustgp.export_onnx, ".pt2": trustgp.compile}
 PLAIN = Adapter(seen=("fine", "coarse"), labels=2)
 FAMILIES = {"DETR": plain_detr, **{name: ZOO[name] for name in ("YOLOS", "Deformable DETR", "RT-DETR")}}
 
@@ -264,7 +264,7 @@ def test_functions_that_take_no_detector_say_why(model, call, match):
 
 def test_functions_of_a_model_refuse_a_bare_network(tmp_path):
     network = nn.Linear(2, 2)
-    files = [partial(call, network, tmp_path / "no", torch.zeros(1, 2)) for call in EXPORTS]
+    files = [partial(f, network, tmp_path / f"no{end}", torch.zeros(1, 2)) for end, f in EXPORTS.items()]
     for call in (partial(trustgp.compress, network, rank=8), *files):  # pyright: ignore
         with pytest.raises(TypeError, match="model is a Linear; pass"):
             call()
