@@ -1,6 +1,11 @@
 """Novelty scores of others, each against the formula of its paper written plainly in numpy, float64."""
 
 import copy
+import subprocess
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,12 +62,18 @@ def alike(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
+# --- of the logits -----------------------------------------------------------------------------------
+
+
 def test_scores_of_the_logits_are_those_of_their_papers():
     z = logits(NEW)
     alike(said("energy"), -np.log(np.exp(z).sum(axis=1)))
     alike(said("largest logit"), -z.max(axis=1))
     chances = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     alike(said("largest probability"), -np.log(chances.max(axis=1)))
+
+
+# --- Gaussians ---------------------------------------------------------------------------------------
 
 
 def covariance(apart: np.ndarray, ridge: float) -> np.ndarray:
@@ -104,10 +115,13 @@ def distances(labels: torch.Tensor, held: torch.Tensor, *, shared: bool) -> np.n
     return np.stack(each, axis=1)
 
 
-def test_mahalanobis_has_one_covariance_and_the_relative_one_subtracts_the_distance_to_all_rows():
-    nearest = distances(TRAIN[1], HELD[1], shared=True).min(axis=1)
-    alike(said("Mahalanobis"), nearest)
+def test_mahalanobis_is_the_distance_to_the_nearest_mean_with_one_covariance():
+    alike(said("Mahalanobis"), distances(TRAIN[1], HELD[1], shared=True).min(axis=1))
+
+
+def test_relative_mahalanobis_takes_off_the_distance_to_all_rows_together():
     one, held = torch.zeros_like(TRAIN[1]), torch.zeros_like(HELD[1])
+    nearest = distances(TRAIN[1], HELD[1], shared=True).min(axis=1)
     alike(said("relative Mahalanobis"), nearest - distances(one, held, shared=False)[:, 0])
 
 
@@ -127,6 +141,14 @@ def test_the_density_is_a_mixture_of_the_classes_gaussians():
     alike(peer.score(NEW).numpy(), np.array(expected))
 
 
+def test_a_class_without_rows_has_no_gaussian_and_one_ridge_needs_no_other_rows():
+    h, labels = numbers(40, 3), torch.arange(40) % 2 * 2  # 0 and 2
+    found = Gaussians.fit(h, labels, ridges=(1e-3,))
+    assert found.means.shape == (2, 3)
+    assert found.ridge == 1e-3
+    assert torch.isfinite(found.log_density(numbers(5, 3, seed=2))).all()
+
+
 def test_a_feature_that_never_moves_breaks_nothing():
     h, labels = numbers(40, 3), torch.arange(40) % 2
     h[:, 1] = 0.0
@@ -136,6 +158,9 @@ def test_a_feature_that_never_moves_breaks_nothing():
     assert (found.distances(moved) > found.distances(h[:1])).all()
 
 
+# --- neighbours --------------------------------------------------------------------------------------
+
+
 def test_neighbours_are_counted_by_angle_or_by_distance():
     train, new = features(TRAIN[0]), features(NEW)
     unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (train, new)]
@@ -143,6 +168,9 @@ def test_neighbours_are_counted_by_angle_or_by_distance():
     alike(said("kNN, cosine"), cosines)
     lengths = np.linalg.norm(new[:, None] - train[None], axis=2)
     alike(said("kNN, Euclidean"), np.sort(lengths, axis=1)[:, NEIGHBOURS - 1])
+
+
+# --- ViM ---------------------------------------------------------------------------------------------
 
 
 def vim_reference(kept: int) -> np.ndarray:
@@ -157,7 +185,39 @@ def vim_reference(kept: int) -> np.ndarray:
 
 def test_vim_is_the_virtual_logit_less_the_energy_with_half_of_the_directions_kept():
     alike(said("ViM"), vim_reference(DIM // 2))
+
+
+def test_wide_features_keep_as_many_directions_as_the_papers_code():
     assert [kept_directions(width) for width in (6, 767, 800, 2048)] == [3, 383, 512, 1000]
+
+
+# --- beside another's code ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory) -> dict[str, torch.Tensor]:
+    """By name, what pytorch-ood makes of the same features and logits, in single precision."""
+    if find_spec("pytorch_ood") is None:
+        pytest.skip("pytorch-ood is not installed")
+    given = {"features": features(TRAIN[0]), "new_features": features(NEW), "new_logits": logits(NEW)}
+    given = {name: torch.from_numpy(part).float() for name, part in given.items()} | {"labels": TRAIN[1]}
+    given |= {name: part.detach().float() for name, part in network()[2].named_parameters()}
+    folder = tmp_path_factory.mktemp("others")
+    torch.save(given, folder / "given.pt")
+    script = Path(__file__).with_name("ood_scores.py")
+    subprocess.run([sys.executable, script, folder / "given.pt", folder / "found.pt"], check=True)
+    return torch.load(folder / "found.pt")
+
+
+@pytest.mark.parametrize("name", NOVELTY)
+def test_pytorch_ood_ranks_rows_alike(name, others, monkeypatch):
+    plain = partial(Gaussians.fit, ridges=(1e-6,))  # as small as there
+    monkeypatch.setattr(Gaussians, "fit", staticmethod(plain))
+    ranks = [np.argsort(np.argsort(part)) for part in (said(name), others[name].numpy())]
+    assert np.corrcoef(*ranks)[0, 1] > 0.999
+
+
+# --- what all of them promise ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NOVELTY)

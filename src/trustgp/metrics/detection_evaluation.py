@@ -151,8 +151,8 @@ class _Pairs:
     def __init__(self, scenes: ScoredScenes, num_classes: int) -> None:
         assert scenes.targets is not None
         self.scenes, self.num_classes = scenes, num_classes
-        known = [(one, one.labels < num_classes) for one in scenes.targets]
-        self.targets = [replace(one, boxes=one.boxes[own], labels=one.labels[own]) for one, own in known]
+        trained = [(one, one.labels < num_classes) for one in scenes.targets]
+        self.targets = [replace(one, boxes=one.boxes[own], labels=one.labels[own]) for one, own in trained]
         self.number = sum(len(one.labels) for one in self.targets)
         self.unknown = sum(int((one.labels >= num_classes).sum()) for one in scenes.targets)
         pictures = zip(scenes.detections, self.targets, strict=True)
