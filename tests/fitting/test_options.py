@@ -78,7 +78,7 @@ def test_a_longer_last_layer_gets_a_sketch_of_it():
         ("device", "gpu", 'device=\'gpu\'; allowed are such as "cpu", "cuda"'),
         ("checkpoint", 3, "checkpoint=3; the path of a folder is needed"),
         ("unpack", "x", "unpack is a str; a function is needed"),
-        ("output", "logits", "output is a str; a function"),
+        ("output", "logits", "output is a str; pass a function"),
     ],
 )
 def test_a_wrong_option_lists_what_is_allowed(case, option, value, message):
