@@ -96,6 +96,12 @@ def _index(w: Writer, n: Any) -> str:
     return w.op("Gather", values, place, axis=axes[0])
 
 
+def _copy(w: Writer, n: Any) -> str:
+    """The second argument instead of the first."""
+    require_supported(shape_of(n.args[0]) == shape_of(n.args[1]))
+    return w.tensor(n.args[1], dtype_of(n.args[0]))
+
+
 def _pad(w: Writer, n: Any) -> str:
     """torch counts the sides from the last dimension on, pair by pair; ONNX all starts, then all ends."""
     x, sides, value = arguments(n)
@@ -166,6 +172,7 @@ MOVES: dict[str, Translation] = {
     ),
     "permute": lambda w, n: w.op("Transpose", w.tensor(n.args[0]), perm=_axes(n, n.args[1])),
     "cat": _cat,
+    "copy": _copy,
     "slice.Tensor": _slice,
     "flip": _flip,
     "unbind.int": _unbind,
