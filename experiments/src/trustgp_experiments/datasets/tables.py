@@ -164,10 +164,10 @@ def _season(day: datetime) -> list[float]:
 
 def _recorded(recording: Recording, stride: int = 1) -> TableRows:
     """Every so many rows of a recording, float64."""
-    parts = {key: getattr(recording, key) for key in ("inputs", "targets", "groups", "motions", "places")}
+    inputs, targets = (part[::stride].double() for part in (recording.inputs, recording.targets))
+    parts = {key: getattr(recording, key) for key in ("groups", "motions", "places")}
     thin = {key: None if part is None else part[::stride] for key, part in parts.items()}
-    thin |= {key: thin[key].double() for key in ("inputs", "targets")}
-    return TableRows(thin["inputs"], thin["targets"], Recording(name=recording.name, **thin))
+    return TableRows(inputs, targets, Recording(inputs, targets, name=recording.name, **thin))
 
 
 def _friedman(number: int, rows: int, noise: float) -> TableRows:
