@@ -32,12 +32,12 @@ TESTS: dict[str, tuple[str, str]] = {
     "data/fingerprint": ("data/fingerprint reliability/13_fingerprints", "reliability/20_other_behaviour"),
     "data/frames": ("data/frames", "reliability/31_what_people_pass"),
     "data/quantities": ("data/quantities", ""),
-    "data/rows": ("data/rows data/rows_view data/disk_buffer", "data/frames reliability/31_what_people_pass"),
+    "data/rows": ("data/rows data/disk_buffer", "data/frames reliability/31_what_people_pass"),
     "data/split": ("data/holdout", ""),
     "data/tables": ("likelihoods/batch", "model"),
     "data/tensor_file": (
         "reliability/04_headers reliability/19_changing_files",
-        "reliability/03_crafted_files reliability/26_forged_files",
+        "reliability/03_forged_contents reliability/26_forged_files",
     ),
     "data/torch_modes": ("reliability/31_what_people_pass", ""),
     "data/trees": ("data/rows data/frames", "reliability/31_what_people_pass"),
@@ -59,12 +59,12 @@ TESTS: dict[str, tuple[str, str]] = {
     "math/search": ("math/search", ""),
     "state/conformal": ("state/conformal", "reliability/22_thresholds"),
     "state/expert_tensors": (
-        "state/witness_tensors state/many_kernels",
-        "reliability/03_crafted_files reliability/03_crafted_class_files",
+        "state/many_kernels",
+        "reliability/03_forged_contents",
     ),
     "state/model_file": (
         "reliability/04_headers reliability/05_no_pickle",
-        "reliability/03_crafted_files reliability/20_other_behaviour model",
+        "reliability/03_forged_contents reliability/20_other_behaviour model",
     ),
     "state/model_state": (
         "state/forward state/many_kernels model",
