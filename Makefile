@@ -22,7 +22,7 @@ demo: $(READY)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(READY)
-	$(PYTEST) -m "not nightly" $(addprefix --ignore=,$(AROUND))
+	$(PYTEST) -m "not nightly" tests $(addprefix --ignore=,$(AROUND))
 
 test-nightly: $(READY)
 	$(PYTEST) -m nightly

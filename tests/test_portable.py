@@ -2,6 +2,8 @@
 
 import os
 
+import torch
+
 from trustgp import executors
 from trustgp.data import atomic_file, tensor_file
 from trustgp.fitting import plan
@@ -17,8 +19,7 @@ def test_cores_are_counted_where_a_process_is_not_bound_to_some(monkeypatch):
 
 def test_free_memory_is_unknown_where_nobody_tells(monkeypatch, tmp_path):
     monkeypatch.setattr(plan, "Path", lambda *_: tmp_path / "nothing")
-    monkeypatch.delattr(os, "sysconf", raising=False)
-    assert plan._free_memory() is None
+    assert plan._available(torch.device("cpu")) is None
 
 
 def test_a_file_is_written_where_folders_cannot_be_opened(monkeypatch, tmp_path):

@@ -247,7 +247,8 @@ class TrustClassifier(ClassifierMixin, _TrustEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels of the network's largest logits, shape [n]."""
-        return self.labels_[self.prediction(X).classes.numpy()]
+        classes = self.prediction(X).classes.numpy()  # first: it refuses an estimator that is not fitted
+        return self.labels_[classes]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of `classes_`, less confident on novel inputs, shape [n, C]."""
