@@ -29,6 +29,10 @@ def test_so_many_steps_are_taken_at_most():
     assert bowl(rough)[0] > bowl(minimise_from_zero(bowl, 6, max_iter=200))[0] + 1e-3
 
 
+def test_where_zero_is_least_it_is_kept():
+    assert minimise_from_zero(lambda place: (place @ place, 2 * place), 2, max_iter=9).tolist() == [0.0, 0.0]
+
+
 def test_nothing_is_said_where_the_loss_is_no_number():
     assert minimise_from_zero(lambda place: (float("nan"), place), 2, max_iter=50) is None
 
