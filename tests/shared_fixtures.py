@@ -106,13 +106,6 @@ def case(make_mlp) -> Case:
 
 
 @pytest.fixture(scope="session")
-def single_case(make_mlp) -> Case:
-    """The same with one output."""
-    inputs, targets = toy_rows(90, seed=2)
-    return Case(trained(make_mlp(outputs=1), inputs, targets[:, :1], steps=150), inputs, targets[:, :1])
-
-
-@pytest.fixture(scope="session")
 def fit_case(case):
     """`trustgp.fit` on the case, quietly, with four experts unless told otherwise."""
 

@@ -5,12 +5,9 @@ import torch
 from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
 
 import trustgp
-from trustgp.experts.expert import Task, prior_expert
 from trustgp.experts.gate import nearest_two
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.experts.posteriors import LatentMoments, PriorPosterior
-
-FIELDS = ("epistemic", "noise", "log_kappa", "residual_mean", "novelty", "expert")
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +20,11 @@ def new(toy):
     return toy(30, seed=9)[0]
 
 
-def test_each_row_is_predicted_by_the_expert_of_its_nearest_centroid(mixture, new, case):
+def test_predictions_equal_the_dense_gp_of_the_expert_of_the_nearest_centroid(mixture, new, case):
     raw = mixture.raw(new)
     points = mixture.gate.embed(mixture.tangents(new))
     assert torch.equal(raw.expert[:, 0], nearest_two(points, mixture.gate.centroids)[0])
     assert len(raw.expert.unique()) > 1  # otherwise this test shows nothing
-
-
-def test_predictions_equal_the_dense_gp_of_the_expert(mixture, new, case):
-    raw = mixture.raw(new)
     train, test = dense_jacobian(case.network, case.inputs), dense_jacobian(case.network, new)
     mix = mixture.tangents.mix
     with torch.no_grad():
@@ -71,34 +64,15 @@ def test_the_gradients_of_many_rows_are_computed_once(case, new, tangents, monke
     assert sum(made) == len(new)
 
 
-def test_an_expert_that_could_not_be_solved_predicts_the_prior(mixture, new, case):
-    stand_in = prior_expert(
-        Task(torch.arange(3), torch.arange(0), 0), [expert for expert in mixture.experts[1:]]
-    )
-    broken = replace(mixture, experts=(stand_in, *mixture.experts[1:]))
-    raw = broken.raw(new)
-    chosen = raw.expert[:, 0] == 0
-    assert bool(chosen.any())
-    assert bool((raw.novelty[chosen] == 1.0).all())
-    assert bool((raw.residual_mean[chosen] == 0.0).all())
-    prior = dense_jacobian(case.network, new[chosen]).square().sum(dim=2)  # of each output
-    torch.testing.assert_close(raw.epistemic[chosen], prior * stand_in.scale, rtol=1e-10, atol=0)
-
-
-def posterior_by(answer):
-    """A posterior whose moments come from a function."""
-    kind = type(
-        "Stub", (PriorPosterior,), {"__call__": lambda self, features: answer(features), "signed": True}
-    )
-    return kind(torch.zeros(0, 2, dtype=torch.float64))
-
-
-def test_rows_without_any_gradient_are_novel(mixture, new):
-    def nothing(features):
+class NoGradient(PriorPosterior):
+    def __call__(self, features):
         zeros = torch.zeros(len(features), dtype=torch.float64)
         return LatentMoments(zeros, zeros, zeros[:, None].expand(-1, 2))
 
-    experts = tuple(replace(expert, posterior=posterior_by(nothing)) for expert in mixture.experts)
+
+def test_rows_without_any_gradient_are_novel(mixture, new):
+    posterior = NoGradient(torch.zeros(0, 2, dtype=torch.float64))
+    experts = tuple(replace(expert, posterior=posterior) for expert in mixture.experts)
     assert bool((replace(mixture, experts=experts).raw(new).novelty == 1.0).all())
 
 
@@ -111,13 +85,13 @@ def raw_of(n: int, outputs: int) -> LatentPrediction:
 
 
 def test_predictions_are_scattered_among_invalid_rows():
-    known = torch.tensor([False, True, True, False])
-    spread = raw_of(2, 3).spread(known)
-    assert bool(torch.isinf(spread.epistemic[~known]).all())
-    assert bool((spread.novelty[~known] == 1).all())
+    valid = torch.tensor([False, True, True, False])
+    spread = raw_of(2, 3).spread(valid)
+    assert bool(torch.isinf(spread.epistemic[~valid]).all())
+    assert bool((spread.novelty[~valid] == 1).all())
     assert spread.expert[:, 0].tolist() == [-1, 0, 1, -1]
-    assert bool((spread.witness_precision[~known] == 0).all())
-    assert torch.equal(spread.epistemic[known], raw_of(2, 3).epistemic)
+    assert bool((spread.witness_precision[~valid] == 0).all())
+    assert torch.equal(spread.epistemic[valid], raw_of(2, 3).epistemic)
 
 
 def test_outputs_of_several_kernels_are_concatenated():
@@ -129,9 +103,8 @@ def test_outputs_of_several_kernels_are_concatenated():
 
 def test_held_out_rows_have_an_entry_for_each_row_and_output():
     residual = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    held = raw_of(2, 2).calibration_rows(residual, torch.arange(2))
-    assert held.residual.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert held.output.tolist() == [0, 1, 0, 1]
-    assert held.epistemic.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert held.witness_mean.tolist() == [5.0, 10.0, 15.0, 20.0]
-    assert held.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]
+    rows = raw_of(2, 2).calibration_rows(residual, torch.arange(2))
+    assert rows.residual.tolist() == rows.epistemic.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert rows.output.tolist() == [0, 1, 0, 1]
+    assert rows.witness_mean.tolist() == [5.0, 10.0, 15.0, 20.0]
+    assert rows.witness_precision.tolist() == [6.0, 12.0, 18.0, 24.0]

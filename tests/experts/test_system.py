@@ -56,14 +56,14 @@ def test_sums_over_the_rows_give_what_the_kernel_gives(few_at_a_time, prior, dty
     close = {"rtol": 1e-8, "atol": 1e-9}
     for name in ("tau", "scale", "jitter", "prior"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name), **close)
-    for apart in (None, groups):
-        left, exact = (way.leave_out(residual, apart) for way in (found, expected))
+    for labels in (None, groups):
+        left, exact = (way.leave_out(residual, labels) for way in (found, expected))
         torch.testing.assert_close(left, exact, **close)
-    answer, known = found.posterior(new), expected.posterior(new)
-    torch.testing.assert_close(answer.residual_mean, known.residual_mean, **close)
+    answer, exact = found.posterior(new), expected.posterior(new)
+    torch.testing.assert_close(answer.residual_mean, exact.residual_mean, **close)
     # an expert keeps its basis in the network's precision
     loose = close if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(answer.unit, known.unit, **loose)
+    torch.testing.assert_close(answer.unit, exact.unit, **loose)
     assert found.posterior.directions == expected.posterior.directions == D
 
 
@@ -80,10 +80,9 @@ def test_sums_over_the_rows_give_what_the_textbook_says():
     answer, prior = found.posterior(RowFeatures(new)), new.square().sum(dim=1)
     torch.testing.assert_close(answer.unit, posterior_variance(gram, cross, prior, tau), **close)
     torch.testing.assert_close(answer.residual_mean, posterior_mean(gram, cross, residual, tau), **close)
-    left = found.leave_out(residual, None)
-    torch.testing.assert_close(left, leave_out(gram, residual, torch.arange(N), tau), **close)
-    left = found.leave_out(residual, groups)
-    torch.testing.assert_close(left, leave_out(gram, residual, groups, tau), **close)
+    for labels in (None, groups):
+        exact = leave_out(gram, residual, torch.arange(N) if labels is None else labels, tau)
+        torch.testing.assert_close(found.leave_out(residual, labels), exact, **close)
 
 
 def test_columns_that_say_the_same_count_once():

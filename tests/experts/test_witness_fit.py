@@ -9,7 +9,7 @@ from witness_reference import witness_answer, witness_left_out, witness_level
 from trustgp import Rows, Threads, Witness
 from trustgp.executors import FitContext
 from trustgp.executors.progress import reporting
-from trustgp.experts.witness_fit import MIN_ROWS, groups_left_out, update_witness, witness_bytes
+from trustgp.experts.witness_fit import MIN_ROWS, groups_left_out, update_witness
 from trustgp.state.expert_tensors import witness_tensors
 
 
@@ -95,21 +95,6 @@ def test_there_is_none_for_few_rows_integers_overflow_or_too_little_room(find, r
     free = find(*rows)
     assert same(find(*rows, room=free.nbytes), free)
     assert find(*rows, room=free.nbytes - 1) is None
-
-
-@pytest.mark.parametrize(
-    ("n", "setting", "dtype"),
-    [
-        (160, {}, torch.float64),
-        (900, {"rows": 100}, torch.float32),
-        (900, {}, torch.float64),
-        (900, {"borrowed": 0}, torch.float32),
-    ],
-)
-def test_its_size_is_estimated_before_the_fit(find, toy, n, setting, dtype):
-    inputs, targets = (value.to(dtype) for value in toy(n, seed=2))
-    expected = witness_bytes(n, 3, 2, Witness(**setting), double=dtype == torch.float64)
-    assert find(inputs, targets, **setting).nbytes == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, 2), (2, 1)])
@@ -304,17 +289,6 @@ def test_one_length_is_kept_where_no_column_stands_out(find, toy):
     torch.testing.assert_close(find(inputs, noise).spread, inputs.std(dim=0), rtol=1e-12, atol=0)
 
 
-def test_noise_as_large_as_the_signal_is_seen_and_averaged(find):
-    inputs, targets, smooth = drawn(2000, 0.5, columns=2)
-    noisy, clean = find(inputs, targets), find(inputs, smooth)
-    assert float(noisy.ratio) >= 1e-2 > float(clean.ratio)
-    assert noisy.most_neighbours > 8
-    assert noisy.most_neighbours <= 64
-    assert off(noisy, columns=2) < off(
-        updated(replace(noisy, neighbours=torch.tensor(8)), (inputs, targets)), columns=2
-    )
-
-
 @pytest.mark.parametrize("neighbours", [1, 2])
 def test_never_more_than_eight_times_the_neighbours_are_asked(find, neighbours):
     inputs, targets, _ = drawn(1200, 0.5, columns=2)
@@ -356,7 +330,7 @@ def test_where_nearly_all_targets_are_the_same_it_is_not_certain(find):
     noise = torch.randn(3000, generator=generator, dtype=torch.float64)
     targets = ((inputs[:, 0] + inputs[:, 1] + 0.7 * noise) > 2.6).double()[:, None]
     state = find(inputs[:2000], targets[:2000])
-    said = state(inputs[2000:])
-    assert float(((targets[2000:] - said.mean).square() / said.variance).mean()) < 2
+    predicted = state(inputs[2000:])
+    assert float(((targets[2000:] - predicted.mean).square() / predicted.variance).mean()) < 2
     spread = torch.tensor(1 / 12).double().minimum(targets[:2000].var())
-    assert float(said.variance.min()) == pytest.approx(float(spread), rel=1e-9)
+    assert float(predicted.variance.min()) == pytest.approx(float(spread), rel=1e-9)

@@ -1,4 +1,4 @@
-"""The witness in a model: where it changes predictions, what it leaves as it was, sizes, files."""
+"""The witness in a model: where it changes predictions, what it leaves as it was."""
 
 import copy
 import math
@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 import trustgp
 from trustgp import Witness, evaluate
 from trustgp.experts.witness_fit import groups_left_out
 from trustgp.fitting.calibrate import _left_out
-from trustgp.fitting.plan import WITNESS_SHARE
 from trustgp.state.model_state import predict_uncalibrated
 
 PARTS = ("mean", "epistemic", "aleatoric", "excess", "novelty")
@@ -114,73 +112,6 @@ def test_validation_rows_have_the_witness_of_predictions(cells, case, toy):
     with torch.no_grad():
         assert torch.equal(rows.witness_mean, (predicted.mean - case.network(inputs)).flatten())
     assert torch.equal(rows.witness_precision, predicted.precision.flatten())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_mean_is_the_networks_output_to_the_bit(case, fit_case, dtype):
-    network = copy.deepcopy(case.network).to(dtype)
-    rows = case.inputs.to(dtype), case.targets.to(dtype)
-    p = fit_case(network=network, train=rows, witness=Witness(rows=40), validation=rows).predict(rows[0])
-    with torch.no_grad():
-        assert torch.equal(p.mean, network(rows[0]))
-    assert p.corrected.mean.dtype == p.variance.dtype == dtype
-    assert not torch.equal(p.corrected.mean, p.mean)
-
-
-def test_a_budget_bounds_it_in_a_fit_and_after_updates(fit_case, toy):
-    sizes = []
-    for budget in (170_000, 250_000, 10**8):
-        model = fit_case(budget=budget)
-        assert model.nbytes <= budget
-        sizes.append(0 if model.witness is None else model.witness.nbytes)
-        assert sizes[-1] <= WITNESS_SHARE * budget
-    assert sizes == sorted(sizes)
-    assert sizes[-1] == fit_case().witness.nbytes
-    model = fit_case(budget=10**6)
-    before = model.witness.nbytes
-    for seed in (41, 42):
-        model.update(toy(300, seed=seed), progress=False)
-        assert model.nbytes <= 10**6
-        assert model.witness.nbytes <= before
-    assert int(model.witness.rows.max()) >= 460  # new rows are among them
-
-
-def test_a_file_has_it_and_a_loaded_model_is_updated_as_the_saved_one(
-    alone, cells, fit_case, case, toy, tmp_path, assert_same_state
-):
-    alone.save(tmp_path / "without")
-    cells.save(tmp_path / "with")
-    assert (tmp_path / "with").stat().st_size > (tmp_path / "without").stat().st_size
-    assert trustgp.load(tmp_path / "without", case.network).witness is None
-    loaded, model = trustgp.load(tmp_path / "with", case.network), fit_case(witness=Witness(rows=30))
-    assert loaded.origin.witness == Witness(rows=30)
-    assert_close_predictions(loaded.predict(case.inputs), cells.predict(case.inputs), rtol=0, atol=0)
-    inputs, targets = toy(40, seed=31)
-    inputs = inputs + 4.0
-    before = model.witness(inputs).precision
-    model.update((inputs, targets), progress=False)
-    assert bool((model.witness(inputs).precision > before).all())
-    assert torch.equal(model.witness.centroids, cells.witness.centroids)
-    loaded.update((inputs, targets), train=(case.inputs, case.targets), progress=False)
-    assert_same_state(loaded, model)
-
-
-class Average(nn.Module):
-    """Takes any number of columns."""
-
-    def __init__(self):
-        super().__init__()
-        self.line = nn.Linear(1, 2)
-
-    def forward(self, x):
-        return self.line(x.mean(dim=1, keepdim=True))
-
-
-def test_inputs_of_another_width_are_refused(toy):
-    inputs, targets = toy(60, seed=0)
-    model = trustgp.fit(Average().double().eval(), (inputs, targets), progress=False)
-    with pytest.raises(ValueError, match="inputs hold 2 numbers a row; the witness was fitted on 3"):
-        model.predict(inputs[:, :2])
 
 
 def test_a_mean_that_overflows_is_invalid(cells, toy):

@@ -98,18 +98,17 @@ def test_a_model_that_came_out_too_large_is_cut_and_calibrated(fit, plain, monke
 
 
 def test_the_size_is_kept_after_an_update(fit):
-    model = fit(budget="400 KiB")
-    rank = model.state.directions
+    model = fit(budget="400 KiB", witness=trustgp.Witness())
+    rank, witness_bytes = model.state.directions, model.witness.nbytes
     model.update(rows(90), progress=False)
     assert model.state.directions == rank
     assert model.nbytes <= 400 * 1024
+    assert model.witness.nbytes <= witness_bytes
 
 
 def test_layer_factors_have_nothing_to_leave_out_for_a_size(fit):
-    pattern = (
-        r"budget=700.0 KiB: a size is kept by leaving out directions.*LayerFactors has none.*Sketch\(512\)"
-    )
-    with pytest.raises(trustgp.BudgetError, match=pattern) as caught:
+    message = r"budget=700.0 KiB: a size is kept by leaving out.*LayerFactors has none.*Sketch\(512\)"
+    with pytest.raises(trustgp.BudgetError, match=message) as caught:
         fit(tangents=trustgp.LayerFactors(), budget="700 KiB", num_experts=2)
     assert caught.value.model is None
 
@@ -130,12 +129,10 @@ def test_where_nothing_is_small_enough_after_the_fit_it_carries_the_model_too(pl
 
 def test_a_size_too_small_for_anything_is_refused_before_the_fit(fit, monkeypatch):
     monkeypatch.setattr(pipeline, "fit_mixture", lambda *given, **more: pytest.fail("it began"))
-    with pytest.raises(
-        trustgp.BudgetError, match="too small for 1 experts; the smallest that works"
-    ) as caught:
+    message = "too small for 1 experts; the smallest that works"
+    with pytest.raises(trustgp.BudgetError, match=message) as caught:
         fit(budget="60 KiB")
     assert caught.value.model is None
-    with pytest.raises(
-        ValueError, match=r"runtime='onnx': times are no longer.*pass a size.*trustgp\.compress"
-    ):
+    message = r"runtime='onnx': times are no longer.*pass a size.*trustgp\.compress"
+    with pytest.raises(ValueError, match=message):
         fit(runtime="onnx")

@@ -1,6 +1,7 @@
 """Clusters of rows that are left out, against dense GPs that are fitted again without them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,21 +29,15 @@ def model(fit_case):
     return fit_case(num_experts=5, tangents=LayerFactors(), witness=None, budget="none")
 
 
-class Dense:
-    """What a fit works with, dense."""
-
-    def __init__(self, case, model):
-        jacobian = dense_jacobian(case.network, case.inputs)
-        self.gram = dense_gram(jacobian, model.mixtures[0].tangents.mix)
-        self.amplitude = relative_sizes(jacobian)
-        with torch.no_grad():
-            self.residual = case.targets - case.network(case.inputs)
-        self.targets = jacobian @ flat_parameters(case.network) + self.residual
-
-
 @pytest.fixture(scope="module")
 def dense(case, model):
-    return Dense(case, model)
+    """What a fit works with, dense."""
+    jacobian = dense_jacobian(case.network, case.inputs)
+    with torch.no_grad():
+        residual = case.targets - case.network(case.inputs)
+    gram = dense_gram(jacobian, model.mixtures[0].tangents.mix)
+    targets = jacobian @ flat_parameters(case.network) + residual
+    return SimpleNamespace(gram=gram, amplitude=relative_sizes(jacobian), residual=residual, targets=targets)
 
 
 def owned(model) -> list[torch.Tensor]:
@@ -52,14 +47,14 @@ def owned(model) -> list[torch.Tensor]:
 
 def by_distance(model, number: int) -> list[int]:
     centroids = model.mixtures[0].gate.centroids
-    apart = [float((centroids[number] - c).norm()) for c in centroids]
-    return sorted((i for i in range(len(centroids)) if i != number), key=apart.__getitem__)
+    distances = [float((centroids[number] - c).norm()) for c in centroids]
+    return sorted((i for i in range(len(centroids)) if i != number), key=distances.__getitem__)
 
 
 def left_out(dense, model, number: int, ranks) -> list[dict[str, torch.Tensor]]:
     """The rows of one expert, as several others see them, each GP fitted again."""
-    own, near = owned(model), by_distance(model, number)
-    others = [near[rank - 1] for rank in ranks if rank <= len(near)]
+    own, nearest = owned(model), by_distance(model, number)
+    others = [nearest[rank - 1] for rank in ranks if rank <= len(nearest)]
     rows = torch.cat([own[i] for i in (number, *others)])
     tau = float(maximise_evidence(dense.gram[rows][:, rows], dense.targets[rows]).tau)
     found, gone = [], []
@@ -102,9 +97,8 @@ def test_rows_of_left_out_clusters_are_those_of_a_network_trained_without_them(d
         found = getattr(model.memory.far, name)
         assert found.shape == expected.shape, name
         # inverses of matrices with a condition of up to 1e8, in both
-        torch.testing.assert_close(
-            found, expected, rtol=1e-5, atol=1e-6 * max(1.0, float(expected.abs().max())), msg=name
-        )
+        atol = 1e-6 * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol, msg=name)
 
 
 def again(case, model, monkeypatch=None, **changes):

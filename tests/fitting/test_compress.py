@@ -24,8 +24,8 @@ def held(toy):
 @pytest.fixture(scope="module")
 def strange(toy):
     """Rows near the training rows, and rows far from all of them."""
-    near = toy(60, seed=9)[0]
-    return torch.cat([near, 3 * near, 30 * near])
+    inputs = toy(60, seed=9)[0]
+    return torch.cat([inputs, 3 * inputs, 30 * inputs])
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +56,15 @@ def test_the_variance_is_that_of_dense_linear_algebra_with_the_other_directions_
     mix = mixture.tangents.mix[0]
     phi, new = (torch.einsum("c,ncp->np", mix, j) for j in (jacobian, dense_jacobian(case.network, strange)))
     for number, (expert, before) in enumerate(zip(mixture.experts, whole.mixtures[0].experts, strict=True)):
-        mine = (raw.expert[:, 0] == number).nonzero().flatten()
+        served = (raw.expert[:, 0] == number).nonzero().flatten()
         # tau from what the whole expert keeps of its largest eigenvalue
         eigenvalues, vectors = torch.linalg.eigh(phi[before.rows].T @ phi[before.rows])
         least = float(before.posterior.shrinkage.min())
         tau = float(eigenvalues[-1]) * least / (1.0 - least)
         leading, kept = vectors[:, -rank:], eigenvalues[-rank:]
-        told = (1.0 - tau / (kept + tau)) * (new[mine] @ leading).square()
-        prior = new[mine].square().sum(dim=1)
-        torch.testing.assert_close(raw.novelty[mine, 0], 1.0 - told.sum(dim=1) / prior, rtol=1e-7, atol=1e-7)
+        explained = (1.0 - tau / (kept + tau)) * (new[served] @ leading).square()
+        novelty = 1.0 - explained.sum(dim=1) / new[served].square().sum(dim=1)
+        torch.testing.assert_close(raw.novelty[served, 0], novelty, rtol=1e-7, atol=1e-7)
         assert expert.posterior.directions == rank
 
 
@@ -127,8 +127,8 @@ def test_an_expert_that_failed_still_answers_with_the_prior(whole, strange):
     model.state = replace(whole.state, mixtures=mixtures)
     small = compress(model, rank=5)
     assert small.failed == [(0, 0)]
-    mine = answers(small, strange)
-    assert bool((mine.novelty[mine.expert[:, 0] == 0] == 1).all())
+    raw = answers(small, strange)
+    assert bool((raw.novelty[raw.expert[:, 0] == 0] == 1).all())
 
 
 def test_an_update_keeps_to_the_directions(whole, toy):
@@ -164,26 +164,11 @@ def test_nonsense_is_refused_with_what_is_allowed(whole, options, message):
         compress(whole, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("mixture.0.experts.ranks", lambda t: t + 500, "lie beyond 0..122"),
-        ("mixture.0.experts.basis", lambda t: t.half(), "float16"),
-        ("mixture.0.experts.shrink", lambda t: t + 1, "lies beyond 0..1"),
-        ("mixture.0.experts.shrink", None, "is missing"),
-        *(("rank", rank, "description") for rank in (0, -3, "6", True)),
-    ],
-)
-def test_a_forged_file_is_refused_by_the_tensors_name(whole, case, tmp_path, name, change, message):
+@pytest.mark.parametrize("rank", [0, -3, "6", True])
+def test_a_file_with_a_forged_rank_is_refused(whole, case, tmp_path, rank):
     path = tmp_path / "small.trustgp"
     compress(whole, rank=6).save(path)
-    text, table = read(path, kind="trustgp-model")
-    tensors = dict(table)
-    if name == "rank":
-        text = {**text, "rank": change}
-    else:
-        value = tensors.pop(name)
-        tensors |= {} if change is None else {name: change(value)}
-    write(path, kind="trustgp-model", text=text, tensors=tensors)
-    with pytest.raises(ArtifactError, match=message):
+    text, tensors = read(path, kind="trustgp-model")
+    write(path, kind="trustgp-model", text={**text, "rank": rank}, tensors=dict(tensors))
+    with pytest.raises(ArtifactError, match="description"):
         trustgp.load(path, case.network)

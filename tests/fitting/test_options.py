@@ -93,7 +93,7 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
         FitOptions.parse(device="cuda:1")
 
 
-def test_targets_as_an_argument_of_their_own_are_told_where_they_belong(case):
+def test_targets_as_an_argument_of_their_own_are_explained(case):
     network, x, y = case
     with pytest.raises(TypeError, match=r"one pair: fit\(network, \(inputs, targets\)\)"):
         trustgp.fit(network, x, y)
@@ -103,7 +103,7 @@ def test_targets_as_an_argument_of_their_own_are_told_where_they_belong(case):
         trustgp.fit(network, x)
 
 
-def test_a_misspelt_option_is_told_the_nearest_one(case):
+def test_a_misspelt_option_is_answered_with_the_nearest_one(case):
     network, x, y = case
     with pytest.raises(TypeError, match=r'fit\(\) has no option validaton=. Did you mean "validation"\?'):
         trustgp.fit(network, (x, y), validaton=(x, y))
@@ -114,12 +114,3 @@ def test_a_misspelt_option_is_told_the_nearest_one(case):
         model.update((x, y), group=torch.zeros(30))
     with pytest.raises(TypeError, match=r"one pair: update\(\(inputs, targets\)\)"):
         model.update(x, y)
-
-
-def test_the_paper_takes_names_too(case):
-    network, x, y = case
-    named = trustgp.paper(network, (x, y), likelihood="regression", num_experts=1, progress=False)
-    plain = trustgp.paper(network, (x, y), num_experts=1, progress=False)
-    assert torch.equal(named.predict(x).variance, plain.predict(x).variance)
-    with pytest.raises(ValueError, match='allowed are "regression", "classification"'):
-        trustgp.paper(network, (x, y), likelihood="detection")

@@ -1,10 +1,6 @@
 """What a plan estimates, chooses and refuses before the work."""
 
-import logging
-import re
-
 import pytest
-import torch
 
 from trustgp.data.rows import Rows
 from trustgp.data.trees import state_tensors
@@ -63,12 +59,3 @@ def test_one_expert_of_many_rows_needs_no_kernel_between_them(case):
     few, many = (plan(case, n, keep=True, **options).peak_bytes for n in (100_000, 200_000))
     assert many < 2**30 < 8 * 200_000**2
     assert many < 2.1 * few
-
-
-def test_a_fit_logs_its_memory_and_time_and_leaves_the_random_state(fit_case, caplog):
-    state = torch.get_rng_state()
-    with caplog.at_level(logging.INFO, logger="trustgp"):
-        fit_case()
-    assert re.search(r"160 rows, 4 experts: the fit needs at most about \d+\.\d [KM]iB beside", caplog.text)
-    assert re.fullmatch(r"fitted in [\d.,]+ s, [\d.,]+ rows/s; the model takes .*iB\.", caplog.messages[-1])
-    assert torch.equal(torch.get_rng_state(), state)

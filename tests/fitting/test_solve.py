@@ -102,11 +102,8 @@ def test_borrowed_rows_lie_on_the_border_and_the_nearest_are_offered(case, repor
         for neighbour in partition.neighbours[expert]:
             here, there = partition.gate.centroids[expert], partition.gate.centroids[neighbour]
             rows = (partition.nearest == neighbour).nonzero().flatten().tolist()
-            excess = {
-                i: float((partition.points[i] - here).norm() - (partition.points[i] - there).norm())
-                for i in rows
-            }
-            expected += sorted(rows, key=excess.__getitem__)[: 3 * CANDIDATES]
+            excess = (partition.points - here).norm(dim=1) - (partition.points - there).norm(dim=1)
+            expected += sorted(rows, key=excess.tolist().__getitem__)[: 3 * CANDIDATES]
         assert sorted(task.candidates.tolist()) == sorted(expected)
         assert task.borrowed == 3 * len(partition.neighbours[expert])
 

@@ -65,9 +65,8 @@ def classes(n: int = N, logits: int | None = 3) -> ClassPrediction:
 
 def boxes(n: int = N) -> Detections:
     edges = torch.arange(4.0 * n).reshape(n, 4)
-    told = torch.full((n, 3), 1 / 3)
-    novelty = torch.linspace(0, 1, n)
-    return Detections(edges, 1 + edges / 10, torch.arange(n), told[:, 0], told, novelty, True, 0.5)
+    scores, novelty = torch.full((n, 3), 1 / 3), torch.linspace(0, 1, n)
+    return Detections(edges, 1 + edges / 10, torch.arange(n), scores[:, 0], scores, novelty, True, 0.5)
 
 
 MAKERS = [numbers, lambda: numbers(outputs=None), classes, lambda: classes(logits=None), boxes]
@@ -96,26 +95,23 @@ def answers(p) -> dict[str, torch.Tensor]:
     """Everything that has a value for each row."""
     if isinstance(p, Detections):
         return {n: getattr(p, n) for n in (*p.ARRAYS, "is_novel", "entropy")}
-    found = {
-        name: value
-        for name in (*p.ARRAYS, "score", "is_novel", "novelty_rank")
-        if (value := getattr(p, name)) is not None
-    }
-    found |= {name: found[name].expand_as(p.mean) for name in ("rare", "df") if name in found}
+    values = {name: getattr(p, name) for name in (*p.ARRAYS, "score", "is_novel", "novelty_rank")}
+    values = {name: value for name, value in values.items() if value is not None}
+    values |= {name: values[name].expand_as(p.mean) for name in ("rare", "df") if name in values}
     if isinstance(p, ClassPrediction):
-        return {**found, "log_prob": p.log_prob(torch.zeros(len(p)))}
+        return {**values, "log_prob": p.log_prob(torch.zeros(len(p)))}
     inner = {"corrected": p.corrected.mean, "of corrected": p.corrected.std, "plain": p.plain.std}
-    return {**found, **inner, "log_prob": p.log_prob(p.mean + 1), "upper": p.interval(0.9)[1]}
+    return {**values, **inner, "log_prob": p.log_prob(p.mean + 1), "upper": p.interval(0.9)[1]}
 
 
 @each_kind
 def test_chosen_rows_are_as_they_were_among_the_others(make):
     whole = make()
     for index, places in CHOICES:
-        some = whole[index]
-        assert type(some) is type(whole)
-        assert len(some) == len(places)
-        values = answers(some)
+        part = whole[index]
+        assert type(part) is type(whole)
+        assert len(part) == len(places)
+        values = answers(part)
         for name, value in answers(whole).items():
             torch.testing.assert_close(values[name], value[places], rtol=1e-9, atol=0, msg=f"{name} {index}")
     rows = list(whole)

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 import torch
 from reference import calibrated_scale, two_opinions
-from torch import nn
 
-import trustgp
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.likelihoods import KINDS, Regression, Shape
 from trustgp.math.calibration import KNOTS, Calibration, CalibrationRows
@@ -60,46 +58,25 @@ def scales(c: Calibration) -> torch.Tensor:
     return torch.tensor([[scale_at(c, i, j) for j in range(2)] for i in range(4)], dtype=torch.float64)
 
 
+@pytest.mark.parametrize("raw", [RAW, WITNESSED], ids=["alone", "with a witness"])
 @pytest.mark.parametrize("about", ["own", "corrected"])
-def test_every_part_of_the_variance_is_its_formula(about):
-    p, c = (PREDICTION, OWN) if about == "own" else (PREDICTION.corrected, CORRECTED)
-    torch.testing.assert_close(p.epistemic, scales(c) * RAW.epistemic, rtol=1e-10, atol=0)
-    torch.testing.assert_close(p.aleatoric, scales(c) * RAW.noise, rtol=1e-10, atol=0)
-    rest = (1 - float(c.shift)) ** 2
-    expected = float(c.weight) * RAW.residual_mean
-    torch.testing.assert_close(p.excess, float(c.excess) * rest * expected**2, rtol=1e-10, atol=0)
-    torch.testing.assert_close(p.mean, OUTPUTS + float(c.shift) * expected, rtol=1e-10, atol=0)
+def test_every_part_of_the_variance_is_its_formula(raw, about):
+    prediction = Regression().prediction(OUTPUTS, raw, ALL)
+    p, c = (prediction, OWN) if about == "own" else (prediction.corrected, CORRECTED)
+    before = scales(c) * (raw.epistemic + raw.noise)
+    for i, j in np.ndindex(4, 2):
+        values = (raw.residual_mean[i, j], c.weight, raw.witness_mean[i, j], raw.witness_precision[i, j])
+        mu, variance = two_opinions(float(before[i, j]), *map(float, values), float(c.trust[j]))
+        share = float(raw.epistemic[i, j] / (raw.epistemic + raw.noise)[i, j])
+        assert float(p.epistemic[i, j]) == pytest.approx(share * variance, rel=1e-10)
+        assert float(p.aleatoric[i, j]) == pytest.approx((1 - share) * variance, rel=1e-10)
+        rest = float(c.excess) * (1 - float(c.shift)) ** 2
+        assert float(p.excess[i, j]) == pytest.approx(rest * mu**2, rel=1e-10)
+        assert float(p.mean[i, j]) == pytest.approx(float(OUTPUTS[i, j]) + float(c.shift) * mu, rel=1e-10)
     torch.testing.assert_close(p.rare, (float(c.share) * c.spread).expand(4, 2), rtol=1e-12, atol=0)
     assert torch.equal(p.df, c.df.expand(4, 2))
     assert p.share == float(c.share)
     assert torch.equal(p.variance, p.epistemic + p.aleatoric + p.excess + p.rare)
-
-
-@pytest.mark.parametrize("about", ["own", "corrected"])
-def test_with_a_witness_every_part_is_its_formula(about):
-    prediction, c = Regression().prediction(OUTPUTS, WITNESSED, ALL), OWN
-    p = prediction
-    if about == "corrected":
-        p, c = prediction.corrected, CORRECTED
-    before = scales(c) * (RAW.epistemic + RAW.noise)
-    for i in range(4):
-        for j in range(2):
-            witness = (float(value[i, j]) for value in (WITNESSED.witness_mean, WITNESSED.witness_precision))
-            mu, variance = two_opinions(
-                float(before[i, j]),
-                float(RAW.residual_mean[i, j]),
-                float(c.weight),
-                *witness,
-                float(c.trust[j]),
-            )
-            share = float(RAW.epistemic[i, j] / (RAW.epistemic + RAW.noise)[i, j])
-            assert float(p.epistemic[i, j]) == pytest.approx(share * variance, rel=1e-10)
-            assert float(p.aleatoric[i, j]) == pytest.approx((1 - share) * variance, rel=1e-10)
-            rest = float(c.excess) * (1 - float(c.shift)) ** 2
-            assert float(p.excess[i, j]) == pytest.approx(rest * mu**2, rel=1e-10)
-            mean = float(OUTPUTS[i, j]) + float(c.shift) * mu
-            assert float(p.mean[i, j]) == pytest.approx(mean, rel=1e-10)
-    assert torch.equal(prediction.mean, OUTPUTS)
     for name in ("epistemic", "aleatoric", "excess", "mean"):  # the paper knows of no witness
         assert torch.equal(getattr(prediction.plain, name), getattr(PREDICTION.plain, name))
 
@@ -155,16 +132,13 @@ def test_without_held_out_rows_the_calibrations_are_the_defaults():
     assert left_out == [own, corrected]
     assert (float(own.shift), float(corrected.shift)) == (0.0, 1.0)
     for c in (own, corrected):
-        assert [float(c.fade), float(c.onset), float(c.excess)] == [1.0, 1.0, 1.0]
-        assert c.level.tolist() == c.trust.tolist() == [1.0] * 3
-        assert float(c.weight) == float(c.varying) == 1.0
-        assert c.growth.tolist() == [0.0] * len(KNOTS)
+        default = Calibration.default(3, shift=float(c.shift))
+        assert all(torch.equal(getattr(c, name), value) for name, value in vars(default).items())
 
 
 def test_the_outlier_prior_is_kept_with_and_without_held_out_rows():
     targets, shape = uniform(10, 2), Shape(2, (1,))
-    held = RAW.calibration_rows(OUTPUTS, torch.arange(2))
-    for rows in (None, held):
+    for rows in (None, RAW.calibration_rows(OUTPUTS, torch.arange(2))):
         for c in Regression().calibrate(rows, shape, targets):
             assert float(c.share) == 1 / 20
             torch.testing.assert_close(c.spread, targets.var(dim=0), rtol=1e-12, atol=0)
@@ -183,8 +157,7 @@ def held_out(n: int = 400, size: float = 1.0, novelty: float = 0.0, seed: int = 
 
 def near_and_far(c: Calibration) -> list[float]:
     """V of E = 1 among the rows and far from them."""
-    one = torch.ones(2, dtype=torch.float64)
-    novelty = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    novelty, one = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     return c.scale(novelty, 0 * one, one, c.level.log(), c.constant.log()).tolist()
 
 
@@ -234,20 +207,6 @@ def test_an_error_bar_worse_than_constant_noise_gives_a_warning_with_both_number
         found = float(0.5 * (math.log(2 * math.pi * epistemic) + residual.square() / epistemic).mean())
         assert f"NLL {found:.2f} against {constant:.2f}" in text
     assert Regression().calibration_warning(held.subset(torch.arange(90)), calibrations) == ""
-
-
-def test_warnings_point_to_the_line_that_calls_fit_or_update(monkeypatch):
-    monkeypatch.setattr(
-        Regression, "calibration_warning", lambda self, rows, calibrations: "a warning of ours"
-    )
-    network = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)).double().eval()
-    rows = (uniform(40, 2), uniform(40, 2))
-    with pytest.warns(UserWarning, match="a warning of ours") as fitted:
-        model = trustgp.fit(network, rows, validation=rows, num_experts=1, progress=False)
-    with pytest.warns(UserWarning, match="a warning of ours") as updated:
-        model.update((uniform(5, 2), uniform(5, 2)), progress=False)
-    for found in (fitted, updated):
-        assert [one.filename for one in found if "a warning of ours" in str(one.message)] == [__file__]
 
 
 def test_with_many_rows_a_fit_also_starts_from_the_corrected_scale():

@@ -144,14 +144,6 @@ def fitted(rows: CalibrationRows, shift: float = 0.0) -> Calibration:
     return fit_calibration(rows, Calibration.default(2, shift=shift))
 
 
-def same(one: Calibration, other: Calibration, *but: str) -> bool:
-    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in fields_but(*but))
-
-
-def fields_but(*names: str) -> list[str]:
-    return [name for name in Calibration.__dataclass_fields__ if name not in names]
-
-
 @given(
     *(st.floats(*bounds) for bounds in ((0.1, 3), (0.1, 3), (0.1, 5), (0, 1), (0.01, 100))),
     *(st.floats(*bounds) for bounds in ((0.01, 1), (0.01, 1), (0.01, 100), (0.01, 100), (0.1, 0.99))),
@@ -236,47 +228,18 @@ def test_held_out_loss_is_minus_the_mean_log_density_and_its_gradient_equals_dif
     assert {name for name, slope in slopes.items() if not slope.any()} == zero
 
 
-def test_fit_recovers_the_constant_share_and_the_tails():
-    truth = calibration(
-        0.8, 1.2, (0.5, 3.0), reach=0.95, varying=0.5, constant=(0.2, 2.0), df=(3.0, 8.0), shift=1.0
-    )
-    rows = generated(truth, 8000)
-    found = fit_calibration(rows, initial_calibration(rows, 2, corrected=True))
-    # Statistical, as above. Of c and sigma_0^2 only the product of powers shows.
-    assert float(found.varying) == pytest.approx(0.5, abs=0.1)
-    assert float(found.varying * found.fade) == pytest.approx(0.4, rel=0.15)
-    noise, planted = (c.varying * c.level.log() + (1 - c.varying) * c.constant.log() for c in (found, truth))
-    torch.testing.assert_close(noise, planted, rtol=0, atol=0.2)
-    assert float(found.df[0]) == pytest.approx(3.0, rel=0.15)
-    assert float(found.df[1]) == pytest.approx(8.0, rel=0.3)
-
-
-def test_reach_is_a_quantile_of_the_novelty():
+def test_reach_and_extent_are_quantiles_of_the_novelty_and_of_the_variance_of_each_output():
     rows = generated(calibration(), 1000)
-    familiar = replace(rows, novelty=0.1 * rows.novelty)
-    assert float(fitted(familiar).reach) == pytest.approx(float(familiar.novelty.quantile(0.95)), rel=1e-2)
+    epistemic = torch.where(rows.output == 1, 1e3, 1.0) * rows.epistemic
+    rows = replace(rows, novelty=0.1 * rows.novelty, epistemic=epistemic)
+    c = fitted(rows)
+    assert float(c.reach) == pytest.approx(float(rows.novelty.quantile(0.95)), rel=1e-2)
     assert float(support_quantile(torch.zeros(9, dtype=torch.float64))) == MIN_SUPPORT
-
-
-def test_extent_is_a_quantile_of_the_variance_of_each_output():
-    rows = generated(calibration(), 400)
-    rows = replace(rows, epistemic=torch.where(rows.output == 1, 1e3, 1.0) * rows.epistemic)
-    found = fitted(rows).extent
     for output in (0, 1):
         variance = (rows.epistemic + rows.noise)[rows.output == output]
-        assert float(found[output]) == pytest.approx(float(variance.quantile(0.95)), rel=0.05)
-    none = fitted(rows.subset(rows.output == 0)).extent
-    assert none.tolist() == [float(found[0]), MAX_VARIANCE]
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_fit_recovers_the_trust_in_a_witness(corrected):
-    shift = 1.0 if corrected else 0.0
-    truth = calibration(0.6, 2.0, (0.5, 3.0), 0.8, shift, 0.95, weight=0.7, trust=(0.2, 0.8))
-    found = fitted(generated(truth, 8000, with_witness=True), shift)
-    # Statistical, as above; about the network's own output only the size of the expected error counts.
-    torch.testing.assert_close(found.trust, truth.trust, rtol=0.15 if corrected else 0.3, atol=0)
-    assert float(found.weight) == pytest.approx(0.7, abs=0.05 if corrected else 0.2)
+        assert float(c.extent[output]) == pytest.approx(float(variance.quantile(0.95)), rel=0.05)
+    one_output = fitted(rows.subset(rows.output == 0)).extent
+    assert one_output.tolist() == [float(c.extent[0]), MAX_VARIANCE]
 
 
 def test_without_a_witness_its_trust_and_the_experts_weight_stay():
@@ -295,11 +258,11 @@ def test_the_prior_is_a_gaussian_of_this_spread_about_the_start_in_logarithms():
     for spread in (0.1, 1.0):
         found = fit_calibration(alike, start, spread=spread)
         for output in (0, 1):
-            mine = alike.subset(alike.output == output)
-            variance = (mine.epistemic + mine.noise).numpy()
+            own = alike.subset(alike.output == output)
+            variance = (own.epistemic + own.noise).numpy()
 
-            def loss(free: float, mine=mine, variance=variance, spread=spread) -> float:
-                density = stats.norm(scale=np.sqrt(variance * math.exp(free))).logpdf(mine.residual.numpy())
+            def loss(free: float, own=own, variance=variance, spread=spread) -> float:
+                density = stats.norm(scale=np.sqrt(variance * math.exp(free))).logpdf(own.residual.numpy())
                 return 0.5 * (free / spread) ** 2 - float(density.sum())
 
             best = optimize.minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9})
@@ -363,17 +326,6 @@ def test_the_outlier_prior_is_half_a_row_in_n_with_the_variance_of_the_targets()
     assert OutlierPrior.of(torch.ones(9, 1)).spread.tolist() == [0.0]
 
 
-def test_a_few_outliers_do_not_widen_the_others():
-    rows = generated(calibration(shift=1.0), 1000)
-    residual = torch.where(torch.arange(1000) % 200 < 2, 1e3, rows.residual)
-    outliers = OutlierPrior(number(0.005), number([1e6, 1e6]))
-    starts = [Calibration.default(2, shift=1.0, outliers=one) for one in (outliers, None)]
-    aware, unaware = (fit_calibration(replace(rows, residual=residual), start) for start in starts)
-    torch.testing.assert_close(aware.level, number([1.0, 1.0]), rtol=0.3, atol=0)
-    assert bool((aware.df > 1000).all())
-    assert bool(((unaware.level > 30) | (unaware.df < 50)).all())
-
-
 @pytest.mark.parametrize("end", [1e3, math.nan])
 def test_a_search_that_ends_above_its_start_is_discarded(monkeypatch, end):
     def lost(at, start, **_):
@@ -381,8 +333,10 @@ def test_a_search_that_ends_above_its_start_is_discarded(monkeypatch, end):
 
     monkeypatch.setattr(optimize, "minimize", lost)
     rows, start = generated(calibration(), 50, with_witness=True), Calibration.default(2, shift=1.0)
-    assert same(fit_calibration(rows, start), start, "reach", "extent")
-    assert same(fit_growth(rows, start), start, "beyond")
+    both = (fit_calibration(rows, start), {"reach", "extent"}), (fit_growth(rows, start), {"beyond"})
+    for stopped, moved in both:
+        same = {name for name, value in vars(start).items() if torch.equal(getattr(stopped, name), value)}
+        assert same >= set(vars(start)) - moved
 
 
 def test_steady_kappa_is_the_weighted_average_of_the_logarithms():

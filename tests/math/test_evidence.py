@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from reference import profile_likelihood, scale_from_eigenpairs
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trustgp.math import evidence
 from trustgp.math.evidence import (
@@ -13,7 +12,6 @@ from trustgp.math.evidence import (
     maximise_evidence,
     minimise_on_grid,
     profile_losses,
-    profile_scale,
 )
 
 
@@ -24,14 +22,6 @@ def kernel(rows: int, width: int, seed: int = 0) -> tuple[torch.Tensor, torch.Te
     weights = torch.randn(width, 2, generator=generator, dtype=torch.float64)
     noise = torch.randn(rows, 2, generator=generator, dtype=torch.float64)
     return phi, phi @ phi.T, phi @ weights * torch.tensor([1.0, 3.0]) + noise
-
-
-@pytest.mark.parametrize("tau", [1e-3, 0.1, 10.0])
-def test_profile_scale_is_the_eigenvalue_form(tau):
-    _, gram, targets = kernel(15, 6)
-    factor, _ = factorise(gram, tau)
-    expected = scale_from_eigenpairs(gram, targets, tau)
-    torch.testing.assert_close(profile_scale(factor, targets), expected, rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("together", [1, 2**24])
@@ -50,23 +40,6 @@ def test_the_loss_is_infinite_where_the_kernel_cannot_be_factorised():
     log_taus = torch.tensor([0.1, 0.4, 0.6], dtype=torch.float64).log()
     found = profile_losses(gram, torch.ones(4, 1, dtype=torch.float64), log_taus)
     assert torch.isinf(found).tolist() == [True, True, False]
-
-
-class Waits(TorchDispatchMode):
-    """Counts how often a number is asked for, for which a GPU would have to be waited for."""
-
-    count = 0
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.count += operator is torch.ops.aten._local_scalar_dense.default
-        return operator(*args, **(kwargs or {}))
-
-
-def test_a_search_waits_for_the_device_twice_however_many_tau_it_tries():
-    _, gram, targets = kernel(30, 6)
-    with Waits() as waits:
-        maximise_evidence(gram, targets)
-    assert waits.count == 2  # whether the first and the last factor are sound
 
 
 @pytest.mark.parametrize(("rows", "width", "seed"), [(20, 5, 0), (20, 40, 1), (30, 3, 2)])
@@ -112,36 +85,16 @@ def test_a_kernel_of_zeros_leaves_only_noise():
     torch.testing.assert_close(noise, targets.square().mean(dim=0), rtol=1e-10, atol=0)
 
 
-def test_rounding_is_mended_by_the_smallest_jitter_that_does():
+def test_rounding_is_mended_by_the_smallest_jitter_that_does_and_other_kernels_are_refused():
     gram = torch.eye(4, dtype=torch.float64)
     gram[0, 1] = gram[1, 0] = 1.0 + 1e-9  # indefinite by 1e-9 of the diagonal
     factor, jitter = factorise(gram, 0.0)
     assert jitter == pytest.approx(1e-8)
     assert torch.isfinite(factor).all()
-
-
-def test_a_kernel_that_no_jitter_mends_is_refused():
-    gram = torch.eye(3, dtype=torch.float64)
-    gram[0, 1] = gram[1, 0] = 2.0
-    with pytest.raises(FactorisationError, match="not positive definite"):
-        factorise(gram, 0.0)
-
-
-def test_a_kernel_that_is_not_finite_is_refused():
-    gram = torch.eye(3, dtype=torch.float64)
-    gram[1, 1] = torch.inf
-    with pytest.raises(FactorisationError, match="not finite"):
-        factorise(gram, 1.0)
-
-
-@pytest.mark.parametrize("power", [-12, -3.3, 0.7, 3, 12])
-def test_evidence_is_equivariant_under_the_units_of_kernel_and_targets(power):
-    _, gram, targets = kernel(10, 4)
-    factor = 10.0**power
-    one, other = maximise_evidence(gram, targets), maximise_evidence(factor * gram, factor * targets)
-    # The search takes the same steps; its end points carry the rounding of a logarithm.
-    torch.testing.assert_close(other.tau, factor * one.tau, rtol=1e-8, atol=0)
-    torch.testing.assert_close(other.scale, factor * one.scale, rtol=1e-8, atol=0)
+    for wrong, message in ((2.0, "not positive definite"), (torch.inf, "not finite")):
+        gram[0, 0] = gram[0, 1] = gram[1, 0] = wrong
+        with pytest.raises(FactorisationError, match=message):
+            factorise(gram, 0.0)
 
 
 @pytest.mark.parametrize("true_log_tau", [-14.0, -6.0, -1.0, 2.0])
@@ -156,10 +109,10 @@ def test_a_search_from_fewer_rows_ends_where_one_on_all_rows_does(true_log_tau, 
     losses = []
     counted = evidence.profile_loss
 
-    def loss(factor, some):
-        if len(some) == 120:
+    def loss(factor, values):
+        if len(values) == 120:
             losses.extend(factor)
-        return counted(factor, some)
+        return counted(factor, values)
 
     monkeypatch.setattr(evidence, "profile_loss", loss)
     monkeypatch.setattr(evidence, "MIN_THINNED_ROWS", 100)

@@ -16,22 +16,12 @@ def problem(rows=18, width=7, seed=0):
     return phi @ phi.T, torch.randn(rows, 2, generator=generator, dtype=torch.float64)
 
 
-def assert_same(found, expected, atol=1e-10):
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=atol)
-
-
 @pytest.mark.parametrize("tau", [0.01, 1.0])
-def test_leave_one_out_equals_leaving_each_row_out(tau):
+def test_rows_and_groups_in_closed_form_equal_really_leaving_them_out(tau):
     gram, residual = problem()
-    expected = left_out_by_refits(gram, residual, torch.arange(len(gram)), tau)
-    assert_same(leave_out(inverse_of(gram, tau), residual, None), expected)
-
-
-@pytest.mark.parametrize("tau", [0.01, 1.0])
-def test_leave_groups_out_equals_leaving_each_group_out(tau):
-    gram, residual = problem()
-    expected = left_out_by_refits(gram, residual, GROUPS, tau)
-    assert_same(leave_out(inverse_of(gram, tau), residual, GROUPS), expected)
-    one = leave_out(inverse_of(gram, tau), residual[:, :1], GROUPS)  # a single output
-    assert_same(one, (expected[0][:, :1], expected[1]))
+    each = torch.arange(len(gram))
+    for groups, values in ((None, residual), (GROUPS, residual), (GROUPS, residual[:, :1])):
+        found = leave_out(inverse_of(gram, tau), values, groups)
+        expected = left_out_by_refits(gram, values, each if groups is None else groups, tau)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)

@@ -40,13 +40,6 @@ def test_span_is_orthonormal_and_holds_the_rows(rows, width):
     torch.testing.assert_close(train @ basis @ basis.T, train, rtol=0, atol=1e-10)
 
 
-def test_shrinkage_is_the_noise_share_of_each_eigenvalue():
-    train, tau = features(6, 10, 0), 0.7
-    _, shrink = span(train, torch.tensor(tau, dtype=torch.float64))
-    eigenvalues = torch.linalg.eigvalsh(train @ train.T).flip(0)
-    torch.testing.assert_close(shrink, tau / (eigenvalues + tau), rtol=1e-10, atol=0)
-
-
 def test_repeated_rows_do_not_widen_the_span():
     train = features(4, 10, 0)
     basis, _ = span(torch.cat([train, train, 2 * train]), torch.tensor(0.1, dtype=torch.float64))

@@ -119,17 +119,15 @@ def test_no_step_to_other_lengths_raises_the_evidence():
     relative = relative_lengths(inputs, targets, scalar(2.0)).log().tolist()
     grid = [(0.1 * a, 10**b) for a in range(-4, 20, 2) for b in (-4.0, -3.5, -3.0, -2.5, -2.0)]
 
-    def least(logs):
-        return min(penalised(inputs, targets, [common + one for one in logs], tau) for common, tau in near)
+    def loss(logs, at):
+        return penalised(inputs, targets, [at[0] + one for one in logs], at[1])
 
-    near = grid
-    best = min(grid, key=lambda at: penalised(inputs, targets, [at[0] + one for one in relative], at[1]))
-    near = [at for at in grid if abs(at[0] - best[0]) < 0.25 and abs(math.log10(at[1] / best[1])) < 0.6]
-    here = least(relative)
+    best = min(grid, key=lambda at: loss(relative, at))
+    around = [at for at in grid if abs(at[0] - best[0]) < 0.25 and abs(math.log10(at[1] / best[1])) < 0.6]
     for column in range(3):
         for step in (-0.4, 0.4):
             moved = [one + step * (k == column) for k, one in enumerate(relative)]
-            assert least(moved) > here
+            assert min(loss(moved, at) for at in around) > loss(relative, best)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

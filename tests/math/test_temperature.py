@@ -53,12 +53,8 @@ def test_each_row_takes_its_experts_slope_and_rows_without_one_that_of_all():
 def test_base_and_slope_are_those_that_scipy_finds(base, slope):
     rows = rows_of(800, base=base, slope=slope)
     found = fit_temperature(rows, 3, seen=False, local=False)
-    best = minimize(
-        lambda x: objective(rows, x),
-        [0.0, 0.0],
-        method="Nelder-Mead",
-        options={"xatol": 1e-8, "fatol": 1e-11},
-    )
+    options = {"xatol": 1e-8, "fatol": 1e-11}
+    best = minimize(lambda x: objective(rows, x), [0.0, 0.0], method="Nelder-Mead", options=options)
     ours = np.array([float(found.base.log()), math.log(float(found.slope) / (math.pi / 8))])
     np.testing.assert_allclose(ours, best.x, atol=1e-5)
 
@@ -90,9 +86,9 @@ def test_an_expert_with_enough_rows_has_its_own_slope_pulled_towards_that_of_all
 def test_of_very_many_rows_evenly_spread_ones_are_used(monkeypatch):
     monkeypatch.setattr(module, "MAX_LOGITS", 400)
     monkeypatch.setattr(module, "MIN_FIT_ROWS", 50)
-    some = rows_of(1000, base=1.0, slope=1.0).thinned()
-    assert len(some) == 100
-    assert torch.equal(some.expert[[0, -1]], torch.tensor([0, 999 % 3]))
+    thinned = rows_of(1000, base=1.0, slope=1.0).thinned()
+    assert len(thinned) == 100
+    assert torch.equal(thinned.expert[[0, -1]], torch.tensor([0, 999 % 3]))
 
 
 def test_the_likelihood_of_one_logit_is_that_of_a_pair():
@@ -114,14 +110,9 @@ def test_the_score_is_how_many_times_as_novel_as_a_usual_row():
     assert 0 < int((found == new / usual.variance).sum()) < 50  # either of the two may decide
 
 
-def test_without_held_out_rows_the_score_is_the_share_of_the_prior():
-    found = UsualNovelty.default()(
-        torch.tensor([1e9, 0.0, torch.inf]).double(), torch.tensor([0.2, 0.7, 1.0])
-    )
-    assert found.tolist() == pytest.approx([0.2, 0.7, torch.inf])
-
-
-def test_variances_of_zero_are_no_reason_to_divide_by_zero():
+def test_without_held_out_rows_the_score_is_the_share_of_the_prior_and_zeros_are_not_divided_by():
+    variance, share = torch.tensor([1e9, 0.0, torch.inf]).double(), torch.tensor([0.2, 0.7, 1.0])
+    assert UsualNovelty.default()(variance, share).tolist() == pytest.approx([0.2, 0.7, torch.inf])
     zeros = torch.zeros(5).double()
     usual = UsualNovelty.fit(ClassCalibrationRows(zeros, zeros, zeros, zeros, zeros))
     assert usual(zeros, zeros).tolist() == [0.0] * 5
