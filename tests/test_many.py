@@ -25,11 +25,10 @@ def test_every_fact_is_checked_every_failure_is_named_and_other_errors_are_not_h
         checked([], outside=True)
 
 
-@each("wrong", [lambda: 1 / 0, lambda: pytest.fail("no"), lambda: [].index(0)])
-def test_a_case_that_fails_is_named_and_the_others_are_tried(wrong):
+def test_a_case_that_fails_is_named_and_the_others_are_tried():
     tried = []
 
-    @each(("number", "work"), [(1, lambda: None), (2, wrong), (3, lambda: None)])
+    @each(("number", "work"), [(1, lambda: None), (2, lambda: pytest.fail("no")), (3, lambda: None)])
     def test(number, work):
         tried.append(number)
         work()
@@ -41,8 +40,8 @@ def test_a_case_that_fails_is_named_and_the_others_are_tried(wrong):
 
 def test_any_two_choices_meet_in_few_combinations():
     choices = "ab", [1, 2], [0.5, 0.25], (None, True, False)
-    found = every_pair(*choices)
-    assert len(found) < 12
+    pairs = every_pair(*choices)
+    assert len(pairs) < 12
     for first, second in combinations(range(4), 2):
-        met = {(one[first], one[second]) for one in found}
+        met = {(one[first], one[second]) for one in pairs}
         assert met == set(product(choices[first], choices[second]))

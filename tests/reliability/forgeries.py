@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import operator
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -79,21 +80,11 @@ def of(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict, str]
 
 def at(value: float, place: int = 0) -> Callable[[dict, str], None]:
     """Replace one number of a tensor."""
-
-    def function(tensor: torch.Tensor) -> torch.Tensor:
-        tensor.view(-1)[place] = value
-        return tensor
-
-    return of(function)
+    return lambda tensors, name: operator.setitem(tensors[name].view(-1), place, value)
 
 
 def new(like: Callable[[dict], torch.Tensor] = lambda tensors: torch.ones(2)) -> Callable[[dict, str], None]:
     return lambda tensors, name: tensors.update({name: like(tensors).clone()})
-
-
-def overflowing(sizes: torch.Tensor) -> torch.Tensor:
-    """Sizes whose sum wraps around to the right number in 64 bits."""
-    return torch.tensor([2**63 - 1, 2**63 - 1, int(sizes.sum()) + 2])
 
 
 FIRST, COLUMN, LAST = of(lambda v: v[:1]), of(lambda v: v[:, :1]), of(lambda v: v[:-1])
@@ -132,7 +123,7 @@ DAMAGES: dict[str, list[tuple[Callable[[dict, str], None], str]]] = {
         (at(25), "e.own>e.sizes"),
         (of(torch.zeros_like), "e.own"),
         (of(torch.ones_like), "e.failed"),
-        (of(overflowing), "e.sizes>e.rows"),
+        (of(lambda v: torch.tensor([2**63 - 1] * 2 + [int(v.sum()) + 2])), "e.sizes>e.rows"),  # wraps around
         (of(lambda v: v + 4), "m.tangents.row_bytes>m.gate.features"),
     ],
     "span": [
@@ -235,6 +226,11 @@ TEXTS_REFUSED: list[dict[str, Any]] = [
     *({"probes": value} for value in (3, {}, None)),
     {"weights": [1]},
 ]
+PROBES_REFUSED: list[dict[str, Any]] = [  # updates of the probes in it
+    *({"inputs": value} for value in (None, ["float32"], "load", "float31", "float64")),
+    {"dtype": "int64"},
+    {"exact": "yes"},
+]
 METADATA_REFUSED: list[tuple[dict[str, Any], str]] = [  # updates; None: left out
     ({"version": 4}, "newer trustgp"),
     ({"version": 1}, "written by trustgp 0.1"),
@@ -309,17 +305,10 @@ VALUES = (
 
 def strange(draw: random.Random) -> Any:
     """A value that does not belong: of another type, out of range, deep, or with something to obey."""
-    kind = draw.randrange(5)
+    kind, depth = draw.randrange(5), draw.choice((50, 400, 900))
     if kind == 0:
-        return nested(draw.choice((50, 400, 900)))
-    return draw.choice(VALUES) if kind < 3 else draw.choice(TEXTS)
-
-
-def nested(depth: int) -> Any:
-    value: Any = []
-    for _ in range(depth):
-        value = [value]
-    return value
+        return json.loads("[" * depth + "]" * depth)
+    return draw.choice(VALUES if kind < 3 else TEXTS)
 
 
 def changed(tree: Any, draw: random.Random) -> Any:

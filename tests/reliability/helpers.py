@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -108,39 +107,11 @@ def python(code: str, *arguments: Any, **environment: str) -> str:
     return result.stdout
 
 
-FORKS = """
-import json, os, sys, tempfile
-from reliability.helpers import finished, mlp, quiet_fit, rows
-
-quiet_fit(mlp(2, 3, 2), rows(60), num_experts=2)  # what a first fit imports, once for all forks
-told = []
-for code, arguments in json.loads(sys.argv[1]):
-    with tempfile.TemporaryFile("w+") as file:
-
-        def work():
-            os.dup2(file.fileno(), 1)
-            sys.argv = ["-c", *arguments]
-            exec(code, {"__name__": "__main__"})
-            sys.stdout.flush()
-
-        finished(work)
-        file.seek(0)
-        told.append(file.read())
-print(json.dumps(told))
-"""
-
-
-def forked(*runs: tuple[str, list[Any]]) -> list[str]:
-    """As `python`, of several codes with their arguments, each in a fork of one new process."""
-    given = json.dumps([[code, [str(argument) for argument in arguments]] for code, arguments in runs])
-    return json.loads(python(FORKS, given, CUDA_VISIBLE_DEVICES=""))
-
-
 def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
     """Begin code in a process of its own, and do not wait for it."""
-    # a shell may have it ignored
-    hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{hears}\n{code}", *map(str, arguments)]
+    # a shell may ignore it
+    interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{interruptible}\n{code}", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes)
 

@@ -8,18 +8,8 @@ from functools import partial
 import pytest
 import torch
 from many import Many
-from reliability.forgeries import (
-    ENTRIES_REFUSED,
-    FOREIGN,
-    METADATA_REFUSED,
-    TEXTS_REFUSED,
-    damages,
-    full_name,
-    header_of,
-    of,
-    seal,
-    split,
-)
+from reliability import forgeries
+from reliability.forgeries import damages, full_name, header_of, of, seal, split
 
 import trustgp
 
@@ -55,9 +45,12 @@ def test_a_model_is_read_and_written_to_the_byte(model, request, tmp_path):
 
 def test_a_wrong_description_is_refused(gram_file, tmp_path):
     with Many() as check:
-        for wrong in TEXTS_REFUSED:
+        for wrong in forgeries.TEXTS_REFUSED:
             with check(wrong):
                 gram_file.refusal(tmp_path / "forged", text=lambda text, wrong=wrong: text.update(wrong))
+        for wrong in forgeries.PROBES_REFUSED:
+            with check(wrong):
+                gram_file.refusal(tmp_path / "forged", text=lambda text, w=wrong: update(w, text["probes"]))
         for key in ("network", "tangents", "names", "mixtures", "seed", "likelihood", "witness", "rows"):
             with check(key):
                 assert key in gram_file.refusal(tmp_path / "forged", text=lambda text, k=key: text.pop(k))
@@ -72,10 +65,10 @@ def test_a_description_of_another_model_is_refused(witness_file, classes_file, t
 
 def test_a_wrong_header_is_refused(gram_file, tmp_path):
     with Many() as check:
-        for wrong, expected in METADATA_REFUSED:
+        for wrong, expected in forgeries.METADATA_REFUSED:
             with check(wrong):
                 assert expected in gram_file.refusal(tmp_path / "forged", metadata=partial(update, wrong))
-        for wrong in ENTRIES_REFUSED:
+        for wrong in forgeries.ENTRIES_REFUSED:
             with check(wrong):
                 name = full_name(
                     "calibration.0.level" if wrong.get("data_offsets") == [0, 16] else "e.factor"
@@ -84,7 +77,7 @@ def test_a_wrong_header_is_refused(gram_file, tmp_path):
         for metadata in ({}, {"trustgp": "{}", "more": ""}, [], "trustgp"):
             with check(metadata):
                 gram_file.refusal(tmp_path / "forged", table=partial(update, {"__metadata__": metadata}))
-        for number, content in enumerate(FOREIGN):
+        for number, content in enumerate(forgeries.FOREIGN):
             with check(f"foreign {number}"):
                 gram_file.refusal(tmp_path / "forged", content)
 

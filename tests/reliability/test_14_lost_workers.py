@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from reliability.helpers import TESTS, listing, mlp, quiet_fit, rows
+from reliability.helpers import mlp, quiet_fit, rows
 
 import trustgp
 from trustgp.executors import Executor, Ray, WorkerLostError, nearby
@@ -179,39 +178,3 @@ def test_threads_name_the_expert_too(monkeypatch):
         fit(trustgp.Threads(1))
     (note,) = caught.value.__notes__  # of whichever failure was seen first: all eight may have failed by then
     assert re.search(r"in expert \d+,", note)
-
-
-DRIVER = """
-import os, signal, sys
-from pathlib import Path
-from reliability.test_14_lost_workers import Watched, fit
-from trustgp.executors import Ray
-
-folder, executor = Path(sys.argv[1]), Ray(address=sys.argv[2])
-end = lambda flying: os.kill(os.getpid(), signal.SIGKILL)
-fit(Watched(executor, folder / "marks", after=4, accident=end), checkpoint=folder / "c")
-"""
-
-
-@pytest.mark.nightly
-def test_what_a_killed_driver_had_finished_is_on_disk_and_its_workers_end(two_nodes, whole, marks, tmp_path):
-    """Ray loses what a dead driver owned."""
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-c", DRIVER, str(tmp_path), two_nodes.cluster.address]
-    result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, timeout=120, check=False)
-    assert result.returncode == -signal.SIGKILL
-    done = [name for name in listing(tmp_path / "c") if name.startswith("expert")]
-    assert len(done) == 3
-    assert saved(fit(trustgp.Threads(2), checkpoint=tmp_path / "c"), tmp_path) == whole
-    deadline = time.monotonic() + 60
-    while any(is_alive(one.process) for one in begun(marks)):
-        assert time.monotonic() < deadline, "a worker outlives its driver"
-        time.sleep(0.1)
-
-
-def is_alive(process: int) -> bool:
-    """Whether there is such a process, and it is no zombie that nobody has asked for its exit status."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
-from reliability.helpers import forked, listing
+from reliability.helpers import listing, mlp, python, quiet_fit, rows
 
 import trustgp
 from trustgp.data.atomic_file import atomic_file
-from trustgp.data.tensor_file import read, write
 
 OLD = b"the file before"
 
@@ -31,32 +29,6 @@ def untouched(path: Path) -> bool:
     return path.read_bytes() == OLD and listing(path.parent) == [path.name]
 
 
-FULL = """
-import json, resource, sys
-import trustgp
-from pathlib import Path
-from reliability.helpers import listing, mlp, quiet_fit, rows
-
-folder = Path(sys.argv[1])
-path = folder / "model.trustgp"
-network, data = mlp(2, 8, 2), rows(200)
-model = quiet_fit(network, data, num_experts=2)
-model.save(path)
-old = path.read_bytes()
-other = quiet_fit(network, data, num_experts=2, seed=1)
-report = []
-for limit in (0, 1, 8, 100, 4096, len(old) // 2, len(old) - 1, resource.RLIM_INFINITY):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    try:
-        other.save(path)
-        error = None
-    except OSError as caught:
-        error = [caught.errno, str(caught)]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    trustgp.load(path, network)
-    report.append([error, path.read_bytes() == old, listing(folder)])
-print(json.dumps(report))
-"""
 KILLED = """
 import random, sys
 from pathlib import Path
@@ -90,98 +62,58 @@ for _ in range(kills):
             litter += 1
 print(litter)
 """
-REFUSED = """
-import json, os, resource, shutil, sys, tempfile
-from pathlib import Path
-import trustgp
-from reliability.helpers import listing, mlp, quiet_fit, rows
 
-folder, network, data = Path(sys.argv[1]), mlp(2, 8, 2), rows(200)
 
-def fit(name):
-    model = quiet_fit(network, data, num_experts=4, checkpoint=folder / name, executor=trustgp.Threads(1))
-    model.save(folder / f"{name}.trustgp")
-    return model
+def test_a_kill_leaves_a_whole_file(tmp_path):
+    """The temporary files that are left show that the kills did hit a save."""
+    assert int(python(KILLED, tmp_path, 15)) >= 1
+    assert listing(tmp_path) == ["model.trustgp"]
 
-model = fit("whole")
-sizes = {path.name: path.stat().st_size for path in (folder / "whole").glob("expert-*")}
-resource.setrlimit(resource.RLIMIT_FSIZE, (sorted(sizes.values())[2], resource.RLIM_INFINITY))
-report = []
-try:
-    fit("full")
-except OSError as error:
-    report.append(str(error))
-report.append(listing(folder / "full"))
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-fit("full")
-report.append((folder / "full.trustgp").read_bytes() == (folder / "whole.trustgp").read_bytes())
-place = Path(tempfile.mkdtemp())  # which somebody else may enter
-model.save(place / "model")
-place.chmod(0o555)
-folder.chmod(0o555)
-if os.geteuid() == 0:  # the superuser may write anywhere: become somebody else
-    os.setegid(65534)
-    os.seteuid(65534)
-for work in (lambda: fit("locked"), lambda: model.save(place / "model")):
+
+@contextmanager
+def files_of_at_most(size: int):
+    """In place of a full disk."""
+    import resource  # Windows has none
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     try:
-        work()
-    except PermissionError as error:
-        report.append(str(error))
-os.seteuid(os.getuid())
-report.append((place / "model").read_bytes() == (folder / "whole.trustgp").read_bytes())
-report[-1] &= listing(place) == ["model"]
-folder.chmod(0o755)
-shutil.rmtree(place)
-print(json.dumps(report))
-"""
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Folders, and the output of the codes of this file that need a process of their own."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("full", "killed", "refused")}
-    inner = folders["refused"] / "inner"
-    inner.mkdir()
-    for place in (folders["refused"], inner):
-        place.chmod(0o755)
-    codes = {
-        "full": (FULL, [folders["full"]]),
-        "killed": (KILLED, [folders["killed"], 15]),
-        "refused": (REFUSED, [inner]),
-    }
-    return folders, dict(zip(codes, forked(*codes.values()), strict=True))
+def test_a_full_disk_leaves_the_old_file(place, gram_file):
+    model, path = place
+    size = len(gram_file.content)
+    for limit in (0, 1, 8, 100, 4096, size // 2, size - 1):
+        with files_of_at_most(limit), pytest.raises(OSError, match="the file before it is intact") as caught:
+            model.save(path)
+        assert caught.value.errno == errno.EFBIG
+        assert untouched(path)
+    with files_of_at_most(size):
+        model.save(path)
+    assert path.read_bytes() == gram_file.content
 
 
-def test_a_full_disk_and_a_kill_leave_a_whole_file(runs):
-    """In one new process: a limit on the size of files, which nothing but a process of its own can have,
-    replaces the full disk; the temporary files that are left show that the kills did hit a save."""
-    *failed, last = json.loads(runs[1]["full"])
-    for error, same, names in failed:
-        assert error[0] == errno.EFBIG
-        assert "model.trustgp was not written; the file before it is intact" in error[1]
-        assert same
-        assert names == ["model.trustgp"]
-    assert last == [None, False, ["model.trustgp"]]
-    assert int(runs[1]["killed"]) >= 1
-    assert listing(runs[0]["killed"]) == ["model.trustgp"]
+def test_a_checkpoint_that_cannot_be_written_ends_with_a_message_and_resumes_later(tmp_path):
+    """The largest expert does not fit."""
+    network, data = mlp(2, 8, 2), rows(200)
 
+    def fit(name: str) -> bytes:
+        options = {"num_experts": 4, "checkpoint": tmp_path / name, "executor": trustgp.Threads(1)}
+        quiet_fit(network, data, **options).save(tmp_path / f"{name}.trustgp")
+        return (tmp_path / f"{name}.trustgp").read_bytes()
 
-def test_a_checkpoint_that_cannot_be_written_ends_with_a_message_and_goes_on_later(runs):
-    """Of the same process: the largest expert does not fit."""
-    inner = runs[0]["refused"] / "inner"
-    full, names, same, locked, unwritten, intact = json.loads(runs[1]["refused"])
-    experts = [name for name in names if name.startswith("expert-")]
-    assert "was not written" in full
-    assert f"{len(experts)} solved expert" in full or not experts
-    assert f"in {inner / 'full'}; the same call resumes from there." in full
-    assert set(names) == {"fit.trustgp", *experts}  # nothing half-written
+    whole = fit("whole")
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "whole").glob("expert-*"))
+    with files_of_at_most(sizes[2]), pytest.raises(OSError, match="was not written") as caught:
+        fit("full")
+    experts = [name for name in listing(tmp_path / "full") if name.startswith("expert-")]
+    assert listing(tmp_path / "full") == [*experts, "fit.trustgp"]  # nothing half-written
     assert len(experts) < 4
-    assert same
-    assert "the folder of the checkpoint" in locked
-    assert "Permission denied" in locked
-    assert "cannot write in the folder of" in unwritten
-    assert "Permission denied" in unwritten
-    assert intact
+    assert f"{len(experts)} solved expert" in str(caught.value) or not experts
+    assert f"in {tmp_path / 'full'}; the same call resumes from there." in str(caught.value)
+    assert fit("full") == whole
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -200,6 +132,15 @@ def test_an_error_of_the_disk_or_an_interruption_leaves_the_old_file(place, monk
             assert caught.value.errno == error.errno
             assert "was not written; the file before it is intact: a fault" in str(caught.value)
         assert untouched(path)
+
+
+def test_a_rename_is_brought_to_the_disk(place, monkeypatch):
+    """By fsync of the file before it, and of the folder after it: without, a power failure may undo it."""
+    (model, path), done, fsync, replace = place, [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(os.fstat(file).st_ino), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append(str(paths[1])), replace(*paths)))
+    model.save(path)
+    assert done == [path.stat().st_ino, str(path), path.parent.stat().st_ino]
 
 
 def test_places_that_cannot_be_written_are_named(place, tmp_path):
@@ -235,12 +176,7 @@ def test_a_new_file_has_the_mode_of_the_users_mask_and_a_replaced_one_its_own(pl
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~mask
         (tmp_path / "new").unlink()
     modes, fsync = [], os.fsync
-
-    def seen(handle):
-        modes.append(stat.S_IMODE(os.fstat(handle).st_mode))
-        fsync(handle)
-
-    monkeypatch.setattr(os, "fsync", seen)
+    monkeypatch.setattr(os, "fsync", lambda file: (modes.append(os.fstat(file).st_mode & 0o777), fsync(file)))
     for mode in (0o600, 0o640, 0o444, 0o000):
         path.chmod(mode)
         with atomic_file(path) as temporary:
@@ -270,35 +206,14 @@ def test_every_writer_is_the_same():
     """Nobody renames or writes on their own."""
     source = Path(trustgp.__file__).parent
     own = ("os.replace(", "os.rename(", ".rename(", "os.fsync(", "NamedTemporaryFile(", "mkstemp(")
-    found = {path.name for path in source.rglob("*.py") if any(word in path.read_text() for word in own)}
-    assert found == {"atomic_file.py"}
+    writers = {path.name for path in source.rglob("*.py") if any(word in path.read_text() for word in own)}
+    assert writers == {"atomic_file.py"}
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_writer_that_fails_leaves_nothing(tmp_path, named):
+def test_a_writer_of_a_named_file_that_fails_leaves_nothing(tmp_path):
+    """As packages and bags are written; of others see above."""
     path = tmp_path / "m"
     path.write_bytes(OLD)
-    with pytest.raises(ZeroDivisionError), atomic_file(path, named=named) as made:
+    with pytest.raises(ZeroDivisionError), atomic_file(path, named=True) as made:
         made.write_bytes(b"half" * (made.write_bytes(b"half") // 0))
     assert untouched(path)
-    with atomic_file(path, named=named) as made:
-        made.write_bytes(b"whole")
-    assert path.read_bytes() == b"whole"
-    assert listing(tmp_path) == ["m"]
-
-
-def test_tensors_come_back_to_the_bit(tmp_path, monkeypatch):
-    """All kinds that are written, of any shape, also views, empty ones and two of the same memory."""
-    generator = torch.Generator().manual_seed(0)
-    wide = torch.randn(7, 5, generator=generator, dtype=torch.float64)
-    table = {"wide": wide.T, "same": wide, "whole": torch.arange(5)[::2], "none": torch.empty(0, 3)}
-    table |= {str(t): wide[0].to(t) for t in (torch.float32, torch.float16, torch.bfloat16, torch.bool)}
-    table["scalar"] = wide[0, 0]
-    monkeypatch.chdir(tmp_path)
-    write(Path("m"), kind="k", text={"a": [1, "ü"]}, tensors=table)
-    text, tensors = read(tmp_path / "m", kind="k")
-    assert text == {"a": [1, "ü"]}
-    assert tensors.keys() == table.keys()
-    for name, value in table.items():
-        assert tensors[name].dtype == value.dtype
-        assert torch.equal(tensors[name], value)

@@ -134,12 +134,19 @@ def test_loads_beside_a_writer_give_one_whole_model_or_an_error(twins):
     assert loaded <= {None, *twins.contents}
 
 
-def test_a_small_tensor_does_not_hold_its_neighbours(tmp_path):
-    """Else each would send the whole file to a worker, and keep it in memory."""
-    table = {f"t{i}": torch.full((i,), float(i)) for i in range(1, 50)} | {"large": torch.ones(5000)}
-    write(tmp_path / "m", kind="k", text={}, tensors=table)
-    tensors = read(tmp_path / "m", kind="k")[1]
+def test_tensors_come_back_to_the_bit_and_do_not_hold_their_neighbours(tmp_path, monkeypatch):
+    """Else each would send the whole file to a worker. Views, empty ones, and two of the same memory, too."""
+    wide = torch.randn(7, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    table = {"wide": wide.T, "same": wide, "whole": torch.arange(5)[::2], "none": torch.empty(0, 3)}
+    table |= {str(t): wide[0].to(t) for t in (torch.float32, torch.float16, torch.bfloat16, torch.bool)}
+    table |= {"scalar": wide[0, 0], "large": torch.ones(5000)}
+    monkeypatch.chdir(tmp_path)
+    write(Path("m"), kind="k", text={"a": [1, "ü"]}, tensors=table)
+    text, tensors = read(tmp_path / "m", kind="k")
+    assert text == {"a": [1, "ü"]}
+    assert tensors.keys() == table.keys()
     for name, value in table.items():
+        assert tensors[name].dtype == value.dtype
         assert torch.equal(tensors[name], value)
         assert tensors[name].untyped_storage().nbytes() == value.nbytes
 
