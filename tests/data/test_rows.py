@@ -14,7 +14,7 @@ from trustgp.data import chunking
 from trustgp.data import rows as reading
 from trustgp.data.chunking import chunks
 from trustgp.data.fingerprint import rows_fingerprint
-from trustgp.data.rows import ChosenRows, Rows, finite_rows, read_rows, require_finite
+from trustgp.data.rows import ChosenRows, Rows, finite_rows, read_rows
 from trustgp.data.trees import as_inputs, concatenate, count, leaves, map_tensors, structure, take
 
 INPUTS, TARGETS = torch.arange(30.0).reshape(10, 3), torch.arange(10.0)[:, None]
@@ -115,7 +115,7 @@ def test_rows_that_are_not_finite_are_counted_and_named(limit, monkeypatch):
             with pytest.raises(ValueError, match=message):
                 read_rows(source, name="train")
     assert finite_rows((torch.arange(3), torch.tensor([0.0, torch.nan, 1.0]))).tolist() == [True, False, True]
-    require_finite(torch.arange(3), "rows")
+    assert finite_rows(torch.arange(3)).all()
 
 
 def test_nested_inputs_are_taken_and_joined_leaf_by_leaf():

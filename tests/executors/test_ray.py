@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 import torch
 
-from trustgp.executors import Processes, Ray, Threads, nearby
+from trustgp import executors
+from trustgp.executors import Ray, Threads, nearby
 
 
 def test_every_task_is_run_once_in_another_process_on_one_blas_thread(ray_workers):
@@ -72,8 +73,8 @@ def test_impossible_numbers_are_refused():
 
 
 def test_processes_are_threads_for_one_release_with_a_warning():
-    with pytest.warns(UserWarning, match=r"Processes was removed.*trustgp\.Threads\(\)"):
-        assert Processes(2) == Threads(2)
+    with pytest.warns(DeprecationWarning, match=r"executors\.Processes is now called Threads"):
+        assert executors.Processes(2) == Threads(2)
 
 
 def test_a_cluster_is_not_started_in_another_thread(monkeypatch):

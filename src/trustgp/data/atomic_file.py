@@ -46,10 +46,7 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
     try:
         yield made
         for part in (made, *made.rglob("*")):  # of a folder all that is in it
-            if part.is_dir():
-                _sync_folder(part)
-            else:
-                _sync(part, mode)
+            _sync(part, mode)
         os.replace(made, target)
     except OSError as error:
         raise explained(error, f"{path} was not written; the file before it is intact") from error
@@ -59,7 +56,7 @@ def atomic_file(path: str | Path, *, named: bool = False) -> Iterator[Path]:
         else:
             temporary.unlink(missing_ok=True)
     try:
-        _sync_folder(target.parent)
+        _sync(target.parent, None)
     except OSError as error:
         raise explained(error, f"{path} is written, but a power failure may still undo it") from error
 
@@ -71,27 +68,20 @@ def _mode(path: Path, target: Path) -> int | None:
     except OSError:  # not there; or its folder is not, as whoever writes will see
         return None
     if not stat.S_ISREG(mode):
-        what, kind = "not an ordinary file", errno.EINVAL
-        if stat.S_ISDIR(mode):
-            what, kind = "a folder", errno.EISDIR
+        folder = stat.S_ISDIR(mode)
+        what, kind = ("a folder", errno.EISDIR) if folder else ("not an ordinary file", errno.EINVAL)
         raise OSError(kind, f"{path} was not written: {target} is {what}; name a file")
     return stat.S_IMODE(mode)
 
 
-def _sync(file: Path, mode: int | None) -> None:
-    """Bring a file to the disk, with this mode."""
-    with open(file, "r+b") as opened:
-        if mode is not None:
-            os.chmod(file, mode)
-        os.fsync(opened.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk: a rename is durable only then. Windows has no call for it."""
-    if os.name == "nt":
+def _sync(path: Path, mode: int | None) -> None:
+    """Bring a file to the disk, with this mode, or the names in a folder: a rename is durable only then."""
+    if (folder := path.is_dir()) and os.name == "nt":  # has no call for it
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
     try:
+        if mode is not None and not folder:
+            os.chmod(path, mode)
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -17,8 +17,4 @@ def printable(text: object, *, keep: str = "", most: int | None = MAX_CHARACTERS
     whole = str(text)
     if most is not None and len(whole) > most:
         whole = f"{whole[:most]}... ({len(whole)} characters)"
-    return _CONTROLS.sub(lambda one: one[0] if one[0] in keep else _escape(one[0]), whole)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return _CONTROLS.sub(lambda m: m[0] if m[0] in keep else m[0].encode("unicode_escape").decode(), whole)

@@ -77,13 +77,12 @@ def precision_of(network: nn.Module) -> torch.dtype:
 
 def rows_fingerprint(rows: Rows, extra: Tensor | None) -> str:
     """SHA-256 over inputs, targets and, if given, one more tensor (the groups)."""
-    first = leaves(rows.first)
-    digest = hashlib.sha256(structure(rows.first).encode())
-    for number, leaf in enumerate(first):
+    digest: Any = hashlib.sha256(structure(rows.first).encode())
+    for number, leaf in enumerate(leaves(rows.first)):
         digest.update(f"{leaf.dtype}{(len(rows), *leaf.shape[1:])}".encode())
         # a few rows at a time: those on a disk, or on a GPU, are never here as a whole
         for index in chunks(len(rows), max(1, CHUNK_BYTES // max(1, leaf.nbytes))):
-            _add_bytes(digest, leaves(rows.take(index))[number])
+            digest.update(raw_bytes(leaves(rows.take(index))[number]))
     for tensor in (rows.targets,) if extra is None else (rows.targets, extra):
         update(digest, tensor)
     return digest.hexdigest()
@@ -101,8 +100,4 @@ def update(digest: Any, tensor: Tensor) -> None:
     """Add a tensor's dtype, shape and bytes to a digest."""
     digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
     for part in byte_chunks(tensor) if tensor.ndim and tensor.numel() else [tensor]:
-        _add_bytes(digest, part)
-
-
-def _add_bytes(digest: Any, tensor: Tensor) -> None:
-    digest.update(raw_bytes(tensor))
+        digest.update(raw_bytes(part))

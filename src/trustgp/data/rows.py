@@ -142,13 +142,8 @@ def finite_rows(inputs: Inputs) -> Tensor:
     return finite
 
 
-def require_finite(tensors: Inputs, what: str) -> None:
-    """Raise a ValueError with the count and the first row when anything is NaN or infinite."""
-    require_all(finite_rows(tensors), what)
-
-
 def require_all(finite: Tensor, what: str) -> None:
-    """The same of rows [n] of which it is known whether they are finite."""
+    """Raise a ValueError with the count and the first row unless all rows are finite, see `finite_rows`."""
     bad = (~finite).nonzero().flatten()
     if len(bad):
         raise ValueError(
@@ -324,8 +319,8 @@ def read_rows(
 
 def require_finite_rows(rows: Rows, name: str) -> None:
     """Raise where inputs or targets are not finite."""
-    require_finite(rows.inputs, f"{name} inputs")
-    require_finite(rows.targets, f"{name} targets")
+    require_all(finite_rows(rows.inputs), f"{name} inputs")
+    require_all(finite_rows(rows.targets), f"{name} targets")
 
 
 def as_pair(source: Any, name: str, unpack: Unpack | None = None) -> tuple[Any, Any]:

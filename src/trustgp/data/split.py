@@ -67,7 +67,11 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
     if groups is None:
         return None
     given = groups.cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
-    _require_labels(given)
+    texts = given.ravel().tolist() if given.dtype.kind in "fO" else []
+    # pandas' NA is neither equal to itself nor not; rows without a label would count as one trajectory
+    if bad := [i for i, label in enumerate(texts) if label is None or (label == label) is not True]:
+        what = f"groups have no label in {len(bad)} of {given.size} rows, first in row {bad[0]}"
+        raise ValueError(f"{what}; each needs one.")
     labels = torch.from_numpy(np.unique(given, return_inverse=True)[1].reshape(given.shape))
     if labels.shape != (len(rows),):
         raise ValueError(f"groups have shape {tuple(labels.shape)}; one label for each of {len(rows)} rows.")
@@ -77,20 +81,6 @@ def check_groups(groups: Any, rows: Rows) -> Tensor | None:
             "Pass a loader with shuffle=False, or the dataset itself."
         )
     return labels
-
-
-def _require_labels(given: np.ndarray) -> None:
-    """Raise where a label is missing: such rows would count as one trajectory."""
-    if given.dtype.kind not in "fO":
-        return
-    if given.dtype.kind == "f":
-        bad = np.flatnonzero(np.isnan(given)).tolist()
-    else:  # pandas' NA is neither equal to itself nor not
-        bad = [i for i, label in enumerate(given.flat) if label is None or (label == label) is not True]
-    if bad:
-        raise ValueError(
-            f"groups have no label in {len(bad)} of {given.size} rows, first in row {bad[0]}; each needs one."
-        )
 
 
 def share_in_common(held_out: Rows, rows: Rows, seed: int) -> float:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from .atomic_file import atomic_file
 from .escapes import printable
 
 VERSION = 3
-RELEASES = {1: "0.1"}  # those that read files of versions that this one refuses
+OLDEST_VERSION = 2  # that is read; deprecated, see `_read_metadata`
 MAX_HEADER_BYTES, MAX_TENSORS = 2**20, 2**13  # a kernel has a few dozen tensors, whatever its experts
 METADATA_KEY = "trustgp"
 FIELDS = {"sha256": str, "format": str, "version": int, "text": dict}  # of the metadata's JSON table
@@ -141,32 +142,22 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
     if kind not in kinds:
         wanted = "' or '".join(kinds)
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
-    if version < 1:
-        raise ArtifactError(f"{path}: file version {version}; not a trustgp file, or damaged.")
-    if version in RELEASES:
+    if not OLDEST_VERSION <= version <= VERSION:
+        writer = "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1, which reads it: fit again"
         raise ArtifactError(
-            f"{path}: written by trustgp {RELEASES[version]}, whose models were many times as large; that "
-            f"release reads it (pip install 'trustgp=={RELEASES[version]}.*'), or fit again with this one."
-        )
-    if version > VERSION:
-        raise ArtifactError(
-            f"{path}: written by a newer trustgp (file version {version}, this one reads {VERSION}); "
-            "upgrade trustgp."
+            f"{path}: file version {version}, not {VERSION}; damaged, or written by {writer}."
         )
 
 
 def _parse(text: str | bytes) -> Any:
     """JSON in which no key occurs twice."""
-    return json.loads(text, object_pairs_hook=_unique)
 
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if twice := [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]:
+            raise ValueError(f"key '{twice[0]}' occurs twice")
+        return dict(pairs)
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in table:
-            raise ValueError(f"key '{name}' occurs twice")
-        table[name] = value
-    return table
+    return json.loads(text, object_pairs_hook=unique)
 
 
 def require_plain(path: Path) -> None:

@@ -31,13 +31,14 @@ def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = T
     )
 
 
-def leaves(inputs: Inputs) -> list[Tensor]:
-    """The tensors in `inputs`, in a fixed order: those of a dict by their keys, as `structure` names them."""
+def leaves(inputs: Inputs, kind: Any = Tensor) -> list[Tensor]:
+    """The tensors in `inputs`, or what else is of this kind, in a fixed order: those of a dict by their keys,
+    as `structure` names them."""
     if isinstance(inputs, dict):
-        return [leaf for key in sorted(inputs) for leaf in leaves(inputs[key])]
+        return [leaf for key in sorted(inputs) for leaf in leaves(inputs[key], kind)]
     if isinstance(inputs, (tuple, list)):
-        return [leaf for value in inputs for leaf in leaves(value)]
-    return [map_tensors(lambda leaf: leaf, inputs)]
+        return [leaf for value in inputs for leaf in leaves(value, kind)]
+    return [map_tensors(lambda leaf: leaf, inputs, kind)]
 
 
 def structure(inputs: Inputs) -> str:
@@ -150,7 +151,7 @@ def raw_bytes(tensor: Tensor) -> np.ndarray:
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
 
 
-def rebuilt(like: Inputs, tensors: Iterator[Tensor]) -> Inputs:
+def rebuilt(like: Inputs, tensors: Iterator[Any]) -> Inputs:
     """The structure of `like` with other tensors, in the order of `leaves`."""
     if isinstance(like, dict):
         return {key: rebuilt(like[key], tensors) for key in sorted(like)}

@@ -1,25 +1,11 @@
 """Where the experts are solved: threads, or a Ray cluster."""
 
-from .base import (
-    Executor,
-    FitContext,
-    Processes,
-    Threads,
-    WorkerLostError,
-    nearby,
-    usable_cores,
-    usual_threads,
-)
+from ..data.user_warnings import former_names
+from .base import Executor, FitContext, Threads, WorkerLostError, nearby, usable_cores, usual_threads
 from .ray import Ray
 
 __all__ = [
-    "Executor",
-    "FitContext",
-    "Processes",
-    "Ray",
-    "Threads",
-    "WorkerLostError",
-    "nearby",
-    "usable_cores",
-    "usual_threads",
-]
+    "Executor", "FitContext", "Ray", "Threads", "WorkerLostError", "nearby", "usable_cores", "usual_threads",
+]  # fmt: skip
+
+__getattr__ = former_names(__name__, Processes=Threads)

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 
 from ..data.trees import state_tensors
-from ..data.user_warnings import warn_user
 from .progress import Count, Reporter
 
 GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
@@ -106,15 +105,6 @@ class Threads:
         finally:
             pool.shutdown(cancel_futures=True)
             torch.set_num_threads(before)
-
-
-def Processes(count: int | None = None, retries: int = 3) -> Threads:
-    """Removed; threads for one more release."""
-    warn_user(
-        "trustgp.executors.Processes was removed, and threads do its work: pass trustgp.Threads(), or "
-        "trustgp.executors.Ray(workers=...) for processes."
-    )
-    return Threads(count)
 
 
 def _single_blas_thread() -> None:

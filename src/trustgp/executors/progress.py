@@ -12,7 +12,7 @@ from rich import progress as bars
 from rich.console import Console
 from rich.text import Text
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 Count = Callable[[Any], int]  # the rows of an item, or of a task
 LOGGER = logging.getLogger("trustgp")
 
@@ -54,14 +54,8 @@ class Reporter:
         LOGGER.debug("%s", stage, extra={"stage": stage})
 
     def track(
-        self,
-        items: Iterable[Item],
-        *,
-        stage: str,
-        total: int | None,
-        done: int = 0,
-        rows: Count | None = None,
-    ) -> Iterator[Item]:
+        self, items: Iterable[T], *, stage: str, total: int | None, done: int = 0, rows: Count | None = None
+    ) -> Iterator[T]:
         """`items`, with a bar for the stage; of the `total` (None: unknown), `done` were finished before and
         do not come. `rows` counts the rows of an item. When the work ends early, their `close` is called."""
         self.begin(stage)

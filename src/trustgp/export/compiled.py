@@ -10,7 +10,6 @@ import os
 import platform
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +32,7 @@ SEAL = b"trustgp sha256 "  # the comment at the end of the archive; then the dig
 DIGITS = 64  # of the digest
 NEEDED = ("answers", "structure", "input_types", "input_shapes", "device")
 MAX_METADATA_BYTES = 2**20  # that are unpacked
+Layout = tuple[list[tuple[int, ...]], list[torch.dtype], torch.device]  # shapes of one row, types, device
 
 
 def compile(
@@ -102,55 +102,46 @@ def load_package(path: str | Path) -> Compiled:
         raise ArtifactError(f"{path}: compiled for {other}. Compile it on this kind of machine.")
     if facts["device"] == "cuda" and not torch.cuda.is_available():
         raise ArtifactError(f"{path}: compiled for a GPU, and this machine has none.")
-    layout = InputLayout.read(facts, str(path))
+    layout = _read_layout(facts, str(path))
     try:
         return Compiled(aoti_load_package(str(path)), facts, layout)
     except RuntimeError as error:  # torch has no class of its own for it
         raise ArtifactError(f"{path}: torch cannot load its code: {error}") from error
 
 
-@dataclass(frozen=True)
-class InputLayout:
-    """Shapes and types of the inputs, leaf by leaf."""
-
-    shapes: list[tuple[int, ...]]  # of one row
-    types: list[torch.dtype]
-    device: torch.device
-
-    @classmethod
-    def read(cls, facts: Mapping[str, str], where: str) -> InputLayout:
-        """From the metadata of a file."""
-        try:
-            shapes = [tuple(int(size) for size in shape) for shape in json.loads(facts["input_shapes"])]
-            types = [getattr(torch, name) for name in facts["input_types"].split(",")]
-            if len(shapes) != len(types) or not all(isinstance(dtype, torch.dtype) for dtype in types):
-                raise ValueError(f"{len(shapes)} shapes, types {types}")
-            return cls(shapes, types, torch.device(facts["device"]))
-        except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-            raise ArtifactError(f"{where}: its metadata are damaged or unknown ({error!r}).") from error
+def _read_layout(facts: Mapping[str, str], where: str) -> Layout:
+    """The layout of the inputs, from the metadata of a file."""
+    try:
+        shapes = [tuple(int(size) for size in shape) for shape in json.loads(facts["input_shapes"])]
+        types = [getattr(torch, name) for name in facts["input_types"].split(",")]
+        if len(shapes) != len(types) or not all(isinstance(dtype, torch.dtype) for dtype in types):
+            raise ValueError(f"{len(shapes)} shapes, types {types}")
+        return shapes, types, torch.device(facts["device"])
+    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{where}: its metadata are damaged or unknown ({error!r}).") from error
 
 
 class Compiled:
     """An opened package: a function of rows that returns a dict of tensors; see `Graph.forward`."""
 
-    def __init__(self, run: Any, metadata: Mapping[str, str], layout: InputLayout) -> None:
-        self._run, self._layout, self._structure = run, layout, metadata["structure"]
+    def __init__(self, run: Any, metadata: Mapping[str, str], layout: Layout) -> None:
+        self._run, self._structure = run, metadata["structure"]
+        self._shapes, self._types, self._device = layout
         self.metadata = MappingProxyType(dict(metadata))
         self.output_names = tuple(metadata["answers"].split(","))
 
     def __call__(self, inputs: Inputs) -> dict[str, Tensor]:
         """The outputs for these rows, by name; shapes are validated here, as the compiled code does not."""
-        flat, layout = [], self._layout
-        tensors = leaves(rows_like(inputs, self._structure))
-        for leaf, shape, dtype in zip(tensors, layout.shapes, layout.types, strict=True):
+        flat, tensors = [], leaves(rows_like(inputs, self._structure))
+        for leaf, shape, dtype in zip(tensors, self._shapes, self._types, strict=True):
             if tuple(leaf.shape[1:]) != shape:
                 raise ValueError(f"rows have the shape {tuple(leaf.shape[1:])}; this takes {shape}.")
-            flat.append(leaf.to(layout.device, dtype).contiguous())
+            flat.append(leaf.to(self._device, dtype).contiguous())
         return dict(self._run(*flat))
 
     def __repr__(self) -> str:
-        inputs, outputs = f"{self._structure} {self._layout.shapes}", ", ".join(self.output_names)
-        return f"Compiled({inputs} on {self._layout.device} to {outputs})"
+        outputs = ", ".join(self.output_names)
+        return f"Compiled({self._structure} {self._shapes} on {self._device} to {outputs})"
 
 
 def seal(path: Path) -> None:

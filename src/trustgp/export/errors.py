@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +30,6 @@ def refuse_parameters(network: TangentNetwork, names: Sequence[str], reason: str
         why = f" ({reason})" if reason else ""
         what = f"the gradients of '{names[0]}' in {_layer_of(network.module, names[0])}"
         raise ExportError(f"{what} cannot be exported{why}; fit with Sketch(parameters=...) on others.")
-
-
-def refuse_tangents(tangents: Any) -> NoReturn:
-    """Raise for features that have no form as a graph."""
-    kind = type(tangents).__name__
-    raise ExportError(f"features of {kind} cannot be exported; LayerFactors, JacobianRows and Sketch can.")
 
 
 def _layer_of(network: nn.Module, parameter: str) -> str:

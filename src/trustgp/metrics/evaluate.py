@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ..data.chunking import chunks
-from ..data.rows import Rows, Unpack, as_pair, batches_of, is_stream, read_rows, require_finite
+from ..data.rows import Rows, Unpack, as_pair, batches_of, finite_rows, is_stream, read_rows, require_all
 from ..data.trees import ArrayLike, Inputs, as_inputs, concatenate, count, leaves, structure, take
 from ..executors.progress import Reporter, reporting
 from ..likelihoods.prediction import ClassPrediction, Prediction
@@ -218,7 +218,7 @@ def _foreign_rows(given: Inputs, inputs: Inputs) -> tuple[Inputs, Tensor | None]
     targets = _real(read_rows(given, name="ood").targets, "ood") if len(given) == 2 else None
     if count(given[0]) == 0:
         raise ValueError("ood holds no rows.")
-    require_finite(given[0], "ood inputs")
+    require_all(finite_rows(given[0]), "ood inputs")
     for pair in zip(leaves(inputs), leaves(given[0]), strict=True):
         own, theirs = (leaf.shape[1] if leaf.ndim == 2 else None for leaf in pair)
         if None not in (own, theirs) and own != theirs:

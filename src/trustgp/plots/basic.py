@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data.chunking import chunks
-from ..data.rows import require_finite
+from ..data.rows import finite_rows, require_all
 from ..data.trees import Inputs, as_inputs, count, take, to_device
 from ..experts.features import chunk_rows
 from ..experts.gate import nearest_two
@@ -140,7 +140,7 @@ def map_experts(model: Any, inputs: Inputs, *, output: int = 0) -> ExpertMap:
             "the model has a single expert, and no gate to draw; fit with num_experts=2 or more."
         )
     rows = to_device(as_inputs(inputs), mixture.gate.centroids.device)
-    require_finite(rows, "inputs")
+    require_all(finite_rows(rows), "inputs")
     lots = chunks(count(rows), chunk_rows(mixture.tangents))
     embedded = torch.cat([mixture.gate.embed(mixture.tangents(take(rows, index))) for index in lots])
     both = (embedded, mixture.gate.centroids)

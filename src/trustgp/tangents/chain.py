@@ -5,6 +5,7 @@ For few rows of a small network most of the time is the overhead of hooks and au
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,34 +19,18 @@ from .projections import Projections
 aten = torch.ops.aten
 Shapes = Mapping[str, torch.Size]
 Table = tuple[Tensor, Tensor]
-Function = tuple[Callable[[Any, Tensor], Tensor], Callable[[Any, Tensor, Tensor, Tensor], Tensor]]
-# a = f(z) of a module, and the gradient for z from the gradient g for a.
-FUNCTIONS: dict[type[nn.Module], Function] = {
-    nn.Linear: (
-        lambda m, z: nn.functional.linear(z, m.weight, m.bias),
-        lambda m, g, z, a: torch.mm(g, m.weight),
-    ),
-    nn.ReLU: (lambda m, z: torch.relu(z), lambda m, g, z, a: aten.threshold_backward(g, a, 0)),
-    nn.Tanh: (lambda m, z: torch.tanh(z), lambda m, g, z, a: aten.tanh_backward(g, a)),
-    nn.Sigmoid: (lambda m, z: torch.sigmoid(z), lambda m, g, z, a: aten.sigmoid_backward(g, a)),
-    nn.SiLU: (lambda m, z: aten.silu(z), lambda m, g, z, a: aten.silu_backward(g, z)),
-    nn.Mish: (lambda m, z: aten.mish(z), lambda m, g, z, a: aten.mish_backward(g, z)),
-    nn.GELU: (
-        lambda m, z: aten.gelu(z, approximate=m.approximate),
-        lambda m, g, z, a: aten.gelu_backward(g, z, approximate=m.approximate),
-    ),
-    nn.Softplus: (
-        lambda m, z: aten.softplus(z, m.beta, m.threshold),
-        lambda m, g, z, a: aten.softplus_backward(g, z, m.beta, m.threshold),
-    ),
-    nn.LeakyReLU: (
-        lambda m, z: aten.leaky_relu(z, m.negative_slope),
-        lambda m, g, z, a: aten.leaky_relu_backward(g, z, m.negative_slope, False),
-    ),
-    nn.ELU: (
-        lambda m, z: aten.elu(z, m.alpha),
-        lambda m, g, z, a: aten.elu_backward(g, m.alpha, 1, 1, False, z),
-    ),
+# of a module a = f(z): the gradient for z from the gradient g for a
+BACKWARD: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
+    nn.Linear: lambda m, g, z, a: torch.mm(g, m.weight),
+    nn.ReLU: lambda m, g, z, a: aten.threshold_backward(g, a, 0),
+    nn.Tanh: lambda m, g, z, a: aten.tanh_backward(g, a),
+    nn.Sigmoid: lambda m, g, z, a: aten.sigmoid_backward(g, a),
+    nn.SiLU: lambda m, g, z, a: aten.silu_backward(g, z),
+    nn.Mish: lambda m, g, z, a: aten.mish_backward(g, z),
+    nn.GELU: lambda m, g, z, a: aten.gelu_backward(g, z, approximate=m.approximate),
+    nn.Softplus: lambda m, g, z, a: aten.softplus_backward(g, z, m.beta, m.threshold),
+    nn.LeakyReLU: lambda m, g, z, a: aten.leaky_relu_backward(g, z, m.negative_slope, False),
+    nn.ELU: lambda m, g, z, a: aten.elu_backward(g, m.alpha, 1, 1, False, z),
 }
 IDENTITIES = (nn.Identity, nn.Dropout)  # in eval mode
 MAX_GATHERED = 8192  # features of a row; more are faster layer by layer
@@ -76,7 +61,7 @@ class LayerChain:
         its output [n, o], for one mix of the outputs [1, C]."""
         values = [inputs]
         for one in self.steps:
-            values.append(FUNCTIONS[type(one)][0](one, values[-1]))
+            values.append(one.forward(values[-1]))
         first = next(place for place, one in enumerate(self.steps) if type(one) is nn.Linear)
         signal, signals, n = mix, {}, inputs.shape[0]
         constant = n > 1  # whether the signal is the same for all rows, as behind the last function
@@ -87,7 +72,7 @@ class LayerChain:
             else:
                 signal, constant = signal.expand(n, -1) if constant else signal, False
             if place > first:
-                signal = FUNCTIONS[type(one)][1](one, signal, values[place], values[place + 1])
+                signal = BACKWARD[type(one)](one, signal, values[place], values[place + 1])
         return values[-1], signals
 
 
@@ -100,7 +85,10 @@ def _steps(module: nn.Module) -> list[nn.Module] | None:
         return None if any(part is None for part in parts) else [one for part in parts for one in part or ()]
     if type(module) in IDENTITIES and not module.training:
         return []
-    return [module] if type(module) in FUNCTIONS else None
+    if getattr(module, "inplace", False):  # the backward pass needs what it would overwrite
+        module = copy.copy(module)
+        vars(module)["inplace"] = False
+    return [module] if type(module) in BACKWARD else None
 
 
 class ChainRows:

@@ -22,7 +22,7 @@ from ..data.chunking import evenly
 from ..data.fingerprint import precision_of
 from ..data.rows import Rows
 from ..data.tensor_file import ArtifactError, Reader
-from ..data.trees import Inputs, leaves, map_tensors, rebuilt, structure
+from ..data.trees import Inputs, kinds, leaves, map_tensors, rebuilt, structure
 from .jacobian.per_sample import full_precision
 from .modules import clone_module
 from .network import HALF, TangentNetwork, gradients_of
@@ -56,7 +56,9 @@ class Probes:
         """The probes of a network on rows of the training data; None where it cannot be run on them."""
         if max(leaf.numel() for leaf in leaves(rows.first)) > MAX_ROW:
             return None
-        return cls.on(network, map_tensors(_shortened, rows.take(evenly(len(rows), ROWS))))
+        # on the CPU, with their stored part repeated to the full length
+        few = map_tensors(lambda leaf: leaf.detach().cpu(), rows.take(evenly(len(rows), ROWS)))
+        return cls.on(network, map_tensors(lambda leaf: _repeated(_beginning(leaf), leaf.shape[1:]), few))
 
     @classmethod
     def on(cls, network: TangentNetwork, inputs: Inputs) -> Probes | None:
@@ -112,15 +114,16 @@ class Probes:
 
     def text(self) -> dict[str, Any]:
         """Plain values: the nesting and dtypes of the inputs, and the other fields."""
-        types = map_tensors(lambda leaf: _name(leaf.dtype), self.inputs)  # pyright: ignore[reportArgumentType]
-        return {"inputs": types, "dtype": _name(self.dtype), "exact": self.exact}
+        names = (kind.partition("[")[0] for kind in kinds(self.inputs))
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {"inputs": rebuilt(self.inputs, names), "dtype": dtype, "exact": self.exact}
 
     @classmethod
     def read(cls, reader: Reader, text: Any, nesting: str, names: tuple[str, ...], where: str) -> Probes:
         """The validated probes of a file; `nesting` is the structure of the inputs."""
         try:
             like, dtype, exact = text["inputs"], _type(text["dtype"]), text["exact"]
-            types = _flat(like)
+            types = [_type(name) for name in leaves(like, str)]
             sane = structure(like) == nesting and dtype.is_floating_point and exact in (True, False)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{where}: the description of its probes is damaged ({error!r}).") from error
@@ -147,14 +150,17 @@ def _observed(
 ) -> tuple[bool, Tensor, Tensor, Tensor]:
     """Whether it ran in float64; f(x), p and l. The weights w are signs over the spread of the outputs, or of
     the reference outputs; p and l are empty where there is no gradient."""
+    doubled = lambda leaf: leaf.double() if leaf.is_floating_point() else leaf  # noqa: E731
     for precise, unfuse in product((True, False) if exact else (False,), (False, True)):
         module = clone_module(network.module).double() if precise else network.module
         one = TangentNetwork(module, network.names)
         one.unfuse_backward = unfuse
         try:
             with full_precision():
-                outputs, fresh = one.traced(map_tensors(_doubled, inputs) if precise else inputs, one.names)
-                weights = _weights(outputs.detach().cpu().double() if reference is None else reference)
+                outputs, fresh = one.traced(map_tensors(doubled, inputs) if precise else inputs, one.names)
+                typical = outputs.detach().cpu().double() if reference is None else reference
+                draws = torch.randint(0, 2, typical.shape, generator=torch.Generator().manual_seed(1))
+                weights = (draws * 2.0 - 1.0).double() / spread(typical)
                 parts = gradients_of(outputs, list(fresh.values()), weights.to(outputs), keep=False)
             p, lengths = (torch.stack(lot) for lot in zip(*map(_summary, parts), strict=True))
             return precise, outputs.detach().cpu().double(), p, lengths
@@ -165,12 +171,6 @@ def _observed(
     with torch.no_grad(), full_precision():
         outputs = network.float32_matrix(inputs).cpu().double()  # or its error
     return False, outputs, outputs.new_zeros(0), outputs.new_zeros(0)
-
-
-def _weights(outputs: Tensor) -> Tensor:
-    """w [k, C]."""
-    signs = torch.randint(0, 2, outputs.shape, generator=torch.Generator().manual_seed(1)) * 2.0 - 1.0
-    return signs.double() / spread(outputs)
 
 
 def _summary(gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,19 +194,10 @@ def _largest(off: Tensor) -> tuple[float, int]:
     return float(worst.max()), int(worst.argmax())
 
 
-def _doubled(leaf: Tensor) -> Tensor:
-    return leaf.double() if leaf.is_floating_point() else leaf
-
-
 def _beginning(leaf: Tensor) -> Tensor:
     """The stored part of each row of a tensor, [k, m]: all of integers, which may be identifiers."""
     flat = leaf.reshape(len(leaf), -1)
     return flat[:, :MAX_NUMBERS] if leaf.is_floating_point() else flat
-
-
-def _shortened(leaf: Tensor) -> Tensor:
-    """The rows on the CPU, with their stored part repeated to the full length."""
-    return _repeated(_beginning(leaf.detach().cpu()), leaf.shape[1:])
 
 
 def _repeated(flat: Tensor, shape: torch.Size | list[int]) -> Tensor:
@@ -237,25 +228,12 @@ def _read_leaf(reader: Reader, number: int, kind: torch.dtype, count: int) -> Te
     return _repeated(flat.to(kind), shape.tolist())
 
 
-def _flat(like: Any) -> list[torch.dtype]:
-    """The dtypes of the tensors, in the order of `leaves`."""
-    if isinstance(like, dict):
-        return [kind for key in sorted(like) for kind in _flat(like[key])]
-    if isinstance(like, list):
-        return [kind for value in like for kind in _flat(value)]
-    return [_type(like)]
-
-
 def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the gradients of a network in this precision."""
     return torch.float32 if dtype in HALF else dtype
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _type(name: str) -> torch.dtype:
+def _type(name: Any) -> torch.dtype:
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name} is not a dtype")

@@ -139,7 +139,8 @@ def _record(work: Work, inputs: Inputs, taken: float) -> tuple[_Recording | None
         return None, result
     recording = _Recording(graph, buffers, recorded, threading.Lock(), torch.cuda.Event())
     again, played = _timed(partial(recording.play, inputs))
-    if not _close(result[0], again[0]):
+    allowed = MAX_ROUNDING_EPS * torch.finfo(result[0].dtype).eps * result[0].abs().max()
+    if not bool(((result[0] - again[0]).abs() <= allowed).all()):  # the order of sums on a GPU is not fixed
         return None, result
     exact = result[1] is None or torch.equal(result[1], again[1])
     return replace(recording, exact=exact, gain=taken / played), result
@@ -152,12 +153,6 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     result = work()
     torch.cuda.synchronize()
     return result, time.perf_counter() - start
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal to rounding, since the order of sums on a GPU is not fixed."""
-    allowed = MAX_ROUNDING_EPS * torch.finfo(one.dtype).eps * one.abs().max()
-    return bool(((one - other).abs() <= allowed).all())
 
 
 class _Watch(TorchDispatchMode):

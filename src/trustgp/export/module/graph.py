@@ -29,7 +29,7 @@ from ...tangents.jacobian.strategies import GradientPlan
 from ...tangents.network import as_matrix, call
 from ...tangents.rows import RowFeatures, RowMap
 from ...tangents.sketch import Projecting, SketchMap
-from ..errors import refuse_network, refuse_parameters, refuse_tangents
+from ..errors import ExportError, refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
 UNKNOWN = {  # of invalid rows; noise and scales are those of any expert
@@ -45,7 +45,10 @@ def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], A
     if isinstance(tangents, FactorMap):
         return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), at_once=sys.maxsize)
     if not isinstance(tangents, (RowMap, SketchMap)):
-        refuse_tangents(tangents)
+        kind = type(tangents).__name__
+        raise ExportError(
+            f"features of {kind} cannot be exported; LayerFactors, JacobianRows and Sketch can."
+        )
     chain = tangents.chain_features() if isinstance(example, Tensor) and example.ndim == 2 else None
     if chain is not None:
         return lambda inputs: RowFeatures(chain(inputs)[0])
