@@ -1,13 +1,14 @@
-"""Sets of images: read from small made files of either kind."""
+"""Sets of images: read from small made files of either kind, turned, and made noisy."""
 
 import gzip
+import math
 import struct
 
 import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets import load_images
+from trustgp_experiments.datasets import add_noise, load_images, rotate, uniform_noise
 from trustgp_experiments.datasets.images import read_idx
 
 
@@ -32,61 +33,41 @@ def write_source(root, name="fashion_mnist", *, packed=True):
     return folder
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("part", "rows"), [("train", made(12)), ("test", made(5, seed=1))])
-def test_the_files_of_the_source_are_read_packed_or_not(tmp_path, packed, part, rows):
-    write_source(tmp_path, packed=packed)
-    found = load_images("fashion_mnist", part, tmp_path)
-    assert torch.equal(found.pixels, torch.from_numpy(rows[0]))
-    assert found.pixels.dtype == torch.uint8
-    assert torch.equal(found.labels, torch.from_numpy(rows[1]).long())
-    assert len(found) == len(rows[1])
-
-
-def test_an_archive_is_read_alike(tmp_path):
+def test_the_files_of_the_source_and_an_archive_are_read_alike(tmp_path):
     (x, y), (tx, ty) = made(12), made(5, seed=1)
     (tmp_path / "mnist").mkdir()
     np.savez(tmp_path / "mnist" / "mnist.npz", x_train=x, y_train=y, x_test=tx, y_test=ty)
-    write_source(tmp_path, packed=True)
-    for part in ("train", "test"):
-        one, other = load_images("mnist", part, tmp_path), load_images("fashion_mnist", part, tmp_path)
-        assert torch.equal(one.pixels, other.pixels)
-        assert torch.equal(one.labels, other.labels)
-
-
-def test_unknown_names_and_parts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="'cifar' is unknown; choose one of"):
-        load_images("cifar", "train", tmp_path)
-    with pytest.raises(ValueError, match="part='dev'"):
-        load_images("mnist", "dev", tmp_path)
+    for packed in (False, True):  # packed ones are preferred
+        write_source(tmp_path, packed=packed)
+        for part, pixels, labels in (("train", x, y), ("test", tx, ty)):
+            for images in (load_images(name, part, tmp_path) for name in ("mnist", "fashion_mnist")):
+                assert torch.equal(images.pixels, torch.from_numpy(pixels))
+                assert torch.equal(images.labels, torch.from_numpy(labels).long())
 
 
 def test_a_file_cut_anywhere_or_too_long_is_refused(tmp_path):
     whole = idx(made(2)[0])
-    file = tmp_path / "some-images-idx3-ubyte"
-    for length in (0, 3, 4, 9, 16, 200, len(whole) - 1):
-        file.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="some-images"):
+    file = tmp_path / "made-images-idx3-ubyte"
+    for content in (whole + b"0", *(whole[:length] for length in (0, 3, 4, 9, 16, 200, len(whole) - 1))):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"made-images.*damaged"):
             read_idx(file, 3)
-    file.write_bytes(whole + b"0")
-    with pytest.raises(ValueError, match="does not hold"):
-        read_idx(file, 3)
 
 
-def test_as_many_labels_as_images_are_needed(tmp_path):
+def test_what_is_not_such_a_set_is_refused(tmp_path):
     folder = write_source(tmp_path, packed=False)
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(made(11)[1]))
-    with pytest.raises(ValueError, match="12 images and 11 labels"):
-        load_images("fashion_mnist", "train", tmp_path)
-
-
-def test_an_archive_with_other_contents_is_refused(tmp_path):
     (tmp_path / "mnist").mkdir()
     np.savez(tmp_path / "mnist" / "mnist.npz", x_train=np.zeros((3, 784)), y_train=np.zeros(3, int))
-    with pytest.raises(ValueError, match="float64"):
-        load_images("mnist", "train", tmp_path)
-    with pytest.raises(ValueError, match="not \\['x_test', 'y_test'\\]"):
-        load_images("mnist", "test", tmp_path)
+    for name, part, match in (
+        ("cifar", "train", "'cifar' is unknown; choose one of"),
+        ("mnist", "dev", "part='dev'"),
+        ("fashion_mnist", "train", "12 images and 11 labels"),
+        ("mnist", "train", "float64"),
+        ("mnist", "test", r"not \['x_test', 'y_test'\]"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            load_images(name, part, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "mnist"])
@@ -97,3 +78,34 @@ def test_the_real_sets_are_whole(data_root, name):
         found = load_images(name, part, data_root)
         assert found.pixels.shape == (n, 28, 28)
         assert found.labels.unique().tolist() == list(range(10))
+
+
+def test_every_pixel_is_interpolated_from_where_it_came(generator):
+    images = torch.rand(3, 2, 9, 9, generator=generator, dtype=torch.float64)
+    degrees, size = 25.0, images.shape[-1]
+    angle, centre = math.radians(degrees), (size - 1) / 2
+    expected = torch.zeros_like(images)
+    for row in range(size):
+        for column in range(size):
+            # against the clock with rows growing downward
+            x, y = column - centre, row - centre
+            from_x = math.cos(angle) * x - math.sin(angle) * y + centre
+            from_y = math.sin(angle) * x + math.cos(angle) * y + centre
+            for i in (math.floor(from_y), math.floor(from_y) + 1):
+                for j in (math.floor(from_x), math.floor(from_x) + 1):
+                    if 0 <= i < size and 0 <= j < size:
+                        share = (1 - abs(from_y - i)) * (1 - abs(from_x - j))
+                        expected[:, :, row, column] += share * images[:, :, i, j]
+    torch.testing.assert_close(rotate(images, degrees), expected, rtol=0, atol=1e-12)
+
+
+def test_noise_has_its_std_is_cut_to_the_range_and_follows_its_seed():
+    before, grey = torch.get_rng_state(), torch.full((50, 1, 20, 20), 0.5)
+    noisy = add_noise(grey, 0.1, seed=3)
+    assert float((noisy - grey).std()) == pytest.approx(0.1, rel=0.02)
+    strong = add_noise(grey, 2.0)
+    assert (float(strong.min()), float(strong.max())) == (0.0, 1.0)
+    assert torch.equal(noisy, add_noise(grey, 0.1, seed=3))
+    assert not torch.equal(noisy, add_noise(grey, 0.1, seed=4))
+    assert torch.equal(uniform_noise(4, seed=1), uniform_noise(4, seed=1))
+    assert torch.equal(torch.get_rng_state(), before)

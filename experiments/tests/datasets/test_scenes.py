@@ -1,16 +1,37 @@
-"""Rendered scenes: the same numbers give the same pictures, and boxes are where the things are."""
+"""Rendered scenes and flights: the same numbers give the same pictures, and boxes are around the things."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets.scene_objects import block
-from trustgp_experiments.datasets.scene_picture import LEAST, Camera, faces, shadows, shares
-from trustgp_experiments.datasets.scenes import STYLES, scenes
+from trustgp_experiments.datasets import scene_picture
+from trustgp_experiments.datasets import scenes as drawn
+from trustgp_experiments.datasets.scene_objects import UNKNOWN, block
+from trustgp_experiments.datasets.scene_picture import Camera, random_ground, towards, view
+from trustgp_experiments.datasets.scenes import CLASSES, NAMES, Scenes, flight, scenes
 
 SUN = np.array([0.0, 0.6, 0.8])
+# of the release before there were unknown kinds: weighted means of pixels, sums of boxes, and labels
+BEFORE = {
+    "carry": (
+        [171.083, 145.227, 150.608, 91.484, 379.381, 407.764, 118.142, 279.833],
+        [[0, 0, 0], [1, 0, 1], [0], [0, 0]],
+    ),
+    "flight": (
+        [142.706, 113.628, 112.915, 102.372, 450.626, 144.313, 129.324, 349.457],
+        [[1, 1, 1], [1], [0], [1, 1, 1]],
+    ),
+    "novel": (
+        [123.315, 150.713, 128.563, 142.138, 141.54, 245.153, 117.949, 238.674],
+        [[2], [4, 1], [2], [3, 0]],
+    ),
+    "path": (
+        [140.598, 129.392, 113.627, 131.005, 253.502, 266.581, 469.217, 131.207],
+        [[0, 1], [0, 1], [0, 1, 4], [4]],
+    ),
+}
 
 
 def camera(height: float = 3.0, distance: float = 8.0, side: int = 64) -> Camera:
@@ -18,33 +39,97 @@ def camera(height: float = 3.0, distance: float = 8.0, side: int = 64) -> Camera
     return Camera(np.array([-distance, 0.0, height]), 0.0, pitch, 0.0, float(side), side)
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_a_picture_is_the_same_whoever_asks_for_how_many(style):
-    many, one = scenes(4, style, seed=3, side=48), scenes(1, style, seed=3, side=48, first=2)
-    assert torch.equal(many.images[2], one.images[0])
-    assert torch.equal(many.boxes[2], one.boxes[0])
-    assert torch.equal(many.labels[2], one.labels[0])
-    assert many.images.shape == (4, 3, 48, 48)
+@pytest.mark.parametrize("style", BEFORE)
+def test_older_styles_give_the_pictures_that_they_gave(style):
+    rendered = flight(4, seed=2, side=64) if style == "path" else scenes(4, style, seed=3, side=64, first=7)
+    weights = torch.linspace(1.0, 2.0, rendered.images[0].numel(), dtype=torch.float64)
+    numbers = [float((image.double().flatten() * weights).mean()) for image in rendered.images]
+    numbers += [float(box.double().sum()) for box in rendered.boxes]
+    assert numbers == pytest.approx(BEFORE[style][0], abs=0.01)
+    assert [labels.tolist() for labels in rendered.labels] == BEFORE[style][1]
+
+
+def check_equal(one: Scenes, other: Scenes) -> None:
+    for first, second in zip(vars(one).values(), vars(other).values(), strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("style", drawn.STYLES)
+def test_a_picture_is_the_same_however_many_are_asked_for_and_its_boxes_can_be_seen(style):
+    many, one = scenes(12, style, seed=3, side=48), scenes(1, style, seed=3, side=48, first=2)
+    check_equal(Scenes(many.images[2:3], many.boxes[2:3], many.labels[2:3]), one)
+    assert many.images.shape == (12, 3, 48, 48)
     assert many.images.dtype == torch.uint8
     assert not torch.equal(many.images[0], scenes(1, style, seed=4, side=48).images[0])
+    boxes = torch.cat(many.boxes)
+    assert 0 <= float(boxes.min()) < float(boxes.max()) <= 48
+    assert bool(((boxes[:, 2:] - boxes[:, :2]).amax(dim=1) >= scene_picture.MIN_BOX).all())
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_boxes_lie_in_the_picture_and_are_large_enough_to_see(style):
-    found = scenes(12, style, side=64)
-    boxes = torch.cat(found.boxes)
-    assert len(boxes) > 0
-    assert float(boxes.min()) >= 0
-    assert float(boxes.max()) <= 64
-    assert bool(((boxes[:, 2:] - boxes[:, :2]).amax(dim=1) >= LEAST).all())
+def test_the_unknown_style_has_these_kinds_only_and_all_of_them():
+    labels = torch.cat(scenes(60, "unknown", side=48).labels).tolist()
+    assert {NAMES[i] for i in labels} - set(CLASSES) == set(UNKNOWN)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_thing_is_seen_and_its_box_fits_its_pixels(name):
+    """Its pixels are those that change with its colour."""
+    for seed in range(3):
+        rng = np.random.default_rng([seed, 8])
+        parts = [part.placed(np.zeros(3), 2.1 * seed, 1.0) for part in UNKNOWN[name](rng)]
+        setting = (
+            camera(2.0, 7.0, 96),
+            towards(50, 1.0 + seed),
+            0.0,
+            random_ground(np.random.default_rng(seed)),
+        )
+        painted = ([replace(part, colour=(c, c, c)) for part in parts] for c in (0.0, 1.0))
+        (dark, (box,), _), (bright, _, _) = (view([(name, parts)], *setting) for parts in painted)
+        mask = np.abs(dark - bright).max(axis=2) > 0.02
+        rows, columns = np.nonzero(mask)
+        around = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+        assert around == pytest.approx(box, abs=1.5)
+        assert mask.sum() > max(60, 0.15 * (box[2] - box[0]) * (box[3] - box[1]))
+
+
+def test_a_flight_begins_with_known_things_alone_and_ends_with_a_novel_one():
+    for novel in ("tracked rover", "rock"):
+        film = flight(12, side=64, novel=novel)
+        assert {NAMES[i] for i in film.labels[0].tolist()} == set(CLASSES)
+        assert [NAMES[i] for i in film.labels[-1].tolist()] == [novel]
+        assert all(len(labels) for labels in film.labels)
+    check_equal(film, flight(12, side=64, novel="rock"))
+    assert not torch.equal(film.images, flight(12, side=64, novel="rock", seed=1).images)
+
+
+def test_the_path_goes_through_its_knots_and_never_beyond_them():
+    np.testing.assert_allclose(drawn.path(drawn.KNOTS), drawn.PATH, atol=1e-12)
+    along = drawn.path(np.linspace(0, 1, 500))
+    assert (along >= drawn.PATH.min(axis=0) - 1e-9).all()
+    assert (along <= drawn.PATH.max(axis=0) + 1e-9).all()
+    steps = np.abs(np.diff(along, axis=0)) / np.ptp(drawn.PATH, axis=0)
+    assert steps.max() < 0.02  # of the whole range, from one of 500 frames to the next
+
+
+def test_boxes_of_a_flight_lie_around_its_things():
+    side = 64
+    frames, places = flight(5, side=side), drawn.PLACES | {"tracked rover": drawn.AWAY}
+    for where, boxes, labels in zip(
+        drawn.path(np.linspace(0, 1, 5)), frames.boxes, frames.labels, strict=True
+    ):
+        for box, label in zip(boxes.numpy(), labels.tolist(), strict=True):
+            pixel, _ = drawn.flight_camera(where, side).seen(np.array([[*places[NAMES[label]], 0.9]]))
+            inside = np.clip(pixel[0], 0, side)
+            assert (box[:2] <= inside + 1).all()
+            assert (box[2:] >= inside - 1).all()
 
 
 def test_bad_requests_are_refused():
     with pytest.raises(ValueError, match="style='walk'; allowed are carry, flight, novel"):
         scenes(1, "walk")
-    with pytest.raises(ValueError, match="side=4"):
-        scenes(1, side=4)
-    assert len(scenes(0)) == 0
+    with pytest.raises(ValueError, match="novel='cow'; allowed are rock, astronaut, tracked rover"):
+        flight(1, novel="cow")
+    assert len(scenes(0)) == len(flight(0)) == 0
 
 
 def test_a_point_ahead_is_seen_in_the_middle_and_the_ground_where_its_ray_meets_it():
@@ -59,17 +144,14 @@ def test_a_point_ahead_is_seen_in_the_middle_and_the_ground_where_its_ray_meets_
     assert np.isinf(camera(1.0, 50.0).ground()[1][0, 0])  # above the horizon
 
 
-def test_a_shadow_falls_away_from_the_sun_as_far_as_its_height_says():
-    outline = shadows([block((0, 0, 0.5), (1, 1, 1), (1, 1, 1))], SUN)[0]
+def test_a_shadow_falls_away_from_the_sun_and_what_is_behind_another_is_hidden():
+    outline = scene_picture.shadows([block((0, 0, 0.5), (1, 1, 1), (1, 1, 1))], SUN)[0]
     assert outline[:, 2] == pytest.approx(0)
     assert outline[:, 1].min() == pytest.approx(-0.5 - 0.6 / 0.8)
     assert outline[:, 1].max() == pytest.approx(0.5)
-
-
-def test_what_stands_behind_another_is_hidden():
     tall, small = block((0, 0, 1), (0.1, 4, 2), (1, 1, 1)), block((2, 0, 0.25), (0.5, 0.5, 0.5), (1, 1, 1))
-    seen = faces([[tall], [small]], camera(1.0), SUN)
+    seen = scene_picture.faces([[tall], [small]], camera(1.0), SUN)
     assert [face.distance for face in seen] == sorted((face.distance for face in seen), reverse=True)
-    front, behind = shares(seen, 2, 64)
+    front, behind = scene_picture.shares(seen, 2, 64)
     assert front == 1.0
     assert behind < 0.2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from trustgp_experiments.datasets.tables import TABLES, encode, growing_noise, load_table, package_file
+from trustgp_experiments.datasets.tables import TABLES, encode, load_table, package_file, smooth_rows
 
 HERE = [name for name, source in TABLES.items() if source.origin in ("scikit-learn", "generated")]
 
@@ -74,12 +74,9 @@ def test_cars_without_a_number_are_left_out(packages):
 
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(packages):
-    with pytest.raises(
-        FileNotFoundError, match=r'statsmodels/datasets/no.csv .* pip install "trustgp\[tables\]"'
-    ):
-        package_file("statsmodels", "datasets/no.csv")
-    with pytest.raises(FileNotFoundError, match="nowhere_at_all"):
-        package_file("nowhere_at_all", "x.csv")
+    for package in ("statsmodels", "nowhere_at_all"):
+        with pytest.raises(FileNotFoundError, match=rf'{package}/no.csv .* pip install "trustgp\[tables\]"'):
+            package_file(package, "no.csv")
     with pytest.raises(ValueError, match="choose one of snelson"):
         load_table("no such table")
     put(packages, "statsmodels/datasets/engel/engel.csv", "income,foodexp\n1,nan\n2,3\n")
@@ -88,7 +85,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(packages):
 
 
 def test_the_noise_grows_with_the_first_input():
-    rows = growing_noise(rows=40_000)
+    rows = smooth_rows(40_000, tails=False)
     x = rows.inputs.numpy()
     clean = np.sin(3 * x[:, 0]) + x[:, 1] * x[:, 2] + np.exp(-4 * x[:, 3] ** 2)
     noise = rows.targets[:, 0].numpy() - clean

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from trustgp_experiments.datasets import Recording, load, seams, window_ends
+from trustgp_experiments.datasets import Recording, load
+from trustgp_experiments.datasets.splits import seams, window_ends
 
 
 def arm(runs: list[int], *, step: float = 0.01) -> Recording:
@@ -18,12 +19,8 @@ def arm(runs: list[int], *, step: float = 0.01) -> Recording:
     return Recording(inputs, inputs[:, :2], name="made")
 
 
-def test_a_jump_between_runs_is_found_and_motion_is_none():
-    found = seams(arm([300, 250, 400]))
-    assert found.nonzero().flatten().tolist() == [299, 549]
-
-
-def test_the_end_of_a_run_is_a_border_even_where_nothing_jumps():
+def test_a_jump_and_the_end_of_a_run_are_borders_and_motion_is_none():
+    assert seams(arm([300, 250, 400])).nonzero().flatten().tolist() == [299, 549]
     whole = arm([100])
     runs = Recording(whole.inputs, whole.targets, name="two", groups=(torch.arange(100) >= 40).long())
     assert seams(runs).nonzero().flatten().tolist() == [39]
@@ -51,6 +48,6 @@ def test_what_cannot_be_is_refused():
 
 @pytest.mark.parametrize(("name", "places"), [("sarcos", 8), ("barrett", 0), ("kuka", 2)])
 def test_the_real_arms_have_as_many_seams_as_are_known(data_root, name, places):
-    found = seams(load(name)).nonzero().flatten()
-    starts = 1 + int((found.diff() > 10).sum()) if len(found) else 0  # a seam is smeared over a few rows
+    jumps = seams(load(name)).nonzero().flatten()
+    starts = 1 + int((jumps.diff() > 10).sum()) if len(jumps) else 0  # a seam is smeared over a few rows
     assert starts == places

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from trustgp_experiments.core.cases import IN_DOMAIN
-from trustgp_experiments.datasets import load, seams, split_unseen, standardise
+from trustgp_experiments.datasets import load, split_unseen, standardise
+from trustgp_experiments.datasets.splits import seams
 from trustgp_experiments.studies.sequence.study import (
     LENGTH,
     MADE,

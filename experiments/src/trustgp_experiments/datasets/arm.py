@@ -59,8 +59,6 @@ VISCOUS = (0.8, 0.9, 0.6, 0.6, 0.3, 0.2, 0.15)  # N m s / rad
 COULOMB = (1.0, 1.2, 0.7, 0.7, 0.35, 0.25, 0.2)  # N m
 STICTION_SPEED = 0.05  # rad/s: below it the Coulomb torque fades through zero
 TYPICAL_TORQUE = (2.0, 42.0, 5.0, 15.0, 1.0, 1.5, 0.4)  # N m, rms of slow motion
-
-
 _LIMITS = torch.tensor([link.limit for link in LINKS], dtype=torch.float64)
 
 
@@ -73,11 +71,6 @@ def inverse_dynamics(q: Tensor, dq: Tensor, ddq: Tensor) -> Tensor:
     upwards instead of gravity pulling every body. Angles, velocities, accelerations and torques (float64)
     are [n, 7].
     """
-    if not q.shape == dq.shape == ddq.shape or q.dim() != 2 or q.shape[1] != len(LINKS):
-        raise ValueError(
-            f"q, dq, ddq have shapes {tuple(q.shape)}, {tuple(dq.shape)}, {tuple(ddq.shape)}; "
-            f"pass three tensors of shape [n, {len(LINKS)}]."
-        )
     with torch.no_grad():
         parts = zip(*(part.double().split(BLOCK) for part in (q, dq, ddq)), strict=True)
         bodies = [_Body.of(link, q.device) for link in LINKS]
@@ -96,7 +89,6 @@ class _Body:
 
     @classmethod
     def of(cls, link: Link, device: torch.device) -> Self:
-        """The body of a link."""
         vectors = (AXES[link.axis], link.centre, (0.0, 0.0, link.offset), link.inertia_diagonal())
         table = torch.tensor(vectors, dtype=torch.float64, device=device)
         axis, centre, offset = table[:3, :, None]
@@ -235,7 +227,6 @@ def simulate(
     inputs, targets = torch.empty(rows, 21), torch.empty(rows, 7)
 
     def record(first: int) -> None:
-        """Write rows from the first on: a block, or all."""
         # a block is always drawn whole, from a seed of its own
         own = np.random.SeedSequence([seed, first // _BLOCK]).generate_state(1, np.uint64)
         drawn = _draw(_BLOCK, style, int(own[0])) if blocks else _draw(rows, style, seed)
@@ -255,12 +246,10 @@ def simulate(
 def _draw(rows: int, style: str, seed: int) -> Iterator[tuple[list[Tensor], Tensor]]:
     """States and unit noise of 32,000 rows at a time, all from one generator, the trajectories first."""
     generator = torch.Generator().manual_seed(seed)
-    trajectories = -(-rows // ROWS_PER_TRAJECTORY)
-    motion = random_motion(style, trajectories, generator)
+    motion = random_motion(style, -(-rows // ROWS_PER_TRAJECTORY), generator)
     times = torch.arange(ROWS_PER_TRAJECTORY, dtype=torch.float64) / RATE
-    for first in range(0, trajectories, _TRAJECTORIES_PER_CHUNK):
-        chosen = slice(first, first + _TRAJECTORIES_PER_CHUNK)
-        part = Motion(*(value[chosen] for value in vars(motion).values()))
-        chunk = [state.flatten(0, 1) for state in states(part, times)]  # each [rows, 7]
-        left = min(len(chunk[0]), rows - first * ROWS_PER_TRAJECTORY)
+    parts = zip(*(value.split(_TRAJECTORIES_PER_CHUNK) for value in vars(motion).values()), strict=True)
+    for number, part in enumerate(parts):
+        chunk = [state.flatten(0, 1) for state in states(Motion(*part), times)]  # each [rows, 7]
+        left = min(len(chunk[0]), rows - number * _BLOCK)
         yield chunk, torch.randn(left, len(LINKS), generator=generator, dtype=torch.float64)

@@ -1,6 +1,5 @@
-"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``, and are they those that are meant?"""
+"""Where are the recordings' files, below ``TRUSTGP_DATA`` or ``root=``?"""
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 VARIABLE = "TRUSTGP_DATA"
-MANIFEST = "SHA256SUMS"  # beside the files, as the command `sha256sum` writes it
 
 
 @dataclass(frozen=True)
@@ -23,46 +21,21 @@ class Folder:
         return (place := _root(root)) is not None and (place / self.name / file).is_file()
 
     def path(self, file: str, root: str | Path | None) -> Path:
-        """The file, relative to this folder, checked against the folder's manifest where there is one."""
+        """The file, relative to this folder."""
         place = _root(root)
         if place is None or not self.has(file, root):
             fault = f"is needed and {VARIABLE} is not set" if place is None else f"does not exist in {place}"
             raise FileNotFoundError(
                 f"{self.name}/{file} {fault}; set {VARIABLE} (or pass root=) to the folder that holds "
-                f"{self.name}/{file}. The data comes from {self.origin}. Sums in {self.name}/{MANIFEST}, as "
-                "sha256sum writes them, are checked whenever a file is read."
+                f"{self.name}/{file}. The data comes from {self.origin}."
             )
-        listed = read_manifest(Path(file), place / self.name)
-        if listed is not None:
-            verify(place / self.name / file, listed)
         return place / self.name / file
-
-
-def verify(path: str | Path, sha256: str) -> None:
-    """Raise ValueError unless the file has this SHA-256 (hexadecimal)."""
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256.lower():
-        raise ValueError(
-            f"{path} has SHA-256 {found}, expected {sha256}: it is damaged or another version; "
-            "fetch it again from its source."
-        )
-
-
-def read_manifest(file: Path, folder: Path) -> str | None:
-    """The SHA-256 that the folder's manifest lists for a file in it; None where it lists none."""
-    manifest = folder / MANIFEST
-    for line in manifest.read_text(encoding="utf-8").splitlines() if manifest.is_file() else ():
-        digest, _, name = line.strip().partition(" ")
-        if Path(name.strip().removeprefix("*")) == file:
-            return digest
-    return None
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a NumPy archive, by name."""
     with np.load(path) as data:
-        return {key: data[key] for key in data.files}
+        return dict(data)
 
 
 def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
@@ -71,17 +44,15 @@ def read_mat(path: Path, key: str, columns: int) -> np.ndarray:
 
     data = loadmat(path)
     if key not in data:
-        found = sorted(name for name in data if not name.startswith("__"))
-        raise ValueError(f"{path} holds {found}, not {key!r}; is it the file of that name from its source?")
+        names = sorted(name for name in data if not name.startswith("__"))
+        raise ValueError(f"{path} holds {names}, not {key!r}; is it the file of that name from its source?")
     return _checked(np.asarray(data[key], dtype=np.float64), path, columns)
 
 
 def read_text(path: Path, columns: int) -> np.ndarray:
-    """Rows of numbers separated by blanks or commas, float64, shape [n, columns]; lines with # left out."""
-    with open(path) as file:
-        start = next((line for line in file if line.strip() and not line.startswith("#")), "")
+    """Rows of numbers separated by blanks, float64, shape [n, columns]; lines with # left out."""
     try:
-        rows = np.loadtxt(path, delimiter="," if "," in start else None, ndmin=2)
+        rows = np.loadtxt(path, ndmin=2)
     except ValueError as error:
         raise ValueError(f"{path} is not a table of numbers: {error}") from error
     return _checked(rows, path, columns)

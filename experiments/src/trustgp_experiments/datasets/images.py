@@ -3,6 +3,7 @@
 import gzip
 import math
 import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,6 @@ _ORIGINS = {
     "mnist": "https://storage.googleapis.com/cvdf-datasets/mnist/",
 }
 _FILES = {"train": "train", "test": "t10k"}
-_BYTES = 0x08  # the kind of numbers in an idx file, and the only one of these
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,12 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
     """Read one part of a set of images.
 
     The folder ``name`` holds the four files of the source, such as ``train-images-idx3-ubyte``, packed
-    (``.gz``) or not; or one NumPy archive ``name.npz`` with x_train, y_train, x_test and y_test. Where it
-    holds a file SHA256SUMS, what that lists is checked before it is read. The set is "fashion_mnist" or
-    "mnist", the part "train" (60,000 images in the source) or "test" (10,000).
+    (``.gz``) or not; or one NumPy archive ``name.npz`` with x_train, y_train, x_test and y_test. The set is
+    "fashion_mnist" or "mnist", the part "train" (60,000 images in the source) or "test" (10,000).
     """
-    if name not in _ORIGINS:
-        raise ValueError(f"name={name!r} is unknown; choose one of {tuple(_ORIGINS)}.")
-    if part not in _FILES:
-        raise ValueError(f"part={part!r} is unknown; choose 'train' or 'test'.")
+    for key, value, allowed in (("name", name, _ORIGINS), ("part", part, _FILES)):
+        if value not in allowed:
+            raise ValueError(f"{key}={value!r} is unknown; choose one of {tuple(allowed)}.")
     folder = Folder(name, _ORIGINS[name])
     if folder.has(f"{name}.npz", root):
         pixels, labels = _read_archive(folder.path(f"{name}.npz", root), part)
@@ -63,23 +61,15 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
     """The array of an idx file, packed if .gz: two zeros, kind, number of dimensions, sizes, the bytes."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-        try:
-            start = file.read(4)
-            if start != bytes([0, 0, _BYTES, dims]):
-                raise ValueError(
-                    f"{path} begins with {start.hex()}; an idx file of bytes with {dims} dimensions is "
-                    f"expected, which begins with 000008{dims:02x}."
-                )
-            header = file.read(4 * dims)
-            shape = struct.unpack(f">{dims}I", header) if len(header) == 4 * dims else ()
-            count = int(np.prod(shape, dtype=np.int64)) if shape else -1
-            body = file.read(count + 1) if count >= 0 else b""  # no more than it announces
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path} is damaged ({error}); fetch it again from its source.") from error
-    if len(body) != count:
-        raise ValueError(f"{path} does not hold the {shape} numbers it announces; fetch it again.")
-    return np.frombuffer(body, dtype=np.uint8).reshape(shape).copy()
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if content[:4] != bytes([0, 0, 8, dims]):  # 8: bytes
+            raise ValueError(f"it does not begin with 000008{dims:02x}, an idx file of {dims} dimensions")
+        header = 4 + 4 * dims
+        shape = struct.unpack(f">{dims}I", content[4:header])
+        return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()
+    except (EOFError, gzip.BadGzipFile, zlib.error, struct.error, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); fetch it again from its source.") from error
 
 
 def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +88,6 @@ def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
     """Images [n, channels, height, width] turned against the clock, interpolated; 0 comes in from outside."""
-    _check(images)
     angle = math.radians(degrees)
     height, width = images.shape[2:]
     # where each pixel comes from, in coordinates from -1 to 1 along either side
@@ -113,22 +102,10 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 
 def add_noise(images: Tensor, std: float, *, seed: int = 0) -> Tensor:
     """The images [n, channels, height, width] plus Gaussian noise, cut to [0, 1], alike on every device."""
-    _check(images)
-    if std < 0:
-        raise ValueError(f"std={std}; it must not be negative.")
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(images.shape, generator=generator).to(images)
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed)).to(images)
     return (images + std * noise).clamp(0.0, 1.0)
 
 
 def uniform_noise(n: int, *, seed: int = 0) -> Tensor:
     """Images of nothing: every pixel uniform on [0, 1], float32, shape [n, 1, 28, 28]."""
     return torch.rand(n, 1, 28, 28, generator=torch.Generator().manual_seed(seed))
-
-
-def _check(images: Tensor) -> None:
-    if images.ndim != 4 or not images.is_floating_point():
-        raise ValueError(
-            f"images are {images.dtype} of shape {tuple(images.shape)}; floating-point numbers of shape "
-            "[n, channels, height, width] are needed."
-        )

@@ -2,17 +2,15 @@
 
 from functools import cache
 from pathlib import Path
-from string import ascii_letters
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, grid_sample
+from torch.nn.functional import affine_grid, avg_pool2d, grid_sample, max_pool2d
 
+# without those that look like a digit in some font or turned a little (O, I, l, S, Z, B, g, q, ...), or like
+# another letter when they are drawn as large
 LETTERS = "ACEFHKMNPRUVWXefhkmnrtuw"
-OMITTED = "".join(letter for letter in ascii_letters if letter not in LETTERS)
-"""Those that look like a digit in some font or turned a little (O, I, l, S, Z, B, g, q, ...), or like another
-letter when they are drawn as large."""
 FONTS = (
     "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif",
     "DejaVuSerif-Italic", "DejaVuSerif-Bold", "STIXGeneral", "STIXGeneralItalic", "cmr10", "cmss10", "cmtt10",
@@ -36,19 +34,16 @@ def draw_letters(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
     angle = (2 * torch.rand(n, generator=generator) - 1) * torch.pi * TURN / 180
     shift = (2 * torch.rand(n, 2, generator=generator) - 1) * 2 * SHIFT / SIDE
     glyphs = [_glyph(LETTERS[a], FONTS[b], THICKER[c]) for a, b, c in zip(letters, fonts, thick, strict=True)]
-    parts = [
-        _moved(torch.stack(glyphs[start : start + TOGETHER])[:, None], angle[start : start + TOGETHER],
-               shift[start : start + TOGETHER])
-        for start in range(0, n, TOGETHER)
-    ]  # fmt: skip
-    return torch.cat(parts), [LETTERS[place] for place in letters]
+    fine = (torch.stack(glyphs[start : start + TOGETHER])[:, None] for start in range(0, n, TOGETHER))
+    parts = zip(fine, angle.split(TOGETHER), shift.split(TOGETHER), strict=True)
+    return torch.cat([_moved(*part) for part in parts]), [LETTERS[place] for place in letters]
 
 
 def _moved(fine: Tensor, angle: Tensor, shift: Tensor) -> Tensor:
     """Fine images [b, 1, s, s] turned by angles [b], shifted by [b, 2] half sides, and made small."""
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=1).reshape(-1, 2, 2)
     theta = torch.cat([turn, shift[:, :, None]], dim=2)
-    grid = torch.nn.functional.affine_grid(theta, list(fine.shape), align_corners=False)
+    grid = affine_grid(theta, list(fine.shape), align_corners=False)
     return avg_pool2d(grid_sample(fine, grid, align_corners=False), FINER).clamp(0.0, 1.0)
 
 
@@ -62,18 +57,14 @@ def _glyph(letter: str, font: str, thicker: int) -> Tensor:
         raise ImportError('letters are drawn with matplotlib: pip install "trustgp[plots]"') from error
     file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"
     side, box = SIDE * FINER, BOX * FINER
-    known = ImageFont.truetype(str(file), size=box)
     canvas = Image.new("L", (3 * side, 3 * side))
-    ImageDraw.Draw(canvas).text((side, side), letter, fill=255, font=known)
-    bounds = canvas.getbbox()
-    if bounds is None:
-        raise ValueError(f"the font {font} draws nothing for {letter!r}.")
-    drawn = canvas.crop(bounds)
+    typeface = ImageFont.truetype(str(file), size=box)
+    ImageDraw.Draw(canvas).text((side, side), letter, fill=255, font=typeface)
+    drawn = canvas.crop(canvas.getbbox())
     factor = (box - 2 * thicker) / max(drawn.size)
     width, height = (max(1, round(factor * length)) for length in drawn.size)
     whole = Image.new("L", (side, side))
     whole.paste(drawn.resize((width, height)), ((side - width) // 2, (side - height) // 2))
     pixels = torch.from_numpy(np.asarray(whole, dtype=np.float32) / 255)
     # a stroke grows by the largest value around: the same for every font
-    grown = torch.nn.functional.max_pool2d(pixels[None, None], 2 * thicker + 1, stride=1, padding=thicker)
-    return grown[0, 0]
+    return max_pool2d(pixels[None, None], 2 * thicker + 1, stride=1, padding=thicker)[0, 0]

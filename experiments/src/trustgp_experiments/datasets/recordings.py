@@ -25,15 +25,11 @@ from .files import Folder, read_mat, read_npz, read_text
 
 Root = str | Path | None
 COLUMNS = 28
-_IAS = Folder(
-    "ias_inverse_dynamics", "github hanyas/mimo, datasets/Sarcos and datasets/Barrett in its history"
-)
+_IAS = Folder("ias_inverse_dynamics", "github hanyas/mimo, its history: datasets/Sarcos, datasets/Barrett")
 _KUKA = Folder("kuka_lwr4_flobaroid", "github kjyv/FloBaRoID, data/KUKA")
 _KINOVA = Folder("kinova_gen3", "github wissem01chiha/dynamic-identification, pyDynaMapp/data/kinova")
 _SNELSON = Folder("snelson", "github GPflow/GPflow, doc/sphinx/notebooks/theory/data")
-_GPML = Folder(
-    "sarcos_official", "http://www.gaussianprocess.org/gpml/data/ (sarcos_inv.mat, sarcos_inv_test.mat)"
-)
+_GPML = Folder("sarcos_official", "http://www.gaussianprocess.org/gpml/data/ (sarcos_inv*.mat)")
 _MEIER = Folder("kuka-data", "https://github.com/fmeier/kuka-data (clone it into that folder)")
 _PARTS = {"sarcos": "sarcos_real", "sarcos_sim": "sarcos_sl_sim"}
 _PARTS |= {"barrett": "barrett_real", "barrett_sim": "barrett_sl_sim"}
@@ -110,8 +106,6 @@ def load(name: str, root: Root = None) -> Recording:
       a fixed scale cancels. The training part is the "online" file, the test part (``recorded_test``) the
       "offline" one, again as in the paper; a row of both is a test row only.
     * ``snelson``: 200 rows, 1 input, 1 output.
-
-    Where a folder holds a file SHA256SUMS, what it lists is checked before it is read.
     """
     if name not in _LOADERS:
         raise ValueError(f"name={name!r} is unknown; choose one of {NAMES}.")
@@ -122,8 +116,8 @@ def _load_parts(name: str, root: Root) -> Recording:
     data = read_npz(_IAS.path(f"{_PARTS[name]}.npz", root))
     train, test = (np.concatenate([data[f"{k}_{part}"] for k in "XY"], axis=1) for part in ("train", "test"))
     rows, test_only = merge_in_time(train, test)
-    apart = len(rows) == len(train) + len(test)
-    return _recording(name, rows, recorded_test=torch.from_numpy(test_only) if apart else None)
+    disjoint = len(rows) == len(train) + len(test)
+    return _recording(name, rows, recorded_test=torch.from_numpy(test_only) if disjoint else None)
 
 
 def _load_runs(name: str, root: Root) -> Recording:
@@ -207,24 +201,23 @@ def _places(runs: list[np.ndarray], same: dict[int, int]) -> Tensor:
     return torch.cat(places)
 
 
-def _recording(name: str, rows: np.ndarray, **known: Any) -> Recording:
+def _recording(name: str, rows: np.ndarray, **fields: Any) -> Recording:
     """Rows [n, 28], inputs and targets side by side, as a recording in float64."""
     both = torch.tensor(rows, dtype=torch.float64)
-    return Recording(both[:, :21].clone(), both[:, 21:].clone(), name=name, **known)
+    return Recording(both[:, :21].clone(), both[:, 21:].clone(), name=name, **fields)
 
 
 def _first_places(rows: np.ndarray) -> np.ndarray:
-    """For each row [n, d] the place where an equal row stands first, shape [n]."""
-    rows = np.ascontiguousarray(rows) + 0.0  # -0.0 becomes 0.0: equal rows have equal bytes
-    seen: dict[bytes, int] = {}
-    return np.array([seen.setdefault(row.tobytes(), at) for at, row in enumerate(rows)], dtype=np.int64)
+    """For each row [n, d] the index of the first row that equals it, shape [n]."""
+    _, first, group = np.unique(rows + 0.0, axis=0, return_index=True, return_inverse=True)
+    return first[group]
 
 
 def merge_in_time(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Put the rows of two overlapping or interleaved parts back in the order of time, each once.
 
     Both parts are thinned copies of one recording, each in time order. A row of the test part
-    that is also a training row tells where the test part stands; a row between two such rows gets
+    that is also a training row shows where the test part is; a row between two such rows gets
     the place between theirs, linearly. Without common rows the test part is taken to be every
     (n/m + 1)-th row, beginning with the first. Measured: both rules give back a constant time
     step on the recordings they are used for (see the tests).
@@ -253,10 +246,12 @@ def _stands_in(rows: np.ndarray, part: np.ndarray) -> np.ndarray:
 def _test_stamps(first: np.ndarray, n: int) -> np.ndarray:
     """Places of the test rows on the axis of training row numbers, shape [m]."""
     number = np.arange(len(first))
-    known = np.flatnonzero(first < n)
-    if len(known) < 2:
+    common = np.flatnonzero(first < n)
+    if len(common) < 2:
         return number * (n / max(len(first), 1)) - 0.5
-    low, high = known[0], known[-1]
+    low, high = common[0], common[-1]
     step = (first[high] - first[low]) / (high - low)
-    beyond = np.minimum(number - low, 0) + np.maximum(number - high, 0)  # np.interp holds its ends
-    return np.interp(number, known, first[known]) + step * beyond
+    beyond = np.minimum(number - low, 0) + np.maximum(
+        number - high, 0
+    )  # np.interp is constant beyond its ends
+    return np.interp(number, common, first[common]) + step * beyond

@@ -1,6 +1,7 @@
 """One picture of a scene: things on a ground, in a light, through haze, as a camera above it takes it."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,8 +14,8 @@ from .scene_objects import Array, Part
 TEXELS = 256  # along a side of the ground's texture
 METRES = 24.0  # after which the texture comes again
 NEAR = 0.3  # what is closer is not drawn
-LEAST = 6.0  # pixels of a box's longer side; what is smaller counts as not there
-VISIBLE = 0.35  # of a thing: what others hide more of counts as not there
+MIN_BOX = 6.0  # pixels of a box's longer side; what is smaller counts as absent
+VISIBLE = 0.35  # of a thing, in the picture and not hidden by others; below, it counts as absent
 GROUNDS = 32  # textures
 FINER = 2  # drawn so many times larger, for smooth edges
 
@@ -65,8 +66,7 @@ def texture(number: int) -> Array:
     power = np.hypot(lines[:, None], lines[None]) + 1.0
     noise = np.fft.fft2(rng.standard_normal((TEXELS, TEXELS)))
     rough = np.real(np.fft.ifft2(noise / power**1.1))
-    fine = rng.standard_normal((TEXELS, TEXELS))
-    found = 1.0 + 0.16 * rough / rough.std() + 0.05 * fine
+    brightness = 1.0 + 0.16 * rough / rough.std() + 0.05 * rng.standard_normal((TEXELS, TEXELS))
     grid = np.arange(TEXELS)
     for _ in range(rng.integers(4, 14)):
         centre, radius = rng.uniform(0, TEXELS, 2), rng.uniform(4, 18)
@@ -74,21 +74,19 @@ def texture(number: int) -> Array:
         off = np.hypot(offsets[0][:, None], offsets[1][None]) / radius
         slope = offsets[0][:, None] / radius * np.ones_like(off)
         rim = np.exp(-(((off - 1) / 0.15) ** 2))
-        found += 0.35 * np.where(off < 1, slope, 0.0) - 0.2 * rim * np.sign(slope)
-    return np.clip(found, 0.25, 1.9)
+        brightness += 0.35 * np.where(off < 1, slope, 0.0) - 0.2 * rim * np.sign(slope)
+    return np.clip(brightness, 0.25, 1.9)
 
 
 def shadows(parts: Sequence[Part], sun: Array) -> list[Array]:
     """Outlines of the shadows of parts on the ground, [k, 3] each; the sun as a unit vector towards it."""
-    found = []
+    outlines = []
     for part in parts:
         flat = part.points - part.points[:, 2:] / sun[2] * sun
         flat[:, 2] = 0.0
-        try:
-            found.append(flat[ConvexHull(flat[:, :2]).vertices])
-        except (QhullError, ValueError):  # its points lie on a line
-            continue
-    return found
+        with suppress(QhullError, ValueError):  # its points lie on a line
+            outlines.append(flat[ConvexHull(flat[:, :2]).vertices])
+    return outlines
 
 
 @dataclass(frozen=True)
@@ -103,45 +101,43 @@ class Face:
 
 def faces(things: Sequence[Sequence[Part]], camera: Camera, sun: Array) -> list[Face]:
     """What is turned to the camera, the farthest first; lit by the sun and, a little, by the sky."""
-    found = []
+    visible = []
     for thing, part in ((i, part) for i, parts in enumerate(things) for part in parts):
         pixels, depth = camera.seen(part.points)
         for corners in part.faces:
             outline = part.points[corners]
             normal = np.cross(outline[1] - outline[0], outline[2] - outline[0])
-            length = float(np.linalg.norm(normal))
-            centre = outline.mean(axis=0)
+            length, centre = float(np.linalg.norm(normal)), outline.mean(axis=0)
             if length == 0.0 or depth[corners].min() < NEAR:
                 continue
-            middle = part.points.mean(axis=0)
-            normal = normal / length * np.sign((centre - middle) @ normal)
-            if (camera.at - centre) @ normal <= 0:
-                continue
-            light = 0.28 + 0.85 * max(0.0, float(normal @ sun))
-            colour = np.clip(np.array(part.colour) * light, 0.0, 1.0)
-            found.append(Face(thing, float(np.linalg.norm(centre - camera.at)), pixels[corners], colour))
-    return sorted(found, key=lambda face: -face.distance)
+            normal = normal / length * np.sign((centre - part.points.mean(axis=0)) @ normal)
+            if (camera.at - centre) @ normal > 0:
+                light = 0.28 + 0.85 * max(0.0, float(normal @ sun))
+                colour = np.clip(np.array(part.colour) * light, 0.0, 1.0)
+                distance = float(np.linalg.norm(centre - camera.at))
+                visible.append(Face(thing, distance, pixels[corners], colour))
+    return sorted(visible, key=lambda face: -face.distance)
 
 
 def shares(seen: Sequence[Face], things: int, side: int) -> list[float]:
     """Of each of so many things, how much of its outline no other hides, in [0, 1]; from `faces`."""
     from PIL import Image, ImageDraw
 
-    def counted(some: Sequence[Face]) -> NDArray[np.int64]:
+    def counted(drawn: Sequence[Face]) -> NDArray[np.int64]:
         mask = Image.new("L", (side, side), 0)
         pen = ImageDraw.Draw(mask)
-        for face in some:
+        for face in drawn:
             pen.polygon([tuple(p) for p in face.pixels], fill=face.thing + 1)
         return np.bincount(np.asarray(mask).ravel(), minlength=things + 1)
 
     together = counted(seen)
-    alone = [counted([face for face in seen if face.thing == i])[i + 1] for i in range(things)]
-    return [float(together[i + 1] / max(1, alone[i])) for i in range(things)]
+    single = [counted([face for face in seen if face.thing == i])[i + 1] for i in range(things)]
+    return [float(together[i + 1] / max(1, single[i])) for i in range(things)]
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What the things stand on, and the sky above; colours from 0 to 1."""
+    """Below the things, and the sky above; colours from 0 to 1."""
 
     soil: Array  # its colour                       [3]
     sky: Array  # its colour                        [3]
@@ -150,7 +146,6 @@ class Ground:
 
 
 def random_ground(rng: np.random.Generator) -> Ground:
-    """One of many."""
     soil = np.array([0.62, 0.42, 0.30]) * rng.uniform(0.8, 1.1) + rng.normal(0, 0.03, 3)
     sky = np.array([0.80, 0.70, 0.60]) * rng.uniform(0.7, 1.1)
     return Ground(soil, sky, rng.uniform(0, METRES, 2), int(rng.integers(GROUNDS)))
@@ -174,24 +169,15 @@ def view(
     image = _drawn(camera, seen, cast, sun, haze, ground)
     boxes, names = [], []
     for (name, parts), share in zip(things, shares(seen, len(things), camera.side), strict=True):
-        box = _box(parts, camera)
-        if box is not None and share >= VISIBLE:
-            boxes.append(box)
+        pixels, depth = camera.seen(np.concatenate([part.points for part in parts]))
+        whole = np.concatenate([pixels.min(axis=0), pixels.max(axis=0)])
+        cut = np.clip(whole, 0, camera.side)
+        sides, full = cut[2:] - cut[:2], whole[2:] - whole[:2]
+        large = sides.max() >= MIN_BOX and np.prod(sides) >= VISIBLE * np.prod(full)
+        if large and depth.min() >= NEAR and share >= VISIBLE:
+            boxes.append(cut.tolist())
             names.append(name)
     return image, boxes, names
-
-
-def _box(parts: list[Part], camera: Camera) -> list[float] | None:
-    """Around what can be seen of a thing; None where that is hardly anything."""
-    pixels, depth = camera.seen(np.concatenate([part.points for part in parts]))
-    if depth.min() < 0.3:
-        return None
-    whole = np.concatenate([pixels.min(axis=0), pixels.max(axis=0)])
-    cut = np.clip(whole, 0, camera.side)
-    sides, full = cut[2:] - cut[:2], whole[2:] - whole[:2]
-    if sides.max() < LEAST or np.prod(sides) < 0.35 * np.prod(full):
-        return None
-    return cut.tolist()
 
 
 def _drawn(
@@ -209,7 +195,7 @@ def _drawn(
     pen = ImageDraw.Draw(dark)
     for outline in cast:
         pixels, depth = camera.seen(outline)
-        if depth.min() > 0.3:
+        if depth.min() > NEAR:
             pen.polygon([tuple(p) for p in pixels * FINER], fill=255)
     covered = np.asarray(dark.resize((side, side), Image.Resampling.BOX), dtype=np.float64) / 255
     soil = ground.soil * (shaded * (1 - 0.6 * covered))[..., None]

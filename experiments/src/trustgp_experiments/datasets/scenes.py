@@ -6,6 +6,7 @@ nothing. Neither is part of this package; their folder is named by ``TRUSTGP_DAT
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,15 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .files import Folder
-from .scene_objects import KNOWN, NOVEL, Array, Part
+from .scene_objects import KNOWN, NOVEL, UNKNOWN, Array, Part
 from .scene_picture import Camera, blurred, exposed, random_ground, towards, view
-from .scene_unknown import UNKNOWN
 
 CLASSES = tuple(KNOWN)
 NAMES = (*KNOWN, *NOVEL, *UNKNOWN)
 STYLES = {"carry": 0, "flight": 1, "novel": 2, "unknown": 4}  # and of what their seeds are made; 3: `flight`
 OTHERS = {"novel": tuple(NOVEL), "unknown": tuple(UNKNOWN)}  # kinds that no detector is trained on, by style
-Found = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # picture, boxes, what is in them
+Picture = tuple[NDArray[np.uint8], list[list[float]], list[str]]  # pixels, boxes, what is in them
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ PATH = np.array(
     ]
 )
 PLACES = {"rover": (1.4, -1.6), "lander": (-1.3, 1.7)}
-AWAY = (7.0, 5.0)  # where the novel thing stands
-SUN = 0.9  # where it stands, in radians about the upright axis
+AWAY = (7.0, 5.0)  # place of the novel thing
+SUN = 0.9  # its direction, in radians about the upright axis
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,7 @@ def scenes(n: int, style: str = "carry", *, seed: int = 0, side: int = 128, firs
     there, with one of them or without; "unknown": the same with kinds that no choice of the method was made
     with, to report on. ``side`` is in pixels, ``first`` the number of the first picture.
     """
-    if style not in STYLES:
-        raise ValueError(f"style={style!r}; allowed are {', '.join(STYLES)}.")
-    _check("n", n, side)
+    _check(style=(style, STYLES))
     seeds = [[seed, STYLES[style], first + i] for i in range(n)]
     return _gathered([_scene(style, np.random.default_rng(own), side) for own in seeds], side)
 
@@ -94,19 +92,17 @@ def flight(frames: int, *, seed: int = 0, side: int = 128, novel: str = "tracked
     motion blur and a rolled horizon, and in the end at a thing on which no detector was trained: a "tracked
     rover" (a second kind of rover), an "astronaut" or a "rock". Frames are evenly spaced over the flight.
     """
-    if novel not in NOVEL:
-        raise ValueError(f"novel={novel!r}; allowed are {', '.join(NOVEL)}.")
-    _check("frames", frames, side)
+    _check(novel=(novel, NOVEL))
     rng = np.random.default_rng([seed, 3])
     ground = random_ground(rng)
     things = [_thing(name, place, rng) for name, place in (PLACES | {novel: AWAY}).items()]
-    found = []
+    pictures = []
     for i, where in enumerate(path(np.linspace(0.0, 1.0, frames))):
         sun, haze, blur = where[6:]
         image, boxes, names = view(things, flight_camera(where, side), towards(sun, SUN), haze, ground)
         noise = np.random.default_rng([seed, 3, i]).normal(0, 0.01, image.shape)
-        found.append((exposed(blurred(image, blur, 0.4), 1.0, noise, 0.25), boxes, names))
-    return _gathered(found, side)
+        pictures.append((exposed(blurred(image, blur, 0.4), 1.0, noise, 0.25), boxes, names))
+    return _gathered(pictures, side)
 
 
 def path(times: Array) -> Array:
@@ -122,24 +118,23 @@ def flight_camera(where: Array, side: int) -> Camera:
     return _camera(where[:2], distance, height, np.radians(degrees), roll, side)
 
 
-def _check(name: str, count: int, side: int) -> None:
-    if count < 0 or side < 16:
-        raise ValueError(
-            f"{name}={count}, side={side}; {name} must not be negative, and a side has at least 16 pixels."
-        )
+def _check(**chosen: tuple[str, Iterable[str]]) -> None:
+    for name, (value, allowed) in chosen.items():
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r}; allowed are {', '.join(allowed)}.")
 
 
-def _gathered(found: list[Found], side: int) -> Scenes:
-    images = np.stack([image for image, _, _ in found]) if found else np.zeros((0, side, side, 3), np.uint8)
-    numbers = [[NAMES.index(name) for name in names] for _, _, names in found]
+def _gathered(pictures: list[Picture], side: int) -> Scenes:
+    images = np.array([image for image, _, _ in pictures], dtype=np.uint8).reshape(-1, side, side, 3)
+    numbers = [[NAMES.index(name) for name in names] for _, _, names in pictures]
     return Scenes(
         images=torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
-        boxes=tuple(torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4) for _, boxes, _ in found),
+        boxes=tuple(torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4) for _, boxes, _ in pictures),
         labels=tuple(torch.tensor(labels, dtype=torch.int64) for labels in numbers),
     )
 
 
-def _scene(style: str, rng: np.random.Generator, side: int) -> Found:
+def _scene(style: str, rng: np.random.Generator, side: int) -> Picture:
     """One picture, as a camera takes it: blurred along a line, with its gain and its noise."""
     look = FLIGHT if style == "flight" else CARRY
     height, distance, yaw = rng.uniform(*look.height), rng.uniform(*look.distance), rng.uniform(0, 2 * np.pi)
@@ -169,15 +164,15 @@ def _things(style: str, look: SceneStyle, rng: np.random.Generator) -> list[tupl
     names = list(rng.choice(list(KNOWN), rng.integers(1, 4)))
     if style in OTHERS:
         names = [*rng.choice(OTHERS[style], 1), *names[: rng.integers(0, 2)]]
-    found, places = [], []
+    things, places = [], []
     for name in names:
         for _ in range(20):
             place = rng.uniform(-4.5, 4.5, 2) if places else rng.uniform(-1.5, 1.5, 2)
             if all(np.hypot(*(place - other)) > 3.6 for other in places):
                 places.append(place)
-                found.append(_thing(str(name), place, rng, look.size))
+                things.append(_thing(str(name), place, rng, look.size))
                 break
-    return found
+    return things
 
 
 def _thing(
@@ -195,7 +190,7 @@ _FOLDERS = {
 }
 _KINDS = {"bccd": ("RBC", "WBC", "Platelets"), "raccoon": ("raccoon",)}
 _PARTS = {"bccd": ("train", "val", "trainval", "test"), "raccoon": ("all",)}
-LEAST = 1.0  # pixels of a box's shorter side, after the picture was made smaller
+MIN_BOX = 1.0  # pixels of a box's shorter side, after the picture was made smaller
 
 
 @dataclass(frozen=True)
@@ -213,43 +208,29 @@ def load_photographs(
 
     The folder holds ``images/``, ``annotations.json`` (a list of {"file", "w", "h", "boxes": [[kind, left,
     top, right, bottom], ...]}) and, of cells, the lists ``train.txt``, ``val.txt``, ``trainval.txt`` and
-    ``test.txt``. Where it holds a file SHA256SUMS, what that lists is checked before it is read. Parts of
-    "bccd" are "train" (205 pictures in the source), "val" (87), "trainval" and "test" (72); of "raccoon"
-    "all" (200). Pictures are stretched to a size, height and width.
+    ``test.txt``. Parts of "bccd" are "train" (205 pictures in the source), "val" (87), "trainval" and "test"
+    (72); of "raccoon" "all" (200). Pictures are stretched to a size, height and width.
     """
-    for key, value, known in (("name", name, tuple(_FOLDERS)), ("part", part, _PARTS.get(name, ()))):
-        if value not in known:
-            raise ValueError(f"{key}={value!r} is unknown; choose one of {known}.")
-    if min(size) < 1:
-        raise ValueError(f"size={size}; height and width must be at least 1.")
+    _check(name=(name, _FOLDERS), part=(part, _PARTS.get(name, ())))
     folder = _FOLDERS[name]
-    entries = _entries(folder.path("annotations.json", root))
-    if part != "all":
-        listed = folder.path(f"{part}.txt", root).read_text(encoding="utf-8").split()
-        missing = [one for one in listed if f"{one}.jpg" not in entries]
-        if missing:
-            raise ValueError(f"{name}, {part}: {missing[0]} is listed, but annotations.json has it not.")
-        entries = {f"{one}.jpg": entries[f"{one}.jpg"] for one in listed}
+    path = folder.path("annotations.json", root)
+    try:
+        entries = {entry["file"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))}
+        if part != "all":
+            listed = folder.path(f"{part}.txt", root).read_text(encoding="utf-8").split()
+            entries = {f"{one}.jpg": entries[f"{one}.jpg"] for one in listed}
+    except (json.JSONDecodeError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is no list of all pictures ({error}); fetch it again.") from error
     images, boxes, labels, dropped = [], [], [], 0
     for file, entry in entries.items():
         images.append(_picture(folder.path(f"images/{file}", root), size))
-        found, kinds = _boxes(entry, _KINDS[name], size)
-        whole = (found[:, 2:] - found[:, :2]).amin(dim=1) >= LEAST
+        corners, kinds = _boxes(entry, _KINDS[name], size)
+        whole = (corners[:, 2:] - corners[:, :2]).amin(dim=1) >= MIN_BOX
         dropped += int((~whole).sum())
-        boxes.append(found[whole])
+        boxes.append(corners[whole])
         labels.append(kinds[whole])
     pictures = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
     return Photographs(pictures, tuple(boxes), tuple(labels), _KINDS[name], dropped)
-
-
-def _entries(path: Path) -> dict[str, dict]:
-    try:
-        found = {entry["file"]: entry for entry in json.loads(path.read_text(encoding="utf-8"))}
-    except (json.JSONDecodeError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is no list of pictures ({error}); fetch it again.") from error
-    if not found:
-        raise ValueError(f"{path} lists no picture.")
-    return found
 
 
 def _picture(path: Path, size: tuple[int, int]) -> np.ndarray:
@@ -264,9 +245,6 @@ def _picture(path: Path, size: tuple[int, int]) -> np.ndarray:
 
 def _boxes(entry: dict, kinds: tuple[str, ...], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """In pixels of the new size, within the picture."""
-    unknown = [box[0] for box in entry["boxes"] if box[0] not in kinds]
-    if unknown:
-        raise ValueError(f"{entry['file']} shows a {unknown[0]!r}; known are {kinds}.")
     rows = torch.tensor([box[1:] for box in entry["boxes"]], dtype=torch.float32).reshape(-1, 4)
     scale = torch.tensor([size[1] / entry["w"], size[0] / entry["h"]] * 2)
     edge = torch.tensor([size[1], size[0]] * 2, dtype=torch.float32)

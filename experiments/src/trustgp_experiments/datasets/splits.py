@@ -85,14 +85,14 @@ def split_groups(
 ) -> Split:
     """Split rows by whole groups, labels [n]: shares are of all labels, rounded, at least one."""
     labels = groups.unique()
-    tested, held = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
-    if min(test_share, validation_share) < 0 or tested + held >= len(labels):
+    tested, validated = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
+    if min(test_share, validation_share) < 0 or tested + validated >= len(labels):
         raise ValueError(
-            f"{len(labels)} groups, {tested} of them to test and {held} to validate, leave none to "
+            f"{len(labels)} groups, {tested} of them to test and {validated} to validate, leave none to "
             "train on; ask for smaller shares >= 0, or take split_blocks where groups are few."
         )
-    order = _shuffled(labels, seed)
-    return _split(torch.isin(groups, order[:tested]), torch.isin(groups, order[tested : tested + held]))
+    parts = _shuffled(labels, seed).split([tested, validated, len(labels) - tested - validated])
+    return Split(*(torch.isin(groups, part).nonzero()[:, 0] for part in parts[::-1]))
 
 
 def split_unseen(recording: Recording, *, seed: int = 0) -> Split:
@@ -146,30 +146,24 @@ def _every_fifth(
             "test; pass a smaller share >= 0."
         )
     is_test, is_validation = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
-    if purge < 1:
-        return _split(is_test, is_validation)
-    close = [_near(places, labels, part, purge) for part in (is_test, is_validation)]
-    parts = (~(close[0] | close[1]), is_validation & ~close[0], is_test)
+    around_test, around_validation = (
+        _around(places, labels, part, purge) for part in (is_test, is_validation)
+    )
+    parts = (~(around_test | around_validation), is_validation & ~around_test, is_test)
     return Split(*(part.nonzero()[:, 0] for part in parts))
 
 
-def _near(places: Tensor, labels: Tensor, part: Tensor, distance: float) -> Tensor:
-    """Which rows stand within a distance of the blocks of a part, bool, [n]; the part itself does."""
-    near = part.clone()
+def _around(places: Tensor, labels: Tensor, part: Tensor, distance: float) -> Tensor:
+    """Which rows are within a distance of the blocks of a part, bool, [n]; those of the part are."""
+    around = part.clone()
     for block in labels[part].unique():
         inside = places[labels == block]
-        near |= (places >= inside.min() - distance) & (places <= inside.max() + distance)
-    return near
+        around |= (places >= inside.min() - distance) & (places <= inside.max() + distance)
+    return around
 
 
 def _shuffled(values: Tensor, seed: int) -> Tensor:
     return values[torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))]
-
-
-def _split(is_test: Tensor, is_validation: Tensor) -> Split:
-    """From what each row is, each [n], bool."""
-    parts = (~(is_test | is_validation), is_validation, is_test)
-    return Split(*(part.nonzero()[:, 0] for part in parts))
 
 
 @dataclass(frozen=True)
@@ -182,11 +176,9 @@ class Standardiser:
     target_scale: Tensor  # [C]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Standardised inputs, shape [n, d]."""
         return _apply(x, self.input_mean, self.input_scale)
 
     def targets(self, y: Tensor) -> Tensor:
-        """Standardised targets, shape [n, C]."""
         return _apply(y, self.target_mean, self.target_scale)
 
     def restore_targets(self, y: Tensor) -> Tensor:
@@ -197,11 +189,6 @@ class Standardiser:
 
 def standardise(train_inputs: Tensor, train_targets: Tensor) -> Standardiser:
     """Measure training rows, [n, d] and [n, C], to scale all sets by; the scale of a constant column is 1."""
-    if len(train_inputs) != len(train_targets) or len(train_inputs) < 2:
-        raise ValueError(
-            f"{len(train_inputs)} input rows and {len(train_targets)} target rows; "
-            "pass the same number of each, at least 2."
-        )
     return Standardiser(*_statistics(train_inputs), *_statistics(train_targets))
 
 

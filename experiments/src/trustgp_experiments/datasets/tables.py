@@ -44,7 +44,7 @@ class TableRows:
 
 
 @dataclass(frozen=True)
-class TableSource:
+class Table:
     """Where a table comes from."""
 
     read: Callable[[], TableRows]
@@ -105,23 +105,25 @@ def _read_csv(path: Path, delimiter: str = ",") -> list[dict[str, str]]:
         ]
 
 
-def _statsmodels(name: str, target: str, inputs: Sequence[str] = (), delimiter: str = ",") -> TableRows:
+def _statsmodels(name: str, target: str, delimiter: str = ",") -> TableRows:
     path = package_file("statsmodels", f"datasets/{name}/{name}.csv")
-    return _from_records(_read_csv(path, delimiter), target, inputs)
+    return _from_records(_read_csv(path, delimiter), target)
 
 
-def _diabetes() -> TableRows:
+def _sklearn(make: str, **options: Any) -> TableRows:
+    """What a function of `sklearn.datasets` gives."""
     from sklearn import datasets
 
-    table: Any = datasets.load_diabetes(return_X_y=True)
-    return _rows(*table)
+    return _rows(*getattr(datasets, make)(**options))
+
+
+def _friedman(number: int, rows: int, noise: float) -> TableRows:
+    return _sklearn(f"make_friedman{number}", n_samples=rows, noise=noise, random_state=0)
 
 
 def _wine() -> TableRows:
-    from sklearn import datasets
-
-    table: Any = datasets.load_wine(return_X_y=True)
-    return _rows(table[0][:, 1:], table[0][:, 0])
+    analyses = _sklearn("load_wine", return_X_y=True).inputs
+    return TableRows(analyses[:, 1:], analyses[:, :1])
 
 
 def _schools() -> TableRows:
@@ -149,11 +151,10 @@ def _cars() -> TableRows:
 def _weather() -> TableRows:
     records = _read_csv(package_file("vega_datasets", "_data/seattle-weather.csv"))
     days = [datetime.strptime(record["date"], "%Y/%m/%d") for record in records]
-    measured = encode(
-        [[record[name] for record in records] for name in ("precipitation", "temp_min", "wind")]
-    )
+    names = ("precipitation", "temp_min", "wind", "temp_max")
+    measured = encode([[record[name] for record in records] for name in names])
     season = np.array([_season(day)[1:] for day in days])
-    return _rows(np.concatenate([measured, season], axis=1), encode([[r["temp_max"] for r in records]]))
+    return _rows(np.concatenate([measured[:, :3], season], axis=1), measured[:, 3])
 
 
 def _season(day: datetime) -> list[float]:
@@ -170,61 +171,42 @@ def _recorded(recording: Recording, stride: int = 1) -> TableRows:
     return TableRows(inputs, targets, Recording(inputs, targets, name=recording.name, **thin))
 
 
-def _friedman(number: int, rows: int, noise: float) -> TableRows:
-    """Friedman's first or second function with noise, as scikit-learn makes them."""
-    from sklearn import datasets
+def smooth_rows(rows: int = 1500, *, tails: bool) -> TableRows:
+    r"""Five inputs in [-1, 1]; noise of std :math:`0.05 + 0.4 (1 + x_1)^2 / 4` on a smooth function.
 
-    make = datasets.make_friedman1 if number == 1 else datasets.make_friedman2
-    return _rows(*make(n_samples=rows, noise=noise, random_state=0))
-
-
-def growing_noise(rows: int = 1500, seed: int = 0) -> TableRows:
-    r"""Five inputs in [-1, 1]; noise of std :math:`0.05 + 0.4 (1 + x_1)^2 / 4` on a smooth function."""
-    generator = np.random.default_rng(seed)
+    With tails, the noise is Student's t with 3 degrees of freedom, of scale 0.1.
+    """
+    generator = np.random.default_rng(0)
     x = generator.uniform(-1.0, 1.0, (rows, 5))
-    std = 0.05 + 0.1 * (1.0 + x[:, 0]) ** 2
-    return _rows(x, _smooth(x) + std * generator.standard_normal(rows))
+    clean = np.sin(3 * x[:, 0]) + x[:, 1] * x[:, 2] + np.exp(-4 * x[:, 3] ** 2)
+    if tails:
+        return _rows(x, clean + 0.1 * generator.standard_t(3, rows))
+    return _rows(x, clean + (0.05 + 0.1 * (1.0 + x[:, 0]) ** 2) * generator.standard_normal(rows))
 
 
-def heavy_tails(rows: int = 1500, seed: int = 0) -> TableRows:
-    """The same function with noise of Student's t with 3 degrees of freedom, of scale 0.1."""
-    generator = np.random.default_rng(seed)
-    x = generator.uniform(-1.0, 1.0, (rows, 5))
-    return _rows(x, _smooth(x) + 0.1 * generator.standard_t(3, rows))
-
-
-def _smooth(x: np.ndarray) -> np.ndarray:
-    return np.sin(3 * x[:, 0]) + x[:, 1] * x[:, 2] + np.exp(-4 * x[:, 3] ** 2)
-
-
+_diabetes = partial(_sklearn, "load_diabetes", return_X_y=True)
 TABLES = {
-    "snelson": TableSource(
+    "snelson": Table(
         lambda: replace(_recorded(load("snelson")), recording=None), "recordings", "a 1-D curve"
     ),
-    "diabetes": TableSource(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
-    "wine": TableSource(_wine, "scikit-learn", "alcohol from twelve other analyses"),
-    "engel": TableSource(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
-    "grunfeld": TableSource(
-        partial(_statsmodels, "grunfeld", "invest"), "statsmodels", "investment of firms"
-    ),
-    "schools": TableSource(_schools, "statsmodels", "share that passed (star98)"),
-    "election": TableSource(
+    "diabetes": Table(_diabetes, "scikit-learn", "progression of a disease from ten findings"),
+    "wine": Table(_wine, "scikit-learn", "alcohol from twelve other analyses"),
+    "engel": Table(partial(_statsmodels, "engel", "foodexp"), "statsmodels", "food from income"),
+    "grunfeld": Table(partial(_statsmodels, "grunfeld", "invest"), "statsmodels", "investment of firms"),
+    "schools": Table(_schools, "statsmodels", "share that passed (star98)"),
+    "election": Table(
         partial(_statsmodels, "anes96", "age", delimiter="\t"), "statsmodels", "age from opinions (anes96)"
     ),
-    "co2": TableSource(_co2, "statsmodels", "carbon dioxide from the date"),
-    "cars": TableSource(_cars, "vega_datasets", "miles per gallon"),
-    "weather": TableSource(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
-    "friedman1": TableSource(partial(_friedman, 1, 1000, 1.0), "generated", "Friedman's first function"),
-    "friedman2": TableSource(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
-    "growing noise": TableSource(growing_noise, "generated", "noise that grows with an input"),
-    "heavy tails": TableSource(heavy_tails, "generated", "noise with heavy tails"),
-    "sarcos test": TableSource(
-        lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"
-    ),
-    "kinova": TableSource(
-        lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"
-    ),
-    "simulated arm": TableSource(
+    "co2": Table(_co2, "statsmodels", "carbon dioxide from the date"),
+    "cars": Table(_cars, "vega_datasets", "miles per gallon"),
+    "weather": Table(_weather, "vega_datasets", "a day's warmest hour in Seattle"),
+    "friedman1": Table(partial(_friedman, 1, 1000, 1.0), "generated", "Friedman's first function"),
+    "friedman2": Table(partial(_friedman, 2, 5000, 100.0), "generated", "Friedman's second function"),
+    "growing noise": Table(partial(smooth_rows, tails=False), "generated", "noise that grows with an input"),
+    "heavy tails": Table(partial(smooth_rows, tails=True), "generated", "noise with heavy tails"),
+    "sarcos test": Table(lambda: _recorded(load("sarcos_official")), "recordings", "seven torques, blocks"),
+    "kinova": Table(lambda: _recorded(load("kinova"), KINOVA_STRIDE), "recordings", "torques, whole runs"),
+    "simulated arm": Table(
         lambda: _recorded(simulate(rows=ARM_ROWS), ARM_STRIDE), "generated", "seven torques, trajectories"
     ),
 }

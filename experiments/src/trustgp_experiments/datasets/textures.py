@@ -8,7 +8,6 @@ from torch.nn.functional import interpolate
 
 SIDE = 28
 OCTAVES = (3, 5, 9, 17)  # points along a side, each half as strong as the one before
-KINDS = ("stripes", "checks", "clouds", "blobs")
 
 
 def draw_textures(n: int, *, seed: int = 0) -> tuple[Tensor, list[str]]:
@@ -33,10 +32,8 @@ def waves(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     at = (torch.arange(SIDE) + 0.5) / SIDE
     x, y = at[None, None, :], at[None, :, None]
     along, across = x * angle.cos() + y * angle.sin(), y * angle.cos() - x * angle.sin()
-    first, second = (
-        (2 * math.pi * periods * part).add(one) for part, one in zip((along, across), phase, strict=True)
-    )
-    return first.sin(), second.sin()
+    pulsation = 2 * math.pi * periods
+    return (pulsation * along + phase[0]).sin(), (pulsation * across + phase[1]).sin()
 
 
 def stripes(n: int, generator: torch.Generator) -> Tensor:
@@ -68,3 +65,4 @@ def blobs(n: int, generator: torch.Generator) -> Tensor:
 
 
 MAKERS = {"stripes": stripes, "checks": checks, "clouds": clouds, "blobs": blobs}
+KINDS = tuple(MAKERS)

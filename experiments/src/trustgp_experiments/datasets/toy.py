@@ -17,20 +17,17 @@ def truth(x: Tensor) -> Tensor:
 
 
 def snelson_like(
-    *, rows: int = 200, seed: int = 0, gap: tuple[float, float] | None = (2.4, 3.6), noise: float = 0.28
+    *, rows: int = 200, seed: int = 0, gap: tuple[float, float] = (2.4, 3.6), noise: float = 0.28
 ) -> tuple[Tensor, Tensor]:
     """Noisy rows of `truth` in the manner of Snelson's toy set, with a gap in the middle.
 
     The density is uneven (a factor of about four between its peaks and its valleys), and no row
-    falls inside ``gap``, where there is one. The rows are in random order, as in the original: inputs and
+    falls inside ``gap``. The rows are in random order, as in the original: inputs and
     targets, float32, each of shape [n, 1].
     """
-    start, stop = (UPPER, UPPER) if gap is None else gap
-    if gap is not None and (not LOWER <= start < stop <= UPPER or stop - start >= UPPER - LOWER):
-        raise ValueError(
-            f"gap={gap} must be an increasing pair inside [{LOWER}, {UPPER}] that leaves room "
-            "for rows; pass gap=None for no gap."
-        )
+    start, stop = gap
+    if not LOWER <= start < stop <= UPPER or stop - start >= UPPER - LOWER:
+        raise ValueError(f"gap={gap}; pass an increasing pair inside [{LOWER}, {UPPER}] that leaves room.")
     if rows < 1 or noise < 0:
         raise ValueError(f"rows={rows}, noise={noise}: pass rows >= 1 and noise >= 0.")
     generator = torch.Generator().manual_seed(seed)

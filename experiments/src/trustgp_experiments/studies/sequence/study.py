@@ -15,7 +15,8 @@ from ...core.pivot import Pivot
 from ...core.recipes import MEMBERS, NetworkRecipe, Pair
 from ...core.regression import CORRECTED, NLL, compare, score_method
 from ...core.result import Result, Setting, Table, make_result, prose
-from ...datasets import Recording, load, seams, simulate, split_unseen, standardise, window_ends, windows_at
+from ...datasets import Recording, load, simulate, split_unseen, standardise
+from ...datasets.splits import seams, window_ends, windows_at
 from ...peers.registry import fit_methods
 from ...training.train import own_randomness
 from ..transfer.scores import AXES, COVERED, everything, others
