@@ -112,16 +112,6 @@ def test_missing_values_are_counted_with_the_first_row():
 
 
 @LIBRARIES
-def test_a_missing_value_at_predict_flags_its_row_only(case, library):
-    _, x, _, model = case
-    whole, values = model.predict(x[:3]), x[:3].double().T.tolist()
-    values[0][1] = None
-    prediction = model.predict(library.DataFrame(dict(zip(INPUTS, values, strict=True))))
-    assert prediction.valid.tolist() == [True, False, True]
-    assert torch.allclose(prediction.variance[[0, 2]], whole.variance[[0, 2]])
-
-
-@LIBRARIES
 def test_a_whole_frame_as_rows_is_refused_with_how_to_split_it(case, library):
     network, x, y, model = case
     data = frame(library, x, y)

@@ -7,7 +7,7 @@ import torch
 from reference import dense_gram, dense_jacobian
 
 from trustgp.tangents import KINDS, JacobianRows, LayerFactors, output_mixes
-from trustgp.tangents.base import MAX_BLOCKS, MIN_BLOCK_ROWS, gram_blocks, leading_signs, mirrored
+from trustgp.tangents.base import MIN_BLOCK_ROWS, leading_signs, mirrored
 from trustgp.tangents.factors import LARGE_BLOCK
 from trustgp.tangents.network import prepare
 
@@ -45,19 +45,6 @@ def test_leading_signs_lose_little_against_the_best_of_all(seed):
     assert signs[0] == 1
     assert set(signs.abs().tolist()) == {1.0}
     assert float(signs @ energy @ signs) >= 0.9 * float(best)
-
-
-@pytest.mark.parametrize(
-    "rows", [1, 2, MIN_BLOCK_ROWS, MIN_BLOCK_ROWS + 1, 3 * MIN_BLOCK_ROWS, 20 * MIN_BLOCK_ROWS + 7]
-)
-def test_blocks_cover_the_lower_triangle_and_are_few(rows):
-    covered = torch.zeros(rows, rows, dtype=torch.bool)
-    blocks = gram_blocks(rows, rows, same=True)
-    for across, down in blocks:
-        covered[across, down] = True
-    assert bool(covered.tril().eq(torch.ones(rows, rows, dtype=torch.bool).tril()).all())
-    assert len(blocks) <= MAX_BLOCKS
-    assert gram_blocks(1000, rows, same=False) == [(slice(0, 1000), slice(0, rows))]
 
 
 def test_a_mirrored_matrix_takes_nothing_from_above_the_diagonal():

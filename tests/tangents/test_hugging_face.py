@@ -71,16 +71,14 @@ def test_gradients_are_those_of_a_plain_loop(name):
     close = {"rtol": 1e-4, "atol": 1e-6} if name == "llama" else {"rtol": 1e-10, "atol": 1e-10}
     torch.testing.assert_close(tangents(inputs).rows, dense_rows(jacobian, mix), **close)
     theta = torch.cat([value.flatten() for value in prepared.parameters.values()])
-    found = prepared.directional(inputs, prepared.parameters)
-    torch.testing.assert_close(found, jacobian @ theta, **close)
+    torch.testing.assert_close(prepared.directional(inputs, prepared.parameters), jacobian @ theta, **close)
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         ("vit", torch.bfloat16),
-        *(pytest.param(n, torch.float32, marks=pytest.mark.nightly) for n in ("bert", "gpt2", "vit")),
-        pytest.param("bert", torch.bfloat16, marks=pytest.mark.nightly),
+        *(pytest.param(n, torch.float32, marks=pytest.mark.nightly) for n in ("bert", "gpt2")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*computed row by row")

@@ -74,12 +74,6 @@ def test_a_forward_pass_is_recorded_without_changing_it():
     assert not recorder.returned(outputs.add_(1.0))
 
 
-def test_a_weight_that_is_used_outside_its_layer_is_unhandled():
-    network, inputs = make("tied, transposed")
-    _, recorder = record(prepare(network, "all", None), inputs)
-    assert set(recorder.unhandled) == {"one.weight"}
-
-
 def test_a_plan_for_other_rows_is_refused_before_anything_is_collected():
     network, inputs = make("frames as rows")
     prepared = prepare(network, "all", None)

@@ -7,7 +7,7 @@ import torch
 from reference import dense_jacobian
 from torch import nn
 
-from trustgp.tangents.network import as_matrix, check_network, choose_parameters, prepare
+from trustgp.tangents.network import check_network, choose_parameters, prepare
 
 ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -113,10 +113,3 @@ def test_directional_derivatives_are_the_dense_jacobian_times_the_direction_in_a
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: prepared.directional(ROWS, direction), range(8)))
     assert all(torch.equal(one, expected) for one in results)
-
-
-def test_vectors_of_outputs_become_a_column():
-    assert as_matrix(torch.zeros(4)).shape == (4, 1)
-    assert as_matrix(torch.zeros(4, 2)).shape == (4, 2)
-    with pytest.raises(ValueError, match="tuple"):
-        as_matrix((torch.zeros(4),))

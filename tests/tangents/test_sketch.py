@@ -175,13 +175,3 @@ def test_small_chunks_and_a_small_workspace_give_the_same_sketches(name, monkeyp
 def test_an_impossible_dimension_is_refused(dim):
     with pytest.raises(ValueError, match="at least 16"):
         Sketch(dim)
-
-
-def test_chosen_parameters_alone_are_sketched():
-    network, inputs = make("conv2d, groups")
-    tangents, mix = bound(network, inputs, Sketch(64, parameters="last"))
-    names = ["last.weight", "last.bias"]
-    assert list(tangents.network.names) == names
-    jacobian = dense_jacobian(network, inputs, names)
-    expected = by_definition(jacobian, mix, tangents)
-    torch.testing.assert_close(tangents(inputs).rows, expected, rtol=1e-10, atol=1e-10)
