@@ -1,14 +1,12 @@
 """How long do 20,000 single calls of a shipped model take, and does it stay the same? The last line is JSON.
 
-    python experiments/benchmarks/calls.py [--calls 20000] [--predict-calls 2000] [--rows 4000] [--out FILE]
+    python experiments/benchmarks/calls.py [--calls 20000] [--predict-calls 2000] [--rows 4000]
 
 An MLP 21-5x200-7 with its error bar, exported to one ONNX file and called by onnxruntime in one thread; then
 `predict` of the same model, fewer times. Published are the time to load, the first call, p50, p99, p99.9 and
 the longest, how much memory grew, and whether 1,000 repeats gave the same bits. Times are measured, not
 promised: other work of the machine lengthens the longest call.
 """
-
-from __future__ import annotations
 
 import argparse
 import gc
@@ -28,26 +26,16 @@ from trustgp_experiments.core.stage_timer import status_bytes
 from trustgp_experiments.peers import mlp, train
 from trustgp_experiments.studies.runtime.calls import onnx_session
 
-NUM_INPUTS = 64  # called in turn
-MAX_GROWTH = 2**20  # bytes
+NUM_INPUTS, NUM_VALIDATION = 64, 500  # inputs are called in turn
+REPEATS = 1000  # further calls on the first input, whose answers are compared to the bit
 
 
-def endure(
-    call: Callable[[Any], list[np.ndarray]], inputs: list[Any], *, calls: int, repeats: int = 1000
-) -> dict[str, Any]:
+def endure(call: Callable[[Any], list[np.ndarray]], inputs: list[Any], calls: int) -> dict[str, Any]:
     """Make very many single calls in this thread: times, growth of memory, and whether answers repeat.
 
     Memory is compared between the end of the first fifth of the calls, when caches and arenas are full, and
     the end of them all; every time is written into an array that was allocated before.
-
-    Args:
-        call: From an input to arrays.
-        inputs: Called in turn.
-        calls: How many.
-        repeats: Further calls on the first input, whose answers are compared to the bit.
     """
-    if calls < 10 or repeats < 1 or not inputs:
-        raise ValueError(f"calls={calls}, repeats={repeats}, {len(inputs)} inputs; 10, 1 and 1 at least.")
     began = time.perf_counter()
     call(inputs[0])
     first = time.perf_counter() - began
@@ -61,32 +49,27 @@ def endure(
         seconds[number] = time.perf_counter() - began
     gc.collect()
     after = status_bytes("VmRSS")
-    expected = [np.array(array).tobytes() for array in call(inputs[0])]
-    answers = ([np.asarray(array).tobytes() for array in call(inputs[0])] for _ in range(repeats))
-    return {
-        "calls": calls,
-        "milliseconds": milliseconds(first, seconds),
-        "growth_bytes": None if before is None or after is None else max(0, after - before),
-        "same_over_repeats": all([answer == expected for answer in answers]),
-        "repeats": repeats,
-    }
-
-
-def milliseconds(first: float, seconds: np.ndarray) -> dict[str, float]:
-    """Quantiles of the calls, each the time of one of them."""
+    answers = ([np.array(array).tobytes() for array in call(inputs[0])] for _ in range(1 + REPEATS))
+    expected = next(answers)
     shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
     times = {name: np.quantile(seconds, share, method="inverted_cdf") for name, share in shares.items()}
-    return {name: round(1e3 * float(value), 4) for name, value in {"first": first, **times}.items()}
+    return {
+        "calls": calls,
+        "milliseconds": {name: round(1e3 * float(t), 4) for name, t in {"first": first, **times}.items()},
+        "growth_bytes": None if before is None or after is None else max(0, after - before),
+        "same_over_repeats": all([answer == expected for answer in answers]),
+        "repeats": REPEATS,
+    }
 
 
 def fitted(rows: int) -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
     """A model of smooth made-up torques, and inputs for its calls."""
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(rows + 500 + NUM_INPUTS, 21, generator=generator)
+    inputs = torch.randn(rows + NUM_VALIDATION + NUM_INPUTS, 21, generator=generator)
     weights = torch.randn(21, 7, generator=generator) / 21**0.5
     targets = (inputs @ weights).sin() + 0.05 * torch.randn(len(inputs), 7, generator=generator)
     network = train(mlp([21, *[200] * 5, 7]), inputs[:rows], targets[:rows], epochs=20, learning_rate=3e-3)
-    parts = [(inputs[part], targets[part]) for part in (slice(rows), slice(rows, rows + 500))]
+    parts = [(inputs[part], targets[part]) for part in (slice(rows), slice(rows, rows + NUM_VALIDATION))]
     options: dict[str, Any] = {"outputs": "pseudo", "witness": None, "budget": "16 MiB", "progress": False}
     return trustgp.fit(network, parts[0], validation=parts[1], **options), inputs[-NUM_INPUTS:]
 
@@ -99,18 +82,14 @@ def exported(model: trustgp.UncertaintyModel, inputs: torch.Tensor, calls: int, 
     load = round(1e3 * (time.perf_counter() - began), 2)
     name = session.get_inputs()[0].name
     feeds = [{name: row.numpy()} for row in inputs.split(1)]
-    table = endure(lambda feed: session.run(None, feed), feeds, calls=calls)
+    table = endure(lambda feed: session.run(None, feed), feeds, calls)
     return {"load_ms": load, "file_bytes": file.stat().st_size, **table}
 
 
-def predicted(model: trustgp.UncertaintyModel, inputs: torch.Tensor, calls: int) -> dict[str, Any]:
-    """Calls of `predict`."""
-
-    def call(row: torch.Tensor) -> list[Any]:
-        prediction = model.predict(row)
-        return [prediction.mean.numpy(), prediction.variance.numpy()]
-
-    return endure(call, list(inputs.split(1)), calls=calls)
+def predicted(model: trustgp.UncertaintyModel, row: torch.Tensor) -> list[Any]:
+    """As arrays, of `predict`."""
+    prediction = model.predict(row)
+    return [prediction.mean.numpy(), prediction.variance.numpy()]
 
 
 def main() -> None:
@@ -118,19 +97,17 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--predict-calls", type=int, default=2_000)
     parser.add_argument("--rows", type=int, default=4_000)
-    parser.add_argument("--out", type=Path, help="where to write the JSON, too")
     options = parser.parse_args()
     torch.set_num_threads(1)
     model, inputs = fitted(options.rows)
     about = {"rows": options.rows, "experts": model.num_experts, "model_bytes": model.nbytes}
     with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
         result = {
             **{"benchmark": "calls", "torch": torch.__version__, "threads": 1, **about},
-            "onnxruntime": exported(model, inputs, options.calls, Path(folder) / "model.onnx"),
-            "predict": predicted(model, inputs, options.predict_calls),
+            "onnxruntime": exported(model, inputs, options.calls, file),
+            "predict": endure(lambda row: predicted(model, row), [*inputs.split(1)], options.predict_calls),
         }
-    if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     print(json.dumps(result))
 
 

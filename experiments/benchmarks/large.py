@@ -8,22 +8,15 @@ Networks are Hugging Face's configurations with random weights, in eval mode and
 random, from fixed seeds. After a warm-up of both sides one run measures each figure beside the network's own:
 a fit beside one forward pass over the same rows in batches of 64; `predict` of 64 rows and of one, and of one
 row through the traced graph, beside a forward pass of the same; on a GPU the most memory beside a forward and
-backward pass of the same rows. A network that fails is reported, and the others go on.
+backward pass of the same rows.
 """
 
-from __future__ import annotations
-
 import argparse
-import gc
 import json
-import sys
-import time
-import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -34,7 +27,8 @@ import trustgp
 from trustgp.data.chunking import chunks, rows_at_once
 from trustgp.experts.features import chunk_rows
 from trustgp.export.trace.trace import traced
-from trustgp_experiments.core.stage_timer import Ledger, stages
+from trustgp_experiments.core.stage_timer import Ledger, call_peak, stages
+from trustgp_experiments.training.train import now
 
 BATCH = 64  # rows of a forward pass, and of a prediction
 CLASSES = 10
@@ -91,32 +85,14 @@ def picture_batches(n: int, side: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield (pool + number % 256)[: len(index)], labels
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def seconds(work: Callable[[], Any], device: torch.device, repeat: int = 1, warm: int = 0) -> float:
     """The median of some calls, each waited for, after some that do not count."""
     times = []
     for _ in range(warm + repeat):
-        wait(device)
-        start = time.perf_counter()
+        start = now(device)
         work()
-        wait(device)
-        times.append(time.perf_counter() - start)
+        times.append(now(device) - start)
     return median(times[warm:])
-
-
-def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:
-    """Bytes on the GPU at the peak, beside those that were allocated before."""
-    wait(device)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    work()
-    wait(device)
-    return torch.cuda.max_memory_allocated(device) - before
 
 
 def fit_figures(ledger: Ledger, rows: int, alone: float) -> Figures:
@@ -129,13 +105,6 @@ def fit_figures(ledger: Ledger, rows: int, alone: float) -> Figures:
         "forward rows per s": rows / alone,
         "fit stages s": {stage: round(value, 3) for stage, value in ledger.seconds.items()},
     }
-
-
-def backward(network: nn.Module, inputs: Tensor) -> None:
-    """A forward and a backward pass."""
-    network.requires_grad_(True).zero_grad(set_to_none=True)
-    network(inputs).logits.sum().backward()
-    network.zero_grad(set_to_none=True)
 
 
 def large_network(name: str, options: Namespace) -> Figures:
@@ -165,15 +134,10 @@ def prediction_figures(model: Any, network: nn.Module, rows: Tensor, options: Na
     """Predictions beside forward passes of the same rows."""
     repeat, warm = (1, 1) if options.small else (20, 3)
     figures: Figures = {}
-
-    def compared(name: str, work: Callable[[Tensor], Any], given: Tensor) -> None:
+    calls = {f"predict {BATCH}": (model.predict, rows), "predict 1": (model.predict, rows[:1])}
+    for name, (work, given) in {**calls, "traced 1": (traced(model, rows[:1]), rows[:1])}.items():
         times = [seconds(partial(call, given), rows.device, repeat, warm) for call in (network, work)]
-        figures.update({f"{name} ms": 1e3 * times[1], f"{name} over forward": times[1] / times[0]})
-
-    compared(f"predict {BATCH}", model.predict, rows)
-    compared("predict 1", model.predict, rows[:1])
-    if not options.eager:
-        compared("traced 1", traced(model, rows[:1]), rows[:1])
+        figures |= {f"{name} ms": 1e3 * times[1], f"{name} over forward": times[1] / times[0]}
     return figures
 
 
@@ -181,14 +145,18 @@ def memory_figures(model: Any, network: nn.Module, inputs: Tensor, ledger: Ledge
     """The most memory, beside what was allocated before, over that of a forward and backward pass."""
     device = model.device
 
+    def backward(rows: Tensor) -> None:
+        network.requires_grad_(True).zero_grad(set_to_none=True)
+        network(rows).logits.sum().backward()
+        network.zero_grad(set_to_none=True)
+
     def passes(n: int) -> int:
-        rows = inputs[:n].to(device)
-        backward(network, rows[:1])
-        return peak_bytes(lambda: backward(network, rows), device)
+        backward(inputs[:1].to(device))
+        return call_peak(partial(backward, inputs[:n].to(device)), device) or 0
 
     rows = inputs[:BATCH].to(device)
     together = min(len(inputs), rows_at_once(inputs, device), chunk_rows(model.mixtures[0].tangents))
-    predicting, fit = peak_bytes(lambda: model.predict(rows), device), ledger.peak.get("cuda", 0)
+    predicting, fit = call_peak(lambda: model.predict(rows), device) or 0, ledger.peak.get("cuda", 0)
     return {
         "predict 64 peak MB": predicting / 1e6,
         "predict peak over forward backward": predicting / passes(len(rows)),
@@ -224,31 +192,18 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="only a stream of so many pictures through ResNet-50")
     parser.add_argument("--network", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--small", action="store_true", help="tiny networks and few rows: does it run?")
-    parser.add_argument("--eager", action="store_true", help="without the traced graph, which takes a while")
-    parser.add_argument("--out", type=Path, help="a file for the JSON")
     options = parser.parse_args()
     options.rows = min(options.rows, BATCH) if options.small else options.rows
-    parts: dict[str, Callable[[], Figures]]
-    parts = {name: lambda name=name: large_network(name, options) for name in options.network}
-    if options.images is not None:
-        parts = {"images": lambda: streamed(options)}
-    figures, errors = {}, {}
-    for part, work in parts.items():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # rows are split off; vmap takes some operations row by row
-                figures[part] = work()
-            print(part, figures[part], flush=True)
-        except Exception as error:
-            traceback.print_exc(file=sys.stderr)
-            errors[part] = f"{type(error).__name__}: {error}"[:500]
-        gc.collect()
+    figures: Figures = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rows are split off; vmap takes some operations row by row
+        if options.images is not None:
+            figures["images"] = streamed(options)
+        for name in options.network if options.images is None else ():
+            figures[name] = large_network(name, options)
     device = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else "cpu"
     result = {"device": device, "torch": torch.__version__, "rows": options.rows}
-    text = json.dumps({**result, "figures": figures, "errors": errors})
-    if options.out is not None:
-        options.out.write_text(text + "\n")
-    print(text)
+    print(json.dumps({**result, "figures": figures}))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from trustgp.detection.picture_pass import PicturePass
-
 pytest.importorskip("transformers", reason='not installed: pip install "trustgp[hf]"')
 pytestmark = pytest.mark.nightly
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -33,22 +31,11 @@ def run(monkeypatch, capsys):
 
 def test_large_networks(run):
     result = run("large", "--small", "--network", "vit", "resnet50")
-    assert result["errors"] == {}
     for figures in result["figures"].values():
         names = ("fit", "predict 64", "predict 1", "traced 1")
         assert min(figures[f"{name} over forward"] for name in names) > 0
     images = run("large", "--small", "--images", "80")
-    assert images["errors"] == {}
     assert images["figures"]["images"]["fit rows per s"] > 0
-
-
-@pytest.mark.filterwarnings("ignore:.*training pictures are kept", "ignore:.*have no training row")
-def test_a_stream_of_pictures_through_a_detector(run, monkeypatch):
-    monkeypatch.setattr(PicturePass, "take", PicturePass.take)  # which the benchmark replaces
-    found = run("detector_stream", "--small", "--pictures", "70")
-    assert found["pictures"] == 70
-    assert found["size"] == [128, 128]
-    assert 0 < found["peak_gib_after_quarters"][-1] <= found["peak_gib"]
 
 
 def test_calls_of_an_exported_model(run):

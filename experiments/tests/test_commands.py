@@ -12,7 +12,7 @@ import trustgp
 from trustgp.cli import main
 from trustgp_experiments import studies
 from trustgp_experiments.core import registry
-from trustgp_experiments.core.result import Column, Result, Table, single_thread
+from trustgp_experiments.core.result import Column, Result, Table, threads
 from trustgp_experiments.demo import default
 from trustgp_experiments.demo import run as demo
 
@@ -114,17 +114,17 @@ def test_a_device_that_is_absent_or_unknown_is_one_line(device, line, monkeypatc
 def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(
     interruptible, monkeypatch, tmp_path, error_line
 ):
-    threads = torch.get_num_threads()
-    counts = []
+    before, counts = torch.get_num_threads(), []
 
-    def work():
-        counts.append(torch.get_num_threads())
-        signal.raise_signal(signal.SIGINT)
+    def work(*_):
+        with threads(1):
+            counts.append(torch.get_num_threads())
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setitem(demo._RUN, "toy", lambda *_: single_thread(work))
+    monkeypatch.setitem(demo._RUN, "toy", work)
     assert error_line("demo", "--out", tmp_path, status=130).startswith("trustgp: stopped")
     assert counts == [1]
-    assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == before
     assert listing(tmp_path) == []
     (tmp_path / "results.json").write_text("before")
     monkeypatch.setattr("os.fsync", lambda _: signal.raise_signal(signal.SIGINT))

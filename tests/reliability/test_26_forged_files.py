@@ -198,7 +198,10 @@ def test_open_compiled(count, tmp_path, monkeypatch):
             compiled.open_compiled(path)
 
 
-PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\3\0\0\0\4"
+PICTURE = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000030000000408000000006e46dadb0000000b49444154789c636040"
+    "05000010000139bd8f650000000049454e44ae426082"
+)
 
 
 @pytest.fixture

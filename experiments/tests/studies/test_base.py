@@ -123,7 +123,6 @@ WRONG = [
     (["title"], 3),
     (["study"], None),
     (["protocol"], "one text"),
-    (["findings"], [1]),
     (["provenance"], []),
     (["extra"], 1),
     (["tables", 0, "block"], "no such column"),

@@ -16,7 +16,6 @@ from trustgp_experiments.core.flight_film import (  # noqa: E402
     blind_frames,
     flight_gif,
     flown,
-    latch_text,
     why,
 )
 
@@ -61,20 +60,10 @@ def rgb(colour: str) -> tuple[int, ...]:
     return tuple(int(colour[k : k + 2], 16) for k in (1, 3, 5))
 
 
-def judged(*novelty: float):
-    """A monitor with the limits of the film, its verdicts on such pictures, and the detections."""
-    runner = Detector(*novelty).watch()
-    monitor, pairs = trustgp.Monitor(runner, **LIMITS), []
-    for _ in novelty:
-        verdict = monitor(torch.rand(3, 48, 48))
-        pairs.append((verdict, runner.detections[0]))
-    return monitor, pairs
-
-
 def test_every_frame_carries_the_verdict_of_the_monitor(tmp_path):
     model = Detector(0.01, 0.02, 0.5, 0.01, 0.01, 0.01)
     target = tmp_path / "flight.gif"
-    verdicts = flight_gif(model, target, frames=6, fps=5)
+    verdicts = flight_gif(model, target, frames=6)
     assert [verdict.status for verdict in verdicts] == ["ok", "ok", "novel", "novel", "novel", "ok"]
     assert [verdict.quiet for verdict in verdicts] == [None, None, 0, 1, 2, None]
     assert len(model.pictures) == 6  # each goes through the detector once
@@ -83,31 +72,19 @@ def test_every_frame_carries_the_verdict_of_the_monitor(tmp_path):
         assert film.n_frames == 6
         for k, verdict in enumerate(verdicts):
             film.seek(k)
-            assert film.info["duration"] == 200
             shown = badge(film)
             assert shown.pop(verdict.status) > 500
             assert not any(shown.values())
 
 
-def test_the_latch_is_described_as_the_monitor_has_it():
-    monitor, pairs = judged(0.01, 0.5, 0.01, 0.095, 0.01, 0.01, 0.01)
-    assert [latch_text(verdict, monitor) for verdict, _ in pairs] == [
-        "no alarm",
-        "alarm on: 3 calm frames in a row will end it",
-        "alarm held: calm frame 1 of the 3 that end it",
-        "alarm held: not below the lower line yet (0 of 3)",
-        "alarm held: calm frame 1 of the 3 that end it",
-        "alarm held: calm frame 2 of the 3 that end it",
-        "no alarm",
-    ]
-    invalid = monitor(torch.full((3, 48, 48), torch.nan))
-    assert latch_text(invalid, monitor) == "values are NaN or infinite"
-
-
 def test_the_cause_of_a_verdict_is_named():
-    _, pairs = judged(0.01, 0.5, 0.01)
-    assert [why(*pair) for pair in pairs] == ["ok", "novel: what is found", "novel, held"]
-    novel = pairs[1][0]
+    runner = Detector(0.01, 0.5, 0.01).watch()
+    monitor, verdicts, causes = trustgp.Monitor(runner, **LIMITS), [], []
+    for _ in range(3):
+        verdicts.append(monitor(torch.rand(3, 48, 48)))
+        causes.append(why(verdicts[-1], runner.detections[0]))
+    assert causes == ["ok", "novel: what is found", "novel, held"]
+    novel = verdicts[1]
     assert why(novel, found(picture=0.5)) == "novel: the picture"
     assert why(novel, found(0.5, picture=0.5)) == "novel: the picture and what is found"
 
@@ -121,9 +98,3 @@ def test_the_camera_is_blind_for_some_frames_and_the_film_has_it_in_words():
     assert shown[0] == "as in training"
     assert shown[-1] == "a vehicle never trained on"
     assert "from high up, low sun, haze" in shown
-
-
-@pytest.mark.parametrize("options", [{"frames": 1}, {"fps": 0.0}])
-def test_a_film_needs_frames_and_a_speed(tmp_path, options):
-    with pytest.raises(ValueError, match="at least 2 frames"):
-        flight_gif(Detector(0.1), tmp_path / "a.gif", **options)

@@ -3,11 +3,9 @@
 import io
 import re
 import shlex
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -15,7 +13,7 @@ import trustgp
 from trustgp.cli import main
 from trustgp_experiments import studies
 from trustgp_experiments.core.result import Column, Figure, Result, Setting, StudyError, Table, provenance
-from trustgp_experiments.report.page import _in_few_colours, prose, read_results, render, write_report
+from trustgp_experiments.report.page import prose, read_results, render, write_report
 from trustgp_experiments.report.table import sort_value
 
 EVIL = """<script>window.bad = 1</script>"><img src=x onerror="window.bad=1">'&`<b>`"""
@@ -245,21 +243,6 @@ def test_the_commands_of_the_document_run_in_its_order(tmp_path, monkeypatch, ca
     assert set(studies.STUDIES) <= set(re.findall(r"^\| `(\w+)` \|", DOCUMENT, flags=re.MULTILINE))
 
 
-def test_a_chart_in_few_colours_looks_the_same(tmp_path):
-    pixels = 80 * np.random.default_rng(0).integers(0, 4, (200, 300, 3))  # 64 colours
-    drawn = Image.fromarray(pixels.astype(np.uint8))
-    drawn.save(tmp_path / "chart.png")
-    content = (tmp_path / "chart.png").read_bytes()
-    shown = _in_few_colours(content)
-    assert len(shown) < len(content)
-    with Image.open(io.BytesIO(shown)) as small:
-        assert small.size == drawn.size
-        difference = np.abs(np.asarray(small.convert("RGB"), dtype=int) - np.asarray(drawn, dtype=int))
-    assert difference.max() <= 24
-    assert _in_few_colours(content[:50]) == content[:50]  # a damaged one is reported later
-    assert _in_few_colours(b"<svg/>") == b"<svg/>"
-
-
 # In a browser
 
 
@@ -405,44 +388,6 @@ def test_a_figure_grows_the_command_is_copied_and_the_contents_mark_the_study(vi
     assert opened.evaluate("navigator.clipboard.readText()") == "trustgp study transfer --seeds 3"
     opened.locator("nav a", has_text="bound").click()
     opened.locator("nav .here > a", has_text="bound").wait_for()
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of "rgb(r, g, b)", WCAG 2."""
-    parts = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-TEXTS = """() => [...document.querySelectorAll("body *")]
-  .filter((e) => e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
-  .map((e) => {
-    let ground = e;
-    const colour = () => getComputedStyle(ground).backgroundColor;
-    while (ground.parentElement && colour().endsWith(", 0)")) ground = ground.parentElement;
-    return [e.tagName + "." + e.className, getComputedStyle(e).color, colour()];
-  })"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_has_contrast_in_light_and_dark(visit, tmp_path, results, scheme):
-    for name in ("transfer", "bound"):
-        shutil.copytree(results / name, tmp_path / name)
-    write_study(tmp_path, "toy", quick=True)
-    opened = visit(write_report(tmp_path), scheme=scheme)
-    opened.locator("summary").first.click()
-    for dark in (scheme == "dark", scheme != "dark"):
-        found = opened.evaluate(TEXTS)
-        assert len(found) > 500
-        assert {name for name, colour, ground in found if contrast(colour, ground) < 4.5} == set()
-        ground = opened.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (luminance(ground) < 0.1) == dark
-        opened.locator(".theme").click()
 
 
 @pytest.mark.parametrize("width", [320, 1920])

@@ -30,7 +30,7 @@ from trustgp_experiments.studies.runtime.fixtures import (
     ours,
     quality,
 )
-from trustgp_experiments.studies.runtime.networks import ResNet18, dropping, kinds, named
+from trustgp_experiments.studies.runtime.networks import ResNet18, dropping, kinds
 from trustgp_experiments.studies.runtime.rows import (
     NEW_TEXTURES,
     OBJECTS,
@@ -39,7 +39,7 @@ from trustgp_experiments.studies.runtime.rows import (
     rectangles,
 )
 from trustgp_experiments.studies.runtime.tables import fastest, summarise
-from trustgp_experiments.studies.runtime.timing import ENOUGH, Interleaved, Times, reason_of, threads
+from trustgp_experiments.studies.runtime.timing import ENOUGH, Interleaved, Times, reason_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -79,7 +79,7 @@ def test_medians_tails_and_ratios_are_those_of_the_clock_in_common_rounds():
     assert slow.over(quick) == 3.5
     assert slow.over(Times({5: 1.0})) is None
     assert Times().median is None
-    assert Times(dict(enumerate(map(float, range(1, 201))))).p99 == 198  # one of the values
+    assert Times(dict(enumerate(map(float, range(1, 201))))).summary()["p99"] == 198  # one of the values
 
 
 def test_a_slow_call_takes_part_in_fewer_rounds_evenly_spread():
@@ -91,9 +91,7 @@ def test_a_slow_call_takes_part_in_fewer_rounds_evenly_spread():
     assert list(times["slow"].seconds) == list(range(0, 100, 10))
     assert list(times["slowest"].seconds) == [0, 20, 40, 60, 80]
     assert clock.log.count("slowest") == 6  # warmed up once only
-    assert times["slow"].p99 is None
-    with pytest.raises(ValueError, match="rounds=0"):
-        Interleaved(rounds=0)
+    assert times["slow"].summary()["p99"] is None
 
 
 def test_a_call_that_raises_has_a_short_reason_and_the_others_are_measured():
@@ -113,10 +111,6 @@ def test_a_call_that_raises_has_a_short_reason_and_the_others_are_measured():
     assert times["never"].reason == "ValueError"
     assert not times["good"].reason
     assert len(reason_of(ValueError("word " * 100))) == 160
-    before = torch.get_num_threads()
-    with threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-    assert torch.get_num_threads() == before
 
 
 # --- networks and rows --------------------------------------------------------------------------
@@ -127,8 +121,6 @@ def test_the_full_network_has_the_shape_of_a_resnet_18():
         network = ResNet18(10)
     assert sum(p.numel() for p in network.parameters()) == 11_173_962
     assert len([m for m in network.modules() if isinstance(m, nn.Conv2d)]) == 20
-    with pytest.raises(ValueError, match="begins with nothing"):
-        named(nn.Linear(1, 1), "nothing")
 
 
 def test_a_dropping_copy_drops_but_keeps_its_batch_statistics():
@@ -209,17 +201,12 @@ def summary(network, *seeds, quality=QUALITY, device="cpu"):
 
 
 def test_the_fastest_model_that_loses_little_is_judged_in_each_runtime():
-    large, medium, small = (
-        timed(ours("large"), 2.0, 10.0),
-        timed(ours("medium"), 1.5, 13.0),
-        timed(ours("small"), 1.1, 18.0),
-    )
+    costs = {"large": (2.0, 10.0), "medium": (1.5, 13.0), "small": (1.1, 18.0)}
+    large, medium, small = (timed(ours(name), *cost) for name, cost in costs.items())
     of_detr = {("DETR", method): one for method, one in QUALITY.items()}
     assert fastest("DETR", [large, medium, small], of_detr) == [medium]
     (sentence,) = summary("DETR", [large, medium, small])[1]
-    assert sentence.startswith(
-        "DETR, promised 12 times faster than 20 passes, 1.6 times the network at most: "
-    )
+    assert sentence.startswith("DETR, promised 12 times faster than 20 passes, 1.6 times the network")
     assert "kept in torch eager. torch eager (trustgp medium) 1.50 times the network" in sentence
     assert "not kept" in summary("DETR", [large])[1][0]
     assert "no budget loses as little as 2 %" in summary("ResNet-18", [small])[1][0]
@@ -321,9 +308,7 @@ def test_on_a_gpu_our_models_are_timed_where_the_network_is_recorded_too(case, m
 
 
 @pytest.mark.parametrize(("device", "counts"), [("cpu", [1, 8]), ("cuda", [1])])
-def test_compiled_calls_are_measured_by_themselves_and_onnxruntime_on_a_cpu(
-    tmp_path, monkeypatch, device, counts
-):
+def test_compiled_calls_and_onnxruntime_have_their_workloads(tmp_path, monkeypatch, device, counts):
     monkeypatch.setattr(runtime, "usable_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     setting, chosen = Setting(tmp_path, device=device), kinds(quick=False, device=device)

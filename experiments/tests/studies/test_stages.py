@@ -58,7 +58,7 @@ def test_a_peak_excludes_what_was_allocated_before_and_counts_what_is_freed_agai
         report.begin("little")
     assert ledger.peak == {"cpu": 200}
     peak = Peak("cpu")
-    assert peak.held == {"cpu": 450}
+    assert peak.before == {"cpu": 450}
     sizes["VmHWM"] = 400
     assert peak.bytes() == {"cpu": 0}  # never negative
 
@@ -66,5 +66,5 @@ def test_a_peak_excludes_what_was_allocated_before_and_counts_what_is_freed_agai
 @pytest.mark.skipif(status_bytes("VmHWM") is None, reason="only Linux reports a process's peak")
 def test_the_sizes_of_this_process_are_read():
     peak = Peak("cpu")
-    assert peak.held["cpu"] > 0
+    assert peak.before["cpu"] > 0
     assert peak.bytes()["cpu"] >= 0

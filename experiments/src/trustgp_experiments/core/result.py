@@ -6,8 +6,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -30,7 +30,6 @@ MAX_DIGITS = 20  # after the decimal point
 SOURCE = Path(__file__).parents[1]
 LIBRARY = Path(trustgp.__file__).parent
 Choice = TypeVar("Choice")
-Value = TypeVar("Value")
 
 
 class StudyError(ValueError):
@@ -78,7 +77,8 @@ class Setting:
         file = self.part(key, ".json")
         with suppress(FileNotFoundError, ValueError):
             return _parse(file)
-        write_json(file, single_thread(work))  # the same numbers on any number of cores, with any jobs
+        with threads(1):  # the same numbers on any number of cores, with any jobs
+            write_json(file, work())
         return _parse(file)  # what a resumed run would see
 
     def part(self, key: str, ending: str = "") -> Path:
@@ -98,11 +98,13 @@ class Column:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        _require_text(self, "name", "unit")
-        if type(self.digits) is not int or self.digits > MAX_DIGITS:
-            raise StudyError(f"column {self.name!r}: digits={self.digits!r}; give up to {MAX_DIGITS}.")
-        if self.better not in (None, "low", "high"):
-            raise StudyError(f"column {self.name!r}: better={self.better!r}; give 'low', 'high' or None.")
+        _require(self, str, "name", "unit")
+        if (
+            type(self.digits) is not int
+            or self.digits > MAX_DIGITS
+            or self.better not in (None, "low", "high")
+        ):
+            raise StudyError(f"{self}: give up to {MAX_DIGITS} digits; better is 'low', 'high' or None.")
 
     @classmethod
     def text(cls, name: str) -> Self:
@@ -121,17 +123,14 @@ class Table:
     note: str = ""  # below the table
 
     def __post_init__(self) -> None:
-        _require_text(self, "title", "note")
+        _require(self, str, "title", "note")
         names = [column.name for column in self.columns]
-        if self.block is not None and self.block not in names:
+        if self.block not in (None, *names):
             raise StudyError(f"table {self.title!r}: block={self.block!r} is none of its columns {names}.")
         for number, row in enumerate(self.rows):
-            where = f"table {self.title!r}, row {number}"
-            if len(row) != len(names):
-                raise StudyError(f"{where} has {len(row)} cells, not {len(names)}.")
-            for cell in (cell for cell in row if not _is_cell(cell)):
-                allowed = "give text, a number, [mean, spread] or None."
-                raise StudyError(f"{where}: {cell!r} is not a cell; {allowed}")
+            if len(row) != len(names) or not all(map(_is_cell, row)):
+                cells = f"{len(names)} cells: text, a number, [mean, spread] or None"
+                raise StudyError(f"table {self.title!r}, row {number} is {row!r}; it has {cells}.")
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Figure:
     caption: str = ""
 
     def __post_init__(self) -> None:
-        _require_text(self, "file", "title", "caption")
+        _require(self, str, "file", "title", "caption")
         if not self.file or self.file != Path(self.file).name:
             raise StudyError(f"figure {self.file!r}: give the name of a file beside the result, no path.")
 
@@ -162,14 +161,9 @@ class Result:
     provenance: Mapping[str, Any] = field(default_factory=dict)  # see `provenance`
 
     def __post_init__(self) -> None:
-        _require_text(self, "study", "title")
-        for name in ("protocol", "findings"):
-            lines = getattr(self, name)
-            if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
-                raise StudyError(f"{name}={lines!r} of study {self.study!r} is not a list of texts.")
-        for name in ("numbers", "provenance"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise StudyError(f"{name}={getattr(self, name)!r} of study {self.study!r} is not a table.")
+        _require(self, str, "study", "title")
+        _require(self, list | tuple, "protocol", "findings")
+        _require(self, Mapping, "numbers", "provenance")
 
     def write(self, folder: Path) -> Path:
         """`result.json` in the folder, whole or not at all."""
@@ -185,10 +179,9 @@ def read_result(file: Path) -> Result:
         tables = [{**table, "columns": [Column(**c) for c in table["columns"]]} for table in fields["tables"]]
         figures = [Figure(**figure) for figure in fields["figures"]]
         return Result(**{**fields, "tables": [Table(**table) for table in tables], "figures": figures})
-    except KeyError as error:
-        raise StudyError(f"{file} is not the result of a study: {error} is missing.") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise StudyError(f"{file} is not the result of a study: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        missing = " is missing" if isinstance(error, KeyError) else ""
+        raise StudyError(f"{file} is not the result of a study: {error}{missing}") from error
 
 
 def provenance(setting: Setting, study: str, **more: Any) -> dict[str, Any]:
@@ -273,12 +266,13 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def single_thread(work: Callable[[], Value]) -> Value:
-    """The result of `work` on one BLAS thread: on a busy machine a second one makes small batches slow."""
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """torch's threads inside the block; on a busy machine a second one makes small batches slow."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
-        return work()
+        yield
     finally:
         torch.set_num_threads(before)
 
@@ -305,18 +299,15 @@ def _parse(file: Path) -> Any:
     return json.loads(file.read_text("utf-8"), parse_constant=refuse)
 
 
-def _require_text(thing: Any, *names: str) -> None:
+def _require(thing: Any, kind: Any, *names: str) -> None:
     for name in names:
-        if not isinstance(value := getattr(thing, name), str):
-            raise StudyError(f"{name}={value!r} of a {type(thing).__name__.lower()} is not text.")
+        if not isinstance(value := getattr(thing, name), kind):
+            what = f"{name}={value!r} of a {type(thing).__name__.lower()}"
+            raise StudyError(f"{what} is no {getattr(kind, '__name__', kind)}.")
 
 
 def _is_cell(cell: Any) -> bool:
-    if isinstance(cell, list | tuple):
-        return bool(cell) and all(_is_number(value) for value in cell)
-    return cell is None or isinstance(cell, str) or _is_number(cell)
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it can be written as a decimal: JSON has larger integers than floats."""
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)
+    """Whether it is text, a gap, or numbers that are decimals: JSON has larger integers than floats."""
+    values = cell if isinstance(cell, list | tuple) and cell else [cell]
+    numbers = (isinstance(v, float) or (isinstance(v, int) and abs(v) < 2**1023) for v in values)
+    return cell is None or isinstance(cell, str) or all(numbers)

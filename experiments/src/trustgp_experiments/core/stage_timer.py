@@ -3,7 +3,7 @@
 import ctypes
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,7 @@ class Ledger:
 
 
 class Peak:
-    """Bytes at the peak since it was made, beside those that were allocated then (`held`).
+    """Bytes at the peak since it was made, beside those that were allocated then (`before`).
 
     "cpu" is the process's resident memory (Linux only), "cuda" what torch has allocated on the GPU, "cuda
     reserved" what it keeps there. An allocator may keep what was freed: resident memory is an upper bound.
@@ -49,11 +49,11 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(self._cuda)
         with suppress(OSError):
             (_PROCESS / "clear_refs").write_text("5")
-        self.held = self._marks()
+        self.before = self._marks()
 
     def bytes(self) -> dict[str, int]:
         """By kind of memory."""
-        return {place: max(0, size - self.held[place]) for place, size in self._marks().items()}
+        return {place: max(0, size - self.before[place]) for place, size in self._marks().items()}
 
     def _marks(self) -> dict[str, int]:
         """The high-water marks, which right after a reset are the present sizes."""
@@ -64,10 +64,17 @@ class Peak:
         return marks
 
 
+def call_peak(call: Callable[[], object], device: str | torch.device) -> int | None:
+    """Bytes at the peak of one call beside those allocated before; None where that is unknown."""
+    peak = Peak(device)
+    call()
+    return peak.bytes().get(torch.device(device).type)
+
+
 class _Clock(logging.Handler):
     """Books seconds to the stage that ends when the log names the next one."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: str | torch.device) -> None:
         super().__init__(logging.DEBUG)
         self._device, self._stage, self.ledger, self._since = device, FIRST, Ledger(), now(device)
 
@@ -85,8 +92,7 @@ class _Clock(logging.Handler):
 @contextmanager
 def stages(device: str | torch.device) -> Iterator[Ledger]:
     """Times the fit's stages in the block, each until the next; synchronises a GPU between them."""
-    peak = Peak(device)
-    clock, level = _Clock(torch.device(device)), LOGGER.level
+    peak, clock, level = Peak(device), _Clock(device), LOGGER.level
     LOGGER.addHandler(clock)
     LOGGER.setLevel(logging.DEBUG)
     try:
@@ -101,7 +107,6 @@ def stages(device: str | torch.device) -> Iterator[Ledger]:
 def status_bytes(name: str) -> int | None:
     """A line of /proc/self/status, such as VmRSS; None on other systems."""
     with suppress(OSError):
-        for line in (_PROCESS / "status").read_text().splitlines():
-            if line.startswith(name + ":"):
-                return 1024 * int(line.split()[1])
+        lines = dict(line.split(":", 1) for line in (_PROCESS / "status").read_text().splitlines())
+        return 1024 * int(lines[name].split()[0]) if name in lines else None
     return None

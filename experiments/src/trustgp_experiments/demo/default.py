@@ -9,7 +9,7 @@ import torch
 import trustgp
 from trustgp import plots
 
-from ..core.result import single_thread
+from ..core.result import threads
 from ..core.toy import NETWORK
 from ..datasets import snelson_like, standardise, truth
 
@@ -47,4 +47,5 @@ def _draw_interval(axes: Any, grid: torch.Tensor, found: trustgp.Prediction) -> 
 
 
 if __name__ == "__main__":
-    single_thread(lambda: draw_default(Path(sys.argv[1])))
+    with threads(1):
+        draw_default(Path(sys.argv[1]))

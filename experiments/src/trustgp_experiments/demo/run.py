@@ -18,7 +18,7 @@ from trustgp.likelihoods.prediction import Prediction
 
 from ..core.borders import draw_borders, jump_factors
 from ..core.registry import require_extras
-from ..core.result import single_thread, write_text
+from ..core.result import threads, write_text
 from ..core.toy import INDEPENDENT, NETWORK, NUM_EXPERTS, PATCHWORK, draw_deviations, fit_toy
 from ..datasets import snelson_like, standardise, truth
 from .arm import FULL, QUICK, draw_arm, run_arm
@@ -181,7 +181,8 @@ def result_table(
 
 
 def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
-    toy = single_thread(lambda: run_toy(seed=seed, progress=True))
+    with threads(1):
+        toy = run_toy(seed=seed, progress=True)
     draw_toy(toy, out / "toy.png")
     summary = toy.summary()
     title = f"Toy: steps of the std between {NUM_EXPERTS} experts"
@@ -191,7 +192,8 @@ def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
 
 
 def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
-    arm = single_thread(lambda: run_arm(size=QUICK if quick else FULL, seed=seed, progress=True))
+    with threads(1):
+        arm = run_arm(size=QUICK if quick else FULL, seed=seed, progress=True)
     draw_arm(arm, out / "arm.png")
     sections = {title: {name: by[m] for name, by in arm.scores.items()} for m, title in MOTIONS.items()}
     title = "Arm: errors and error bars of 7 torques, in training units"

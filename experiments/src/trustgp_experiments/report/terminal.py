@@ -8,13 +8,13 @@ from rich.text import Text
 
 from ..core.result import Column, Result, Table
 
-MOST_ROWS = 24  # of a table that a terminal shows
+MAX_ROWS = 24  # of a table that a terminal shows
 
 
 def show(result: Result, console: Console) -> None:
     """Print the tables and the findings."""
     for table in result.tables:
-        if len(table.rows) > MOST_ROWS:
+        if len(table.rows) > MAX_ROWS:
             console.print(f"{table.title}: {len(table.rows)} rows, in the report.", markup=False)
             continue
         console.print(as_rich(table))
@@ -39,12 +39,8 @@ def as_rich(table: Table) -> rich_table.Table:
 
 def text_of(cell: Any, column: Column) -> str:
     """A cell as people read it: "-1.741 ± 0.012", "94.2 %", or nothing for a gap."""
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, str):
-        return cell
+    if cell is None or isinstance(cell, str | bool):
+        return cell if isinstance(cell, str) else {None: "", True: "yes", False: "no"}[cell]
     values = cell if isinstance(cell, list | tuple) else [cell]
     unit = f" {column.unit}" if column.unit else ""
     return " ± ".join(f"{value:.{max(column.digits, 0)}f}" for value in values) + unit
@@ -62,16 +58,14 @@ def blocks_of(table: Table) -> dict[Any, list[int]]:
 
 def best_cells(table: Table) -> set[tuple[int, int]]:
     """Row and column of a block's best numbers, where a column has a better end; alike in print are equal."""
-    found = set()
+    best = set()
     for place, column in enumerate(table.columns):
-        if column.better is None:
-            continue
-        sign, digits = {"low": 1, "high": -1}[column.better], max(column.digits, 0)
-        for numbers in blocks_of(table).values():
-            values = {number: leading(table.rows[number][place]) for number in numbers}
-            known = {number: sign * round(v, digits) for number, v in values.items() if v is not None}
-            found |= {(number, place) for number, value in known.items() if value == min(known.values())}
-    return found
+        sign, digits = {"low": 1, "high": -1}.get(column.better or "", 0), max(column.digits, 0)
+        for numbers in blocks_of(table).values() if sign else ():
+            cells = {number: leading(table.rows[number][place]) for number in numbers}
+            values = {number: sign * round(v, digits) for number, v in cells.items() if v is not None}
+            best |= {(number, place) for number, value in values.items() if value == min(values.values())}
+    return best
 
 
 def leading(cell: Any) -> float | None:

@@ -10,7 +10,9 @@ from torch import Tensor
 from trustgp.detection import DetectionModel
 from trustgp.detection.query_rows import kept, probabilities
 
-from ..runtime.timing import Interleaved, call_peak, threads
+from ...core.result import threads
+from ...core.stage_timer import call_peak
+from ..runtime.timing import Interleaved
 from .peers import PASSES, Decoder
 
 PLAIN, OWN = "detector", "trustgp"

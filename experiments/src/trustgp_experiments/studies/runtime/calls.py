@@ -15,21 +15,11 @@ from trustgp.export import export_onnx
 from trustgp.export.trace.trace import traced
 from trustgp.tangents.sketch import Sketch
 
+from ...core.result import threads
+from ...core.stage_timer import call_peak
 from ...training.train import moments
-from .fixtures import (
-    BATCHED,
-    DEFAULT,
-    ENSEMBLE,
-    KFAC,
-    LAST,
-    MEMBERS,
-    PLAIN,
-    SAMPLES,
-    SERIAL,
-    FittedCase,
-    ours,
-)
-from .timing import Interleaved, Times, call_peak, noting, reason_of, threads
+from .fixtures import BATCHED, DEFAULT, ENSEMBLE, LAPLACE, MEMBERS, PLAIN, SAMPLES, SERIAL, FittedCase, ours
+from .timing import Interleaved, Times, noting, reason_of
 
 EAGER, GRAPH, COMPILED, ONNX = "torch eager", "torch graph", "torch compiled", "onnxruntime"
 RECORDED = "CUDA graph"  # of a whole call; `predict` records itself, so on a GPU that is its runtime
@@ -110,7 +100,7 @@ class Calls:
             self._add_network(runtime, plain, given)
         budgets = list(self.case.budgets)
         chosen = {COMPILED: [ours(DEFAULT), ours(MIDDLE)]}
-        chosen[EAGER] = [LAST, KFAC, *([] if self.inputs.is_cuda else budgets)]
+        chosen[EAGER] = [*LAPLACE, *([] if self.inputs.is_cuda else budgets)]
         for name in chosen.get(runtime, budgets):
             try:
                 call = partial(self._ready(name, runtime), given)
@@ -182,10 +172,8 @@ def recorded(call: Callable[[], Any], inputs: Tensor, place: Tensor) -> Callable
     """A whole call, which reads the place, as one CUDA graph: inputs are copied in, results out."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(
-        stream
-    ):  # plans of convolutions, for instance, are made once and cannot be recorded
-        for _ in range(3):
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # plans of convolutions, for instance, are made once and cannot be recorded
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()

@@ -24,7 +24,7 @@ from .timing import reason_of
 MEMBERS, SAMPLES = 5, 20
 DEFAULT = "default"
 PLAIN, SERIAL, BATCHED, ENSEMBLE = "network", "MC-dropout 20", "MC-dropout 20, batched", "ensemble of 5"
-LAST, KFAC = "Laplace last layer", "Laplace KFAC"
+LAPLACE = LAST, KFAC = "Laplace last layer", "Laplace KFAC"
 PEERS = {PLAIN: ("network + noise", "softmax"), KFAC: ("Laplace GLM", "Laplace KFAC")}
 """Their names among the peers, of a regression and of classes, where these differ."""
 
@@ -70,7 +70,7 @@ class FittedCase:
     @property
     def methods(self) -> list[str]:
         """Names of all methods that are fitted."""
-        return [PLAIN, SERIAL, ENSEMBLE, LAST, KFAC, *self.budgets]
+        return [PLAIN, SERIAL, ENSEMBLE, *LAPLACE, *self.budgets]
 
     def method(self, name: str) -> Any:
         """One of the `methods`, fitted once; one that cannot be raises the same error every time."""
@@ -141,7 +141,7 @@ def held_bytes(case: FittedCase, name: str) -> int:
     network = _tensor_bytes([*case.network.parameters(), *case.network.buffers()])
     if name == ENSEMBLE:
         return len(case.members) * network
-    if name in (LAST, KFAC):
+    if name in LAPLACE:
         peer = case.method(name)
         kron = (peer.laplace if hasattr(peer, "laplace") else peer.posterior.laplace).H
         return network + _tensor_bytes(state_tensors([kron.eigenvalues, kron.eigenvectors]))
@@ -164,13 +164,13 @@ def _scores(case: FittedCase, method: Any) -> dict[str, float | None]:
         nll = metrics.class_nll(familiar.probabilities, targets).mean()
     else:
         nll = -familiar.log_prob(targets).mean()
-    area = metrics.auroc(*(_novelty(one, case.kind.classes) for one in (familiar, novel)))
+
+    def novelty(prediction: Any) -> Tensor:
+        """One number a row: the mean epistemic variance; of classes the score, else the entropy."""
+        if not case.kind.classes:
+            return as_matrix(prediction.epistemic).double().mean(dim=1)
+        score = prediction.score
+        return metrics.entropy(prediction.probabilities) if score is None else score.double()
+
+    area = metrics.auroc(novelty(familiar), novelty(novel))
     return {"nll": float(nll) if math.isfinite(nll) else None, "auroc": float(area)}
-
-
-def _novelty(prediction: Any, classes: bool) -> Tensor:
-    """One number a row: the mean epistemic variance; of classes the score, else the entropy."""
-    if not classes:
-        return as_matrix(prediction.epistemic).double().mean(dim=1)
-    score = prediction.score
-    return metrics.entropy(prediction.probabilities) if score is None else score.double()

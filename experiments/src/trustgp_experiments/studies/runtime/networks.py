@@ -27,7 +27,6 @@ Budgets = dict[str, dict[str, Any]]
 
 
 def _convolution(inward: int, outward: int, size: int = 3, stride: int = 1) -> list[nn.Module]:
-    """With batch normalisation."""
     return [nn.Conv2d(inward, outward, size, stride, size // 2, bias=False), nn.BatchNorm2d(outward)]
 
 
@@ -97,10 +96,7 @@ class FlatDetr(nn.Module):
 
 def named(network: nn.Module, *starts: str) -> list[str]:
     """Names of the parameters that begin with one of these."""
-    names = [name for name, _ in network.named_parameters() if name.startswith(starts)]
-    if not names:
-        raise ValueError(f"no parameter of the {type(network).__name__} begins with {', '.join(starts)}.")
-    return names
+    return [name for name, _ in network.named_parameters() if name.startswith(starts)]
 
 
 def dropping(network: nn.Module) -> nn.Module:
@@ -128,12 +124,8 @@ class Kind:
     members: bool = False  # whether an ensemble of it is trained, not only timed
 
 
-def _mlp_budgets(_: nn.Module) -> Budgets:
-    return {
-        "large": {"budget": "none"},
-        "medium": ONE_PASS,
-        "small": {**ONE_PASS, "tangents": Sketch(128)},
-    }
+MLP_BUDGETS = {"large": {"budget": "none"}, "medium": ONE_PASS}
+MLP_BUDGETS["small"] = {**ONE_PASS, "tangents": Sketch(128)}
 
 
 def _cnn_budgets(network: nn.Module) -> Budgets:
@@ -170,7 +162,7 @@ KINDS = (
         network=lambda seed: mlp([21, *[200] * 5, 7], dropout=DROPOUT, seed=seed),
         size=CaseSize(6_000, 6_000, 800, 1_000, 256, 3e-3),
         longer=CaseSize(8_000, 8_000, 1_000, 2_000, 256, 3e-3),
-        budgets=_mlp_budgets,
+        budgets=lambda _: MLP_BUDGETS,
         tiny={"network": lambda seed: mlp([21, 12, 12, 7], dropout=DROPOUT, seed=seed)},
         members=True,
     ),

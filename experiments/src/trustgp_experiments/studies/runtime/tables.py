@@ -51,24 +51,17 @@ Quality = Mapping[tuple[str, str], Entry]
 def summarise(numbers: Mapping[str, Any]) -> tuple[list[Table], list[str]]:
     """Quality, and the times of each network; which peers are ahead, and what was skipped."""
     labels = ("method", "runtime", "batch", "threads")
-    entries = {name: _merged((s["entries"] for s in seeds), *labels) for name, seeds in _networks(numbers)}
-    quality = {}
-    for name, seeds in _networks(numbers):
+    entries, quality = {}, {}
+    for name, seeds in numbers["networks"].items():
+        entries[name] = _merged((seed["entries"] for seed in seeds), *labels)
         rows = ([{"method": m, **scores} for m, scores in seed["quality"].items()] for seed in seeds)
         quality |= {(name, one["method"]): one for one in _merged(rows, "method")}
     times = [time_table(name, entries_of, numbers["device"]) for name, entries_of in entries.items()]
     skipped = [f"{name} skipped: {why}." for name, why in numbers["skipped"].items()]
-    first = {
-        n: [e for e in entries_of if (e["batch"], e["threads"]) == HEADLINE]
-        for n, entries_of in entries.items()
-    }
+    first = {n: [e for e in of if (e["batch"], e["threads"]) == HEADLINE] for n, of in entries.items()}
     promises = [promise(n, first[n], quality) for n in PROMISED if n in first]
     findings = [*lower_nll(quality), *against_ensembles(first), *promises, *skipped]
     return [flat_table(QUALITY, quality), *times], findings
-
-
-def _networks(numbers: Mapping[str, Any]) -> Iterable[tuple[str, Sequence[Entry]]]:
-    return numbers["networks"].items()
 
 
 def _merged(seeds: Iterable[Sequence[Entry]], *labels: str) -> list[Entry]:
@@ -154,11 +147,8 @@ def fastest(network: str, entries: Sequence[Entry], quality: Quality) -> list[En
         pairs = [(sign, whole[key], here[key]) for key, sign in (("nll", 1), ("auroc", -1))]
         return any(sign * (b - a) <= LOSS * abs(a) for sign, a, b in pairs if a and b is not None)
 
-    good = [
-        method
-        for n, method in quality
-        if n == network and method.startswith(ours("")) and loses_little(method)
-    ]
+    own = [method for n, method in quality if n == network and method.startswith(ours(""))]
+    good = [method for method in own if loses_little(method)]
     tried = [entry for entry in entries if entry["method"] in good and entry["over_network"] is not None]
     groups = [[entry for entry in tried if entry["runtime"] == runtime] for runtime in RUNTIMES]
     return [min(group, key=lambda entry: entry["over_network"]) for group in groups if group]

@@ -13,8 +13,6 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from ...core.stage_timer import Peak
-
 ENOUGH = 100  # calls below which there is no 99th percentile
 SHORT = 0.02  # seconds below which a call is made twice
 Name = TypeVar("Name", bound=Hashable)
@@ -33,16 +31,11 @@ class Times:
         """Seconds; None: it was never made."""
         return median(self.seconds.values()) if self.seconds else None
 
-    @property
-    def p99(self) -> float | None:
-        """Seconds of the call that 99 % do not exceed; None below `ENOUGH` calls."""
-        if len(self.seconds) < ENOUGH:
-            return None
-        return float(np.quantile([*self.seconds.values()], 0.99, method="inverted_cdf"))
-
     def summary(self) -> dict[str, float | None]:
-        """Number of calls, median and p99, as JSON."""
-        return {"calls": len(self.seconds), "median": self.median, "p99": self.p99}
+        """Number of calls, their median, and the seconds that 99 % of at least `ENOUGH` do not exceed."""
+        seconds = [*self.seconds.values()]
+        p99 = float(np.quantile(seconds, 0.99, method="inverted_cdf")) if len(seconds) >= ENOUGH else None
+        return {"calls": len(seconds), "median": self.median, "p99": p99}
 
     def over(self, other: Times) -> float | None:
         """Median ratio to another call of the same round, of busy seconds if known; None: no common round."""
@@ -66,11 +59,6 @@ class Interleaved:
     device: str = "cpu"  # synchronised before and after a call
     clock: Callable[[], float] = time.perf_counter
     busy: Callable[[], float] | None = None  # CPU seconds of this thread, such as `time.thread_time`
-
-    def __post_init__(self) -> None:
-        counts = {"rounds": self.rounds, "warm_up": self.warm_up, "least": self.least}
-        if min(counts.values()) < 1:
-            raise ValueError(f"{', '.join(f'{k}={v}' for k, v in counts.items())}; at least 1 of each.")
 
     def run(self, calls: Mapping[Name, Callable[[], object]]) -> dict[Name, Times]:
         """The times of all calls, by name; one that raises is left out from then on, with the reason."""
@@ -112,23 +100,14 @@ class Interleaved:
     def _timed(self, call: Callable[[], object]) -> tuple[float, float]:
         """Seconds, and CPU seconds of this thread."""
         busy = self.busy or float
-        before = busy()
-        self._synchronise()
-        began = self.clock()
+        before, began = busy(), self._now()
         call()
-        self._synchronise()
-        return self.clock() - began, busy() - before
+        return self._now() - began, busy() - before
 
-    def _synchronise(self) -> None:
+    def _now(self) -> float:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize(self.device)
-
-
-def call_peak(call: Callable[[], object], device: str) -> int | None:
-    """Bytes at the peak of one call beside those allocated before; None where that is unknown."""
-    peak = Peak(device)
-    call()
-    return peak.bytes().get("cuda" if device.startswith("cuda") else "cpu")
+        return self.clock()
 
 
 def reason_of(error: BaseException) -> str:
@@ -144,14 +123,3 @@ def noting(times: Times) -> Iterator[None]:
         yield
     except Exception as error:
         times.reason = reason_of(error)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """torch's threads inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
