@@ -3,9 +3,8 @@ end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 import torch
@@ -41,20 +40,15 @@ def mixture_tensors(mixture: Mixture) -> dict[str, Tensor]:
 def read_mixture(reader: Reader, prefix: str, tangents: TangentMap, learnt: int | None) -> Mixture:
     """The mixture whose tensors begin with this prefix, each checked; the map is already restored. Experts
     learn so many combinations of outputs; None: each output that it serves."""
-    outputs = reader.take(f"{prefix}outputs", INT, None)
-    last = tangents.mix.shape[1] - 1
-    there = len(outputs) > 0 and _within(outputs, 0, last)
-    reader.require(there, f"{prefix}outputs", f"names outputs beyond 0..{last}")
-    bound = reader.take(f"{prefix}bound", REAL)
-    reader.require(_within(bound, 0, 1), f"{prefix}bound", f"is {float(bound)}, beyond 0..1")
+    outputs = _read_range(reader, f"{prefix}outputs", INT, 0, tangents.mix.shape[1] - 1, None)
+    reader.require(len(outputs) > 0, f"{prefix}outputs", "names no output")
+    bound = _read_range(reader, f"{prefix}bound", REAL, 0, 1)
     gate = _read_gate(reader, f"{prefix}gate.", tangents)
     experts = read_experts(reader, f"{prefix}experts.", tangents, len(outputs) if learnt is None else learnt)
     count, owned = len(experts), any(int(expert.own) for expert in experts)
     reader.require(owned, f"{prefix}experts.own", "leaves no expert a row of its own")
-    alike = count == gate.num_experts
-    reader.require(alike, f"{prefix}gate.centroids", f"has not one row for each of {count} experts")
-    table = reader.take(f"{prefix}neighbours", INT, count, None)
-    reader.require(_within(table, -1, count - 1), f"{prefix}neighbours", "names experts that do not exist")
+    reader.require(count == gate.num_experts, f"{prefix}gate.centroids", "has not one row for each expert")
+    table = _read_range(reader, f"{prefix}neighbours", INT, -1, count - 1, count, None)
     neighbours = tuple(tuple(j for j in row if j >= 0) for row in table.tolist())
     return Mixture(tangents, gate, experts, outputs, neighbours, bound)
 
@@ -67,16 +61,19 @@ def most_tensors(tangents: TangentMap, row: Inputs) -> int:
     return MAX_MIXTURE_TENSORS + posterior + len(tangents.state()) + wide.count(None) * features
 
 
-def _within(values: Tensor, low: int, high: int) -> Tensor:
-    return (values >= low) & (values <= high)
+def _read_range(
+    reader: Reader, name: str, dtype: torch.dtype, low: int, high: int, *shape: int | None
+) -> Tensor:
+    value = reader.take(name, dtype, *shape)
+    reader.require((value >= low) & (value <= high), name, f"lies beyond {low}..{high}")
+    return value
 
 
 def _read_gate(reader: Reader, prefix: str, tangents: TangentMap) -> Gate:
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     components = centroids.shape[1]
     if components == 0:
-        single = len(centroids) == 1
-        reader.require(single, f"{prefix}centroids", "has no components to distinguish the experts")
+        reader.require(len(centroids) == 1, f"{prefix}centroids", "has no components to distinguish experts")
         return Gate(None, centroids)
     offset = reader.take(f"{prefix}offset", REAL, components)
     width = tangents.num_columns(expert=False)
@@ -138,15 +135,11 @@ def read_experts(reader: Reader, prefix: str, tangents: TangentMap, num_outputs:
     count = len(sizes)
     failed = reader.take(f"{prefix}failed", torch.bool, count)
     reader.require(not bool(failed.all()), f"{prefix}failed", "marks every expert")
-    named = ("scale", "noise", "kappa")
-    numbers = {name: reader.positive(f"{prefix}{name}", count, num_outputs) for name in named}
+    numbers = {k: reader.positive(f"{prefix}{k}", count, num_outputs) for k in ("scale", "noise", "kappa")}
     numbers["jitter"] = reader.positive(f"{prefix}jitter", count, zero=True)
     solved = [size for size, gone in zip(sizes, failed.tolist(), strict=True) if not gone]
-    if tangents.num_columns(expert=True) is None:
-        features = partial(_read_features, reader, f"{prefix}features.", tangents)
-        posteriors = _read_row_posteriors(reader, prefix, features, solved, num_outputs)
-    else:
-        posteriors = _read_spans(reader, prefix, tangents, solved, num_outputs)
+    read = _read_row_posteriors if tangents.num_columns(expert=True) is None else _read_spans
+    posteriors = read(reader, prefix, tangents, solved, num_outputs)
     prior = PriorPosterior(numbers["scale"].new_empty(0, num_outputs))
     each = [prior if gone else next(posteriors) for gone in failed.tolist()]
     parts = enumerate(zip(rows, own, each, strict=True))
@@ -168,34 +161,19 @@ def _read_held(
 
 
 def _read_row_posteriors(
-    reader: Reader, prefix: str, read: Callable[[int], KernelRows], sizes: list[int], num_outputs: int
+    reader: Reader, prefix: str, tangents: TangentMap, sizes: list[int], num_outputs: int
 ) -> Iterator[GramPosterior]:
-    """Posteriors that hold so many rows each; `read` gives features of rows."""
-    factors = _read_triangles(reader, f"{prefix}factor", sizes)
-    weights = reader.take(f"{prefix}weights", REAL, sum(sizes), num_outputs).split(sizes)
-    features, positions = read(sum(sizes)), torch.arange(sum(sizes)).split(sizes)
-    for factor, weight, position in zip(factors, weights, positions, strict=True):
-        yield GramPosterior(features.take(position), factor, weight)
-
-
-def _read_triangles(reader: Reader, name: str, sizes: list[int]) -> list[Tensor]:
-    """Lower Cholesky factors of these sizes, whose triangles are laid end to end, shape [m, m] each."""
-    counts = [m * (m + 1) // 2 for m in sizes]
-    factors = []
-    for m, triangle in zip(sizes, reader.take(name, REAL, sum(counts)).split(counts), strict=True):
+    """Posteriors that hold so many rows each; the triangles of their Cholesky factors are laid end to end."""
+    counts, total = [m * (m + 1) // 2 for m in sizes], sum(sizes)
+    triangles = reader.take(f"{prefix}factor", REAL, sum(counts)).split(counts)
+    weights = reader.take(f"{prefix}weights", REAL, total, num_outputs).split(sizes)
+    features = _read_features(reader, f"{prefix}features.", tangents, total)
+    positions = torch.arange(total).split(sizes)
+    for m, triangle, weight, position in zip(sizes, triangles, weights, positions, strict=True):
         factor = torch.zeros(m, m, dtype=REAL)
         factor[torch.ones(m, m, dtype=torch.bool).tril()] = triangle
-        reader.require(factor.diagonal() > 0, name, "is not a positive definite factor")
-        factors.append(factor)
-    return factors
-
-
-def _read_wide(reader: Reader, name: str, *shape: int) -> Tensor:
-    """Numbers in float64 or float32."""
-    value = reader.take(name, None, *shape)
-    allowed = value.dtype in (torch.float64, torch.float32)
-    reader.require(allowed, name, f"is {value.dtype}, neither float64 nor float32")
-    return value
+        reader.require(factor.diagonal() > 0, f"{prefix}factor", "is not a positive definite factor")
+        yield GramPosterior(features.take(position), factor, weight)
 
 
 def _read_spans(
@@ -204,20 +182,15 @@ def _read_spans(
     width, full = tangents.num_columns(expert=True), tangents.num_columns(expert=False)
     assert width is not None
     assert full is not None
-    ranks = reader.take(f"{prefix}ranks", INT, len(sizes))
-    reader.require(_within(ranks, 0, width), f"{prefix}ranks", f"lie beyond 0..{width}")
-    per_expert = width if full != width else 0
-    columns = reader.take(f"{prefix}columns", INT, per_expert * len(sizes))
-    reader.require(_within(columns, 0, full - 1), f"{prefix}columns", "name features that do not exist")
+    ranks = _read_range(reader, f"{prefix}ranks", INT, 0, width, len(sizes)).tolist()
+    total, per_expert = sum(ranks), width if full != width else 0
+    columns = _read_range(reader, f"{prefix}columns", INT, 0, full - 1, per_expert * len(sizes))
     columns = columns.split(per_expert or 1)
-    total = int(ranks.sum())
-    flat = reader.take(f"{prefix}shrink", REAL, total)
-    reader.require(_within(flat, 0, 1), f"{prefix}shrink", "lies beyond 0..1")
-    shrink = flat.split(ranks.tolist())
+    shrink = _read_range(reader, f"{prefix}shrink", REAL, 0, 1, total).split(ranks)
     basis = reader.take(f"{prefix}basis", tangents.network.dtype, width * total)
-    bases = basis.split([width * r for r in ranks.tolist()])
+    bases = basis.split([width * rank for rank in ranks])
     weights = reader.take(f"{prefix}weights", REAL, width * len(sizes), num_outputs).split(width)
-    for i, rank in enumerate(ranks.tolist()):
+    for i, rank in enumerate(ranks):
         chosen = columns[i] if per_expert else torch.empty(0, dtype=INT)
         yield SpanPosterior(chosen, bases[i].view(width, rank), shrink[i], weights[i])
 
@@ -253,9 +226,10 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     numbers = torch.cat(cells)
     reader.require(numbers < rows, f"{prefix}rows", f"names rows beyond 0..{rows - 1}")
     for name, columns in (("points", width), ("targets", num_outputs)):
-        tensors[name] = _read_wide(reader, prefix + name, len(numbers), columns)
-    reader.require(
-        tensors["points"].abs() <= MAX_SCALED_INPUT, f"{prefix}points", f"lie beyond {MAX_SCALED_INPUT:g}"
-    )
+        tensors[name] = value = reader.take(prefix + name, None, len(numbers), columns)
+        allowed = value.dtype in (torch.float64, torch.float32)
+        reader.require(allowed, prefix + name, f"is {value.dtype}, neither float64 nor float32")
+    bounded = tensors["points"].abs() <= MAX_SCALED_INPUT
+    reader.require(bounded, f"{prefix}points", f"lie beyond {MAX_SCALED_INPUT:g}")
     tensors |= {"rows": numbers, "own": own}
     return WitnessState(centroids=centroids, sizes=torch.tensor(sizes), **tensors)

@@ -65,8 +65,7 @@ def model_tensors(state: ModelState) -> dict[str, Tensor]:
     if state.witness is not None:
         table |= {f"witness.{name}": value for name, value in witness_tensors(state.witness).items()}
     for k, calibration in enumerate(state.calibrations):
-        for field in fields(calibration):
-            table[f"calibration.{k}.{field.name}"] = getattr(calibration, field.name)
+        table |= {f"calibration.{k}.{f.name}": getattr(calibration, f.name) for f in fields(calibration)}
     table |= {} if state.probes is None else state.probes.tensors()
     return table | novelty_tensors(state.held_scores, state.threshold)
 
@@ -92,9 +91,7 @@ def read_model(
     module = with_output(network, output).requires_grad_(False)
     if not names or not set(names) <= dict(module.named_parameters()).keys():
         raise ArtifactError(f"{where}: names parameters that the network does not have.")
-    prepared = TangentNetwork(module, names)
-    reader = Reader(table, where=where)
-    probes = None
+    prepared, reader, probes = TangentNetwork(module, names), Reader(table, where=where), None
     if "probes" in text:
         probes = Probes.read(reader, text["probes"], origin.structure, names, where)
         _check_behaviour(probes, prepared, where, same_print)
@@ -173,9 +170,8 @@ def model_text(state: ModelState) -> dict[str, Any]:
 
 def _read_origin(text: dict[str, Any], where: str) -> tuple[Provenance, tuple[str, ...], int]:
     """The origin, the names of the chosen parameters, and the number of mixtures."""
-    plain: dict[str, Any] = {"kinds": ()} | text  # files of 0.2.0 have none
-    for name in ("trustgp", "picked", "probes"):
-        plain.pop(name, None)
+    plain: dict[str, Any] = {"kinds": ()}  # files of 0.2.0 have none
+    plain |= {name: text[name] for name in text if name not in ("trustgp", "picked", "probes")}
     try:
         for name, kinds in (("tangents", tangents.KINDS), ("likelihood", likelihoods.KINDS)):
             if (kind := plain[name]["kind"]) not in kinds:

@@ -276,43 +276,31 @@ def _predict_from_outputs(
     state: ModelState, inputs: Inputs, outputs: Tensor, features: Features | None
 ) -> Prediction:
     """Calibrated; rows that are not finite, or whose gradient overflows, are not valid."""
-    if _all_finite((inputs, outputs)):
-        finite = torch.ones(count(inputs), dtype=torch.bool, device=outputs.device)
+    sums: list[Any] = [x.sum().tolist() for x in leaves((inputs, outputs)) if x.is_floating_point()]
+    if all(map(math.isfinite, sums)):  # a quick sufficient test
+        valid = torch.ones(count(inputs), dtype=torch.bool, device=outputs.device)
         latent = predict_latent(state, inputs, outputs, features)
-        if not latent.all_finite():
-            finite = latent.finite()
-            latent = latent.take(finite).spread(finite)
     else:
-        finite = finite_rows(inputs) & finite_rows(outputs)
-        if bool(finite.any()) and not bool(finite.all()):
+        valid = finite_rows(inputs) & finite_rows(outputs)
+        index = valid.nonzero().flatten()
+        if 0 < len(index) < len(valid):
             # Finite rows are predicted as if the others were not there, to the bit.
             outputs = outputs.clone()
-            outputs[finite] = call(state.network, take(inputs, finite.nonzero().flatten()))
-        latent, finite = _predict_finite(state, inputs, outputs, finite)
-    return state.likelihood.prediction(outputs, latent, state.calibrations, finite, state.reference_scores)
+            outputs[valid] = call(state.network, take(inputs, index))
+        latent = predict_latent(state, take(inputs, index), outputs[index]) if len(index) else _no_rows(state)
+    if not latent.all_finite():
+        sound = latent.finite()
+        latent = latent.take(sound)
+        valid[valid.clone()] = sound
+    latent = latent if len(latent.expert) == len(valid) else latent.spread(valid)
+    return state.likelihood.prediction(outputs, latent, state.calibrations, valid, state.reference_scores)
 
 
-def _all_finite(values: Any) -> bool:
-    """Whether no number is NaN or infinite; False also where their sum overflows."""
-    sums: list[Any] = [leaf.sum().tolist() for leaf in leaves(values) if leaf.is_floating_point()]
-    return all(map(math.isfinite, sums))
-
-
-def _predict_finite(
-    state: ModelState, inputs: Inputs, outputs: Tensor, finite: Tensor
-) -> tuple[LatentPrediction, Tensor]:
-    """The latent prediction of the finite rows, and for which rows it is finite, shape [n]."""
-    if not bool(finite.any()):
-        width = sum(len(mixture.experts[0].scale) for mixture in state.mixtures)
-        blank = outputs.new_zeros(0, width, dtype=torch.float64)
-        expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=outputs.device)
-        empty = LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
-        return empty.spread(finite), finite
-    index, valid = finite.nonzero().flatten(), finite.clone()
-    latent = predict_latent(state, take(inputs, index), outputs[index])
-    valid[finite] = sound = latent.finite()
-    latent = latent if bool(sound.all()) else latent.take(sound)
-    return (latent if bool(valid.all()) else latent.spread(valid)), valid
+def _no_rows(state: ModelState) -> LatentPrediction:
+    width, device = sum(len(mixture.experts[0].scale) for mixture in state.mixtures), state.device
+    blank = torch.zeros(0, width, dtype=torch.float64, device=device)
+    expert = torch.zeros(0, len(state.mixtures), dtype=torch.int64, device=device)
+    return LatentPrediction(blank, blank, blank, blank, blank, expert, blank, blank)
 
 
 def inputs_of(state: ModelState, batch: Any) -> Inputs:
