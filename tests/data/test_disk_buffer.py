@@ -79,16 +79,6 @@ def test_a_full_disk_or_a_closed_folder_is_named(kept, monkeypatch, function, re
     assert tempfile.gettempdir() in str(caught.value)
 
 
-def test_the_disk_is_looked_at_again_as_the_file_grows(kept, monkeypatch):
-    looks = []
-    kept(0)
-    monkeypatch.setattr(reading, "CHECKED_BYTES", 1000)
-    usage = SimpleNamespace(free=2**40)
-    monkeypatch.setattr(reading.shutil, "disk_usage", lambda folder: looks.append(folder) or usage)
-    collected([[torch.ones(100)]] * 20)  # 400 bytes each
-    assert 5 <= len(looks) <= 8
-
-
 def test_a_table_on_the_disk_is_written_and_read_like_any_other(kept, tmp_path, monkeypatch):
     for dtype in DTYPES:
         table, rows = mapped_rows(5, zeros_and_ones(dtype, 2, 3)), zeros_and_ones(dtype, 5, 3)

@@ -25,10 +25,8 @@ def frame_tensor(frame: Any, network: nn.Module | None = None) -> Tensor:
     For a network its numbers become floats as its parameters are. Whole numbers stay what they are where it
     has an embedding, which looks them up; and without a network all of them do.
     """
-    if getattr(frame, "columns", None) is None:
-        values = _values(frame, f"series {getattr(frame, 'name', None)!r}")
-    else:
-        values = _table(frame)
+    series = getattr(frame, "columns", None) is None
+    values = _values(frame, f"series {getattr(frame, 'name', None)!r}") if series else _table(frame)
     tensor = torch.from_numpy(np.array(values, order="C"))  # a copy, which may be written to
     if network is None:
         return tensor

@@ -27,7 +27,6 @@ from .frames import is_frame
 from .trees import Inputs, as_inputs, count, kinds, leaves, raw_bytes, rebuilt, structure, take, to_device
 
 KEPT_BYTES = 2**30  # of rows from a loader or an iterable that are kept in memory
-CHECKED_BYTES = 2**26  # written between two looks at the disk's free space
 SPARED_BYTES = 2**26  # of the disk that are left to others
 BATCH_ROWS = 128  # of a Dataset, read at a time
 BATCH_KINDS = (tuple, list, Mapping, str, bytes, Tensor, np.ndarray)  # which may be one batch, or a pair
@@ -146,10 +145,8 @@ def require_all(finite: Tensor, what: str) -> None:
     """Raise a ValueError with the count and the first row unless all rows are finite, see `finite_rows`."""
     bad = (~finite).nonzero().flatten()
     if len(bad):
-        raise ValueError(
-            f"{what} are NaN or infinite in {len(bad)} of {len(finite)} rows, first in row "
-            f"{int(bad[0])}; drop or repair these rows."
-        )
+        count = f"{len(bad)} of {len(finite)} rows, first in row {int(bad[0])}"
+        raise ValueError(f"{what} are NaN or infinite in {count}; drop or repair these rows.")
 
 
 class RowBuffer:
@@ -165,7 +162,7 @@ class RowBuffer:
         self._parts: list[list[Tensor]] = []  # of each tensor, while they are in memory
         self._files: list[IO[bytes]] = []
         self._like: list[tuple[torch.dtype, tuple[int, ...]]] = []
-        self._rows, self._bytes, self._unchecked = 0, 0, CHECKED_BYTES
+        self._rows, self._bytes = 0, 0
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """One batch: the same tensors each time, of shape [b, ...], alike but for b."""
@@ -201,11 +198,8 @@ class RowBuffer:
 
     def _write(self, tensors: Sequence[Tensor]) -> None:
         size = sum(tensor.nbytes for tensor in tensors)
-        self._unchecked += size
-        if self._unchecked >= CHECKED_BYTES:
-            self._unchecked = 0
-            if shutil.disk_usage(tempfile.gettempdir()).free < size + CHECKED_BYTES + SPARED_BYTES:
-                raise self._full(OSError(errno.ENOSPC, "no space left"))
+        if shutil.disk_usage(tempfile.gettempdir()).free < size + SPARED_BYTES:
+            raise self._full(OSError(errno.ENOSPC, "no space left"))
         try:
             for file, tensor in zip(self._files, tensors, strict=True):
                 if tensor.numel():

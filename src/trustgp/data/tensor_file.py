@@ -143,10 +143,8 @@ def _check_kind(metadata: dict[str, Any], kinds: Collection[str], path: Path) ->
         wanted = "' or '".join(kinds)
         raise ArtifactError(f"{path}: holds a '{kind}', not a '{wanted}'.")
     if not OLDEST_VERSION <= version <= VERSION:
-        writer = "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1, which reads it: fit again"
-        raise ArtifactError(
-            f"{path}: file version {version}, not {VERSION}; damaged, or written by {writer}."
-        )
+        writer = "a newer trustgp: upgrade" if version > VERSION else "trustgp 0.1 (fit again), or damaged"
+        raise ArtifactError(f"{path}: file version {version}, not {VERSION}; written by {writer}.")
 
 
 def _parse(text: str | bytes) -> Any:

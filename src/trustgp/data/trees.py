@@ -25,10 +25,8 @@ def map_tensors(function: Callable[[Any], Tensor], inputs: Inputs, kind: Any = T
         return tuple(map_tensors(function, value, kind) for value in inputs)
     if isinstance(inputs, kind):
         return function(inputs)
-    raise TypeError(
-        f"inputs hold a {type(inputs).__name__}; pass a tensor, an array or a data frame, or a tuple or dict "
-        "of them."
-    )
+    advice = "pass a tensor, an array or a data frame, or a tuple or dict of them"
+    raise TypeError(f"inputs hold a {type(inputs).__name__}; {advice}.")
 
 
 def leaves(inputs: Inputs, kind: Any = Tensor) -> list[Tensor]:
@@ -71,12 +69,10 @@ def check_dimensions(inputs: Inputs, wanted: Sequence[str], name: str) -> None:
     for leaf, kind in zip(leaves(inputs), wanted, strict=False):
         sizes = kind.partition("[")[2].rstrip("]")
         if leaf.ndim != 1 + len(sizes.split(", ") if sizes else []):
-            single = str(list(leaf.shape)) == f"[{sizes}]"
-            raise ValueError(
-                f"{name} hold a tensor of shape {list(leaf.shape)}; the model was fitted on rows of {kind}: "
-                f"{f'[n, {sizes}]' if sizes else '[n]'} is needed. "
-                + ("For a single row write inputs[None]." if single else "Reshape it.")
-            )
+            needed, single = f"[n, {sizes}]" if sizes else "[n]", str(list(leaf.shape)) == f"[{sizes}]"
+            advice = "For a single row write inputs[None]." if single else "Reshape it."
+            what = f"{name} hold a tensor of shape {list(leaf.shape)}; the model was fitted on rows of {kind}"
+            raise ValueError(f"{what}: {needed} is needed. {advice}")
 
 
 def take(inputs: Inputs, indices: Tensor) -> Inputs:
@@ -103,9 +99,7 @@ def concatenate(parts: Sequence[Inputs]) -> Inputs:
 class ArrayLike(Protocol):
     """What NumPy can read: arrays, data frames, series."""
 
-    def __array__(self) -> np.ndarray:
-        """As an array."""
-        ...
+    def __array__(self) -> np.ndarray: ...
 
 
 def as_inputs(inputs: Inputs, network: nn.Module | None = None) -> Inputs:
@@ -134,9 +128,7 @@ def _plain_tensor(tensor: Tensor) -> Tensor:
     """Without a gradient; a ValueError where its numbers do not lie side by side, or nowhere."""
     if tensor.is_nested or tensor.layout != torch.strided:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        raise ValueError(
-            f"a tensor is {kind}; a dense one is needed: tensor.to_dense(), or padded to one length."
-        )
+        raise ValueError(f"a tensor is {kind}; a dense one is needed: tensor.to_dense(), or padded rows.")
     if tensor.is_meta:
         raise ValueError("a tensor is on the meta device, where it has no numbers; make it on a real one.")
     if tensor.is_inference() and not torch.is_inference_mode_enabled():

@@ -20,9 +20,24 @@ OUT_OF_BAND = 2**14  # bytes from which a tensor travels beside the function
 def pack(function: Any) -> tuple[list[memoryview], set[str]]:
     """A function with all that it refers to, as bytes, then the memory of every large CPU tensor, uncopied;
     and the types of devices that its tensors are on."""
+    from ray import cloudpickle
+
     file, buffers, devices = io.BytesIO(), [], set()
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, Tensor):
+                devices.add(obj.device.type)
+                # large and plain: its memory is all there is to it
+                plain = type(obj) is Tensor and obj.layout == torch.strided and not obj.requires_grad
+                plain = plain and obj.device.type == "cpu" and not (obj.is_conj() or obj.is_neg())
+                if plain and obj.is_contiguous() and obj.nbytes >= OUT_OF_BAND:
+                    memory: Any = obj.flatten().view(torch.uint8).numpy()
+                    return _tensor, (pickle.PickleBuffer(memory), obj.dtype, tuple(obj.shape))
+            return super().reducer_override(obj)
+
     try:
-        _pickler(file, buffers, devices).dump(function)
+        Pickler(file, protocol=5, buffer_callback=buffers.append).dump(function)
     except Exception as error:  # whatever an object raises that cannot be pickled
         reason = str(error).partition("\n")[0]
         raise TypeError(
@@ -62,25 +77,6 @@ def sendable(error: Exception) -> Exception:
     for note in getattr(error, "__notes__", []):
         plain.add_note(note)
     return plain
-
-
-def _pickler(file: io.BytesIO, buffers: list[pickle.PickleBuffer], devices: set[str]) -> Any:
-    """Notes the devices, and lets the memory of large tensors travel beside the bytes."""
-    from ray import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, Tensor):
-                devices.add(obj.device.type)
-                # large and plain: its memory is all there is to it
-                plain = type(obj) is Tensor and obj.layout == torch.strided and not obj.requires_grad
-                plain = plain and obj.device.type == "cpu" and not (obj.is_conj() or obj.is_neg())
-                if plain and obj.is_contiguous() and obj.nbytes >= OUT_OF_BAND:
-                    memory: Any = obj.flatten().view(torch.uint8).numpy()
-                    return _tensor, (pickle.PickleBuffer(memory), obj.dtype, tuple(obj.shape))
-            return super().reducer_override(obj)
-
-    return Pickler(file, protocol=5, buffer_callback=buffers.append)
 
 
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

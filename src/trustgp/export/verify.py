@@ -24,8 +24,7 @@ from .module.experts import distances
 from .module.graph import answers_of
 
 RELATIVE = 1e-4
-ROUNDING = {torch.float64: 1e-10}  # of features, by the network's precision; else
-ROUNDING_FLOAT32 = 1e-5
+ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-5}  # of features, by the network's precision
 TIE = 1e-4  # relative difference of two centroids' distances, below which either expert may predict
 BATCHES = (1, 3, 17)
 Run = Callable[[Inputs], Mapping[str, Any]]
@@ -98,7 +97,7 @@ def _excess(
 
 def tolerances(expected: Prediction, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The allowed difference of each output, in its shape."""
-    epsilon = ROUNDING.get(expected.mean.dtype, ROUNDING_FLOAT32)
+    epsilon = ROUNDING[expected.mean.dtype]
     novelty = expected.novelty.double()
     root = novelty.sqrt().clamp_min(epsilon)
     broad = root.reshape(-1, *[1] * (expected.mean.ndim - 1))

@@ -275,7 +275,6 @@ def check_network(network: nn.Module, inputs: Inputs) -> Tensor:
     check_kind(network)
     check_mode(network)
     n = count(inputs)
-    inputs = to_device(inputs, next(network.parameters(), torch.empty(0)).device)
     with torch.no_grad():
         outputs = probe(network, inputs, "training")
         if as_matrix(outputs).shape[0] != n:

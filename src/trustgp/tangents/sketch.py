@@ -21,7 +21,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -204,10 +203,20 @@ def _faintness(name: str, shape: torch.Size, projections: Projections) -> Tensor
     return faint.flatten()
 
 
-class Projecting:
-    """Mixin of the collectors of sketches: gradients arrive projected, or are projected on arrival."""
+class SketchCollector(DenseAccumulator):
+    """Collects projected gradients and sketches them; none is written in place."""
 
-    tables: Tables
+    def __init__(self, tables: Tables, n: int, mixed: int) -> None:
+        self.tables, self.shapes, self._n, self._rows = tables, tables.cores, n, slice(None)
+        self._lots: list[dict[str, Tensor]] = [{} for _ in range(mixed)]  # [n, 1, d] of each parameter
+
+    def part(self, rows: slice, mixed: slice) -> SketchCollector:
+        part = copy.copy(self)
+        part._rows, part._lots = (self._rows if rows == slice(None) else rows), self._lots[mixed]
+        return part
+
+    def room(self, size: int) -> int:
+        return 0  # projections are small
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
         """The values projected along the channels, dimension `axis`, of each group."""
@@ -221,14 +230,14 @@ class Projecting:
         thin = torch.bmm(by.T.expand(len(parted), -1, -1), parted)
         return thin.reshape(*values.shape[:axis], groups * wide, *values.shape[axis + 1 :])
 
-    def lookup(self: Any, name: str, index: Tensor, value: Tensor) -> None:
+    def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         lines = self.tables.projections.get((name, "left"))
         if lines is None:
-            super().lookup(name, index, value)  # pyright: ignore[reportAttributeAccessIssue]
+            super().lookup(name, index, value)
         else:
             self.add(name, lines[index].mT[:, None] @ value)
 
-    def plain(self: Any, name: str, value: Tensor) -> None:
+    def plain(self, name: str, value: Tensor) -> None:
         """The projected gradient, from the whole one [n, K, *shape]."""
         shape = self.tables.shapes[name]
         if self.tables.cores[name] != shape:
@@ -239,22 +248,6 @@ class Projecting:
                 value = torch.einsum("nkgo...,oa->nkga...", parted, left).flatten(2, 3)
             value = value if right is None else torch.einsum("nkoi...,ib->nkob...", value, right)
         self.add(name, value)
-
-
-class SketchCollector(Projecting, DenseAccumulator):
-    """Collects projected gradients and sketches them."""
-
-    def __init__(self, tables: Tables, n: int, mixed: int) -> None:
-        self.tables, self.shapes, self._n, self._rows = tables, tables.cores, n, slice(None)
-        self._lots: list[dict[str, Tensor]] = [{} for _ in range(mixed)]  # [n, 1, d] of each parameter
-
-    def part(self, rows: slice, mixed: slice) -> SketchCollector:
-        part = copy.copy(self)
-        part._rows, part._lots = (self._rows if rows == slice(None) else rows), self._lots[mixed]
-        return part
-
-    def room(self, size: int) -> int:
-        return 0  # projections are small
 
     def add(self, name: str, value: Tensor) -> None:
         value = value if value.ndim == 3 else value.reshape(*value.shape[:2], -1)

@@ -28,7 +28,7 @@ from ...tangents.jacobian.layer_io import record
 from ...tangents.jacobian.strategies import GradientPlan
 from ...tangents.network import as_matrix, call
 from ...tangents.rows import RowFeatures, RowMap
-from ...tangents.sketch import Projecting, SketchMap
+from ...tangents.sketch import SketchMap
 from ..errors import ExportError, refuse_network, refuse_parameters
 from .experts import FactorExperts, GraphGate, GraphWitness, SpanExperts, first_solved
 
@@ -46,9 +46,7 @@ def feature_maker(tangents: TangentMap, example: Inputs) -> Callable[[Inputs], A
         return FactorMap(tangents.network, tangents.mix, tangents.row_bytes(), at_once=sys.maxsize)
     if not isinstance(tangents, (RowMap, SketchMap)):
         kind = type(tangents).__name__
-        raise ExportError(
-            f"features of {kind} cannot be exported; LayerFactors, JacobianRows and Sketch can."
-        )
+        raise ExportError(f"{kind} features cannot be exported; LayerFactors, JacobianRows and Sketch can.")
     chain = tangents.chain_features() if isinstance(example, Tensor) and example.ndim == 2 else None
     if chain is not None:
         return lambda inputs: RowFeatures(chain(inputs)[0])
@@ -62,14 +60,14 @@ class RowMaker(nn.Module):
 
     def __init__(self, tangents: RowMap | SketchMap, plan: GradientPlan) -> None:
         super().__init__()
-        self.network, self.mix, self.plan = tangents.network, tangents.mix, plan
-        self.rows = SketchedRows(tangents) if isinstance(tangents, SketchMap) else DenseRows(tangents)
+        self.tangents, self.network, self.plan = tangents, tangents.network, plan
+        self.rows = tangents.tables if isinstance(tangents, SketchMap) else DenseRows(tangents)
 
     @torch.inference_mode(False)
     def forward(self, inputs: Inputs) -> RowFeatures:
         """As `strategies.layerwise`, all rows and all mixed outputs at once."""
-        into, n = copy.copy(self.rows), count(inputs)
-        into.gradients = {}
+        n = count(inputs)
+        into = self.rows.empty(n) if isinstance(self.rows, DenseRows) else self.tangents.collector(n)
         with torch.enable_grad():
             outputs, recorder = record(self.network, inputs, self.plan.rowless)
         self.plan.check(recorder.unhandled)
@@ -80,56 +78,45 @@ class RowMaker(nn.Module):
                 layers.setdefault(key, []).append((one.restricted(self.plan.layerwise), probe))
         if outputs.requires_grad and layers:
             probes = [probe for pairs in layers.values() for _, probe in pairs]
-            mix = self.mix.to(outputs)
+            mix = self.tangents.mix.to(outputs)
             signals = iter(self.network.mixed_gradients(outputs, probes, mix, at_once=True))
             for (*_, layout), pairs in layers.items():
                 calls = [layer for layer, _ in pairs]
                 whole = Signals.gather(calls, [next(signals) for _ in pairs], layout, n)
                 whole.reduced(into)
                 whole.thinned(into).hand_on(into)
-        return RowFeatures(into(n))
+        return RowFeatures(into.rows())
 
 
-class GraphRows(nn.Module, Collector):
-    """A `Collector` that does not write in place; repeated gradients are added."""
+class DenseRows(nn.Module, Collector):
+    """Collects gradient rows of the kept columns, [n, K * d], as `accumulators.DenseAccumulator` does, but
+    does not write in place."""
 
-    def __init__(self, tangents: TangentMap) -> None:
+    def __init__(self, tangents: RowMap) -> None:
         super().__init__()
         self.parameters_like = next(iter(tangents.network.parameters.values()))
         self.shapes = {name: value.shape for name, value in tangents.network.parameters.items()}
         self.sizes = {name: shape.numel() for name, shape in self.shapes.items()}  # of the kept ones
-        self.mixed = len(tangents.mix)
+        self.mixed, self.n = len(tangents.mix), 0
         self.gradients: dict[str, Tensor] = {}
+        self.kept: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # indices, their rows and columns in [o, i]
+        if len(tangents.kept) == tangents.network.num_parameters:
+            return
+        for name, (_, kept) in DenseAccumulator(tangents.network, 0, 1, tangents.kept).slots.items():
+            assert kept is not None
+            long = self.shapes[name][1:].numel()
+            self.kept[name] = (kept, kept // long, kept % long)
+            self.sizes[name] = len(kept)
+
+    def empty(self, n: int) -> DenseRows:
+        """A collector for n rows."""
+        into = copy.copy(self)
+        into.n, into.gradients = n, {}
+        return into
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
         table = value.new_zeros(*value.shape[:2], *self.shapes[name])
         self.add(name, table.scatter_add(2, index[:, None, :, None].expand_as(value), value))
-
-    def add(self, name: str, value: Tensor) -> None:
-        """Numbers [n, K, ...] of one parameter."""
-        value = value.reshape(*value.shape[:2], -1)
-        self.gradients[name] = self.gradients[name] + value if name in self.gradients else value
-
-    def parts(self, n: int) -> list[Tensor]:
-        """The gradients, [n, K, d] for each parameter with kept columns."""
-        zeros, own = self.parameters_like.new_zeros, self.gradients
-        kept = [(name, size) for name, size in self.sizes.items() if size]
-        return [own[name] if name in own else zeros(n, self.mixed, size) for name, size in kept]
-
-
-class DenseRows(GraphRows):
-    """Gradient rows of the kept columns, [n, K * d]; see `accumulators.DenseAccumulator`."""
-
-    def __init__(self, tangents: RowMap) -> None:
-        super().__init__(tangents)
-        self.kept: dict[str, tuple[Tensor, Tensor, Tensor]] = {}  # indices, their rows and columns in [o, i]
-        if len(tangents.kept) == tangents.network.num_parameters:
-            return
-        for name, slot in DenseAccumulator(tangents.network, 0, 1, tangents.kept).slots.items():
-            assert slot.kept is not None
-            long = self.shapes[name][1:].numel()
-            self.kept[name] = (slot.kept, slot.kept // long, slot.kept % long)
-            self.sizes[name] = len(slot.kept)
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """At a single position only the kept columns are multiplied."""
@@ -138,30 +125,22 @@ class DenseRows(GraphRows):
             return
         _, rows, columns = self.kept[name]
         product = left[:, :, 0, 0].index_select(2, rows) * right[:, :, 0, 0].index_select(2, columns)
-        super().add(name, product)
+        self._sum(name, product)
 
     def add(self, name: str, value: Tensor) -> None:
         """Numbers of one parameter, from which the kept ones are selected."""
         value = value.reshape(*value.shape[:2], -1)
-        super().add(name, value.index_select(2, self.kept[name][0]) if self.kept else value)
+        self._sum(name, value.index_select(2, self.kept[name][0]) if self.kept else value)
 
-    def forward(self, n: int) -> Tensor:
+    def _sum(self, name: str, value: Tensor) -> None:
+        self.gradients[name] = self.gradients[name] + value if name in self.gradients else value
+
+    def rows(self) -> Tensor:
         """The gradient rows."""
-        return torch.cat(self.parts(n), dim=2).flatten(1)
-
-
-class SketchedRows(Projecting, GraphRows):
-    """Sketches [n, D], the same as those of `sketch.SketchCollector`."""
-
-    def __init__(self, tangents: SketchMap) -> None:
-        super().__init__(tangents)
-        self.tables, self.shapes = tangents.tables, dict(tangents.tables.cores)
-        self.sizes = {name: shape.numel() for name, shape in self.shapes.items()}
-
-    def forward(self, n: int) -> Tensor:
-        """The sketches of the gradients."""
-        flat = torch.cat([*self.parts(n), self.parameters_like.new_zeros(n, self.mixed, 1)], dim=2)
-        return self.tables.rows(flat)
+        zeros, own = self.parameters_like.new_zeros, self.gradients
+        kept = [(name, size) for name, size in self.sizes.items() if size]
+        parts = [own[name] if name in own else zeros(self.n, self.mixed, size) for name, size in kept]
+        return torch.cat(parts, dim=2).flatten(1)
 
 
 class GraphMixture(nn.Module):

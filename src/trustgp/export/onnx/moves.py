@@ -167,9 +167,7 @@ MOVES: dict[str, Translation] = {
     "sum.dim_IntList sum": partial(_reduced, "ReduceSum"),
     "arange arange.start_step": _arange,
     "expand": _expand,
-    "unsqueeze": lambda w, n: w.op(
-        "Unsqueeze", w.tensor(n.args[0]), w.integers([n.args[1] % len(shape_of(n))])
-    ),
+    "unsqueeze": lambda w, n: w.op("Unsqueeze", w.tensor(n.args[0]), w.integers([n.args[1]])),
     "permute": lambda w, n: w.op("Transpose", w.tensor(n.args[0]), perm=_axes(n, n.args[1])),
     "cat": _cat,
     "copy": _copy,

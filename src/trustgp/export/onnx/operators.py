@@ -51,15 +51,13 @@ def _logical(kind: str, w: Writer, n: Any) -> str:
 
 
 def _power(w: Writer, n: Any) -> str:
-    exponent = n.args[1]
+    x, exponent = w.tensor(n.args[0], dtype_of(n)), n.args[1]
     if exponent == 0.5:
-        return w.op("Sqrt", w.tensor(n.args[0], dtype_of(n)))
-    if isinstance(exponent, Node) or exponent not in (1, 2, 3):
-        return _apply("Pow")(w, n)
-    x = product = w.tensor(n.args[0], dtype_of(n))
-    for _ in range(int(exponent) - 1):
-        product = w.op("Mul", product, x)
-    return product
+        return w.op("Sqrt", x)
+    if exponent in (2, 3):
+        square = w.op("Mul", x, x)
+        return square if exponent == 2 else w.op("Mul", square, x)
+    return _apply("Pow")(w, n)
 
 
 def _clamp(w: Writer, n: Any) -> str:

@@ -187,15 +187,7 @@ def _deduplicate(module: GraphModule) -> None:
         if node.op not in ("get_attr", "call_function"):
             continue
         target = id(getattr(module, node.target)) if node.op == "get_attr" else node.target
-        same = first.setdefault((target, _key(node.args), _key(node.kwargs)), node)
+        # as texts: 1, 1.0 and True differ; the name of a node is its own
+        same = first.setdefault((target, repr(node.args), repr(sorted(node.kwargs.items()))), node)
         if same is not node:
             node.replace_all_uses_with(same)
-
-
-def _key(value: Any) -> Any:
-    """Arguments as a key of a dict; 1, 1.0 and True differ."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_key(v) for v in value)
-    if isinstance(value, dict):
-        return tuple((k, _key(v)) for k, v in sorted(value.items()))
-    return (type(value).__name__, value if isinstance(value, Node) else repr(value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 import torch
@@ -44,19 +43,11 @@ class Collector(Protocol):
         """The gradient of projected inputs and signals, [n, K, ...]."""
 
 
-@dataclass(frozen=True)
-class Slot:
-    """The columns of a parameter's gradient, and which entries are kept, if not all."""
-
-    columns: slice
-    kept: Tensor | None
-
-
 class DenseAccumulator(Collector):
     """Collects gradients [n, K, d] of all parameters, or of the `kept` indices of their flat vector."""
 
     def __init__(self, network: TangentNetwork, n: int, mixed: int, kept: Tensor | None = None) -> None:
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[str, tuple[slice, Tensor | None]] = {}  # columns, and kept entries; None: all
         self.shapes: Mapping[str, torch.Size] = {k: value.shape for k, value in network.parameters.items()}
         start = filled = 0
         for name, value in network.parameters.items():
@@ -64,7 +55,7 @@ class DenseAccumulator(Collector):
             if kept is not None:
                 inside = kept[(kept >= start) & (kept < stop)] - start
                 taken = len(inside)
-            self.slots[name] = Slot(slice(filled, filled + taken), inside)
+            self.slots[name] = slice(filled, filled + taken), inside
             start, filled = stop, filled + taken
         self.values = torch.zeros(n, mixed, filled, dtype=network.dtype, device=network.device)
 
@@ -78,8 +69,8 @@ class DenseAccumulator(Collector):
         self.add(name, table.scatter_add_(2, index[:, None, :, None].expand_as(value), value))
 
     def add(self, name: str, value: Tensor) -> None:
-        slot, value = self.slots[name], value.reshape(*value.shape[:2], -1)
-        self.values[:, :, slot.columns] += value if slot.kept is None else value[:, :, slot.kept]
+        (columns, kept), value = self.slots[name], value.reshape(*value.shape[:2], -1)
+        self.values[:, :, columns] += value if kept is None else value[:, :, kept]
 
     def rows(self) -> Tensor:
         """For each mixed output in turn, the kept parameters, [n, K * d]."""
@@ -90,8 +81,8 @@ class DenseAccumulator(Collector):
         # loose: parts of a network may compute in lower precision; errors are far larger
         tolerance, floor = (1e-5, 1e-9) if self.values.dtype == torch.float64 else (1e-2, 1e-4)
         minimum, same = floor * _size(self.values), []
-        for name, slot in self.slots.items():  # in the network's order
-            one, two = self.values[:, :, slot.columns], other.values[:, :, slot.columns]
+        for name, (columns, _) in self.slots.items():  # in the network's order
+            one, two = self.values[:, :, columns], other.values[:, :, columns]
             if name in names and _size(one - two) <= tolerance * _size(one) + minimum:
                 same.append(name)
         return same

@@ -45,9 +45,7 @@ class Gradients:
     def slow_reason(self) -> str:
         """Which parameters need a backward pass for each row, and why; empty where none does."""
         if self._plan is not None and self._plan.looped:
-            first, *more = self._plan.looped
-            others = f" and {len(more)} more" if more else ""
-            names = f"'{first}'{others}"
+            names = f"{len(self._plan.looped)} parameters, such as '{self._plan.looped[0]}',"
             return f"{self._plan.reason}. The gradients of {names} are computed row by row: exact, but slow."
         if not self.network.forward_mode:
             return "torch has no forward mode here. J theta is computed row by row: exact, but slow."
