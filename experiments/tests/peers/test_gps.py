@@ -2,13 +2,7 @@
 
 import pytest
 import torch
-from reference import (
-    dense_gram,
-    dense_jacobian,
-    posterior_mean,
-    posterior_variance,
-    relative_sizes,
-)
+from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
 
 from trustgp_experiments.peers import SubsetGP
 

@@ -145,22 +145,3 @@ def test_a_trial_reports_the_nll_of_all_test_rows_and_its_sizes(bench, small_run
         rows = [len(expert.rows) for mixture in model.mixtures for expert in mixture.experts]
         assert measured["held_rows"] == pytest.approx(sum(rows) / len(rows))
         assert measured["work"] == sum(count**3 for count in rows)
-
-
-def test_every_setting_has_its_row_with_the_defaults_marked_and_every_observation_a_verdict(small_run):
-    result = small_run("ablation")[1]
-    default = result.numbers["seeds"][0]["default"]["nll"]
-    for axes, table in zip((paper_axes(True), our_axes(True)), result.tables, strict=True):
-        points = [(axis, point) for axis in axes for point in axis.points]
-        assert len(table.rows) == len(points)
-        for (axis, point), row in zip(points, table.rows, strict=True):
-            assert row[0] == axis.title
-            assert row[1].startswith(point.label)
-            assert ("(default)" in row[1]) == (point.label == axis.default)
-            if point.trial is DEFAULT and point.label not in ("on", "evidence only"):
-                assert row[2] == [default["own"], 0.0]
-    assert result.findings[0].startswith("Against us: ")
-    for one, sentence in zip(OBSERVATIONS, result.findings[1:], strict=False):
-        assert f"{one.claim}, as the paper observed, is con" in sentence
-    assert "Simulated arm" in result.protocol[0]
-    assert result.provenance["data"] == "arm_slow"

@@ -1,4 +1,4 @@
-"""The classification study: findings and scores on made-up numbers, its images, and a small run."""
+"""The classification study: scores on made-up numbers, its images, and a small run."""
 
 import pytest
 import torch
@@ -20,9 +20,7 @@ from trustgp_experiments.studies.classification.pairs import (
     UNIFORM,
     VALIDATION,
     ImageTraining,
-    looked_at,
     make_images,
-    new_pairs,
     shifts_of,
     without,
 )
@@ -35,74 +33,9 @@ from trustgp_experiments.studies.classification.scores import (
     threshold,
 )
 from trustgp_experiments.studies.classification.study import SLOW, train_bundle
-from trustgp_experiments.studies.classification.tables import LOOKED_AT, NEW, summarise
 
 NAMES = [method.name for method in CLASS_METHODS]
 EVERY = [*NAMES, *NOVELTY]
-COSTS = {"fit_seconds": 2.0, "predict_seconds": 1e-4, "mebibytes": 3.0, "training_seconds": 0.0}
-
-
-def made_up(seed=0, *, nll=None, auroc_of=None, accuracy=None) -> dict:
-    """One seed's part: all methods are equal but for what is given; seeds differ by a little."""
-    methods = {}
-    for name in EVERY:
-        value = (nll or {}).get(name, 0.3)
-        labelled = {"ece": 0.02, "accuracy": (accuracy or {}).get(name, 0.9), "brier": 0.1, "aurc": 0.01}
-        labelled["nll"] = value if isinstance(value, str) else value + 0.01 * seed
-        novel = {f"{kind}_{percent}": 0.5 for kind in ("caught", "alarms") for percent in (1, 5)}
-        novel |= {"auroc": (auroc_of or {}).get(name, 0.9) + 0.001 * seed, "fpr95": 0.2}
-        tests = {} if name in NOVELTY else {IN_DOMAIN: labelled, "rotated 30": labelled}
-        tests |= dict.fromkeys((LETTERS, TEXTURES, "mnist", UNIFORM), novel)
-        methods[name] = {"training_free": True, **COSTS, "tests": tests}
-    return {"methods": methods}
-
-
-def summary(*seeds: dict):
-    runs = [{"trained": "fashion_mnist", "seeds": seeds}]
-    return summarise({"runs": runs, "costs": dict.fromkeys(EVERY, COSTS)})
-
-
-def three(**options):
-    tables, findings = summary(*(made_up(seed, **options) for seed in range(3)))
-    return {table.title: table for table in tables}, findings
-
-
-def test_losses_of_trustgp_come_first_and_every_peer_is_counted():
-    _, findings = three(nll={"trustgp": 0.29}, auroc_of={"ViM": 0.95})
-    assert "AUROC 0.9010 ± 0.0010, worse than the best peer (ViM, 0.9510 ± 0.0010)" in findings[0]
-    assert "worse" in findings[1]
-    assert "ECE 0.0200 ± 0.0000, alike with the best peer" in findings[2]
-    assert "NLL 0.3000 ± 0.0100, better than the best peer" in findings[3]
-    tally = next(one for one in findings if one.startswith("AUROC on new"))
-    assert "of 2 places: ViM 2/0/0" in tally
-    assert all(name in tally for name in EVERY if name != "trustgp")
-    assert any("in 2 of 2 sets" in one for one in findings)  # of the network's accuracy
-    assert any("in 0 of 2 sets" in one for one in three(accuracy={"trustgp": 0.8999})[1])
-
-
-def test_pairs_that_were_looked_at_are_reported_separately_from_new_ones():
-    tables, findings = three()
-    seen = [one for one in findings if one.startswith("Looked at when choices were made.")]
-    assert len(seen) == 2
-    assert any("Fashion-MNIST → MNIST" in one for one in seen)
-    assert not any("letters" in one for one in seen)
-    assert set(new_pairs()).isdisjoint(looked_at())
-    new = tables[f"{NEW}: AUROC"]
-    assert [row[0] for row in new.rows] == EVERY
-    assert [c.name for c in new.columns[1:]] == ["Fashion-MNIST → letters", "Fashion-MNIST → textures"]
-    assert "Fashion-MNIST → MNIST" in [column.name for column in tables[f"{LOOKED_AT}: AUROC"].columns]
-
-
-def test_tables_hold_every_method_and_an_infinite_cost_is_shown_and_loses():
-    tables, _ = three()
-    familiar = "Fashion-MNIST: test images like those that trained"
-    assert [row[0] for row in tables[familiar].rows] == NAMES
-    worth = {row[0]: row for row in tables["What it costs, and what it is worth"].rows}
-    assert worth["ViM"][-2:] == [None, pytest.approx(0.901)]
-    assert worth["trustgp"][-2] == pytest.approx(0.31)
-    tables, findings = three(nll={"trustgp": "inf"})
-    assert "NLL infinite, worse than the best peer" in findings[0]
-    assert tables[familiar].rows[-1][2] == "infinite"
 
 
 # --- scores --------------------------------------------------------------------------------------

@@ -48,13 +48,3 @@ def test_a_missing_or_damaged_error_bar_says_how_to_make_it(tmp_path):
     (tmp_path / "cut.trustgp").write_bytes(detector_error_bar.FILE.read_bytes()[:1000])
     with pytest.raises(ArtifactError, match=r"To fit it again.*detector_error_bar"):
         detector_error_bar.load_error_bar(tmp_path / "cut.trustgp")
-
-
-def test_all_missing_extras_are_named_at_once_with_code_1(tmp_path, monkeypatch, capsys):
-    for name in ("transformers", "PIL", "matplotlib"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert main(["demo", "--detection", "--out", str(tmp_path / "out")]) == 1
-    message = capsys.readouterr().err
-    assert "needs matplotlib, transformers, PIL" in message
-    assert 'pip install "trustgp[plots,detection]"' in message
-    assert not (tmp_path / "out").exists()

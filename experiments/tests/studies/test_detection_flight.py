@@ -10,14 +10,7 @@ import trustgp
 from trustgp.detection import DetectionRunner, Detections
 
 Image = pytest.importorskip("PIL.Image")
-from trustgp_experiments.core.flight_film import (  # noqa: E402
-    LIMITS,
-    VERDICTS,
-    blind_frames,
-    flight_gif,
-    flown,
-    why,
-)
+from trustgp_experiments.core.flight_film import LIMITS, VERDICTS, blind_frames, flight_gif, flown, why  # noqa: E402
 
 
 class Detector:

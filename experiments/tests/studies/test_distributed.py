@@ -2,10 +2,8 @@
 
 import time
 
-import pytest
-
 from trustgp.executors import Threads
-from trustgp_experiments.studies.distributed.study import QUICK, Stopwatch, settings, started, summarise
+from trustgp_experiments.studies.distributed.study import QUICK, Stopwatch, settings, started
 
 
 def test_a_stopwatch_measures_the_last_run_with_a_task_for_each_expert():
@@ -24,15 +22,6 @@ def test_workers_are_doubled_up_to_the_cores_and_streams_on_a_gpu():
     executor, seconds = started("threads", 2)
     assert executor == Threads(2)
     assert seconds > 0
-
-
-def test_speeds_are_ratios_within_a_repeat():
-    one = {"executor": "threads", "workers": 1, "seconds": [4.0, 8.0], "start": 0.1}
-    two = {"executor": "ray", "workers": 2, "seconds": [2.0, 4.0], "start": 3.0}
-    (table,), findings = summarise({"seeds": [{"times": [one, two], "difference": 1e-9}]})
-    assert table.rows[1] == ["ray", 2, [3.0, pytest.approx(2**0.5)], [2.0, 0.0], [1.0, 0.0], [3.0, 0.0]]
-    assert findings[1].startswith("2 workers (ray) solve the experts 2.00 ± 0.00 times as fast")
-    assert "by at most 1.0e-09, relative" in findings[2]
 
 
 def test_every_executor_is_timed_and_gives_the_same_model(small_run):

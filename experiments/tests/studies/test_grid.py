@@ -13,7 +13,6 @@ from trustgp_experiments.core.claim import Check, Claim, change, mean_spread, pa
 from trustgp_experiments.core.dropout import FIRST, RATES, best_rate, try_rates
 from trustgp_experiments.core.grid import Grid, keep_part, run_parallel
 from trustgp_experiments.core.pivot import Measure, Pivot
-from trustgp_experiments.core.registry import require_extras
 from trustgp_experiments.core.result import Column, Setting, StudyError
 
 NLL = Measure("nll", Column("NLL", better="low"))
@@ -139,16 +138,6 @@ def test_rates_of_dropout_are_tried_until_both_neighbours_of_the_best_were(best)
     place = RATES.index(best)
     assert best_rate(losses) == best
     assert {str(rate) for rate in (*FIRST, *RATES[max(0, place - 1) : place + 2])} <= set(losses)
-
-
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch):
-    for module in ("matplotlib", "laplace"):
-        monkeypatch.setitem(sys.modules, module, None)
-    require_extras("Nothing", ())
-    with pytest.raises(ImportError, match=r'study toy needs matplotlib, .* pip install "trustgp\[plots\]"$'):
-        require_extras("The study toy", ("plots",))
-    with pytest.raises(ImportError, match=r"needs matplotlib, laplace.*\[plots\].*--no-deps laplace-torch"):
-        require_extras("A study", ("plots", "peers"))
 
 
 def test_the_list_of_studies_imports_nothing_heavy():

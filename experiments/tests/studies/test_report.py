@@ -388,30 +388,3 @@ def test_a_figure_grows_the_command_is_copied_and_the_contents_mark_the_study(vi
     assert opened.evaluate("navigator.clipboard.readText()") == "trustgp study transfer --seeds 3"
     opened.locator("nav a", has_text="bound").click()
     opened.locator("nav .here > a", has_text="bound").wait_for()
-
-
-@pytest.mark.parametrize("width", [320, 1920])
-def test_the_page_is_drawn_and_scrolls_only_its_tables_sideways(visit, page, tmp_path, width):
-    opened = visit(page, width=width)
-    opened.screenshot(path=tmp_path / "page.png", full_page=True)
-    with Image.open(tmp_path / "page.png") as picture:
-        assert picture.width == width
-    assert (tmp_path / "page.png").stat().st_size > 50_000
-    if width < 400:  # the first column stays
-        places = [f"{LONG} tbody tr:nth-child(2) > :nth-child({n})" for n in (2, 3)]
-        before = [opened.locator(place).first.bounding_box()["x"] for place in places]
-        opened.locator(f"{LONG} .scroll").evaluate("box => { box.scrollLeft = 120; }")
-        after = [opened.locator(place).first.bounding_box()["x"] for place in places]
-        assert after == pytest.approx([before[0], before[1] - 120], abs=1)
-    opened.locator(f"{LONG} .grouping").uncheck()
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_the_tables_are_whole_without_scripts(browser, page):
-    context = browser.new_context(java_script_enabled=False)
-    opened = context.new_page()
-    opened.goto(page.as_uri())
-    assert opened.locator(f"{LONG} tbody tr:not(.group):visible").count() == 60
-    assert not opened.locator(f"{LONG} .filter").is_visible()
-    assert not opened.locator(".theme").is_visible()
-    context.close()

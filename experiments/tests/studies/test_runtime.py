@@ -1,4 +1,4 @@
-"""The runtime study: its clock, networks, tables and findings, and a small run in which one network fails."""
+"""The runtime study: its clock and networks, and a small run in which one network fails."""
 
 from dataclasses import replace
 
@@ -31,14 +31,7 @@ from trustgp_experiments.studies.runtime.fixtures import (
     quality,
 )
 from trustgp_experiments.studies.runtime.networks import ResNet18, dropping, kinds
-from trustgp_experiments.studies.runtime.rows import (
-    NEW_TEXTURES,
-    OBJECTS,
-    TEXTURES,
-    CaseSize,
-    rectangles,
-)
-from trustgp_experiments.studies.runtime.tables import fastest, summarise
+from trustgp_experiments.studies.runtime.rows import NEW_TEXTURES, OBJECTS, TEXTURES, CaseSize, rectangles
 from trustgp_experiments.studies.runtime.timing import ENOUGH, Interleaved, Times, reason_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -170,70 +163,6 @@ def test_rectangles_are_ordered_from_left_to_right_and_painted_where_their_boxes
             assert left >= x - width / 2 - 1
             single += 1
     assert single
-
-
-# --- tables and findings ------------------------------------------------------------------------
-
-
-def scores(nll, auroc=0.9):
-    return {"nll": nll, "auroc": auroc, "bytes": 10, "reason": ""}
-
-
-def timed(method, over, passes, runtime=EAGER, **more):
-    entry = {"method": method, "runtime": runtime, "batch": 1, "threads": 1, "calls": 200, "reason": ""}
-    entry |= {"median": 1e-3 * over, "p99": None, "peak": None, "over_ensemble": None}
-    return {**entry, "over_network": over, "passes_over_this": passes, **more}
-
-
-QUALITY = {
-    PLAIN: scores(1.0),
-    ours(DEFAULT): scores(-2.0, 0.95),
-    ours("large"): scores(-1.99, 0.94),
-    ours("medium"): scores(-1.95, 0.94),  # little is lost of its AUROC
-    ours("small"): scores(-1.0, 0.6),
-}
-
-
-def summary(network, *seeds, quality=QUALITY, device="cpu"):
-    """Tables and findings of one network, of lists of entries."""
-    networks = {network: [{"entries": entries, "quality": quality} for entries in seeds]}
-    return summarise({"device": device, "networks": networks, "skipped": {}})
-
-
-def test_the_fastest_model_that_loses_little_is_judged_in_each_runtime():
-    costs = {"large": (2.0, 10.0), "medium": (1.5, 13.0), "small": (1.1, 18.0)}
-    large, medium, small = (timed(ours(name), *cost) for name, cost in costs.items())
-    of_detr = {("DETR", method): one for method, one in QUALITY.items()}
-    assert fastest("DETR", [large, medium, small], of_detr) == [medium]
-    (sentence,) = summary("DETR", [large, medium, small])[1]
-    assert sentence.startswith("DETR, promised 12 times faster than 20 passes, 1.6 times the network")
-    assert "kept in torch eager. torch eager (trustgp medium) 1.50 times the network" in sentence
-    assert "not kept" in summary("DETR", [large])[1][0]
-    assert "no budget loses as little as 2 %" in summary("ResNet-18", [small])[1][0]
-
-
-def test_the_default_is_compared_with_five_networks_and_with_the_nll_of_peers():
-    pairs = ((EAGER, 0.5), (ONNX, 1.5))
-    entries = [timed(ours(DEFAULT), 9.0, 2.0, runtime, over_ensemble=ratio) for runtime, ratio in pairs]
-    entries.append(timed(ours(DEFAULT), 9.0, 2.0, batch=64, over_ensemble=7.0))  # one row counts
-    (sentence,) = summary("MLP", entries)[1]
-    assert "dearer in 1 of 2 (MLP in onnxruntime 1.50, MLP in torch eager 0.50)" in sentence
-    ahead = {**QUALITY, ENSEMBLE: scores(-2.25), PLAIN: scores(-2.5), LAST: scores(None)}
-    assert summary("MLP", [], quality=ahead)[1] == [
-        "Lower NLL than the default has, on MLP, -2.000: network -2.500, ensemble of 5 -2.250."
-    ]
-
-
-def test_seeds_are_averaged_and_missing_numbers_are_gaps():
-    failed = {**timed(LAST, 1.0, None, ONNX), "median": None, "calls": 0, "reason": "no"}
-    one, two = [timed(PLAIN, 2.0, 10.0), failed], [timed(PLAIN, 4.0, None), failed]
-    quality, times = summary("MLP", one, two)[0]
-    assert times.rows[0][4:6] == [3.0, None]
-    assert times.rows[1][2] is None
-    assert times.rows[1][-1] == "no"
-    assert "the ratios count" in times.note
-    assert "the ratios count" not in summary("MLP", one, device="cuda")[0][1].note
-    assert [row[1] for row in quality.rows] == list(QUALITY)
 
 
 # --- a tiny network -----------------------------------------------------------------------------
