@@ -75,7 +75,6 @@ def fitted(rows: int) -> tuple[trustgp.UncertaintyModel, torch.Tensor]:
 
 
 def exported(model: trustgp.UncertaintyModel, inputs: torch.Tensor, calls: int, file: Path) -> dict[str, Any]:
-    """Calls of the exported model in onnxruntime."""
     export_onnx(model, file, inputs[:2])
     began = time.perf_counter()
     session = onnx_session(file, threads=1)
@@ -87,7 +86,6 @@ def exported(model: trustgp.UncertaintyModel, inputs: torch.Tensor, calls: int, 
 
 
 def predicted(model: trustgp.UncertaintyModel, row: torch.Tensor) -> list[Any]:
-    """As arrays, of `predict`."""
     prediction = model.predict(row)
     return [prediction.mean.numpy(), prediction.variance.numpy()]
 

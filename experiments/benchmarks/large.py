@@ -66,8 +66,6 @@ def rows_of(name: str, n: int, small: bool) -> tuple[Tensor, Tensor]:
 
 
 class FromBytes(nn.Module):
-    """A network that takes pictures as bytes."""
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
@@ -131,7 +129,6 @@ def large_network(name: str, options: Namespace) -> Figures:
 
 @torch.no_grad()
 def prediction_figures(model: Any, network: nn.Module, rows: Tensor, options: Namespace) -> Figures:
-    """Predictions beside forward passes of the same rows."""
     repeat, warm = (1, 1) if options.small else (20, 3)
     figures: Figures = {}
     calls = {f"predict {BATCH}": (model.predict, rows), "predict 1": (model.predict, rows[:1])}
@@ -167,7 +164,6 @@ def memory_figures(model: Any, network: nn.Module, inputs: Tensor, ledger: Ledge
 
 
 def streamed(options: Namespace) -> Figures:
-    """Many pictures through ResNet-50, from a stream of batches."""
     device, n, side = torch.device(options.device), options.images, 16 if options.small else 224
     network = FromBytes(hugging_face("resnet50", options.small)).eval().to(device)
     asked: dict[str, Any] = {"likelihood": trustgp.Classification(), "progress": False}

@@ -152,11 +152,8 @@ def test_a_case_has_the_numbers_of_its_methods_and_names_peers_that_are_lower_be
     assert case.values("trustgp", "crps") is None
     assert case.name == "arm random"
     assert [name for name, _ in better_than_ours(case, "trustgp")] == ["far", "near"]
-    assert [case.overlap(), case.overlap("letters"), StoredCase({}, seeds, drawn=False).overlap()] == [
-        0.2,
-        0,
-        0,
-    ]
+    drawn, given = (StoredCase({}, seeds, drawn).against("trustgp", "far") for drawn in (True, False))
+    assert drawn.high - drawn.mean == pytest.approx((given.high - given.mean) * (1 + 3 * 0.2) ** 0.5)
 
 
 def test_numbers_as_text():

@@ -30,11 +30,9 @@ class ArmRows:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Rows of each part."""
         return {name: len(getattr(self, name)[0]) for name in ("train", "validation", "test")}
 
     def first(self, n: int) -> Pair:
-        """The first n training rows."""
         return self.train[0][:n], self.train[1][:n]
 
 

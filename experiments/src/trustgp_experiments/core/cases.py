@@ -45,7 +45,6 @@ class Case:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Rows of each part."""
         parts = {"train": self.train, "validation": self.validation, **self.tests}
         return {name: len(pair[0]) for name, pair in parts.items()}
 

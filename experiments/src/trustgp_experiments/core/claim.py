@@ -105,7 +105,6 @@ class Claim:
 
     @property
     def count(self) -> int:
-        """Cases in which it holds."""
         return sum(check.holds for check in self.checks)
 
     @property

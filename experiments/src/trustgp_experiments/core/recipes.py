@@ -31,7 +31,6 @@ class NetworkRecipe:
     ending: str = ""  # of the description, after the batches
 
     def words(self) -> str:
-        """For the protocol."""
         return (
             f"{self.shape}, AdamW, one cycle to {self.learning_rate:g}, {self.epochs} epochs of batches of "
             f"{self.batch_size}{self.ending}"

@@ -30,7 +30,7 @@ STUDIES = {
 }
 """Name of the folder below `studies`, and its subject."""
 # extras that are checked before the study's module is imported
-NEEDED: dict[str, tuple[str, ...]] = {"toy": ("plots",), "detection": ("plots", "detection")}
+NEEDED: dict[str, tuple[str, ...]] = {"detection": ("plots", "detection")}
 NEEDED |= dict.fromkeys(("transfer", "classification", "tables"), ("peers",))
 PEERS = (
     'pip install "./experiments[peers]"',

@@ -108,7 +108,6 @@ class Column:
 
     @classmethod
     def text(cls, name: str) -> Self:
-        """A column of words."""
         return cls(name, digits=-1)
 
 

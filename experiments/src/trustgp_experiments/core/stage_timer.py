@@ -28,7 +28,6 @@ class Ledger:
 
     @property
     def total(self) -> float:
-        """Seconds of all stages."""
         return sum(self.seconds.values())
 
 

@@ -133,7 +133,6 @@ def _origin(provenance: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _words(value: Any) -> str:
-    """A value of JSON as people read it."""
     match value:
         case Mapping():
             parts = {

@@ -64,7 +64,6 @@ class TableView:
 
     @property
     def ends(self) -> list[str]:
-        """Which ends are better, in any column."""
         return [end for end in BETTER if any(column.better == end for column in self.table.columns)]
 
     @property

@@ -9,17 +9,10 @@ MIB = 2**20
 
 def frontier(stored: Stored) -> str:
     """All smaller forms of the default model, on validation rows that did not calibrate them."""
-    figures = stored.benchmark("small")
-    digits = {"nll": 3, "corrected": 3, "auroc": 4}
-    rows = [
-        [
-            one["name"],
-            *(number(one[key], count) for key, count in digits.items()),
-            number(one["nbytes"] / MIB, 1),
-            number(one["milliseconds"], 2),
-        ]
-        for one in figures["frontier"]
-    ]
+    figures, rows = stored.benchmark("small"), []
+    for one in ({**one, "mib": one["nbytes"] / MIB} for one in figures["frontier"]):
+        digits = {"nll": 3, "corrected": 3, "auroc": 4, "mib": 1, "milliseconds": 2}
+        rows.append([one["name"], *(number(one[key], count) for key, count in digits.items())])
     table = grid(["form", "NLL", "corrected", "AUROC", "MiB", "ms, one row"], rows)
     chosen = f"Within {figures['budget'][-1]}, `{figures['chosen']}` is chosen; larger forms were not timed."
     return f"{table}\n\n{chosen}"
@@ -86,12 +79,9 @@ def honesty(stored: Stored) -> str:
     for case, counts in found["few"][0].items():
         for count in counts:
             seeds = [seed[case][count] for seed in found["few"]]
-            line = [case, count]
-            line += [number(fmean(one[key] for one in seeds), 3) for key in ("nll", "corrected_nll")]
-            for key in ("coverage", "corrected_coverage"):
-                covered = [seed[key] for seed in seeds]
-                line.append(f"{percent(fmean(covered))} ({percent(min(covered))})")
-            rows.append(line)
+            nll = [number(fmean(one[key] for one in seeds), 3) for key in ("nll", "corrected_nll")]
+            shares = [[seed[key] for seed in seeds] for key in ("coverage", "corrected_coverage")]
+            rows.append([case, count, *nll, *(f"{percent(fmean(s))} ({percent(min(s))})" for s in shares)])
     columns = ["data", "validation rows", "NLL, own", "corrected", "95 % covers, own (least)"]
     return f"{words(text)}\n\n{grid([*columns, 'corrected (least)'], rows)}"
 

@@ -1,6 +1,7 @@
 """Methods compared case by case and seed by seed, from the numbers of a study with peers."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -24,76 +25,56 @@ class StoredCase:
 
     @property
     def name(self) -> str:
-        """ "sarcos random"."""
         return " ".join(self.about.values())
 
     @property
     def methods(self) -> list[str]:
-        """Those of all seeds, in their order."""
         return [m for m in self.seeds[0]["methods"] if all(m in seed["methods"] for seed in self.seeds)]
 
     @property
     def tests(self) -> list[str]:
-        """Names of the test sets."""
         first = next(iter(self.seeds[0]["methods"].values()))
         return list(first["tests"])
 
-    def overlap(self, test: str = IN_DOMAIN) -> float:
-        """Test rows over training rows, which seeds draw from the same ones; 0 of rows that never train."""
-        sizes = self.seeds[0].get("sizes")
-        if not sizes or not self.drawn or test != IN_DOMAIN:
-            return 0.0
-        return sizes[IN_DOMAIN] / sizes["train"]
-
     def values(self, method: str, key: str, test: str = IN_DOMAIN) -> list[float] | None:
         """A number for each seed, of a test set or of the method itself; None where one is missing."""
-        found = []
-        for seed in self.seeds:
-            stored = seed["methods"].get(method, {})
-            found.append(stored.get("tests", {}).get(test, {}).get(key, stored.get(key)))
-        return None if any(value is None for value in found) else [float(value) for value in found]
+        parts = [seed["methods"].get(method, {}) for seed in self.seeds]
+        values = [part.get("tests", {}).get(test, {}).get(key, part.get(key)) for part in parts]
+        return None if None in values else [float(value) for value in values]
 
     def mean(self, method: str, key: str, test: str = IN_DOMAIN) -> float | None:
-        """Over seeds."""
         values = self.values(method, key, test)
         return None if values is None else fmean(values)
 
     def against(self, ours: str, theirs: str, key: str = "nll", test: str = IN_DOMAIN) -> Difference | None:
-        """Ours minus theirs, seed by seed; None where one of them has no such number."""
-        mine, other = self.values(ours, key, test), self.values(theirs, key, test)
-        if mine is None or other is None:
+        """Ours minus theirs, seed by seed; None where one of them has no such number.
+
+        Test rows over training rows are the overlap, where seeds draw both from the same ones."""
+        own, other = self.values(ours, key, test), self.values(theirs, key, test)
+        sizes = self.seeds[0].get("sizes") if self.drawn and test == IN_DOMAIN else None
+        overlap = sizes[IN_DOMAIN] / sizes["train"] if sizes else 0.0
+        if own is None or other is None:
             return None
-        return paired(mine, other, overlap=self.overlap(test), lower_is_better=key not in HIGHER)
+        return paired(own, other, overlap=overlap, lower_is_better=key not in HIGHER)
 
 
 def cases(stored: Stored, study: str) -> list[StoredCase]:
     """The cases of a study, in their order."""
-    found = []
-    for run in stored.numbers(study)["runs"]:
-        about = {key: str(value) for key, value in run.items() if isinstance(value, str | int | float)}
-        found.append(StoredCase(about, run["seeds"], drawn=study not in GIVEN))
-    return found
+    runs, drawn = [dict(run) for run in stored.numbers(study)["runs"]], study not in GIVEN
+    return [StoredCase(seeds=run.pop("seeds"), about=run, drawn=drawn) for run in runs]
 
 
 def stored_cases(stored: Stored, study: str) -> list[StoredCase]:
     """The same; none, if the study was not run."""
-    try:
+    with suppress(NotRun):
         return cases(stored, study)
-    except NotRun:
-        return []
+    return []
 
 
 def splits_of(found: Sequence[StoredCase]) -> dict[str, list[StoredCase]]:
     """Cases by how their rows were split."""
-    splits: dict[str, list[StoredCase]] = {}
-    for case in found:
-        splits.setdefault(case.about["split"], []).append(case)
-    return splits
-
-
-def methods_of(found: Sequence[StoredCase]) -> list[str]:
-    """All methods of some cases, in the order in which they come."""
-    return list(dict.fromkeys(method for case in found for method in case.methods))
+    splits = dict.fromkeys(case.about["split"] for case in found)
+    return {split: [case for case in found if case.about["split"] == split] for split in splits}
 
 
 def peers_of(case: StoredCase) -> list[str]:
@@ -104,8 +85,7 @@ def peers_of(case: StoredCase) -> list[str]:
 def average(found: Sequence[StoredCase], method: str, key: str, test: str = IN_DOMAIN) -> float | None:
     """Mean over cases of the means over seeds; None where the method has no such number in one of them."""
     values = [case.mean(method, key, test) for case in found]
-    present = [value for value in values if value is not None]
-    return fmean(present) if values and len(present) == len(values) else None
+    return fmean(values) if values and None not in values else None  # pyright: ignore
 
 
 def better_than_ours(

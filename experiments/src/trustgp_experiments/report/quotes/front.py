@@ -11,7 +11,6 @@ from .comparisons import (
     average,
     better_than_ours,
     cases,
-    methods_of,
     mostly_better,
     other_tests,
     peers_of,
@@ -27,7 +26,6 @@ PICKED = (
     *("MC-dropout 20", "Laplace last layer", "Laplace GLM", "conformal, split", "conformal, CQR"),
 )
 OWN = (OURS, CORRECTED)
-BEYOND = "beyond the interval over seeds"
 LOW, HIGH = 0.90, 0.985  # what a 95 % interval should cover
 
 
@@ -38,7 +36,7 @@ def table(stored: Stored) -> str:
     columns = ["", *(f"NLL, {split}" for split in splits)]
     columns += ["NLL, tables"] * bool(tabled) + [f"95 % covers, {split}" for split in splits]
     columns += ["training, s", "fit, s", "MiB", "ms a row"]
-    rows, methods = [], methods_of([*found, *tabled])
+    rows, methods = [], {method for case in (*found, *tabled) for method in case.methods}
     for method in (method for method in (*PICKED, *OWN) if method in methods):
         line = [method, *(number(average(part, method, "nll")) for part in splits.values())]
         line += [number(average(tabled, method, "nll"))] * bool(tabled)
@@ -72,9 +70,8 @@ def _verdicts(peer: str, places: Sequence[tuple[StoredCase, str]]) -> str:
 def _costs(stored: Stored, method: str) -> list[str]:
     """Seconds of training and of the fit, MiB and ms a row, alone on the machine."""
     alone = stored.numbers("transfer")["costs"].get(method, {})
-    keys = ("training_seconds", "fit_seconds", "mebibytes", "predict_seconds")
-    *known, seconds = (alone.get(key) for key in keys)
-    return [*map(short, known), "" if seconds is None else short(1000 * seconds)]
+    keys = {"training_seconds": 1, "fit_seconds": 1, "mebibytes": 1, "predict_seconds": 1000}
+    return [short(factor * alone[key]) if alone.get(key) is not None else "" for key, factor in keys.items()]
 
 
 def _about(stored: Stored, found: Sequence[StoredCase], tabled: Sequence[StoredCase]) -> str:
@@ -104,23 +101,18 @@ def _in_domain(found: Sequence[StoredCase]) -> list[str]:
         ahead, mostly = better_than_ours(case, OURS), mostly_better(case, OURS)
         if ahead:
             (first, gap), *rest = ahead
-            also = f"; so have {_named([name for name, _ in rest])}" if rest else ""
+            also = f"; so have {listed([f'`{name}`' for name, _ in rest])}" if rest else ""
             far = f"{gap.mean:.2f} ({gap.low:.2f} to {gap.high:.2f})"
             sentences.append(f"**{case.name}**: `{first}` has the lower NLL, by {far}{also}.")
         elif mostly:
-            unsure.append(f"{case.name} ({_named(mostly)})")
+            unsure.append(f"{case.name} ({listed([f'`{name}`' for name in mostly])})")
         else:
             free.append(case.name)
     if unsure:
-        sentences.append(f"Lower in most seeds, if not {BEYOND}: {'; '.join(unsure)}.")
+        sentences.append(f"Lower in most seeds, if not beyond the interval over seeds: {'; '.join(unsure)}.")
     lost = f"{len(found) - len(free)} of {len(found)} cases"
     end = f"On the arm that trained some peer is lower in most seeds in {lost}"
     return [*sentences, f"{end}; not in {listed(free)}." if free else f"{end}."]
-
-
-def _named(methods: Sequence[str]) -> str:
-    """Names with commas in them, kept apart."""
-    return listed([f"`{method}`" for method in methods])
 
 
 def _elsewhere(found: Sequence[StoredCase]) -> list[str]:
@@ -151,11 +143,9 @@ def _coverage(found: Sequence[StoredCase]) -> list[str]:
 
 def _tables(found: Sequence[StoredCase]) -> list[str]:
     """Peers that are ahead on most tables."""
-    if not found:
-        return []
     gaps = [(peer, case.against(OURS, peer)) for case in found for peer in peers_of(case)]
     counts = Counter((peer, gap.verdict) for peer, gap in gaps if gap is not None)
     ahead = Counter({peer: count for (peer, verdict), count in counts.items() if verdict == "worse"})
     lines = [f"`{peer}` in {n} (worse in {counts[peer, 'better']})" for peer, n in ahead.most_common(5)]
-    text = f"On {len(found)} tables a lower NLL beyond the interval have: {listed(lines)}." if lines else ""
-    return [text or f"On {len(found)} tables no peer has a lower NLL beyond the interval."]
+    who = f"a lower NLL beyond the interval have: {listed(lines)}" if lines else "no peer has a lower NLL"
+    return [f"On {len(found)} tables {who}."] if found else []

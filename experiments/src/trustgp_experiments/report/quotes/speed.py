@@ -8,27 +8,22 @@ from .stored import Stored, grid, number, short, words
 
 def _entries(stored: Stored, study: str) -> dict[str, list[Mapping[str, Any]]]:
     """By network, calls with one row and one thread that were timed, of the first seed."""
-    found = {}
+    entries = {}
     for network, seeds in stored.numbers(study)["networks"].items():
-        calls = [one for one in seeds[0]["entries"] if one["batch"] == 1 and one["threads"] == 1]
-        found[network] = [
-            one for one in calls if one["median"] is not None and one["over_network"] is not None
-        ]
-    return found
+        calls = [one for one in seeds[0]["entries"] if one["batch"] == one["threads"] == 1]
+        entries[network] = [one for one in calls if None not in (one["median"], one["over_network"])]
+    return entries
 
 
 def over_network(stored: Stored, *, study: str) -> str:
     """Time over that of the network alone in the same runtime, one row, one thread."""
-    found = _entries(stored, study)
-    runtimes = list(dict.fromkeys(one["runtime"] for calls in found.values() for one in calls))
-    rows = []
-    for network, calls in found.items():
+    entries, rows = _entries(stored, study), []
+    runtimes = list(dict.fromkeys(one["runtime"] for calls in entries.values() for one in calls))
+    for network, calls in entries.items():
         times = {(one["method"], one["runtime"]): one["over_network"] for one in calls}
         for method in dict.fromkeys(one["method"] for one in calls if one["method"] != "network"):
-            cells = [number(times.get((method, runtime)), 2) for runtime in runtimes]
-            rows.append([network, method, *cells])
-    result = stored.study(study)
-    origin = result["provenance"]
+            rows.append([network, method, *(number(times.get((method, r)), 2) for r in runtimes)])
+    origin = stored.study(study)["provenance"]
     end = f"{origin['device']}, commit `{origin['commit'][:10]}`; a gap: not possible there, or not timed."
     return f"{grid(['network', 'method', *runtimes], rows)}\n\n{words(end)}"
 

@@ -23,15 +23,12 @@ class Stored:
     root: Path
 
     def study(self, name: str) -> dict[str, Any]:
-        """What a study stored."""
         return _read(self.root / "results" / name / "result.json", f"study `{name}`")
 
     def numbers(self, name: str) -> Any:
-        """The numbers of a study, of which everything else is made."""
         return self.study(name)["numbers"]
 
     def benchmark(self, name: str) -> Any:
-        """The figures in `results/benchmarks/NAME.json`."""
         return _read(self.root / "results" / "benchmarks" / f"{name}.json", f"benchmark `{name}`")
 
 
@@ -53,8 +50,7 @@ def short(value: float | None) -> str:
     """To three digits, however large or small: costs and sizes."""
     if value is None:
         return ""
-    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value or 100))))}f}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:

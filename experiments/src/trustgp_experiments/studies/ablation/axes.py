@@ -162,7 +162,6 @@ class Bench:
 
     @cached_property
     def rows(self) -> ArmRows:
-        """Of the arm."""
         return arm_rows(seed=self.seed, quick=self.setting.quick)
 
     @cached_property
@@ -177,7 +176,6 @@ class Bench:
         return network
 
     def describe(self) -> dict[str, Any]:
-        """The rows, as JSON."""
         sizes = {**self.rows.sizes, "small": len(self.train(small=True)[0])}
         return {"source": self.rows.source, "about": self.rows.about, "rows": sizes}
 

@@ -27,7 +27,6 @@ class SettingCurve:
 
     @property
     def means(self) -> list[float]:
-        """Of the NLL over seeds."""
         return [fmean(values) for values in self.nll]
 
 

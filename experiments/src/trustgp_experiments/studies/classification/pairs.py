@@ -42,12 +42,10 @@ class ImageTraining:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """By its name among `TRAINED`."""
         return cls(name.removesuffix(EIGHT), name.endswith(EIGHT))
 
     @property
     def classes(self) -> int:
-        """Of the network."""
         return 8 if self.eight else 10
 
     def held_out(self, seed: int) -> tuple[int, ...]:

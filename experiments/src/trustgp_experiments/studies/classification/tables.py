@@ -116,7 +116,6 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """With the numbers of both."""
         return (
             f"{self.where}: {self.measure} {_shown(self.ours)}, {self.difference.verdict} "
             f"{'than' if self.difference.verdict != 'alike' else 'with'} the best peer ({self.rival}, "
@@ -204,7 +203,6 @@ def _same_classes(grid: Grid) -> str:
 
 
 def _cost(costs: Costs) -> str:
-    """Our cost beside the network's, and our rank."""
     milliseconds = {name: 1000 * one[PREDICT.key] for name, one in costs.items()}
     size = {name: one[SIZE.key] for name, one in costs.items()}
     slower, larger = (1 + sum(v > of[OURS] for v in of.values()) for of in (milliseconds, size))

@@ -45,7 +45,6 @@ class Answer:
 
     @property
     def scores(self) -> dict[str, Tensor]:
-        """All scores."""
         return ({"entropy": entropy(self.probabilities)} if self.has_classes else {}) | self.novelty
 
 
@@ -101,7 +100,6 @@ def _ours(model: DetectionModel, detected: Detected) -> Answer:
 
 
 def _several(chances: Tensor, boxes: Tensor) -> Answer:
-    """Of passes or members, [P, m, ...] each."""
     mean = chances.mean(dim=0)
     information = entropy(mean) - entropy(chances.flatten(0, 1)).reshape(chances.shape[:2]).mean(dim=0)
     spread = (chances.clamp_min(1e-9).log() - chances[..., -1:].clamp_min(1e-9).log()).var(dim=0).mean(dim=1)

@@ -35,16 +35,14 @@ def run(setting: Setting) -> Result:
     skipped = "a quick run has none." if setting.quick else ""
     parts = [setting.once(f"scenes-{k}", lambda k=k: _scenes(setting, k)) for k in range(setting.seeds)]
     scores = [{key: value for key, value in part.items() if key != "times"} for part in parts]
-    worlds, shown = {"scenes": merged(scores)}, [("scenes", NOVEL, "novel.png")]
+    worlds = {"scenes": merged(scores)}
     if not setting.quick:
         try:
             worlds["cells"] = merged([setting.once("cells", lambda: _cells(setting))])
-            shown.append(("cells", "raccoons", "raccoons.png"))
         except FileNotFoundError as error:
             skipped = str(error)
-    for name, test, file in shown:
-        draw_histograms(worlds[name]["told"], test, setting.out / file)
-    figures = [Figure(file, f"Familiar pictures and {test}", HISTOGRAMS) for _, test, file in shown]
+    draw_histograms(worlds["scenes"]["told"], NOVEL, setting.out / "novel.png")
+    figures = [Figure("novel.png", f"Familiar pictures and {NOVEL}", HISTOGRAMS)]
     figures.append(Figure("flight.gif", "A flight", FILM))
     protocol = prose(__name__, skipped=skipped)
     numbers = {"worlds": worlds, "times": parts[0]["times"]}

@@ -19,7 +19,6 @@ FAMILIAR = "familiar"
 NOVEL = "novel things"
 LOOKED_AT = "novel things that choices were made with"
 DETECTORS = ("scenes", "scenes-1", "scenes-2")  # trained in the same way
-RENDERED = 50  # pictures at a time
 SEEDS = {"validation": 10, "test": 20}  # of scenes: the first of each; the detectors were trained on seed 0
 TRAINED = 14_000  # pictures of seed 0, the first, on which every one of `DETECTORS` was trained
 STARTS = 5  # first pictures of seeds among these
@@ -84,28 +83,15 @@ Request = tuple[int, str, int, int]  # pictures, style, seed, and number of the 
 
 
 def _rendered(requests: dict[str, Request], jobs: int) -> dict[str, Scenes]:
-    """Pictures by name, from several processes."""
-    names, tasks = [], []
-    for name, (n, style, seed, first) in requests.items():
-        starts = range(0, n, RENDERED)
-        names += [name] * len(starts)
-        tasks += [(min(RENDERED, n - start), style, seed, first + start) for start in starts]
     if jobs == 1:
-        parts = list(map(_render, tasks))
-    else:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            parts = list(pool.map(_render, tasks))
-    return {k: _joined([p for p, own in zip(parts, names, strict=True) if own == k]) for k in requests}
+        return {name: _render(request) for name, request in requests.items()}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        return dict(zip(requests, pool.map(_render, requests.values()), strict=True))
 
 
 def _render(request: Request) -> Scenes:
     n, style, seed, first = request
     return scenes(n, style, seed=seed, first=first)
-
-
-def _joined(parts: Sequence[Scenes]) -> Scenes:
-    boxes, labels = (tuple(one for part in parts for one in getattr(part, n)) for n in ("boxes", "labels"))
-    return Scenes(torch.cat([part.images for part in parts]), boxes, labels)
 
 
 def make_cells() -> World:

@@ -47,7 +47,6 @@ class Stopwatch:
         self.runs: list[tuple[int, float]] = []  # tasks, and seconds
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """As of the executor."""
         began = time.perf_counter()
         yield from self.executor.run(function, tasks)
         self.runs.append((len(tasks), time.perf_counter() - began))

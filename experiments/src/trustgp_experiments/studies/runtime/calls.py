@@ -42,7 +42,6 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """Of its part of the results."""
         return f"{self.batch}-{self.threads}{SEPARATE.get(self.runtimes[0], '')}"
 
 
@@ -85,7 +84,6 @@ class Calls:
             self._add(runtime)
 
     def _add(self, runtime: str) -> None:
-        """All calls of a runtime."""
         if runtime == COMPILED:
             torch.compiler.reset()  # code for other shapes or threads
         given = self.inputs.cpu().numpy() if runtime == ONNX else self.inputs.clone()
@@ -148,7 +146,6 @@ class Calls:
         return torch.compile(graph, dynamic=False) if runtime == COMPILED else graph
 
     def _exported(self, name: str) -> Callable[[Any], Any]:
-        """Called by onnxruntime, from a file."""
         plain = name == PLAIN
         model: Any = self.case.network if plain else self.case.method(name)
         if not plain and isinstance(model.origin.tangents, Sketch):

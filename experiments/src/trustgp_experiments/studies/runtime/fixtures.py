@@ -43,7 +43,6 @@ class FittedCase:
 
     @cached_property
     def rows(self) -> Case:
-        """Training, validation and test rows."""
         return self.kind.rows(self.kind.size, self.seed)
 
     @cached_property
@@ -53,7 +52,6 @@ class FittedCase:
 
     @cached_property
     def noisy(self) -> nn.Module:
-        """The same network, dropping."""
         return dropping(self.network)
 
     @cached_property
@@ -69,7 +67,6 @@ class FittedCase:
 
     @property
     def methods(self) -> list[str]:
-        """Names of all methods that are fitted."""
         return [PLAIN, SERIAL, ENSEMBLE, *LAPLACE, *self.budgets]
 
     def method(self, name: str) -> Any:
@@ -84,7 +81,6 @@ class FittedCase:
         return self._fits[name]
 
     def file(self, name: str, suffix: str) -> Path:
-        """A file of a method."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / f"{name.removeprefix(ours(''))}{suffix}"
 
@@ -111,7 +107,6 @@ class FittedCase:
         return peers[PEERS.get(name, (name, name))[self.kind.classes]].fit(bundle)
 
     def _member(self, member: int, *, trained: bool) -> nn.Module:
-        """Of the ensemble, in eval mode on the device."""
         kind, size, seed = self.kind, self.kind.size, 100 * self.seed + member
         network = kind.network(seed)
         if trained:

@@ -98,7 +98,6 @@ class Interleaved:
         return frozenset(number * self.rounds // count for number in range(count))
 
     def _timed(self, call: Callable[[], object]) -> tuple[float, float]:
-        """Seconds, and CPU seconds of this thread."""
         busy = self.busy or float
         before, began = busy(), self._now()
         call()

@@ -12,7 +12,6 @@ from trustgp.model import UncertaintyModel
 
 from ...core.arm import ArmRows, scaled_rows
 from ...core.recipes import Pair, mlp_recipe
-from ...core.stage_timer import Ledger, stages
 from ...datasets import simulate, standardise
 from ...peers import ConstantNoise
 
@@ -22,7 +21,7 @@ SCALING_ROWS = 100_000  # the first training rows, whose mean and spread scale e
 BATCH = 1024
 STEPS = {"cuda": 10_000, "cpu": 1_500}
 TRAINED_ROWS = 500_000  # at most, evenly spaced
-WARM_ROWS, WARM_EXPERTS = 2_000, 2
+WARM_ROWS = 2_000  # of a small fit that loads libraries before anything is timed
 
 
 def scale_rows(rows: int, *, seed: int, held: int = HELD_ROWS) -> ArmRows:
@@ -50,20 +49,9 @@ def scale_network(
     return replace(recipe, batch_size=BATCH).train((rows[0][chosen], rows[1][chosen]), **place)
 
 
-def warm_up(network: nn.Module, rows: ArmRows, *, device: str, n: int = WARM_ROWS, **options: Any) -> None:
-    """A small fit of n rows, so that libraries are loaded and workspaces taken before anything is timed."""
-    options = {**options, "num_experts": WARM_EXPERTS, "budget": None}
-    fit(network, rows.first(n), validation=rows.validation, device=device, progress=False, **options)
-
-
-def measured_fit(
-    network: nn.Module, rows: ArmRows, n: int, *, device: str, **options: Any
-) -> tuple[UncertaintyModel, Ledger]:
-    """A model of the first n rows, without a witness, and its seconds and bytes; `options` are of `fit`."""
-    train = rows.first(n)
-    with stages(device) as ledger:
-        model = fit(network, train, validation=rows.validation, witness=None, device=device, **options)
-    return model, ledger
+def fit_first(network: nn.Module, rows: ArmRows, n: int, **options: Any) -> UncertaintyModel:
+    """A model of the first n rows, without a witness; `options` are of `fit`."""
+    return fit(network, rows.first(n), validation=rows.validation, witness=None, **options)
 
 
 def likelihoods(model: UncertaintyModel, network: nn.Module, rows: ArmRows) -> dict[str, float]:

@@ -16,6 +16,7 @@ from ...core.arm import ArmRows
 from ...core.grid import Grid
 from ...core.pivot import Measure, Pivot
 from ...core.result import Column, Result, Setting, Table, make_result, prose
+from ...core.stage_timer import stages
 from . import fits
 
 MAX_GROWTH = 2.2  # of the time when the rows double
@@ -48,7 +49,6 @@ class ScaleSize:
 
     @property
     def rows(self) -> int:
-        """Training rows of the largest fit."""
         return self.expert_rows * self.experts[-1]
 
 
@@ -57,9 +57,8 @@ QUICK = ScaleSize((2, 4), 150, 2**21, (16, 16), held=100, steps=60)
 
 def size_for(device: str, *, quick: bool) -> ScaleSize:
     """Up to two million rows on a GPU, up to 125,000 elsewhere."""
-    if quick:
-        return QUICK
-    return ScaleSize(tuple(2**k for k in range(1, 10 if torch.device(device).type == "cuda" else 6)))
+    end = 10 if torch.device(device).type == "cuda" else 6
+    return QUICK if quick else ScaleSize(tuple(2**k for k in range(1, end)))
 
 
 def run(setting: Setting) -> Result:
@@ -83,14 +82,15 @@ def one_seed(setting: Setting, size: ScaleSize, seed: int) -> list[dict[str, Any
     def ground() -> tuple[ArmRows, nn.Module]:
         rows = fits.scale_rows(size.rows, seed=seed, held=size.held)
         network = fits.scale_network(rows.train, widths=size.hidden, steps=size.steps, **place)
-        few = min(fits.WARM_ROWS, size.expert_rows)
-        fits.warm_up(network, rows, n=few, device=setting.device, witness=None)
+        warm = {"num_experts": 2, "device": setting.device, "progress": False}
+        fits.fit_first(network, rows, min(fits.WARM_ROWS, size.expert_rows), **warm)
         return rows, network
 
     def measure(experts: int) -> dict[str, Any]:
         rows, network = ground()
         n, budget = experts * size.expert_rows, experts * size.expert_bytes
-        model, ledger = fits.measured_fit(network, rows, n, num_experts=experts, budget=budget, **place)
+        with stages(setting.device) as ledger:
+            model = fits.fit_first(network, rows, n, num_experts=experts, budget=budget, **place)
         return {
             "rows": n,
             "asked": experts,

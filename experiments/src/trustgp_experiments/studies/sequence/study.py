@@ -45,7 +45,6 @@ class TorqueGRU(nn.Module):
             self.last = nn.Linear(hidden, joints)
 
     def forward(self, window: Tensor) -> Tensor:
-        """The torques at the end of each window."""
         return self.last(self.gru(window)[0][:, -1])
 
 
