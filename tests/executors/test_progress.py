@@ -3,6 +3,7 @@
 import io
 import logging
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -18,16 +19,24 @@ def lines(caplog):
     return lambda: [r.getMessage() for r in caplog.records if (r.name, r.thread) == here]
 
 
-def test_the_log_and_a_terminal_show_items_and_time_left(lines):
+def test_the_log_tells_items_rows_per_second_and_time_left(lines, report):
+    list(report.track([3, 4], stage="dividing", total=2, rows=lambda item: 100 * item))
+    begun, first, last = lines()
+    assert begun == "dividing"
+    assert first.startswith("dividing: 1 of 2, ")
+    assert " rows/s, about " in first
+    assert last.startswith("dividing: 2 of 2, ")
+    assert last.endswith("about 0 s left")
+
+
+def test_a_terminal_shows_items_and_rows_per_second():
     screen = io.StringIO()
     reporter = Reporter(Console(file=screen, force_terminal=True, width=120), enabled=True)
     with reporter._progress:
-        list(reporter.track([3, 4], stage="dividing", total=2))
-    assert "2/2" in screen.getvalue()
-    begun, first, last = lines()
-    assert begun == "dividing"
-    assert first.startswith("dividing: 1 of 2, about ")
-    assert last == "dividing: 2 of 2, about 0 s left"
+        for _ in reporter.track(range(3), stage="dividing", total=3, rows=lambda item: 1000):
+            time.sleep(0.002)
+    assert "3/3" in screen.getvalue()
+    assert "rows/s" in screen.getvalue()
 
 
 def test_rates_have_three_digits():

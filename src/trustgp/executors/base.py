@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from ..data.trees import state_tensors
-from .progress import Reporter
+from .progress import Count, Reporter
 
 GPU_WORKERS = 2  # one expert's small steps fill the gaps that another's leave
 Work = Callable[[Any], Any]  # from a task to its result
@@ -168,12 +168,18 @@ class FitContext:
         here = self.device.type == "cuda" and nearby(self.executor) is self.executor
         return replace(self, executor=Inline()) if here else self
 
-    def run(self, work: Work, tasks: Sequence[Any], *, stage: str = "") -> Iterator[tuple[int, Any]]:
-        """Pairs of (position, result) as they come, see `Executor.run`; a stage has a bar."""
+    def run(
+        self, work: Work, tasks: Sequence[Any], *, stage: str = "", rows: Count | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Pairs of (position, result) as they come, see `Executor.run`; a stage has a bar, and `rows` counts
+        the rows of a task."""
         results = self.executor.run(work, tasks)
-        return self.report.track(results, stage=stage, total=len(tasks)) if stage else results
+        if not stage:
+            return results
+        count = None if rows is None else lambda pair: rows(tasks[pair[0]])
+        return self.report.track(results, stage=stage, total=len(tasks), rows=count)
 
-    def map(self, work: Work, tasks: Sequence[Any], *, stage: str = "") -> list[Any]:
+    def map(self, work: Work, tasks: Sequence[Any], **shown: Any) -> list[Any]:
         """The results in the order of the tasks; see `run`."""
-        results = dict(self.run(work, tasks, stage=stage))
+        results = dict(self.run(work, tasks, **shown))
         return [results[position] for position in range(len(tasks))]

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich import progress as bars
 from rich.console import Console
+from rich.text import Text
 
 T = TypeVar("T")
+Count = Callable[[Any], int]  # the rows of an item, or of a task
 LOGGER = logging.getLogger("trustgp")
+
+
+class RowsColumn(bars.ProgressColumn):
+    """Rows per second since a stage began; empty for stages that do not count rows."""
+
+    def render(self, task: bars.Task) -> Text:
+        rows, seconds = task.fields.get("rows", 0), task.elapsed or 0.0
+        return Text(f"{rate_text(rows / seconds)} rows/s" if rows and seconds else "", style="cyan")
 
 
 class Reporter:
@@ -26,6 +36,7 @@ class Reporter:
             bars.TextColumn("{task.description:<22}"),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
+            RowsColumn(),
             bars.TimeElapsedColumn(),
             bars.TimeRemainingColumn(),
             console=console,
@@ -42,21 +53,27 @@ class Reporter:
         """Log, at DEBUG, that a stage of the work begins; its name is the record's `stage`."""
         LOGGER.debug("%s", stage, extra={"stage": stage})
 
-    def track(self, items: Iterable[T], *, stage: str, total: int | None, done: int = 0) -> Iterator[T]:
+    def track(
+        self, items: Iterable[T], *, stage: str, total: int | None, done: int = 0, rows: Count | None = None
+    ) -> Iterator[T]:
         """`items`, with a bar for the stage; of the `total` (None: unknown), `done` were finished before and
-        do not come. When the work ends early, their `close` is called."""
+        do not come. `rows` counts the rows of an item. When the work ends early, their `close` is called."""
         self.begin(stage)
-        task, began = self._progress.add_task(stage, total=total, completed=done), time.perf_counter()
+        task = self._progress.add_task(stage, total=total, completed=done, rows=0)
+        began, counted = time.perf_counter(), 0
         self._open[task] = items
         many = "many" if total is None else str(total)
         self.position = f"{stage} ({done} of {many})"
         for number, item in enumerate(items, start=done + 1):
             yield item
-            self._progress.update(task, advance=1)
+            counted += 0 if rows is None else rows(item)
+            self._progress.update(task, advance=1, rows=counted)
             self.position = f"{stage} ({number} of {many})"
             if total and 10 * number // total > 10 * (number - 1) // total:
-                left = (time.perf_counter() - began) * (total - number) / (number - done)
-                LOGGER.debug("%s: %d of %d, about %.0f s left", stage, number, total, left)
+                seconds = max(1e-9, time.perf_counter() - began)
+                left = seconds * (total - number) / (number - done)
+                speed = f", {rate_text(counted / seconds)} rows/s" if counted else ""
+                LOGGER.debug("%s: %d of %d%s, about %.0f s left", stage, number, total, speed, left)
         del self._open[task]
         self.position = ""
 

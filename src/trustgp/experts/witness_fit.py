@@ -229,7 +229,7 @@ def _members(state: WitnessState, points: Tensor, most: int, borrowed: int, cont
         borrowed_rows = offered[closest[: max(borrowed * len(own), state.most_neighbours)]]
         return torch.cat([own, borrowed_rows.sort().values]), len(own)
 
-    return context.map(rows_of, range(count), stage="witness")
+    return context.map(rows_of, range(count), stage="witness", rows=lambda number: len(owned[number]))
 
 
 def _smoothness(

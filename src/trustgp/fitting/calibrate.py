@@ -78,7 +78,7 @@ def _validation_rows(state: ModelState, rows: Rows, report: Reporter) -> tuple[A
     tangents = state.mixtures[0].tangents
     most = MAX_BATCH_ROWS if tangents.num_columns(expert=False) is None else chunk_rows(tangents)
     parts = list(chunks(len(rows), max(1, min(most, at_once(MAX_BATCH_BYTES, state.device) // size))))
-    for index in report.track(parts, stage="calibrating", total=len(parts)):
+    for index in report.track(parts, stage="calibrating", total=len(parts), rows=len):
         inputs, targets = rows.batch(index)
         outputs, raw = predict_uncalibrated(state, inputs)
         held_out.append(likelihood.calibration_rows(outputs, raw, targets))

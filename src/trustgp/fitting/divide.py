@@ -66,7 +66,7 @@ def run_tangents(
             return whole, tangents.network.matrix(rows.take(index)).cpu()
         return whole, torch.cat(values).cpu()
 
-    for place, made in context.inline().run(make, parts, stage="making the features"):
+    for place, made in context.inline().run(make, parts, stage="making the features", rows=len):
         yield parts[place], *made
 
 
@@ -87,7 +87,7 @@ def precompute_linear(tangents: TangentMap, rows: Rows, context: FitContext) -> 
         return None
     direction, network = tangents.direction(NO_COLUMNS), tangents.network
     parts = list(chunks(len(rows), network.pass_rows(rows.first)))
-    tracked = context.report.track(parts, stage="linearising", total=len(parts))
+    tracked = context.report.track(parts, stage="linearising", total=len(parts), rows=len)
     return torch.cat([network.directional(rows.take(index), direction).double() for index in tracked])
 
 
@@ -101,7 +101,7 @@ def embed_rows(
     def embed(index: Tensor) -> Tensor:
         return gate.embed(features_at(tangents, rows, index, NO_COLUMNS, cached))
 
-    return torch.cat(context.map(embed, parts, stage="dividing the rows"))
+    return torch.cat(context.map(embed, parts, stage="dividing the rows", rows=len))
 
 
 def divide(

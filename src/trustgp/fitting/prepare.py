@@ -182,7 +182,7 @@ def run_network(network: TangentNetwork, rows: Rows, context: FitContext) -> Ite
         pieces = map_chunks(lambda part: network.matrix(rows.take(part)).cpu(), full, len(full))
         return torch.cat(pieces)[: len(index)]
 
-    for place, outputs in context.inline().run(outputs_at, parts, stage="running the network"):
+    for place, outputs in context.inline().run(outputs_at, parts, stage="running the network", rows=len):
         yield parts[place], outputs
 
 

@@ -126,7 +126,8 @@ def solve_tasks(
     done, todo = len(solved), [i for i in range(len(tasks)) if i not in solved]
     solve = partial(_solve_or_explain, problem)
     results = _named(context.executor.run(solve, [replace(tasks[i], number=i) for i in todo]), todo)
-    tracked = context.report.track(results, stage="solving the experts", total=len(tasks), done=done)
+    counts = {"total": len(tasks), "done": done, "rows": lambda pair: len(tasks[todo[pair[0]]].own)}
+    tracked = context.report.track(results, stage="solving the experts", **counts)
     with closing(results):  # an error below stops the workers at once
         for position, result in tracked:
             empty_cuda_cache(problem.tangents.network.device)
