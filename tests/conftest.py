@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from dataclasses import fields
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from fitted_zoo import FittedZoo
 from shared_fixtures import *  # noqa: F403 (pytest finds them here)
-from torch import Tensor, nn
+from torch import Tensor
 
 import trustgp
 from trustgp.executors import FitContext, Ray
@@ -93,12 +92,6 @@ def report():
         yield reporter
 
 
-@pytest.fixture
-def own_network(case) -> nn.Module:
-    """A copy of the case's network that a test may change."""
-    return copy.deepcopy(case.network)
-
-
 class TwoNodes:
     """A simulated Ray cluster with a CPU on each of two nodes."""
 
@@ -117,13 +110,6 @@ class TwoNodes:
         self.cluster.remove_node(self.second, allow_graceful=False)
         self.second = self.cluster.add_node(**NODE)
 
-    def close(self) -> None:
-        """Disconnect, and end the cluster."""
-        import ray
-
-        ray.shutdown()
-        self.cluster.shutdown()
-
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
@@ -131,10 +117,11 @@ NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 @pytest.fixture(scope="session")
 def two_nodes():
     """The simulated cluster, to which this process is connected."""
-    pytest.importorskip("ray", reason='ray is not installed: pip install "trustgp[ray]"')
+    ray = pytest.importorskip("ray", reason='ray is not installed: pip install "trustgp[ray]"')
     nodes = TwoNodes()
     yield nodes
-    nodes.close()
+    ray.shutdown()
+    nodes.cluster.shutdown()
 
 
 @pytest.fixture

@@ -30,10 +30,11 @@ def mlp(*middle: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(3, 6), *middle, nn.Linear(6, 2))
 
 
-def head(channels: int) -> list[nn.Module]:
-    return [nn.Flatten(), nn.Linear(channels, 2)]
+def conv(*layers: nn.Module, channels: int) -> nn.Module:
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, 2))
 
 
+C = nn.Conv2d
 MLPS: dict[str, Callable[[], nn.Module]] = {
     "relu": lambda: mlp(nn.ReLU(), nn.Linear(6, 6), nn.ReLU(inplace=True))(),
     "tanh": lambda: mlp(nn.Tanh(), nn.Linear(6, 6, bias=False), nn.Tanh())(),
@@ -44,28 +45,26 @@ MLPS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: mlp(nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ELU())(),
 }
 CONVS: dict[str, Callable[[], nn.Module]] = {
-    "stride and padding": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(3, 4, 2, padding=1, stride=3), *head(16)
+    "stride and padding": lambda: conv(
+        C(1, 3, 3, stride=2, padding=1), nn.ReLU(), C(3, 4, 2, padding=1, stride=3), channels=16
     ),
-    "groups and dilation": lambda: nn.Sequential(
-        nn.Conv2d(1, 4, 3, bias=False), nn.Tanh(), nn.Conv2d(4, 6, 2, groups=2, dilation=2), *head(24)
+    "groups and dilation": lambda: conv(
+        C(1, 4, 3, bias=False), nn.Tanh(), C(4, 6, 2, groups=2, dilation=2), channels=24
     ),
-    "max pool": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1), nn.SiLU(), *head(27)
+    "max pool": lambda: conv(C(1, 3, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), nn.SiLU(), channels=27),
+    "average pool": lambda: conv(
+        C(1, 3, 3, padding=1), nn.GELU(), nn.AvgPool2d(3, 2, padding=1), channels=27
     ),
-    "average pool": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.GELU(), nn.AvgPool2d(3, stride=2, padding=1), *head(27)
+    "adaptive pools": lambda: conv(
+        C(1, 3, 3, padding=1), nn.AdaptiveAvgPool2d(4), nn.ReLU(), nn.AdaptiveMaxPool2d(2), channels=12
     ),
-    "adaptive pools": lambda: nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.AdaptiveAvgPool2d(4), nn.ReLU(), nn.AdaptiveMaxPool2d(2), *head(12)
-    ),
-    "residual with norms": lambda: nn.Sequential(
-        nn.Conv2d(1, 4, 3),
+    "residual with norms": lambda: conv(
+        C(1, 4, 3),
         nn.BatchNorm2d(4),
         nn.ReLU(inplace=True),
-        Residual(nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
+        Residual(C(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
         nn.AdaptiveAvgPool2d(1),
-        *head(4),
+        channels=4,
     ),
 }
 NETWORKS = {**MLPS, **CONVS}
@@ -99,23 +98,23 @@ def model_of(name: str, **options: Any) -> trustgp.UncertaintyModel:
     return trustgp.fit(network_of(name), rows_of(name, rows), **options)
 
 
-def assert_equal(prediction: trustgp.Prediction, found: Mapping[str, Any]) -> None:
+def assert_equal(prediction: trustgp.Prediction, outputs: Mapping[str, Any]) -> None:
     """Answers of a graph are those of `predict`: relative 1e-4, means beside their spread."""
-    found = {name: np.asarray(value) for name, value in found.items()}
+    outputs = {name: np.asarray(value) for name, value in outputs.items()}
     corrected = prediction.corrected
     for one, mean, lead in ((prediction, "mean", ""), (corrected, "corrected", "corrected_")):
         variance = f"{lead}variance"
         spread = one.variance.sqrt().numpy()
-        apart = np.abs(found[mean] - one.mean.numpy())
-        bad = ~(apart <= 1e-4 * (np.abs(one.mean.numpy()) + spread))
+        errors = np.abs(outputs[mean] - one.mean.numpy())
+        bad = ~(errors <= 1e-4 * (np.abs(one.mean.numpy()) + spread))
         assert not bad[prediction.valid.numpy()].any(), mean
-        np.testing.assert_allclose(found[variance], one.variance.numpy(), rtol=1e-4, err_msg=variance)
-    np.testing.assert_allclose(found["novelty"], prediction.novelty.numpy(), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found["score"], prediction.score.numpy(), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(outputs[variance], one.variance.numpy(), rtol=1e-4, err_msg=variance)
+    np.testing.assert_allclose(outputs["novelty"], prediction.novelty.numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(outputs["score"], prediction.score.numpy(), rtol=1e-4, atol=1e-6)
     for name in ("expert", "valid"):
         value = getattr(prediction, name)
-        np.testing.assert_array_equal(found[name], value.numpy())
-        assert found[name].dtype == value.numpy().dtype
+        np.testing.assert_array_equal(outputs[name], value.numpy())
+        assert outputs[name].dtype == value.numpy().dtype
     for name in ("mean", "variance", "novelty"):
         value = getattr(prediction, name).numpy()
-        assert (found[name].shape, found[name].dtype) == (value.shape, value.dtype)
+        assert (outputs[name].shape, outputs[name].dtype) == (value.shape, value.dtype)

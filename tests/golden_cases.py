@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import trustgp
+from trustgp.data.tensor_file import inside
 
 FOLDER = Path(__file__).parent / "golden"
 CASES = ("regression", "classification", "sketch", "detector")
@@ -73,9 +74,7 @@ def rows_of(case: str, table: dict[str, Tensor], part: str):
 def fitted(case: str, table: dict[str, Tensor]):
     """The network with its kept weights, and a model fitted to it now."""
     network = network_of(case)
-    network.load_state_dict(
-        {k.removeprefix("weights."): v for k, v in table.items() if k.startswith("weights.")}
-    )
+    network.load_state_dict(inside(table, "weights."))
     train, validation = (rows_of(case, table, part) for part in ("train", "validation"))
     fit = trustgp.detection.fit if case == "detector" else trustgp.fit
     return network, fit(network, train, validation=validation, **options_of(case))
@@ -83,18 +82,18 @@ def fitted(case: str, table: dict[str, Tensor]):
 
 def answers(case: str, model, table: dict[str, Tensor]) -> dict[str, Tensor]:
     """Everything a user reads of a prediction for the test rows."""
-    found = model.predict(inputs_of(case, table, "test"))
+    predicted = model.predict(inputs_of(case, table, "test"))
     if case == "detector":
         names = ("boxes", "std", "labels", "confidence", "probabilities", "novelty")
-        pictures = torch.tensor([one.picture_novelty for one in found], dtype=torch.float64)
-        return {name: torch.cat([getattr(one, name) for one in found]) for name in names} | {
-            "pictures": pictures
+        parts = {name: torch.cat([getattr(one, name) for one in predicted]) for name in names}
+        return parts | {
+            "pictures": torch.tensor([one.picture_novelty for one in predicted], dtype=torch.float64)
         }
     names = ["mean", "variance", "epistemic", "aleatoric", "expert", "novelty"]
-    table = {name: getattr(found, name) for name in names}
+    table = {name: getattr(predicted, name) for name in names}
     if case == "classification":
-        return {**table, "probabilities": found.probabilities}
-    (lower, upper), corrected = found.interval(0.9), found.corrected
+        return {**table, "probabilities": predicted.probabilities}
+    (lower, upper), corrected = predicted.interval(0.9), predicted.corrected
     table |= {"lower": lower, "upper": upper}
     return table | {"corrected": corrected.mean, "corrected_std": corrected.std}
 
@@ -107,8 +106,8 @@ def kept(case: str) -> dict[str, Tensor]:
 def refit(case: str) -> None:
     """Keep what a fit answers now in place of what was kept before."""
     table = {name: value for name, value in kept(case).items() if not name.startswith(("refit.", "answers."))}
-    found = answers(case, fitted(case, table)[1], table)
-    table |= {f"answers.{name}": value.contiguous() for name, value in found.items()}
+    predicted = answers(case, fitted(case, table)[1], table)
+    table |= {f"answers.{name}": value.contiguous() for name, value in predicted.items()}
     save_file(table, FOLDER / f"{case}.safetensors")
 
 

@@ -47,14 +47,11 @@ def each(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Callab
 
         @wraps(test)
         def run(**fixtures: Any) -> None:
-            failed = []
-            for number, case in enumerate(cases):
-                given = dict(zip(keys, (case,) if single else case, strict=True))
-                try:
-                    test(**fixtures, **given)
-                except (Exception, pytest.fail.Exception) as error:
-                    failed.append(f"case {number}, {given}: {type(error).__name__}: {error}")
-            assert not failed, "\n\n".join(failed)
+            with Many() as check:
+                for number, case in enumerate(cases):
+                    given = dict(zip(keys, (case,) if single else case, strict=True))
+                    with check(f"case {number}", given):
+                        test(**fixtures, **given)
 
         left = [one for name, one in signature.parameters.items() if name not in keys]
         run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
@@ -141,8 +140,8 @@ def leave_out(gram: Tensor, residual: Tensor, groups: Tensor, tau: float) -> tup
 
 def stationary_gram(first: Tensor, second: Tensor, length: float) -> Tensor:
     """exp(-|x - x'|^2 / (2 l^2)), shape [n, m]."""
-    apart = spatial.distance.cdist(first.double().numpy(), second.double().numpy(), "sqeuclidean")
-    return torch.from_numpy(np.exp(-apart / (2 * float(length) ** 2)))
+    distances = spatial.distance.cdist(first.double().numpy(), second.double().numpy(), "sqeuclidean")
+    return torch.from_numpy(np.exp(-distances / (2 * float(length) ** 2)))
 
 
 def greedy_by_refit(gram: Tensor, count: int, noise: float, candidates: Tensor, given: Tensor) -> list[int]:
@@ -174,18 +173,14 @@ def mass_between_by_loops(gram: Tensor, labels: Tensor) -> float:
     return between / total
 
 
-def calibrated_scale(
-    fade, onset, level, novelty: float, kappa: float, reach: float = 1.0, within: float = 1.0
-) -> float:
+def calibrated_scale(fade, onset, level, novelty, kappa, reach=1.0, within=1.0) -> float:
     """(c * kappa ** a) ** ((1 - nu ** b) * min(1, nu_0 / nu, E_0 / E)) in plain Python, with E_0 / E
     `within`."""
-    heard = min(1.0 if novelty <= reach else reach / novelty, within)
-    return (level * kappa**fade) ** ((1.0 - novelty**onset) * min(1.0, heard))
+    support = min(1.0 if novelty <= reach else reach / novelty, within)
+    return (level * kappa**fade) ** ((1.0 - novelty**onset) * min(1.0, support))
 
 
-def two_opinions(
-    variance: float, shift: float, weight: float, heard: float, precision: float, trust: float
-) -> tuple[float, float]:
+def two_opinions(variance, shift, weight, second, precision, trust) -> tuple[float, float]:
     """What experts (m, V) and witness (h, p) expect together, and the variance of it, in plain Python.
 
     The means are weighted by the precisions 1 / V and t p; so are the precisions themselves, which are not
@@ -193,12 +188,10 @@ def two_opinions(
     """
     ours, theirs = 1.0 / variance, trust * precision
     share = ours / (ours + theirs)
-    expected = share * weight * shift + (1.0 - share) * heard
+    expected = share * weight * shift + (1.0 - share) * second
     return expected, 1.0 / (share * ours + (1.0 - share) * theirs)
 
 
 def gaussian_nll(mean: Tensor, variance: Tensor, targets: Tensor) -> float:
     """Mean negative log likelihood per entry."""
-    return float(
-        (0.5 * torch.log(2 * math.pi * variance) + 0.5 * (targets - mean).square() / variance).mean()
-    )
+    return -float(torch.distributions.Normal(mean, variance.sqrt()).log_prob(targets).mean())

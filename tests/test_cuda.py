@@ -24,7 +24,10 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return network.eval(), inputs.double(), targets.double()
 
 
-@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+OUTPUTS = ["shared", "separate", "pseudo"]
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
 @pytest.mark.parametrize("tangents", [trustgp.LayerFactors(), trustgp.JacobianRows(keep=100)])
 def test_a_fit_on_cuda_equals_one_on_the_cpu(outputs, tangents):
     network, inputs, targets = problem()
@@ -99,14 +102,10 @@ def test_the_peak_of_a_fit_stays_below_its_estimate(tangents, caplog):
     assert peak <= parse_bytes(stated.split("at most about ")[1].split(" beside")[0], name="stated")
 
 
-@pytest.mark.parametrize(
-    ("outputs", "tangents", "witness"),
-    every_pair(
-        ["shared", "separate", "pseudo"],
-        [trustgp.LayerFactors(), trustgp.Sketch(64)],
-        [trustgp.Witness(), None],
-    ),
-)
+KINDS = [trustgp.LayerFactors(), trustgp.Sketch(64)], [trustgp.Witness(), None]
+
+
+@pytest.mark.parametrize(("outputs", "tangents", "witness"), every_pair(OUTPUTS, *KINDS))
 def test_a_traced_graph_gives_the_same_on_cuda(outputs, tangents, witness):
     from trustgp.export import traced
 

@@ -12,24 +12,12 @@ from trustgp import Threads
 
 
 @contextmanager
-def torch_threads(count):
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def another_default_dtype():
-    torch.manual_seed(99)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+def setting(name, value):
+    """Another number of threads, or default dtype, of torch."""
+    before = getattr(torch, f"get_{name}")()
+    getattr(torch, f"set_{name}")(value)
+    yield
+    getattr(torch, f"set_{name}")(before)
 
 
 @pytest.mark.parametrize("name", [*names("rows"), "regression-sketch-pseudo-validation"])
@@ -50,18 +38,17 @@ def test_the_number_of_torch_threads_does_not_change_the_model(fit_case, toy, as
     every = {"groups": torch.arange(160) // 20, "validation": toy(300, seed=4)}
     options, models = {kind: every[kind]} if kind in every else {}, []
     for count in (1, 2):
-        with torch_threads(count):
+        with setting("num_threads", count):
             models.append(fit_case(**options))
             models[-1].predict(torch.zeros(2, 3, dtype=torch.float64))
             assert torch.get_num_threads() == count  # the user's
     assert_same_state(*models)
 
 
-@pytest.mark.parametrize("mode", [another_default_dtype, torch.no_grad])
-def test_random_state_dtype_and_grad_mode_of_the_user_do_not_change_the_model(
-    fit_case, fitted, assert_same_state, mode
-):
-    with mode():
+def test_random_state_and_dtype_of_the_user_do_not_change_the_model(fit_case, fitted, assert_same_state):
+    """Modes of torch: reliability/test_31_what_people_pass.py."""
+    torch.manual_seed(99)
+    with setting("default_dtype", torch.float64):
         assert_same_state(fit_case(), fitted)
 
 

@@ -109,9 +109,8 @@ class OneFactor(Likelihood):
     def prediction(self, outputs, raw, calibrations, valid=None, familiar=None):
         parts = {"epistemic": raw.epistemic, "aleatoric": raw.noise, "excess": torch.zeros_like(outputs)}
         scaled = {k: (calibrations[0].value * v).reshape(outputs.shape).to(outputs) for k, v in parts.items()}
-        return trustgp.Prediction(
-            mean=outputs, **scaled, **common_fields(outputs, raw, None, valid, familiar)
-        )
+        fields = common_fields(outputs, raw, None, valid, familiar)
+        return trustgp.Prediction(mean=outputs, **scaled, **fields)
 
 
 def round_trip(member, path, kinds, kind, monkeypatch, **options):

@@ -17,9 +17,8 @@ SEARCHED = {"rtol": 1e-5, "atol": 1e-8}  # of a detector nearly all is
 
 def assert_stored(case, model, table, **close):
     for name, value in answers(case, model, table).items():
-        torch.testing.assert_close(
-            value, table[f"answers.{name}"], **close, msg=lambda text, n=name: f"{n}: {text}"
-        )
+        close |= {"msg": lambda text, n=name: f"{n}: {text}"}
+        torch.testing.assert_close(value, table[f"answers.{name}"], **close)
 
 
 @pytest.mark.parametrize("case", CASES)

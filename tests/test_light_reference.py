@@ -4,24 +4,15 @@ import copy
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from reliability.test_10_degenerate_data import calibrated
+from shared_fixtures import trained
 from torch import nn
 from witness_reference import witness_answer
 
 import trustgp
-from trustgp.math.calibration import KNOTS
 from trustgp.tangents.network import prepare
-
-
-def trained(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
-    optimiser = torch.optim.Adam(network.parameters(), 1e-2)
-    for _ in range(150):
-        optimiser.zero_grad()
-        (network(inputs) - targets).square().mean().backward()
-        optimiser.step()
-    return network.eval()
 
 
 @pytest.fixture(scope="module", params=["chain", "convolutions"])
@@ -33,10 +24,9 @@ def fitted(request):
     if request.param == "chain":
         network = nn.Sequential(nn.Linear(12, 40), nn.Tanh(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 2))
     else:
-        network = nn.Sequential(
-            nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(80, 2)
-        )
-    network = trained(network, inputs[:500], targets[:500])
+        convolution = nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 3)
+        network = nn.Sequential(*convolution, nn.Tanh(), nn.Flatten(), nn.Linear(80, 2))
+    network = trained(network, inputs[:500], targets[:500], steps=150)
     rows = (inputs[:500], targets[:500])
     model = trustgp.fit(network, rows, validation=(inputs[500:600], targets[500:600]), progress=False)
     return network, model, torch.cat([inputs[600:610], 3 * inputs[600:610]])
@@ -62,21 +52,15 @@ def variance_of(model, network, row):
     table = {name: getattr(model.witness, name) for name in type(model.witness).__dataclass_fields__}
     second, _, _, precision = (one[0] for one in witness_answer(table, row.double()))
     c = model.calibrations[0]
-    before, gamma = unit * expert.scale + expert.noise, float(c.varying)
-    strength = (1 - novelty ** float(c.onset)) * (c.extent / before).clamp_max(
-        min(1, float(c.reach) / novelty)
-    )
-    varying = c.level * mixture.log_kappa[label].exp() ** float(c.fade)
-    scale = (varying**gamma * (c.constant / before) ** (1 - gamma)) ** strength
-    if novelty > float(c.beyond):
-        way = 1 - math.log(novelty) / math.log(float(c.beyond))
-        scale = scale * math.exp(np.interp(way, [0, *KNOTS], [0, *c.growth]))
-    known = scale * before
-    gain = c.trust * precision * known
+    raw, outputs = unit * expert.scale + expert.noise, torch.arange(len(second))
+    scaled = calibrated(c, raw[None], torch.tensor([[novelty]]).double(), mixture.log_kappa[label], outputs)[
+        0
+    ]
+    gain = c.trust * precision * scaled
     expected = (c.weight * mean + gain * (second - output)) / (1 + gain)
     left = (1 + gain) / (1 + gain**2)
     assert float(c.shift) == 0
-    return left * known + c.excess * expected**2 + c.share * c.spread, novelty, label
+    return left * scaled + c.excess * expected**2 + c.share * c.spread, novelty, label
 
 
 def with_growth(model, beyond):
@@ -93,17 +77,17 @@ def with_growth(model, beyond):
 def test_a_prediction_is_that_of_the_reference(fitted, planted):
     network, model, inputs = fitted
     model = with_growth(model, float(model.novelty(inputs).median())) if planted else model
-    said = model.predict(inputs)
-    assert torch.equal(said.mean, network(inputs))
+    prediction = model.predict(inputs)
+    assert torch.equal(prediction.mean, network(inputs))
     assert model.num_experts > 1
     c = model.calibrations[0]  # else some of the formula would not be seen
-    assert not planted or float(said.novelty.max()) > float(c.beyond) > float(said.novelty.min())
+    assert not planted or float(prediction.novelty.max()) > float(c.beyond) > float(prediction.novelty.min())
     assert float(c.varying) < 1
     assert float(c.share) > 0
     for i, row in enumerate(inputs.split(1)):
         alone = model.predict(row)
         variance, novelty, label = variance_of(model, network, row)
-        assert int(said.expert[i]) == int(alone.expert[0]) == label
-        for found in (said.variance[i], alone.variance[0]):
-            torch.testing.assert_close(found.double(), variance, rtol=1e-5, atol=0)
+        assert int(prediction.expert[i]) == int(alone.expert[0]) == label
+        for value in (prediction.variance[i], alone.variance[0]):
+            torch.testing.assert_close(value.double(), variance, rtol=1e-5, atol=0)
         assert math.isclose(float(alone.novelty[0]), novelty, rel_tol=1e-4)

@@ -33,7 +33,7 @@ def test_a_case_that_fails_is_named_and_the_others_are_tried():
         tried.append(number)
         work()
 
-    with pytest.raises(AssertionError, match=r"^case 1, {'number': 2, .*"):
+    with pytest.raises(AssertionError, match=r"1 failed:\ncase 1, {'number': 2, .*"):
         test()
     assert tried == [1, 2, 3]
 

@@ -37,20 +37,20 @@ def test_the_parts_of_a_prediction_fit_together(fitted, test_rows):
 
 
 def test_the_error_bar_covers_and_is_better_than_a_constant_one(fit_case, fitted, case, toy):
-    (inputs, targets), held = toy(400, seed=11), toy(200, seed=12)
-    model = fit_case(validation=held)
+    (inputs, targets), validation = toy(400, seed=11), toy(200, seed=12)
+    model = fit_case(validation=validation)
     p = model.predict(inputs)
     lower, upper = p.interval(0.9)
     share = float(((targets >= lower) & (targets <= upper)).double().mean())
     assert share == pytest.approx(0.9, abs=0.06)  # 800 numbers
-    constant = (model.predict(held[0]).mean - held[1]).square().mean(dim=0).expand_as(targets)
+    constant = (model.predict(validation[0]).mean - validation[1]).square().mean(dim=0).expand_as(targets)
     assert gaussian_nll(p.mean, p.variance, targets) < gaussian_nll(p.mean, constant, targets)
     p = fitted.predict(case.inputs)
     own, corrected = ((q.mean - case.targets).square().mean() for q in (p, p.corrected))
     assert float(corrected) < float(own)
-    near, far = fitted.novelty(case.inputs), fitted.novelty(case.inputs * 20)
-    assert float(far.mean()) > 3 * float(near.mean())
-    assert bool(((near >= 0) & (near <= 1)).all())
+    familiar, far = fitted.novelty(case.inputs), fitted.novelty(case.inputs * 20)
+    assert float(far.mean()) > 3 * float(familiar.mean())
+    assert bool(((familiar >= 0) & (familiar <= 1)).all())
 
 
 def test_inputs_are_predicted_in_order_however_they_come(fitted, test_rows):
@@ -62,22 +62,6 @@ def test_inputs_are_predicted_in_order_however_they_come(fitted, test_rows):
         # but for the order in which a matrix product adds, which depends on its shape
         assert_equal_predictions(fitted.predict(source), expected, rtol=1e-9, atol=1e-12)
     assert fitted.predict(DataLoader(pairs, batch_size=7)).corrected.mean.shape == (40, 2)
-
-
-def test_inputs_of_another_structure_are_refused(fitted):
-    x = torch.zeros(2, 3)
-    refused = [({"x": x}, "structure"), ((x,) * 3, "structure"), (x[:0], "no rows")]
-    for inputs, message in (*refused, (DataLoader(TensorDataset(x[:0])), "no rows")):
-        with pytest.raises(ValueError, match=message):
-            fitted.predict(inputs)
-
-
-def test_precision_and_mode_of_a_model_stay(fitted, test_rows):
-    with pytest.raises(TypeError, match="precision"):
-        copy.deepcopy(fitted).float()
-    before = fitted.predict(test_rows[0])
-    assert not fitted.train().network.training
-    assert_equal_predictions(fitted.predict(test_rows[0]), before)
 
 
 def test_a_model_describes_itself_in_ten_lines(fitted, fit_case, case, toy, tmp_path):
@@ -104,6 +88,21 @@ def test_bytes_are_those_of_its_tensors(fitted):
     assert fitted.failed == []
 
 
+@pytest.mark.parametrize("outputs", ["shared", "separate", "pseudo"])
+def test_an_experts_own_rows_are_those_of_the_gate_and_others_of_neighbours(fit_case, case, outputs):
+    model, borrowed = fit_case(num_experts=6, outputs=outputs, witness=None), 0
+    labels = model.predict(case.inputs).expert.reshape(160, -1)
+    for k, mixture in enumerate(model.mixtures):
+        for index, expert in enumerate(mixture.experts):
+            own = expert.rows[: int(expert.own)]
+            assert labels[own, k].tolist() == [index] * len(own)
+            assert set(own.tolist()) == set((labels[:, k] == index).nonzero().flatten().tolist())
+            for row in expert.rows[int(expert.own) :].tolist():
+                assert int(labels[row, k]) in mixture.neighbours[index]
+                borrowed += 1
+    assert borrowed > 0
+
+
 OPTIONS = [
     {},
     {"num_experts": 1, "outputs": "separate"},
@@ -113,10 +112,8 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "separate", "pseudo", "kept"])
-def test_a_loaded_model_predicts_to_the_bit(
-    fit_case, own_network, test_rows, tmp_path, assert_same_state, options
-):
-    model, network = fit_case(**options), own_network
+def test_a_loaded_model_predicts_to_the_bit(fit_case, case, test_rows, tmp_path, assert_same_state, options):
+    model, network = fit_case(**options), copy.deepcopy(case.network)
     model.save(tmp_path / "arm.trustgp")
     before = copy.deepcopy(network.state_dict())
     again = trustgp.load(tmp_path / "arm.trustgp", network)

@@ -11,29 +11,27 @@ from torch import Tensor
 
 def witness_answer(table: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, variance, novelty and precision of float64 rows, from the tensors of a witness's file."""
-    held = {name: value.double().numpy() for name, value in table.items()}
-    rows = [_row(held, (x - held["offset"]) / held["spread"]) for x in inputs.double().numpy()]
+    arrays = {name: value.double().numpy() for name, value in table.items()}
+    rows = [_row(arrays, (x - arrays["offset"]) / arrays["spread"]) for x in inputs.double().numpy()]
     mean, variance, novelty = (torch.from_numpy(np.stack(lot)) for lot in zip(*rows, strict=True))
-    known = (1.0 - novelty) * (table["reach"] / novelty.clamp_min(1e-300)).clamp_max(1.0)
-    return mean, variance, novelty, known[:, None] / variance
+    share = (1.0 - novelty) * (table["reach"] / novelty.clamp_min(1e-300)).clamp_max(1.0)
+    return mean, variance, novelty, share[:, None] / variance
 
 
 def witness_left_out(table: dict[str, Tensor], groups: Tensor) -> dict[int, tuple]:
     """By training row: its cell, mean, novelty and target, from the rows of other groups in its cell."""
-    held, found = {name: value.double().numpy() for name, value in table.items()}, {}
-    ends = table["sizes"].cumsum(dim=0).tolist()
+    arrays, answers = {name: value.double().numpy() for name, value in table.items()}, {}
     rows, numbers = table["rows"].tolist(), groups.tolist()
-    for cell, (end, size, own) in enumerate(
-        zip(ends, table["sizes"].tolist(), table["own"].tolist(), strict=True)
-    ):
+    sizes = [table["sizes"].cumsum(dim=0).tolist(), table["sizes"].tolist(), table["own"].tolist()]
+    for cell, (end, size, own) in enumerate(zip(*sizes, strict=True)):
         places = range(end - size, end)
         for place in places[:own]:
             row = rows[place]
             seen = [other for other in places if numbers[rows[other]] != numbers[row]]
-            mean, novelty = _process(held, held["points"][place], seen)
-            centre = held["centre"][cell]
-            found[row] = cell, centre + mean, novelty, centre + held["targets"][place]
-    return found
+            mean, novelty = _process(arrays, arrays["points"][place], seen)
+            centre = arrays["centre"][cell]
+            answers[row] = cell, centre + mean, novelty, centre + arrays["targets"][place]
+    return answers
 
 
 def witness_level(table: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
@@ -50,28 +48,28 @@ def witness_level(table: dict[str, Tensor]) -> tuple[Tensor, list[float]]:
     return torch.from_numpy(np.stack(steady)), sorted(novelties)
 
 
-def _row(held: dict, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def _row(arrays: dict, point: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean [C], variance [C] and novelty of one scaled point."""
-    cell = int(np.argmin([math.dist(point, centroid) for centroid in held["centroids"]]))
-    first = int(held["sizes"][:cell].sum())
-    mean, novelty = _process(held, point, range(first, first + int(held["sizes"][cell])))
-    variance = held["level"][cell] * (novelty + held["ratio"])
-    return held["centre"][cell] + mean, np.maximum(variance, held["floor"]), novelty
+    cell = int(np.argmin([math.dist(point, centroid) for centroid in arrays["centroids"]]))
+    first = int(arrays["sizes"][:cell].sum())
+    mean, novelty = _process(arrays, point, range(first, first + int(arrays["sizes"][cell])))
+    variance = arrays["level"][cell] * (novelty + arrays["ratio"])
+    return arrays["centre"][cell] + mean, np.maximum(variance, arrays["floor"]), novelty
 
 
-def _process(held: dict, point: np.ndarray, places) -> tuple[np.ndarray, float]:
+def _process(arrays: dict, point: np.ndarray, places) -> tuple[np.ndarray, float]:
     """Mean about the centre [C], and novelty, from the nearest of the rows at these places."""
     places = np.array(places, dtype=int)
-    apart = np.linalg.norm(held["points"][places] - point, axis=1)
-    near = places[np.argsort(apart, kind="stable")][: int(held["neighbours"])]
-    if not len(near):
-        return np.zeros(held["targets"].shape[1]), 1.0
+    distances = np.linalg.norm(arrays["points"][places] - point, axis=1)
+    nearest = places[np.argsort(distances, kind="stable")][: int(arrays["neighbours"])]
+    if not len(nearest):
+        return np.zeros(arrays["targets"].shape[1]), 1.0
 
     def kernel(x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        apart = np.linalg.norm(x[:, None] - z, axis=2)
-        return np.exp(-(apart**2) / (2 * float(held["length"]) ** 2))
+        distances = np.linalg.norm(x[:, None] - z, axis=2)
+        return np.exp(-(distances**2) / (2 * float(arrays["length"]) ** 2))
 
-    rows = held["points"][near]
+    rows = arrays["points"][nearest]
     cross = kernel(point[None], rows)[0]
-    shares = np.linalg.solve(kernel(rows, rows) + float(held["ratio"]) * np.eye(len(near)), cross)
-    return shares @ held["targets"][near], float(np.clip(1.0 - cross @ shares, 0.0, 1.0))
+    shares = np.linalg.solve(kernel(rows, rows) + float(arrays["ratio"]) * np.eye(len(nearest)), cross)
+    return shares @ arrays["targets"][nearest], float(np.clip(1.0 - cross @ shares, 0.0, 1.0))

@@ -269,10 +269,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
         lambda: Head(nn.ConvTranspose1d(2, 4, 3, stride=2, padding=1, output_padding=1), channels=4),
         series,
     ),
-    "transposed conv3d": (
-        lambda: Head(nn.ConvTranspose3d(2, 3, 2, output_padding=1, dilation=2), channels=3),
-        volume,
-    ),
     "lstm": (lambda: LastStep(nn.LSTM(3, 4, 2, batch_first=True), 4), sequence),
     "lstm, projected, without bias": (
         lambda: LastStep(nn.LSTM(3, 4, 2, proj_size=2, bias=False, bidirectional=True, batch_first=True), 4),
@@ -302,14 +298,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
             last=L(4, 2),
         ),
         {"x": tokens, "padded": padding},
-    ),
-    "encoder and decoder": (
-        lambda: Net(
-            lambda net, source, target: net.last(net.both(source, target)[:, -1]),
-            both=nn.Transformer(4, 2, 1, 1, 8, batch_first=True),
-            last=L(4, 2),
-        ),
-        (tokens, queries),
     ),
     "layer norm on tokens": (lambda: Head(L(3, 4), nn.LayerNorm((4, 4)), nn.GELU(), channels=4), sequence),
     "rms norm": (lambda: Head(L(3, 4), nn.RMSNorm(4), channels=4), sequence),

@@ -273,9 +273,9 @@ BAD_NETWORKS = [
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_NETWORKS)
-def test_a_network_that_cannot_be_used_is_refused(own_network, fit_case, change, message):
+def test_a_network_that_cannot_be_used_is_refused(case, fit_case, change, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        fit_case(network=change(own_network))
+        fit_case(network=change(copy.deepcopy(case.network)))
 
 
 BAD_DATA = [

@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 
 from trustgp import Witness
 from trustgp.data.tensor_file import MAX_HEADER_BYTES, MAX_TENSORS
+from trustgp.export.metadata import digest_place
 
 ZEROS = "0" * 64
 Change = Callable[[dict[str, Any]], Any]  # in place
@@ -57,16 +58,17 @@ def forge(content: bytes, **changes: Change) -> bytes:
     return seal(header_of(table, metadata), payload)
 
 
+def sealed_onnx(content: bytes) -> bytes:
+    """An ONNX file with the digest that belongs to it."""
+    place = digest_place(content)
+    if place < 0:
+        return content
+    digest = hashlib.sha256(content[:place] + ZEROS.encode() + content[place + 64 :]).hexdigest().encode()
+    return content[:place] + digest + content[place + 64 :]
+
+
 # -- one damage, one error: (change, names of the tensors that are damaged) ---------------------------
 # "m." and "e." begin names of the first mixture and of its experts; "a > b": the error names b.
-
-
-def drop(tensors: dict, name: str) -> None:
-    del tensors[name]
-
-
-def drop_layer(tensors: dict, name: str) -> None:
-    del tensors[name], tensors[name.replace("signals", "activations")]
 
 
 def of(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[dict, str], None]:
@@ -91,14 +93,15 @@ FIRST, COLUMN, LAST = of(lambda v: v[:1]), of(lambda v: v[:, :1]), of(lambda v: 
 GROWN, NONE = of(lambda v: torch.cat([v, v[:1]])), of(lambda v: v[:0])
 SINGLE, DOUBLE = of(torch.Tensor.float), of(torch.Tensor.double)
 NAN, INF, ZERO, NEGATIVE = at(torch.nan), at(torch.inf), at(0), at(-1)
+LAYERS = "m.gate.features.signals.1>m.gate.features e.features.signals.0>e.features"
 DAMAGES: dict[str, list[tuple[Callable[[dict, str], None], str]]] = {
     "gram": [
         (new(), "m.extra mixture.1.outputs"),
         (new(lambda t: torch.zeros(2, dtype=torch.int64)), "m.tangents.extra"),
         (new(lambda t: t["mixture.0.experts.features.signals.0"]), "e.features.other.0"),
-        (drop, "e.factor calibration.1.level m.tangents.mix m.tangents.row_bytes"),
-        (drop, "e.features.signals.1 m.gate.features.activations.0"),
-        (drop_layer, "m.gate.features.signals.1>m.gate.features e.features.signals.0>e.features"),
+        (dict.pop, "e.factor calibration.1.level m.tangents.mix m.tangents.row_bytes"),
+        (dict.pop, "e.features.signals.1 m.gate.features.activations.0"),
+        (lambda t, n: (t.pop(n), t.pop(n.replace("signals", "activations"))), LAYERS),
         (SINGLE, "e.factor"),
         (DOUBLE, "m.neighbours e.features.signals.0"),
         (of(torch.Tensor.long), "e.failed"),
@@ -137,15 +140,18 @@ DAMAGES: dict[str, list[tuple[Callable[[dict, str], None], str]]] = {
         (LAST, "m.gate.directions"),
         (of(torch.ones_like), "e.failed"),
         (at(17, -1), "m.tangents.kept"),
-        (drop, "m.tangents.kept"),
+        (dict.pop, "m.tangents.kept"),
         (of(lambda v: v[:3]), "m.tangents.kept>m.tangents"),
     ],
     "witness": [
         (new(), "w.extra"),
         (new(lambda t: t["calibration.3.fade"]), "calibration.4.fade"),
-        (drop, "w.offset w.centroids w.length w.ratio w.reach w.floor w.own w.rows w.sizes w.centre"),
-        (drop, "w.level w.points w.targets w.spread w.neighbours calibration.1.trust calibration.0.weight"),
-        (drop, "c.varying c.constant c.beyond c.growth c.df c.share c.spread"),
+        (dict.pop, "w.offset w.centroids w.length w.ratio w.reach w.floor w.own w.rows w.sizes w.centre"),
+        (
+            dict.pop,
+            "w.level w.points w.targets w.spread w.neighbours calibration.1.trust calibration.0.weight",
+        ),
+        (dict.pop, "c.varying c.constant c.beyond c.growth c.df c.share c.spread"),
         (DOUBLE, "w.rows"),
         (of(torch.Tensor.half), "w.points w.targets"),
         (FIRST, "w.offset w.floor calibration.1.trust c.constant c.growth c.df c.spread"),
@@ -172,7 +178,7 @@ DAMAGES: dict[str, list[tuple[Callable[[dict, str], None], str]]] = {
     ],
     "classes": [
         (new(lambda t: torch.ones(3).double()), "calibration.1.level"),
-        (drop, "calibration.0.slope novelty.false_alarm novelty.threshold"),
+        (dict.pop, "calibration.0.slope novelty.false_alarm novelty.threshold"),
         (of(lambda v: -v - 1), "calibration.0.base novelty.scores novelty.threshold"),
         (of(torch.zeros_like), "calibration.0.slope"),
         (LAST, "calibration.0.slopes"),

@@ -41,6 +41,28 @@ def seeded(network: nn.Module, seed: int) -> nn.Module:
     return network
 
 
+class Breaks(nn.Module):
+    """Returns NaN, or another value, for rows whose first input is above a limit."""
+
+    def __init__(self, network: nn.Module, limit: float, value: float = torch.nan) -> None:
+        super().__init__()
+        self.network, self.limit, self.value = network, limit, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x[:, :1] > self.limit, self.value, self.network(x))
+
+
+class Two(nn.Module):
+    """Takes two inputs."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.inner(torch.cat([a, b], dim=1))
+
+
 def rows(n: int, inputs: int = 2, outputs: int = 2, *, dtype=torch.float64, seed: int = 0):
     """n rows of smooth functions with a little noise, in random order."""
     generator = torch.Generator().manual_seed(seed)
@@ -107,15 +129,6 @@ def python(code: str, *arguments: Any, **environment: str) -> str:
     return result.stdout
 
 
-def started(code: str, *arguments: Any) -> subprocess.Popen[str]:
-    """Begin code in a process of its own, and do not wait for it."""
-    # a shell may ignore it
-    interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{interruptible}\n{code}", *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes)
-
-
 def in_a_fork(work: Callable[[], Any]) -> int:
     """Begin work in a fork of this process, and return its id. Only before torch has started threads."""
     child = os.fork()
@@ -153,3 +166,8 @@ def finished(work: Callable[[], Any]) -> float:
 def listing(folder: Path) -> list[str]:
     """Names in a folder, hidden ones too."""
     return sorted(entry.name for entry in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Names and bytes of the files in a folder."""
+    return {entry.name: entry.read_bytes() for entry in folder.iterdir()}

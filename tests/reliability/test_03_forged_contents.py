@@ -57,8 +57,8 @@ def test_a_wrong_description_is_refused(gram_file, tmp_path):
 
 
 def test_a_description_of_another_model_is_refused(witness_file, classes_file, tmp_path):
-    said = witness_file.refusal(tmp_path / "forged", text=lambda text: text.update(witness=None))
-    assert "unknown tensors" in said
+    message = witness_file.refusal(tmp_path / "forged", text=lambda text: text.update(witness=None))
+    assert "unknown tensors" in message
     other = {"likelihood": {"kind": "Regression", "settings": {}}}
     classes_file.refusal(tmp_path / "forged", text=lambda text: text.update(other))
 
@@ -70,9 +70,8 @@ def test_a_wrong_header_is_refused(gram_file, tmp_path):
                 assert expected in gram_file.refusal(tmp_path / "forged", metadata=partial(update, wrong))
         for wrong in forgeries.ENTRIES_REFUSED:
             with check(wrong):
-                name = full_name(
-                    "calibration.0.level" if wrong.get("data_offsets") == [0, 16] else "e.factor"
-                )
+                level = wrong.get("data_offsets") == [0, 16]
+                name = "calibration.0.level" if level else full_name("e.factor")
                 gram_file.refusal(tmp_path / "forged", table=lambda t, n=name, w=wrong: update(w, t[n]))
         for metadata in ({}, {"trustgp": "{}", "more": ""}, [], "trustgp"):
             with check(metadata):
@@ -90,8 +89,8 @@ def test_a_key_that_occurs_twice_is_refused(gram_file, tmp_path):
         assert f"'{key}' occurs twice" in gram_file.refusal(tmp_path / "forged", seal(header, payload))
     text = json.dumps(metadata)
     for twice in (text[:-1] + ', "version": 3}', text.replace('"text": {', '"text": {"rows": 24, ')):
-        said = gram_file.refusal(tmp_path / "forged", seal(header_of(table, twice), payload))
-        assert "occurs twice" in said
+        message = gram_file.refusal(tmp_path / "forged", seal(header_of(table, twice), payload))
+        assert "occurs twice" in message
 
 
 def test_bytes_that_do_not_belong_are_refused(gram_file, tmp_path):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import threading
+import time
 
 import pytest
 import torch
-from reliability.helpers import listing, python, quiet_fit, rows, started, trained
+from reliability.helpers import contents, listing, mlp, python, quiet_fit, rows, trained
 
 import trustgp
+from trustgp.fitting import solve as solving
 
 # One process that forks, after a first fit: what that imports and sets up is then there in every fork. It has
 # one thread and sees no GPU, since threads of torch do not outlive a fork.
@@ -86,9 +90,7 @@ def test_a_fit_killed_at_random_moments_ends_in_the_same_bytes(tmp_path, times):
         assert len(runs) == 6
         halfway += sum(0 < after < total for _, after, _ in runs)
         assert (folder / "killed.trustgp").read_bytes() == (folder / "whole.trustgp").read_bytes()
-        assert listing(folder / "killed") == listing(folder / "whole")
-        for name in listing(folder / "killed"):
-            assert (folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes()
+        assert contents(folder / "killed") == contents(folder / "whole")
         for there, after, begun in runs:
             assert there <= after  # what is done stays done
             assert begun <= total - there  # and is not done again
@@ -96,49 +98,28 @@ def test_a_fit_killed_at_random_moments_ends_in_the_same_bytes(tmp_path, times):
     assert halfway >= times  # some kills came in the middle of it
 
 
-STOPPED = """
-import os, sys, threading, time
-import trustgp
-from trustgp.fitting import solve as solving
-from reliability.helpers import mlp, quiet_fit, rows
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_stops_cleanly_and_explains_how_to_resume(tmp_path, monkeypatch):
+    """Pending experts are dropped, and no thread is left."""
+    real, begun, threads = solving.solve_expert, [], threading.active_count()
 
-real, begun = solving.solve_expert, []
+    def slow(problem, task):
+        begun.append(task)
+        if len(begun) == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return real(problem, task)
 
-def slow(problem, task):
-    begun.append(task)
-    if len(begun) == 9:
-        os.write(1, b"nine\\n")
-    time.sleep(0.1)
-    return real(problem, task)
-
-solving.solve_expert = slow
-options = {"checkpoint": sys.argv[1], "executor": trustgp.Threads(2), "witness": None}
-try:
-    quiet_fit(mlp(2, 3, 2), rows(200), num_experts=100, **options)
-finally:
-    print(len(begun), threading.active_count())
-"""
-
-
-def test_ctrl_c_stops_cleanly_and_explains_how_to_resume(tmp_path):
-    """Pending experts are dropped, and no thread is left: seen from outside of the process."""
-    folder = tmp_path / "c"
-    process = started(STOPPED, folder)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "nine\n"
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=120)
-    begun, threads = map(int, out.split())
-    assert process.returncode not in (0, None)
-    assert begun < 50
-    assert threads == 1
-    last = errors.strip().splitlines()[-1]
-    assert last.startswith("KeyboardInterrupt: the fit was stopped while solving the experts (")
-    there = len(list(folder.glob("expert-*")))
-    assert 0 < there <= begun
-    assert f"{there} solved expert" in last
-    assert last.endswith(f"in {folder}; the same call resumes from there.")
-    assert not [name for name in listing(folder) if name.endswith(".part")]
+    monkeypatch.setattr(solving, "solve_expert", slow)
+    options = {"checkpoint": tmp_path, "executor": trustgp.Threads(2), "witness": None}
+    with pytest.raises(KeyboardInterrupt, match=r"^the fit was stopped while solving the exp") as caught:
+        quiet_fit(mlp(2, 3, 2), rows(200), num_experts=100, **options)
+    assert threading.active_count() == threads
+    there = len(list(tmp_path.glob("expert-*")))
+    assert 0 < there <= len(begun) < 50
+    assert f"{there} solved expert" in str(caught.value)
+    assert str(caught.value).endswith(f"in {tmp_path}; the same call resumes from there.")
+    assert not [name for name in listing(tmp_path) if name.endswith(".part")]
 
 
 OPTIONS = [

@@ -34,13 +34,13 @@ class Begun(NamedTuple):
 
 def begun(folder: Path) -> list[Begun]:
     """What the marks of `watched` say."""
-    found = []
+    tasks = []
     for mark in folder.glob("*_*"):
         expert, process, node, *_ = mark.name.split("_")
         if not mark.name.endswith("done"):
             done = mark.with_name(mark.name + "_done").exists()
-            found.append(Begun(int(expert), int(process), node, done))
-    return found
+            tasks.append(Begun(int(expert), int(process), node, done))
+    return tasks
 
 
 def watched(function: Callable, folder: Path, seconds: float, deadly: int | None, stuck: str) -> Callable:
@@ -65,14 +65,14 @@ def watched(function: Callable, folder: Path, seconds: float, deadly: int | None
 
 
 class Watched:
-    """An executor whose experts leave marks, and to which something happens after some have come back.
+    """An executor whose experts leave marks, and to which something happens after one has come back.
 
-    `after` results come before the `accident`, which is given the tasks in flight, one at least. The expert
+    The `accident` is given the tasks in flight, one at least. The expert
     `deadly` kills its worker, always; tasks on the node `stuck` never end: they are in flight when it goes.
     """
 
-    def __init__(self, executor, folder, *, after=1, accident=None, deadly=None, stuck="none") -> None:
-        self.executor, self.folder, self.after = executor, folder, after
+    def __init__(self, executor, folder, *, accident=None, deadly=None, stuck="none") -> None:
+        self.executor, self.folder = executor, folder
         self.accident, self.deadly, self.stuck, self.happened = accident, deadly, stuck, False
         self.nearby, self.workers = nearby(executor), executor.workers
 
@@ -83,8 +83,8 @@ class Watched:
         seconds = 0.3 if self.accident else 0.0
         function = watched(function, self.folder, seconds, self.deadly, self.stuck)
         results = self.executor.run(function, tasks)
-        for number, pair in enumerate(results, start=1):
-            if number == self.after and self.accident:
+        for pair in results:
+            if self.accident and not self.happened:
                 self.happened = True
                 self.accident(self.in_flight())
             yield pair
@@ -96,29 +96,23 @@ class Watched:
 def soon(look: Callable[[], list[Begun]]) -> list[Begun]:
     """What there is to see, as soon as there is."""
     deadline = time.monotonic() + 60
-    while not (found := look()):
+    while not (tasks := look()):
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.001)
-    return found
+    return tasks
 
 
-def kill_one(flying: list[Begun]) -> None:
-    os.kill(flying[0].process, signal.SIGKILL)
-
-
-def fit(executor: Executor | None = None, **options) -> trustgp.UncertaintyModel:
-    """A small network, never trained: what it says does not matter here."""
-    return quiet_fit(
-        mlp(3, 8, 2), rows(240, inputs=3), num_experts=EXPERTS, executor=executor, witness=None, **options
-    )
+def fit(executor: Executor, folder: Path) -> bytes:
+    """The file of a model of a small network, never trained: its predictions do not matter here."""
+    options = {"num_experts": EXPERTS, "executor": executor, "witness": None}
+    quiet_fit(mlp(3, 8, 2), rows(240, inputs=3), **options).save(folder / "model")
+    return (folder / "model").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> bytes:
     """The model that is fitted on threads."""
-    path = tmp_path_factory.mktemp("whole") / "model"
-    fit(trustgp.Threads(2)).save(path)
-    return path.read_bytes()
+    return fit(trustgp.Threads(2), tmp_path_factory.mktemp("whole"))
 
 
 @pytest.fixture
@@ -128,15 +122,10 @@ def marks(tmp_path) -> Path:
     return folder
 
 
-def saved(model: trustgp.UncertaintyModel, folder: Path) -> bytes:
-    model.save(folder / "model")
-    return (folder / "model").read_bytes()
-
-
 def test_a_worker_killed_in_the_middle_changes_nothing(ray_workers, whole, marks, tmp_path):
     """The bytes are those of threads; what the killed worker was doing is restarted elsewhere."""
-    watching = Watched(ray_workers, marks, accident=kill_one)
-    assert saved(fit(watching), tmp_path) == whole
+    watching = Watched(ray_workers, marks, accident=lambda flying: os.kill(flying[0].process, signal.SIGKILL))
+    assert fit(watching, tmp_path) == whole
     assert watching.happened
     started = begun(marks)
     assert len(started) > EXPERTS
@@ -153,7 +142,7 @@ def test_a_removed_node_changes_nothing(two_nodes, whole, marks, tmp_path):
         two_nodes.replace_second()
 
     list(Ray().run(lambda _: time.sleep(0.5), range(4)))  # both nodes have a worker now
-    assert saved(fit(Watched(Ray(), marks, accident=remove, stuck=gone)), tmp_path) == whole
+    assert fit(Watched(Ray(), marks, accident=remove, stuck=gone), tmp_path) == whole
     assert {one.expert for one in lost} <= {one.expert for one in begun(marks) if one.node != gone}
     assert lost
 
@@ -162,19 +151,19 @@ def test_a_removed_node_changes_nothing(two_nodes, whole, marks, tmp_path):
 @pytest.mark.usefixtures("two_nodes")
 def test_an_expert_that_kills_every_worker_ends_in_an_error_that_names_it(marks):
     with pytest.raises(WorkerLostError, match=f"retries={RETRIES}") as caught:
-        fit(Watched(Ray(workers=2, retries=RETRIES), marks, deadly=VICTIM))
+        fit(Watched(Ray(workers=2, retries=RETRIES), marks, deadly=VICTIM), marks)
     assert VICTIM in caught.value.positions
     (note,) = caught.value.__notes__
     assert str(VICTIM) in re.findall(r"\d+", note)
     assert len([one for one in begun(marks) if one.expert == VICTIM]) == 1 + RETRIES
 
 
-def test_threads_name_the_expert_too(monkeypatch):
+def test_threads_name_the_expert_too(monkeypatch, tmp_path):
     def fail(problem, task):
         raise KeyError("a mistake")
 
     monkeypatch.setattr("trustgp.fitting.solve.solve_expert", fail)
     with pytest.raises(KeyError, match="a mistake") as caught:
-        fit(trustgp.Threads(1))
+        fit(trustgp.Threads(1), tmp_path)
     (note,) = caught.value.__notes__  # of whichever failure was seen first: all eight may have failed by then
     assert re.search(r"in expert \d+,", note)

@@ -156,5 +156,5 @@ def test_no_reader_maps_a_file_that_others_may_change():
     source = Path(trustgp.__file__).parent
     texts = {path.relative_to(source).as_posix(): path.read_text() for path in source.rglob("*.py")}
     mapped = ("safe_open", "load_file", "mmap.mmap", "np.memmap", "mmap_mode", "from_file(")
-    found = sorted(name for name, text in texts.items() if any(word in text for word in mapped))
-    assert found == ["data/rows.py"]
+    mapping = sorted(name for name, text in texts.items() if any(word in text for word in mapped))
+    assert mapping == ["data/rows.py"]

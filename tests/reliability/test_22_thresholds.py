@@ -24,14 +24,9 @@ pytestmark = pytest.mark.filterwarnings("error:.*threshold", "error:.*no longer 
 
 
 @pytest.fixture(scope="module")
-def network():
-    return trained(90)[0]
-
-
-@pytest.fixture(scope="module")
-def models(network):
+def models():
     """Fitted once; each test takes a copy."""
-    x, y = rows(90)
+    network, x, y = trained(90)
     kept = {
         "validation": quiet_fit(network, (x, y), num_experts=2, validation=HELD),
         "left out": quiet_fit(network, (x, y), num_experts=2),
@@ -47,9 +42,9 @@ def models(network):
     return kept
 
 
-def through_a_file(model, folder, network=None):
+def through_a_file(model, folder):
     model.save(folder / "model")
-    return trustgp.load(folder / "model", model.network if network is None else network)
+    return trustgp.load(folder / "model", model.network)
 
 
 def values(model):
@@ -97,27 +92,16 @@ def test_an_update_after_loading_keeps_it_and_warns_where_it_was_refitted(models
         assert len(loaded.predict(NEW[0]).novelty_rank) == len(NEW[0])  # needs held-out scores
 
 
-def test_a_smaller_model_has_it_anew_with_enough_validation_rows_or_warns_that_it_is_gone(models):
+def test_a_file_has_it_and_a_smaller_model_anew_with_enough_validation_rows_or_a_warning(models, tmp_path):
     model = copy.deepcopy(models["validation"])
     model.threshold(false_alarm=ALARM)
+    assert values(through_a_file(model, tmp_path)) == values(model)
     again = small(model, validation=HELD)
     assert values(again) == (float(NoveltyThreshold.fit(again.held_scores, ALARM).threshold), ALARM)
     for options in ({}, {"validation": rows(10, seed=5)}):
         with pytest.warns(UserWarning, match=f"{GONE}.*at least 19 rows for false_alarm=0.05"):
             assert small(model, **options).novelty_threshold is None
     assert model.novelty_threshold is not None
-
-
-def test_it_stays_through_all_of_them_one_after_another(models, network, tmp_path):
-    model = copy.deepcopy(models["validation"])
-    model.threshold(false_alarm=ALARM)
-    model.update(NEW, progress=False)
-    smaller = small(through_a_file(model, tmp_path, network), validation=HELD)
-    again = through_a_file(smaller, tmp_path, network)
-    kept = values(again)
-    again.update(rows(10, seed=6), progress=False)
-    assert values(again) == kept
-    assert values(through_a_file(again, tmp_path, network)) == kept
 
 
 @each("kind", ["validation", "classes"])

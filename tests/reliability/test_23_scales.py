@@ -20,7 +20,7 @@ TINY, HUGE, NARROW = 2.0**-83, 2.0**83, 2.0**-100  # 1e-25, 1e25 and 8e-31: powe
 PRECISIONS = [torch.float32, torch.float64]
 WAYS = {
     "default": {},
-    "with validation": {"validation": slice(60, None)},
+    "with validation": {"validation": 60},
     "exact": {"budget": "none"},
     "separate": {"outputs": "separate", "witness": None},
 }
@@ -50,23 +50,21 @@ class Case:
         network = InUnits(self.network, inputs, outputs).eval()
         return Case(network, self.x * inputs, self.y * outputs, self.at * inputs)
 
-    def fit(self, validation: slice | None = None, **options) -> trustgp.UncertaintyModel:
-        rows, held = slice(None), None
-        if validation is not None:
-            rows, held = slice(validation.start), (self.x[validation], self.y[validation])
-        train = (self.x[rows], self.y[rows])
-        return quiet_fit(self.network, train, validation=held, num_experts=2, **options)
+    def fit(self, validation: int | None = None, **options) -> trustgp.UncertaintyModel:
+        x, y = self.x[:validation], self.y[:validation]
+        held_out = validation and (self.x[validation:], self.y[validation:])
+        return quiet_fit(self.network, (x, y), validation=held_out, num_experts=2, **options)
 
 
 @pytest.fixture(scope="module")
 def case():
     """A trained case in a precision."""
-    found = {}
+    cases = {}
     for dtype in (torch.float32, torch.float64):
         x, y = smooth_rows(80, dtype=dtype)
         network = train(small_network(2, 8, 2, dtype=dtype), x, y)
-        found[dtype] = Case(network, x, y, torch.cat([x[:10], x[:10] + 0.3, 10 * x[:4]]))
-    return found
+        cases[dtype] = Case(network, x, y, torch.cat([x[:10], x[:10] + 0.3, 10 * x[:4]]))
+    return cases
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +73,10 @@ def usual(case):
     return cache(lambda dtype, way: case[dtype].fit(**WAYS[way]).predict(case[dtype].at))
 
 
-def assert_same_but_for_the_unit(found: trustgp.Prediction, known: trustgp.Prediction, unit: float) -> None:
+def assert_same_but_for_the_unit(scaled: trustgp.Prediction, usual: trustgp.Prediction, unit: float) -> None:
     """All predictions are valid, and equal in the unit of the targets."""
     log_unit = torch.tensor(unit, dtype=torch.float64).log()
-    for one, other in ((found, known), (found.corrected, known.corrected), (found.plain, known.plain)):
+    for one, other in ((scaled, usual), (scaled.corrected, usual.corrected), (scaled.plain, usual.plain)):
         assert bool(one.valid.all())
         assert bool((one.std > 0).all())
         assert bool((one.variance > 0).all())
@@ -98,15 +96,15 @@ def assert_same_but_for_the_unit(found: trustgp.Prediction, known: trustgp.Predi
 @pytest.mark.parametrize(("dtype", "way", "unit"), every_pair(PRECISIONS, list(WAYS), [TINY, HUGE]))
 def test_targets_of_any_unit_get_the_same_error_bar_in_that_unit(case, usual, dtype, way, unit):
     other = case[dtype].in_units(outputs=unit)
-    found = other.fit(**WAYS[way]).predict(other.at)
-    assert_same_but_for_the_unit(found, usual(dtype, way), unit)
+    prediction = other.fit(**WAYS[way]).predict(other.at)
+    assert_same_but_for_the_unit(prediction, usual(dtype, way), unit)
 
 
 @pytest.mark.parametrize(("dtype", "way"), zip(PRECISIONS * 2, WAYS, strict=True))
 def test_inputs_of_any_unit_get_the_same_error_bar(case, usual, dtype, way):
     other = case[dtype].in_units(inputs=NARROW)
-    found = other.fit(**WAYS[way]).predict(other.at)
-    assert_same_but_for_the_unit(found, usual(dtype, way), 1.0)
+    prediction = other.fit(**WAYS[way]).predict(other.at)
+    assert_same_but_for_the_unit(prediction, usual(dtype, way), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +119,8 @@ def test_one_side_in_another_unit_never_gives_a_certain_row(case, dtype, unit, w
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = quiet_fit(network, (x, y), num_experts=2)
-        found = model.predict(torch.cat([x[:10], 10 * x[:4], one.at]))
-    for part in (found, found.corrected, found.plain):
+        prediction = model.predict(torch.cat([x[:10], 10 * x[:4], one.at]))
+    for part in (prediction, prediction.corrected, prediction.plain):
         assert bool((part.std > 0).all())
         assert torch.equal(part.valid, torch.isfinite(part.variance).all(dim=1))
         assert bool(part.valid[:10].all())
@@ -143,14 +141,14 @@ def test_a_saved_model_and_an_exported_graph_say_the_same(case, tmp_path, unit):
     other = case[torch.float32].in_units(outputs=unit)
     model = other.fit()
     model.save(tmp_path / "m")
-    said = model.predict(other.at)
+    prediction = model.predict(other.at)
     again = trustgp.load(tmp_path / "m", other.network).predict(other.at)
-    assert torch.equal(again.variance, said.variance)
+    assert torch.equal(again.variance, prediction.variance)
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     path = trustgp.export_onnx(model, tmp_path / "m.onnx", other.x[:4])
-    told = trustgp.export.open_onnx(path)(other.at)
-    assert bool(told["valid"].all())
-    for name, one in (("variance", said), ("corrected_variance", said.corrected)):
-        found, wanted = torch.from_numpy(told[name]).double(), one.variance.double()
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=0.0)
+    outputs = trustgp.export.open_onnx(path)(other.at)
+    assert bool(outputs["valid"].all())
+    for name, one in (("variance", prediction), ("corrected_variance", prediction.corrected)):
+        values, wanted = torch.from_numpy(outputs[name]).double(), one.variance.double()
+        torch.testing.assert_close(values, wanted, rtol=1e-4, atol=0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from reliability.forgeries import forge
-from reliability.helpers import listing, quiet_fit, trained
+from reliability.helpers import contents, listing, quiet_fit, trained
 
 import trustgp
 from trustgp.fitting import checkpoint
@@ -31,10 +31,6 @@ def whole(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     quiet_fit(data[0], data[1:], checkpoint=folder / "c", **OPTIONS).save(folder / "m")
     return folder / "c", (folder / "m").read_bytes()
-
-
-def contents(folder):
-    return {entry.name: entry.read_bytes() for entry in folder.iterdir()}
 
 
 # -- what is not ours -------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ torch's loader of packages is replaced: a package with a right checksum is code,
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -23,13 +22,12 @@ from pathlib import Path
 import pytest
 from many import Many
 from markupsafe import escape
-from reliability.forgeries import TEXTS, VALUES, ZEROS, as_json, changed, damaged, random_forgery
+from reliability.forgeries import TEXTS, VALUES, as_json, changed, damaged, random_forgery, sealed_onnx
 
 import trustgp
 from trustgp.cli import main
 from trustgp.data.escapes import printable
 from trustgp.export import compiled, open_onnx
-from trustgp.export.metadata import digest_place
 from trustgp_experiments.core.result import Column, Figure, Result, Table
 
 COUNTS = pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.nightly)])
@@ -107,15 +105,6 @@ def test_inspect_shows_the_text_of_a_file_and_does_not_obey_it(gram_file, tmp_pa
     assert "\x1b]" not in out
     assert "[red]\\x1b]0;owned\\x07[/red]" in out
     assert "[bold]forged" in out.replace("\n", "")  # a long path is wrapped
-
-
-def sealed_onnx(content: bytes) -> bytes:
-    """An ONNX file with the digest that belongs to it."""
-    place = digest_place(content)
-    if place < 0:
-        return content
-    digest = hashlib.sha256(content[:place] + ZEROS.encode() + content[place + 64 :]).hexdigest().encode()
-    return content[:place] + digest + content[place + 64 :]
 
 
 def forged_onnx(content: bytes, draw: random.Random) -> bytes:

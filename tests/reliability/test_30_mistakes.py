@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from blobs import blobs
 from reliability.helpers import mlp, quiet_fit, rows, seeded, train, trained
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,24 +31,10 @@ def warned(network: nn.Module, train, **options) -> dict[str, str]:
     return {name: text for text in texts for name, words in NAMES.items() if words in text}
 
 
-def classes(n: int, outputs: int, seed: int = 0) -> tuple[nn.Sequential, Tensor, Tensor]:
-    """A classifier with so many logits, trained on rows of as many classes (one logit: of two)."""
-    generator = torch.Generator().manual_seed(seed)
-    kinds = max(2, outputs)
-    labels, centres = torch.arange(n) % kinds, 3 * torch.randn(kinds, 3, generator=generator)
-    x = centres[labels] + torch.randn(n, 3, generator=generator)
-    network = seeded(nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, outputs)), seed)
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.05)
-    for _ in range(40):
-        optimiser.zero_grad()
-        logits = network(x)
-        if outputs == 1:
-            loss = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float())
-        else:
-            loss = nn.functional.cross_entropy(logits, labels)
-        loss.backward()
-        optimiser.step()
-    return network.eval(), x, labels
+def classes(outputs: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A trained classifier with so many logits, and 120 rows of as many classes (one logit: of two)."""
+    case = blobs(max(2, outputs), logits=outputs)
+    return case.network, *(values[:120] for values in case.train)
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +46,14 @@ def regression():
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_probabilities_in_place_of_logits(outputs):
-    network, x, labels = classes(90, outputs)
+    network, x, labels = classes(outputs)
     last = nn.Sigmoid() if outputs == 1 else nn.Softmax(dim=1)
     wrong, kind = nn.Sequential(network, last).eval(), {"likelihood": trustgp.Classification()}
     message = warned(wrong, (x, labels), **kind)["probabilities"]
     assert "logits" in message
     repair = eval(message.partition("output=")[2].rstrip("."))  # what the message says to pass
     assert "probabilities" not in warned(wrong, (x, labels), output=repair, **kind)
-    others = [network, seeded(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, outputs)), 1)]  # not trained
+    others = [network, seeded(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, outputs)), 1)]  # not trained
     others += [nn.Sequential(network, nn.LogSoftmax(dim=1))] if outputs > 1 else []
     for one in others:
         assert "probabilities" not in warned(one.eval(), (x, labels), **kind)
@@ -74,7 +61,7 @@ def test_probabilities_in_place_of_logits(outputs):
 
 def test_classes_as_targets_of_a_regression(regression):
     for outputs in (1, 2):  # 0 or 1, and one-hot
-        network, x, labels = classes(60, outputs)
+        network, x, labels = classes(outputs)
         targets = nn.functional.one_hot(labels).float() if outputs == 2 else labels.float()[:, None]
         assert "Classification()" in warned(network, (x, targets))["classes"]
     network, x, y = regression
@@ -106,23 +93,6 @@ def test_validation_rows_that_are_training_rows(regression):
         assert "same" not in warned(network, pair, validation=other, witness=None)
 
 
-def test_repeated_rows_of_tables_and_borders_of_images_are_not_training_rows():
-    """New rows of a small table are in it already; images are compared where they differ."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 3, (200, 2), generator=generator).double()
-    y = x.sum(dim=1, keepdim=True)
-    network = train(mlp(2, 4, 1), x, y)
-    assert "same" not in warned(network, (x[:150], y[:150]), validation=(x[150:], y[150:]))
-    x = torch.zeros(60, 1, 8, 8)
-    x[:, :, 2:6, 2:6] = torch.randn(60, 1, 4, 4, generator=generator)  # black at the border
-    labels = torch.arange(60) % 2
-    network = seeded(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 2)), 0).eval()
-    kind = {"likelihood": trustgp.Classification(), "num_experts": 1}
-    pair = (x[:40], labels[:40])
-    assert "same" in warned(network, pair, validation=pair, **kind)
-    assert "same" not in warned(network, pair, validation=(x[40:], labels[40:]), **kind)
-
-
 def test_fewer_than_twenty_rows():
     network, x, y = trained(30)
     assert "there are only 19 training rows" in warned(network, (x[:19], y[:19]))["few"]
@@ -133,6 +103,6 @@ def test_a_healthy_fit_warns_of_nothing(regression):
     network, x, y = regression
     for options in ({}, {"validation": (x[80:], y[80:])}, {"budget": "none"}):
         assert warned(network, (x[:80], y[:80]), **options) == {}
-    classifier, inputs, labels = classes(120, 3)
+    classifier, inputs, labels = classes(3)
     options = {"likelihood": trustgp.Classification(), "validation": (inputs[90:], labels[90:])}
     assert warned(classifier, (inputs[:90], labels[:90]), **options) == {}

@@ -4,11 +4,13 @@ copied, and the like work, or an error says what to do."""
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import torch
 from reliability.helpers import mlp, quiet_fit, trained
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import trustgp
 from trustgp.data.fingerprint import tensor_fingerprint
@@ -49,6 +51,8 @@ def bad_inputs():
         "too wide": (torch.zeros(5, 3), r"rows of float32\[3\].* fitted on rows of float32\[2\]"),
         "too deep": (x[:, None], r"shape \[5, 1, 2\]; .* \[n, 2\] is needed"),
         "named": ({"x": x}, r"structure \{x:tensor\}; the model was fitted on tensor.*unpack="),
+        "several": ((x, x, x), "structure"),
+        "a loader of none": (DataLoader(TensorDataset(x[:0])), "no rows"),
         "sparse": (x.to_sparse(), "sparse_coo; a dense one is needed"),
         "meta": (x.to("meta"), "on the meta device"),
         "none": (x[:0], "hold no rows"),
@@ -100,8 +104,9 @@ def test_rows_in_batches_are_predicted_like_all_at_once(case):
 # -- precision and modes ---------------------------------------------------------------------------
 
 
-def test_a_fitted_model_keeps_its_precision(case):
+def test_a_fitted_model_keeps_its_precision_and_mode(case):
     _, x, _, model = case
+    assert not model.train().network.training
     for change in (model.double, model.half, model.bfloat16, lambda: model.to(torch.float64)):
         with pytest.raises(TypeError, match="keeps its precision"):
             change()
@@ -117,22 +122,17 @@ def test_a_float64_model_accepts_double():
     assert model.witness.points.dtype == torch.float32
 
 
-MODES = {
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-}
+HALF = partial(torch.autocast, "cpu", torch.bfloat16)
 
 
-@pytest.mark.parametrize(
-    ("mode", "tangents"), [("no_grad", None), ("inference_mode", "layer_factors"), ("autocast", None)]
-)
-def test_fit_update_and_predict_do_the_same_under_a_mode_of_torch(case, mode, tangents):
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, HALF])
+def test_fit_update_and_predict_do_the_same_under_a_mode_of_torch(case, mode):
+    tangents = "layer_factors" if mode is torch.inference_mode else None
     network, x, y, _ = case
     options = {"num_experts": 1, "tangents": tangents, "witness": None}
     plain = quiet_fit(network, (x[:30], y[:30]), **options)
     plain.update((x[30:], y[30:]), progress=False)
-    with MODES[mode]():
+    with mode():
         rows = x.clone(), y.clone()  # tensors made under inference_mode can never have gradients
         model = quiet_fit(network, (rows[0][:30], rows[1][:30]), **options)
         model.update((rows[0][30:], rows[1][30:]), progress=False)
