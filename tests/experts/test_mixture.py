@@ -4,7 +4,6 @@ import pytest
 import torch
 from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
 
-import trustgp
 from trustgp.experts.gate import nearest_two
 from trustgp.experts.mixture import LatentPrediction
 from trustgp.experts.posteriors import LatentMoments, PriorPosterior
@@ -44,24 +43,6 @@ def test_predictions_equal_the_dense_gp_of_the_expert_of_the_nearest_centroid(mi
         torch.testing.assert_close(raw.residual_mean[chosen], mean, rtol=1e-6, atol=1e-8)
         assert torch.equal(raw.noise[chosen], expert.noise.expand(int(chosen.sum()), 2))
         torch.testing.assert_close(raw.novelty[chosen][:, 0], unit / prior, rtol=1e-6, atol=1e-10)
-
-
-@pytest.mark.parametrize("tangents", [trustgp.Sketch(64), trustgp.JacobianRows()], ids=["sketch", "rows"])
-def test_the_gradients_of_many_rows_are_computed_once(case, new, tangents, monkeypatch):
-    model = trustgp.fit(
-        case.network, (case.inputs, case.targets), num_experts=3, tangents=tangents, progress=False
-    )
-    (mixture,), made = model.mixtures, []
-    whole, real = mixture.raw(new), type(mixture.tangents).__call__
-
-    def counted(self, inputs):
-        made.append(len(inputs))
-        return real(self, inputs)
-
-    monkeypatch.setattr(type(mixture.tangents), "__call__", counted)
-    monkeypatch.setattr("trustgp.experts.mixture.chunk_rows", lambda _: 7)
-    torch.testing.assert_close(mixture.raw(new).epistemic, whole.epistemic, rtol=1e-8, atol=1e-12)
-    assert sum(made) == len(new)
 
 
 class NoGradient(PriorPosterior):

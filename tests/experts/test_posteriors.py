@@ -2,7 +2,7 @@ import pytest
 import torch
 from reference import inverse_of, posterior_mean, posterior_variance
 
-from trustgp.experts.posteriors import GramPosterior, PriorPosterior, SpanPosterior, make_posterior
+from trustgp.experts.posteriors import GramPosterior, SpanPosterior, make_posterior
 from trustgp.math.evidence import maximise_evidence
 from trustgp.tangents.factors import FactorFeatures
 from trustgp.tangents.rows import RowFeatures
@@ -57,9 +57,3 @@ def test_a_basis_is_kept_in_the_precision_of_the_features():
     posterior = posterior_of(phi, EVERY, evidence, torch.cholesky_solve(RESIDUAL, evidence.factor))
     assert posterior.basis.dtype == torch.float32
     assert bool((posterior(RowFeatures(TRAIN.float())).unit >= 0).all())
-
-
-def test_an_expert_that_knows_nothing_answers_with_the_prior():
-    answer = PriorPosterior(torch.empty(0, 3, dtype=torch.float64))(RowFeatures(TEST))
-    assert torch.equal(answer.unit, answer.prior)
-    assert torch.equal(answer.residual_mean, torch.zeros(5, 3, dtype=torch.float64))

@@ -95,14 +95,6 @@ def test_columns_that_say_the_same_count_once():
     torch.testing.assert_close(found.posterior(new).unit, expected.posterior(new).unit, rtol=1e-7, atol=1e-9)
 
 
-def test_rows_without_any_gradient_have_their_noise_only():
-    phi = torch.zeros(N, D, dtype=torch.float64)
-    values = values_of(rows_of())
-    found, expected = (way.solve(NO_COLUMNS, values, values, None) for way in both(phi))
-    torch.testing.assert_close(found.tau * found.scale, expected.tau * expected.scale)
-    assert found.posterior.directions == 0
-
-
 @pytest.mark.parametrize("most", [9, 100])
 def test_borrowed_rows_are_evenly_spread_and_added_to_the_sums(most):
     phi = rows_of(N + 35)

@@ -16,7 +16,7 @@ from trustgp.fitting import solve as solving
 from trustgp.fitting.divide import divide, embed_rows
 from trustgp.fitting.solve import JUDGED_EXPERTS, judged_tasks, make_tasks
 from trustgp.likelihoods import Classification, Regression
-from trustgp.tangents import JacobianRows, LayerFactors, output_mixes
+from trustgp.tangents import LayerFactors, output_mixes
 from trustgp.tangents.network import prepare
 
 
@@ -39,15 +39,6 @@ def divided(case, report, experts, **options):
         replace(context_of(report), seed=options.pop("seed", 0)),
         **options,
     )
-
-
-@pytest.mark.parametrize("tangents", [LayerFactors(), JacobianRows()])
-def test_every_row_belongs_to_exactly_one_expert(case, report, tangents):
-    partition, _ = divided(case, report, 5, tangents=tangents)
-    tasks = make_tasks(partition, 5)
-    assert len(tasks) == partition.gate.num_experts >= 5
-    assert sorted(torch.cat([task.own for task in tasks]).tolist()) == list(range(160))
-    assert all(len(task.own) for task in tasks)
 
 
 def test_a_partition_keeps_the_components_of_its_rows(case, report):

@@ -89,18 +89,6 @@ def test_rows_that_no_ratio_can_tell_apart_give_an_answer():
 # a length for each column
 
 
-def sets_of_columns(lengths, ratio=1e-3, outputs=2, seed=0):
-    """Draws from a process with a length for each column."""
-    inputs, targets = [], []
-    for k in range(3):
-        rows = 2 * draw(90, len(lengths), seed=seed + k)
-        scaled = rows / torch.tensor(lengths, dtype=torch.float64)
-        gram = stationary_gram(scaled, scaled, 1.0) + ratio * torch.eye(90, dtype=torch.float64)
-        inputs.append(rows)
-        targets.append(torch.linalg.cholesky(gram) @ draw(90, outputs, seed=seed + 100 + k))
-    return inputs, targets
-
-
 def penalised(inputs, targets, log_lengths, ratio):
     """Minus the log marginal likelihood, and half the squares of the columns' logarithms about their best
     common one, which is their mean, over 2^2."""
@@ -115,7 +103,12 @@ def penalised(inputs, targets, log_lengths, ratio):
 
 def test_no_step_to_other_lengths_raises_the_evidence():
     """At the best common length and ratio for them, on a grid; the loss is that of the definition."""
-    inputs, targets = sets_of_columns([1.0, 2.0, 6.0], ratio=0.1)
+    lengths, inputs, targets = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64), [], []
+    for k in range(3):
+        rows = 2 * draw(90, 3, seed=k)
+        gram = stationary_gram(rows / lengths, rows / lengths, 1.0) + 0.1 * torch.eye(90, dtype=torch.float64)
+        inputs.append(rows)
+        targets.append(torch.linalg.cholesky(gram) @ draw(90, 2, seed=100 + k))
     relative = relative_lengths(inputs, targets, scalar(2.0)).log().tolist()
     grid = [(0.1 * a, 10**b) for a in range(-4, 20, 2) for b in (-2.0, -1.5, -1.0, -0.5, 0.0)]
 

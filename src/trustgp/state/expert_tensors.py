@@ -205,14 +205,11 @@ def read_witness(reader: Reader, prefix: str, num_outputs: int, rows: int) -> Wi
     centroids = reader.take(f"{prefix}centroids", REAL, None, None)
     count, width = centroids.shape
     reader.require(count > 0 and width > 0, f"{prefix}centroids", "name no cell")
-    tensors = {
-        "offset": reader.take(f"{prefix}offset", REAL, width),
-        "spread": reader.positive(f"{prefix}spread", width),
-        "floor": reader.positive(f"{prefix}floor", num_outputs),
-        "level": reader.positive(f"{prefix}level", count, num_outputs),
-        "centre": reader.take(f"{prefix}centre", REAL, count, num_outputs),
-    }
-    tensors |= {name: reader.positive(f"{prefix}{name}") for name in ("length", "ratio", "reach")}
+    shapes = {"spread": (width,), "floor": (num_outputs,), "level": (count, num_outputs)}
+    shapes |= dict.fromkeys(("length", "ratio", "reach"), ())
+    tensors = {name: reader.positive(prefix + name, *shape) for name, shape in shapes.items()}
+    tensors["offset"] = reader.take(f"{prefix}offset", REAL, width)
+    tensors["centre"] = reader.take(f"{prefix}centre", REAL, count, num_outputs)
     reader.require(tensors["ratio"] >= MIN_RATIO, f"{prefix}ratio", f"is below {MIN_RATIO}")
     reader.require(tensors["reach"] <= 1, f"{prefix}reach", "must lie between 0 and 1")
     tensors["neighbours"] = reader.take(f"{prefix}neighbours", INT)
