@@ -4,14 +4,8 @@ import pytest
 import torch
 
 from trustgp import Rows
-from trustgp.data.split import (
-    MAX_HELD_OUT,
-    check_groups,
-    held_rows,
-    holdout_split,
-    kept_rows,
-    share_in_common,
-)
+from trustgp.data import split
+from trustgp.data.split import MAX_HELD_OUT, check_groups, held_rows, holdout_split, share_in_common
 
 
 def rows_of(n: int) -> Rows:
@@ -26,12 +20,11 @@ def test_a_tenth_is_held_but_never_more_than_it_takes(n, count):
 
 
 def test_kept_rows_stand_in_their_order_and_later_ones_are_all_kept():
-    kept = kept_rows(rows_of(120), 100, seed=0)
-    found = kept.targets.flatten()
-    assert len(kept) == 110
-    assert torch.equal(found, found.sort().values)
-    assert torch.equal(found[-20:], torch.arange(100, 120))
-    assert not bool(held_rows(100, 0)[found[:90]].any())
+    numbers = split.kept_rows(rows_of(120), 100, seed=0).targets.flatten()
+    assert len(numbers) == 110
+    assert torch.equal(numbers, numbers.sort().values)
+    assert torch.equal(numbers[-20:], torch.arange(100, 120))
+    assert not bool(held_rows(100, 0)[numbers[:90]].any())
 
 
 def test_whole_groups_are_held_and_never_all_of_them():
@@ -56,11 +49,11 @@ def test_the_share_of_rows_in_common_is_told_where_most_are():
     rows, generator = rows_of(400), torch.Generator().manual_seed(0)
     assert share_in_common(rows, rows, 0) == 1.0
     other = Rows(rows.inputs + 1000, rows.targets)
-    for share, told in ((0.75, True), (0.25, False)):
+    for share, reported in ((0.75, True), (0.25, False)):
         mixed = rows.inputs.clone()
         mixed[torch.randperm(400, generator=generator)[: int(400 * (1 - share))]] += 1000
-        found = share_in_common(Rows(mixed, rows.targets), rows, 0)
-        assert abs(found - share) < 0.1 if told else found == 0.0
+        result = share_in_common(Rows(mixed, rows.targets), rows, 0)
+        assert abs(result - share) < 0.1 if reported else result == 0.0
     assert share_in_common(other, rows, 0) == 0.0
     assert share_in_common(Rows(rows.inputs.repeat(1, 2), rows.targets), rows, 0) == 0.0  # of another shape
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,16 +10,8 @@ import torch
 from torch import nn
 
 import trustgp
-from trustgp.data.rows import read_rows
-from trustgp.data.trees import state_tensors
-from trustgp.executors import FitContext, Threads
+from trustgp.executors import Threads
 from trustgp.executors.pickling import OUT_OF_BAND, cached_function, pack, unpack
-from trustgp.experts.gate import Division
-from trustgp.experts.neighbours import Patchwork
-from trustgp.fitting.divide import divide, precompute_features
-from trustgp.fitting.options import FitOptions
-from trustgp.fitting.prepare import Residuals, make_problems, prepare_network
-from trustgp.fitting.solve import _solve_or_explain, make_tasks
 
 LARGE = OUT_OF_BAND // 4
 
@@ -78,32 +69,18 @@ def test_a_worker_unpacks_a_function_once_and_caches_one_at_a_time():
     assert results[0] is not results[4]
 
 
-KINDS = {
-    "factors": trustgp.LayerFactors(),
-    "rows": trustgp.JacobianRows(keep=40),
-    "sketch": trustgp.Sketch(64),
-}
+class Packing:
+    """Packs and unpacks what it runs, as if the worker were elsewhere."""
+
+    workers, nearby = 1, Threads(1)
+
+    def run(self, function, tasks):
+        there = unpack([bytes(part) for part in pack(function)[0]])
+        return ((position, there(task)) for position, task in enumerate(tasks))
 
 
-@pytest.fixture(params=KINDS)
-def problem_and_tasks(request, case, report):
-    """What experts share, and their tasks, with everything in it that there may be."""
-    rows = read_rows((case.inputs, case.targets), name="train")
-    context = FitContext(torch.device("cpu"), 0, Threads(1), report)
-    ready = prepare_network(case.network, rows, FitOptions.parse(tangents=KINDS[request.param]))
-    residuals = Residuals(trustgp.Regression(), rows, "train").compute(ready.network, context)
-    (problem,) = make_problems(ready.maps, rows, residuals, torch.arange(len(rows)) // 10, [])
-    if problem.tangents.num_columns(expert=False) is not None:
-        problem = replace(problem, cached=precompute_features(problem.tangents, rows, context, mapped=False))
-    settings = {"division": Division(), "patchwork": Patchwork(), "cached": problem.cached}
-    partition, _ = divide(problem.tangents, rows, 3, context, **settings)
-    return problem, make_tasks(partition, 5)
-
-
-def test_a_problem_that_has_travelled_gives_the_same_experts_to_the_bit(problem_and_tasks):
-    problem, tasks = problem_and_tasks
-    there = unpack([bytes(part) for part in pack(partial(_solve_or_explain, problem))[0]])
-    for task in tasks:
-        one, other = (state_tensors(solve(task)) for solve in (partial(_solve_or_explain, problem), there))
-        assert len(one) == len(other) > 0
-        assert all(torch.equal(a, b) and a.stride() == b.stride() for a, b in zip(one, other, strict=True))
+@pytest.mark.parametrize("kind", [trustgp.LayerFactors(), trustgp.JacobianRows(keep=40), trustgp.Sketch(64)])
+def test_experts_that_have_travelled_are_the_same_to_the_bit(kind, fit_case, assert_same_state):
+    """Only a fit packs all that experts share."""
+    fits = (fit_case(tangents=kind, executor=one, witness=None) for one in (Threads(1), Packing()))
+    assert_same_state(*fits)

@@ -50,17 +50,6 @@ class Attentive(nn.Module):
         return self.last(self.attend(self.layer, self.first(x), x).mean(dim=1))
 
 
-class Activation(nn.Module):
-    """A function as a layer."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 def activated(layer: nn.Module) -> nn.Module:
     first = nn.Linear(STEPS * SIZE, 6)
     return nn.Sequential(nn.Flatten(), first, layer, nn.Linear(6, 6), layer, nn.Linear(6, 2))
@@ -92,7 +81,6 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "scaled dot product": lambda: Attentive(nn.Identity(), causal),
     "softplus": lambda: activated(nn.Softplus(beta=2)),
     "mish": lambda: activated(nn.Mish()),
-    "log1p": lambda: activated(Activation(lambda x: x.abs().log1p())),
 }
 
 

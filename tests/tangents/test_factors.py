@@ -119,15 +119,6 @@ def test_the_kernel_of_chosen_or_trainable_parameters_equals_the_dense_one():
                 assert_kernel_is_dense(network, inputs)
 
 
-def test_cross_kernel_between_two_lots_of_rows_equals_the_dense_one():
-    network, inputs = make("residual")
-    tangents, mix, names = bound_map(network, inputs)
-    jacobian = dense_jacobian(network, inputs, names)
-    found = tangents(inputs[:4]).gram(tangents(inputs[4:]))
-    expected = dense_gram(jacobian[:4], mix, jacobian[4:])
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("name", ["tanh", "layer norm"])
 def test_take_cat_and_tensors_keep_the_kernel(name):
     network, inputs = make(name)
