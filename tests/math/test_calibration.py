@@ -171,6 +171,7 @@ def test_defaults_are_one_without_growth_and_gaussian():
     assert default.df.tolist() == [MAX_DF] * 3
     assert (float(default.share), default.spread.tolist()) == (0.0, [0.0] * 3)
     assert default.extent.tolist() == [MAX_VARIANCE] * 3
+    assert default.folded(torch.device("cpu"), torch.float32)[2].dtype == torch.float32
 
 
 def test_a_fit_begins_with_the_mean_squared_residual_as_constant_noise():
