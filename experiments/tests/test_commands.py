@@ -121,7 +121,7 @@ def test_ctrl_c_in_a_demo_leaves_no_file_and_gives_threads_back(
             counts.append(torch.get_num_threads())
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setitem(demo._RUN, "toy", work)
+    monkeypatch.setattr(demo, "_toy", work)
     assert error_line("demo", "--out", tmp_path, status=130).startswith("trustgp: stopped")
     assert counts == [1]
     assert torch.get_num_threads() == before

@@ -17,9 +17,7 @@ def add_demo(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder of figures and results")
     parser.add_argument("--seed", type=_seed, default=0)
     parser.add_argument("--quick", action="store_true", help="a smaller arm, for a first look and for CI")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--part", choices=("toy", "arm"), help="only this part")
-    which.add_argument("--detection", action="store_true", help="instead: boxes of a detector, and a film")
+    parser.add_argument("--detection", action="store_true", help="instead: boxes of a detector, and a film")
 
     def run(options: argparse.Namespace) -> int:
         setting = {"seed": options.seed, "quick": options.quick, "console": open_console()}
@@ -27,9 +25,9 @@ def add_demo(commands: Any) -> None:
             from .demo.detection import run_detection
 
             return run_detection(options.out, **setting)
-        from .demo.run import PARTS, run_demo
+        from .demo.run import run_demo
 
-        return run_demo(options.out, parts=(options.part,) if options.part else PARTS, **setting)
+        return run_demo(options.out, **setting)
 
     parser.set_defaults(run=run, user_errors=_user_errors)
 

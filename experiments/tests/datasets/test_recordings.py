@@ -28,53 +28,37 @@ def write_parts(root, name, train, test):
     np.savez(folder / f"{name}.npz", **arrays)
 
 
-def sarcos_parts(rows):
-    """Thinned as the makers of `sarcos` did: test is every third row, train lacks 3 mod 6."""
+def parts_of(rows, absent, tested):
+    """Train lacks one of so many rows, from a start; test is every so manieth one."""
     number = np.arange(len(rows))
-    return rows[number % 6 != 3], rows[number % 3 == 0]
+    return rows[number % absent[0] != absent[1]], rows[number % tested == 0]
 
 
-def sarcos_sim_parts(rows):
-    """Train lacks every tenth row; only one in three of those is a test row, the rest is lost."""
-    number = np.arange(len(rows))
-    return rows[number % 10 != 0], rows[number % 3 == 0]
+# as their makers thinned them; of the rows that `sarcos_sim` lacks, two in three are in neither part
+THINNED = {"sarcos": ((6, 3), 3), "sarcos_sim": ((10, 0), 3), "barrett": ((5, 0), 5)}
 
 
-def barrett_parts(rows):
-    """Test is every fifth row, train the others."""
-    number = np.arange(len(rows))
-    return rows[number % 5 != 0], rows[number % 5 == 0]
+def test_merged_rows_are_distinct_and_in_the_order_of_time():
+    for how in THINNED.values():
+        train, test = parts_of(made_up(300), *how)
+        merged, _ = merge_in_time(train, test)
+        assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
+        assert (np.diff(merged[:, 0]) > 0).all()
+    row = np.array([[0.0, 1.0, 1.0]])
+    assert len(merge_in_time(row, row * [-1, 1, 1])[0]) == 1  # -0.0 equals 0.0
 
 
-@pytest.mark.parametrize("parts", [sarcos_parts, sarcos_sim_parts, barrett_parts])
-def test_merged_rows_are_distinct_and_in_the_order_of_time(parts):
-    train, test = parts(made_up(300))
-    merged, _ = merge_in_time(train, test)
-    assert len(merged) == len(np.unique(np.concatenate([train, test]), axis=0))
-    assert (np.diff(merged[:, 0]) > 0).all()
-
-
-def test_the_parts_of_sarcos_are_merged_without_duplicates(tmp_path):
+def test_the_parts_of_sarcos_are_merged_without_duplicates_and_the_split_of_barrett_is_kept(tmp_path):
     rows = made_up(60)
-    write_parts(tmp_path, "sarcos_real", *sarcos_parts(rows))
-    recording = load("sarcos", root=tmp_path)
-    assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
-    assert torch.equal(recording.targets, torch.from_numpy(rows[:, 21:]))
-    assert recording.recorded_test is None
-
-
-def test_the_split_of_barrett_is_kept(tmp_path):
-    rows = made_up(50)
-    write_parts(tmp_path, "barrett_real", *barrett_parts(rows))
-    recording = load("barrett", root=tmp_path)
-    assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
-    assert recording.recorded_test.nonzero()[:, 0].tolist() == list(range(0, 50, 5))
-
-
-def test_negative_zero_equals_zero():
-    row = np.ones((1, 3))
-    row[0, 0] = 0.0
-    assert len(merge_in_time(row, row * [-1, 1, 1])[0]) == 1
+    for name in ("sarcos", "barrett"):
+        write_parts(tmp_path, f"{name}_real", *parts_of(rows, *THINNED[name]))
+        recording = load(name, root=tmp_path)
+        assert torch.equal(recording.inputs, torch.from_numpy(rows[:, :21]))
+        assert torch.equal(recording.targets, torch.from_numpy(rows[:, 21:]))
+        tested = recording.recorded_test
+        assert (
+            tested is None if name == "sarcos" else tested.nonzero()[:, 0].tolist() == list(range(0, 60, 5))
+        )
 
 
 def test_the_runs_of_the_kuka_are_numbered(tmp_path):
@@ -93,21 +77,15 @@ def test_the_runs_of_the_kuka_are_numbered(tmp_path):
     assert recording.places[:3].tolist() == [0, 0, 1]
 
 
-def write_kinova(root, accelerations):
-    """Every run has the rows of `accelerations`, and a torque of its own."""
-    folder = root / "kinova_gen3"
-    folder.mkdir()
-    n = len(accelerations)
-    for number, run in enumerate(recordings._KINOVA_RUNS):
-        ones = np.ones((n, 7), dtype=np.float32)
-        ddq = np.repeat(np.asarray(accelerations, dtype=np.float64)[:, None], 7, axis=1)
-        measured = (number + np.arange(n)[:, None] / 10) * ones
-        arrays = {"q": ones, "dq": 2 * ones, "tau": 99 * ones, "tau_current": measured, "ddq_desired": ddq}
-        np.savez(folder / f"{run}.npz", time=np.arange(n), **arrays)
-
-
 def test_absurd_accelerations_of_the_kinova_are_dropped_and_the_runs_numbered(tmp_path):
-    write_kinova(tmp_path, [1.0, np.nan, np.inf, -1e283, -9.0, 101.0])
+    """Every run has the same rows, and torques of its own."""
+    folder, ones = tmp_path / "kinova_gen3", np.ones((6, 7), dtype=np.float32)
+    folder.mkdir()
+    ddq = np.repeat(np.array([1.0, np.nan, np.inf, -1e283, -9.0, 101.0])[:, None], 7, axis=1)
+    for number, run in enumerate(recordings._KINOVA_RUNS):
+        measured = (number + np.arange(6)[:, None] / 10) * ones
+        arrays = {"q": ones, "dq": 2 * ones, "tau": 99 * ones, "tau_current": measured, "ddq_desired": ddq}
+        np.savez(folder / f"{run}.npz", time=np.arange(6), **arrays)
     recording = load("kinova", root=tmp_path)
     assert recording.groups.tolist() == [run for run in range(1, 12) for _ in range(2)]
     assert recording.inputs[:2, 14].tolist() == [1.0, -9.0]
@@ -146,11 +124,11 @@ def test_every_recording_has_its_rows_as_float64(name, rows):
     ],
 )
 def test_merged_recordings_are_in_the_order_of_time(name, steps):
-    found = time_steps(load(name))
-    nearest = torch.stack([(found / step - 1).abs() for step in steps]).amin(0)
+    taken = time_steps(load(name))
+    nearest = torch.stack([(taken / step - 1).abs() for step in steps]).amin(0)
     # The rest: rows at rest, joins between motions, and filtered velocities.
     assert (nearest < 0.25).double().mean() > 0.98
-    assert (found > 0).double().mean() > 0.995
+    assert (taken > 0).double().mean() > 0.995
 
 
 @needs_data
@@ -159,9 +137,9 @@ def test_rows_of_equal_places_are_one_state_of_the_kuka():
     rows, places = recording.inputs / recording.inputs.std(0), recording.places
     apart = (places[:, None] - places[None, ::50]).abs()
     rounds = (recording.groups[:, None] != recording.groups[None, ::50]) & (apart < 0.6)
-    found = torch.cdist(rows, rows[::50])[rounds]
-    assert len(found) > 300
-    assert found.median() < 0.1
+    distances = torch.cdist(rows, rows[::50])[rounds]
+    assert len(distances) > 300
+    assert distances.median() < 0.1
 
 
 @needs_data

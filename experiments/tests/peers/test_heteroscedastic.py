@@ -5,18 +5,13 @@ import torch
 from torch import nn
 
 from trustgp_experiments.peers import Bundle, mlp, train
-from trustgp_experiments.peers.heteroscedastic import Heteroscedastic, beta_nll, heteroscedastic, loss_on
-
-
-def outputs_and_targets():
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn(50, 6, generator=generator, dtype=torch.float64)
-    return outputs, torch.randn(50, 3, generator=generator, dtype=torch.float64)
+from trustgp_experiments.peers.heteroscedastic import Heteroscedastic, beta_nll, heteroscedastic
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
 def test_gradients_are_those_of_the_paper(beta):
-    outputs, targets = outputs_and_targets()
+    generator = torch.Generator().manual_seed(0)
+    outputs, targets = (torch.randn(50, k, generator=generator, dtype=torch.float64) for k in (6, 3))
     outputs.requires_grad_(True)
     (found,) = torch.autograd.grad(beta_nll(outputs, targets, beta=beta), outputs)
     mean, variance = outputs.detach()[:, :3], outputs.detach()[:, 3:].exp()
@@ -41,16 +36,11 @@ def test_means_that_disagree_are_epistemic_and_variances_are_not():
     torch.testing.assert_close(said.aleatoric, size * every[..., 2:].exp().mean(dim=0))
 
 
-def noisy(n: int = 600):
-    """Noise that grows with the first input, [n, 1]."""
+def test_noise_that_grows_with_an_input_is_learnt():
     generator = torch.Generator().manual_seed(0)
-    inputs = 2 * torch.rand(n, 2, generator=generator) - 1
+    inputs = 2 * torch.rand(600, 2, generator=generator) - 1
     size = 0.05 + 0.5 * inputs[:, :1].clamp_min(0.0)
-    return inputs, inputs[:, 1:].sin() + size * torch.randn(n, 1, generator=generator)
-
-
-def test_noise_that_varies_is_learnt():
-    inputs, targets = noisy()
+    targets = inputs[:, 1:].sin() + size * torch.randn(600, 1, generator=generator)
     how = {"epochs": 40, "batch_size": 64, "learning_rate": 0.01}
     rows, validation = (inputs[:400], targets[:400]), (inputs[400:], targets[400:])
     network = train(mlp([2, 16, 1], activation=nn.Tanh), *rows, **how)
@@ -58,4 +48,4 @@ def test_noise_that_varies_is_learnt():
     said = peer.predict(inputs[400:])
     quiet, loud = inputs[400:, 0] < -0.2, inputs[400:, 0] > 0.6
     assert float(said.std[loud].mean()) > 2.0 * float(said.std[quiet].mean())
-    assert loss_on(peer, validation) < float(targets[400:].std().log()) + 1.5
+    assert peer.loss_on(validation) < float(targets[400:].std().log()) + 1.5

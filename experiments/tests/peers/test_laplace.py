@@ -19,18 +19,6 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def linear(outputs: int = 2) -> tuple[nn.Module, tuple, tuple]:
-    """A linear network without bias, and rows it fits with noise."""
-    network = nn.Linear(4, outputs, bias=False).double().eval()
-    with torch.no_grad():
-        network.weight.copy_(numbers(outputs, 4, seed=1))
-    inputs = numbers(90, 4)
-    with torch.no_grad():
-        targets = network(inputs) + 0.5 * numbers(90, outputs, seed=2)
-    # laplace-torch looks for a last layer among at least two
-    return nn.Sequential(nn.Identity(), network), (inputs[:60], targets[:60]), (inputs[60:], targets[60:])
-
-
 class Backwards(nn.Module):
     """Lists its layers in another order than it calls them in."""
 
@@ -67,19 +55,9 @@ def test_glm_variance_is_that_of_dense_jacobians(network, last_layer):
     torch.testing.assert_close(variance, covariance.diagonal(dim1=1, dim2=2), rtol=1e-10, atol=0)
 
 
-def test_tuning_raises_the_likelihood_of_the_validation_rows():
-    network, train, validation = problem()
-    posterior = KronPosterior.fit(network, train, validation)
-    error = validation[1] - network(validation[0]).detach()
-    tuned, plain = (
-        held_out_nll(error, LaplaceGLM.fit(posterior, validation, tune=tune).predict(validation[0]).variance)
-        for tune in (True, False)
-    )
-    assert tuned <= plain
-
-
 def test_draws_spread_as_the_posterior_says():
-    network, train, validation = linear()
+    # linear, without bias; laplace-torch looks for a last layer among at least two
+    network, train, validation = problem(nn.Sequential(nn.Identity(), nn.Linear(4, 2, bias=False)))
     posterior = KronPosterior.fit(network, train, validation)
     new = numbers(5, 4, seed=3)
     expected = posterior.variances(new, posterior.precision(0.7, 0.3))[..., 0]
@@ -91,11 +69,13 @@ def test_draws_spread_as_the_posterior_says():
     assert float(error.max()) < 4.0  # in standard errors
 
 
-def test_two_predictors_of_one_posterior_do_not_disturb_each_other():
+def test_tuning_raises_the_likelihood_and_predictors_of_one_posterior_do_not_disturb_each_other():
     network, train, validation = problem()
     posterior = KronPosterior.fit(network, train, validation)
-    linearised = LaplaceGLM.fit(posterior, validation)
+    error = validation[1] - network(validation[0]).detach()
+    plain, linearised = (LaplaceGLM.fit(posterior, validation, tune=tune) for tune in (False, True))
     before = linearised.predict(validation[0]).variance
+    assert held_out_nll(error, before) <= held_out_nll(error, plain.predict(validation[0]).variance)
     sampled = LaplaceSampled.fit(posterior, validation, samples=4)
     assert torch.equal(linearised.predict(validation[0]).variance, before)
     assert torch.equal(
@@ -104,16 +84,12 @@ def test_two_predictors_of_one_posterior_do_not_disturb_each_other():
     )
 
 
-def test_a_missing_library_is_an_error_that_names_the_extra(monkeypatch):
-    network, train, validation = problem()
-    monkeypatch.setitem(sys.modules, "laplace", None)
-    with pytest.raises(ImportError, match=r"experiments\[peers\].*--no-deps laplace-torch"):
-        KronPosterior.fit(network, train, validation)
-
-
-def test_inputs_in_a_tuple_and_a_single_sample_are_refused():
+def test_inputs_in_a_tuple_a_single_sample_and_a_missing_library_are_refused(monkeypatch):
     network, train, validation = problem()
     with pytest.raises(ValueError, match="one tensor"):
         KronPosterior.fit(network, ((train[0],), train[1]), validation)
     with pytest.raises(ValueError, match="samples=1"):
         LaplaceSampled.fit(KronPosterior.fit(network, train, validation), validation, samples=1)
+    monkeypatch.setitem(sys.modules, "laplace", None)
+    with pytest.raises(ImportError, match=r"experiments\[peers\].*--no-deps laplace-torch"):
+        KronPosterior.fit(network, train, validation)

@@ -54,7 +54,7 @@ def logits(inputs: torch.Tensor) -> np.ndarray:
         return network()(inputs).numpy()
 
 
-def said(name: str, inputs: torch.Tensor = NEW) -> np.ndarray:
+def scores(name: str, inputs: torch.Tensor = NEW) -> np.ndarray:
     return NoveltyPeer.fit(name, network(), TRAIN, HELD).score(inputs).numpy()
 
 
@@ -62,23 +62,17 @@ def alike(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
-# --- of the logits -----------------------------------------------------------------------------------
-
-
 def test_scores_of_the_logits_are_those_of_their_papers():
     z = logits(NEW)
-    alike(said("energy"), -np.log(np.exp(z).sum(axis=1)))
-    alike(said("largest logit"), -z.max(axis=1))
+    alike(scores("energy"), -np.log(np.exp(z).sum(axis=1)))
+    alike(scores("largest logit"), -z.max(axis=1))
     chances = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-    alike(said("largest probability"), -np.log(chances.max(axis=1)))
-
-
-# --- Gaussians ---------------------------------------------------------------------------------------
+    alike(scores("largest probability"), -np.log(chances.max(axis=1)))
 
 
 def covariance(apart: np.ndarray, ridge: float) -> np.ndarray:
-    found = sum(np.outer(row, row) for row in apart) / len(apart)
-    return found + ridge * np.mean(np.diag(found)) * np.eye(len(found))
+    plain = sum(np.outer(row, row) for row in apart) / len(apart)
+    return plain + ridge * np.mean(np.diag(plain)) * np.eye(len(plain))
 
 
 def log_normal(row: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> float:
@@ -115,14 +109,11 @@ def distances(labels: torch.Tensor, held: torch.Tensor, *, shared: bool) -> np.n
     return np.stack(each, axis=1)
 
 
-def test_mahalanobis_is_the_distance_to_the_nearest_mean_with_one_covariance():
-    alike(said("Mahalanobis"), distances(TRAIN[1], HELD[1], shared=True).min(axis=1))
-
-
-def test_relative_mahalanobis_takes_off_the_distance_to_all_rows_together():
+def test_mahalanobis_is_the_distance_to_the_nearest_mean_and_the_relative_one_less_that_to_all_rows():
     one, held = torch.zeros_like(TRAIN[1]), torch.zeros_like(HELD[1])
     nearest = distances(TRAIN[1], HELD[1], shared=True).min(axis=1)
-    alike(said("relative Mahalanobis"), nearest - distances(one, held, shared=False)[:, 0])
+    alike(scores("Mahalanobis"), nearest)
+    alike(scores("relative Mahalanobis"), nearest - distances(one, held, shared=False)[:, 0])
 
 
 def test_the_density_is_a_mixture_of_the_classes_gaussians():
@@ -141,57 +132,38 @@ def test_the_density_is_a_mixture_of_the_classes_gaussians():
     alike(peer.score(NEW).numpy(), np.array(expected))
 
 
-def test_a_class_without_rows_has_no_gaussian_and_one_ridge_needs_no_other_rows():
+def test_a_class_without_rows_has_no_gaussian_and_a_feature_that_never_moves_breaks_nothing():
     h, labels = numbers(40, 3), torch.arange(40) % 2 * 2  # 0 and 2
-    found = Gaussians.fit(h, labels, ridges=(1e-3,))
-    assert found.means.shape == (2, 3)
-    assert found.ridge == 1e-3
-    assert torch.isfinite(found.log_density(numbers(5, 3, seed=2))).all()
-
-
-def test_a_feature_that_never_moves_breaks_nothing():
-    h, labels = numbers(40, 3), torch.arange(40) % 2
+    classes = Gaussians.fit(h, labels, ridges=(1e-3,))
+    assert classes.means.shape == (2, 3)
+    assert classes.ridge == 1e-3
+    assert torch.isfinite(classes.log_density(numbers(5, 3, seed=2))).all()
     h[:, 1] = 0.0
-    found = Gaussians.fit(h, labels, (h[:10], labels[:10]))
+    classes = Gaussians.fit(h, labels, (h[:10], labels[:10]))
     moved = h[:1] + torch.tensor([0.0, 1.0, 0.0]).double()
-    assert torch.isfinite(found.distances(moved)).all()
-    assert (found.distances(moved) > found.distances(h[:1])).all()
-
-
-# --- neighbours --------------------------------------------------------------------------------------
+    assert torch.isfinite(classes.distances(moved)).all()
+    assert (classes.distances(moved) > classes.distances(h[:1])).all()
 
 
 def test_neighbours_are_counted_by_angle_or_by_distance():
     train, new = features(TRAIN[0]), features(NEW)
     unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (train, new)]
     cosines = np.sort(1.0 - unit[1] @ unit[0].T, axis=1)[:, NEIGHBOURS - 1]
-    alike(said("kNN, cosine"), cosines)
+    alike(scores("kNN, cosine"), cosines)
     lengths = np.linalg.norm(new[:, None] - train[None], axis=2)
-    alike(said("kNN, Euclidean"), np.sort(lengths, axis=1)[:, NEIGHBOURS - 1])
+    alike(scores("kNN, Euclidean"), np.sort(lengths, axis=1)[:, NEIGHBOURS - 1])
 
 
-# --- ViM ---------------------------------------------------------------------------------------------
-
-
-def vim_reference(kept: int) -> np.ndarray:
+def test_vim_is_the_virtual_logit_less_the_energy_with_half_of_the_directions_kept():
     weight, bias = (part.detach().numpy() for part in (network()[2].weight, network()[2].bias))
     origin = -np.linalg.pinv(weight) @ bias
     train, new = features(TRAIN[0]) - origin, features(NEW) - origin
     values, vectors = np.linalg.eig(train.T @ train / len(train))
-    rest = vectors[:, np.argsort(-values)[kept:]]
+    rest = vectors[:, np.argsort(-values)[DIM // 2 :]]
     alpha = logits(TRAIN[0]).max(axis=1).mean() / np.linalg.norm(train @ rest, axis=1).mean()
-    return alpha * np.linalg.norm(new @ rest, axis=1) - np.log(np.exp(logits(NEW)).sum(axis=1))
-
-
-def test_vim_is_the_virtual_logit_less_the_energy_with_half_of_the_directions_kept():
-    alike(said("ViM"), vim_reference(DIM // 2))
-
-
-def test_wide_features_keep_as_many_directions_as_the_papers_code():
+    energy = -np.log(np.exp(logits(NEW)).sum(axis=1))
+    alike(scores("ViM"), alpha * np.linalg.norm(new @ rest, axis=1) + energy)
     assert [kept_directions(width) for width in (6, 767, 800, 2048)] == [3, 383, 512, 1000]
-
-
-# --- beside another's code ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -213,11 +185,8 @@ def others(tmp_path_factory) -> dict[str, torch.Tensor]:
 def test_pytorch_ood_ranks_rows_alike(name, others, monkeypatch):
     plain = partial(Gaussians.fit, ridges=(1e-6,))  # as small as there
     monkeypatch.setattr(Gaussians, "fit", staticmethod(plain))
-    ranks = [np.argsort(np.argsort(part)) for part in (said(name), others[name].numpy())]
+    ranks = [np.argsort(np.argsort(part)) for part in (scores(name), others[name].numpy())]
     assert np.corrcoef(*ranks)[0, 1] > 0.999
-
-
-# --- what all of them promise ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NOVELTY)

@@ -11,39 +11,27 @@ from trustgp_experiments.peers.sampled import RANK, Swag, SwagClassifier, Weight
 HOW = {"epochs": 5, "batch_size": 32, "learning_rate": 0.01}
 
 
-def bundle(outputs: int = 2, n: int = 150, **options) -> Bundle:
+def bundle(*, classes: bool = False) -> Bundle:
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(n, 3, generator=generator)
-    targets = torch.stack([inputs.sum(dim=1).sin()] * outputs, dim=1)
-    targets = targets + 0.1 * torch.randn(targets.shape, generator=generator)
-    network = train(mlp([3, 8, outputs], activation=nn.Tanh), inputs[:100], targets[:100], **HOW)
-    return Bundle(
-        network,
-        [],
-        None,
-        (inputs[:100], targets[:100]),
-        (inputs[100:], targets[100:]),
-        training=HOW,
-        **options,
-    )
+    inputs = torch.randn(150, 3, generator=generator)
+    targets = torch.stack([inputs.sum(dim=1).sin()] * 2, dim=1)
+    targets, how = targets + 0.1 * torch.randn(targets.shape, generator=generator), HOW
+    if classes:
+        targets, how = (targets[:, 0] > 0).long(), {**HOW, "loss": cross_entropy}
+    network = train(mlp([3, 8, 2], activation=nn.Tanh), inputs[:100], targets[:100], **how)
+    train_rows, validation = (inputs[:100], targets[:100]), (inputs[100:], targets[100:])
+    return Bundle(network, [], None, train_rows, validation, training=how)
 
 
-def test_moments_and_deviations_are_those_of_the_paper():
-    vectors = torch.randn(25, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+def test_moments_deviations_and_draws_are_those_of_the_paper():
+    vectors = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     seen = WeightMoments()
     for vector in vectors:
         seen.add(vector)
     torch.testing.assert_close(seen.mean, vectors.mean(dim=0))
     torch.testing.assert_close(seen.square, vectors.square().mean(dim=0))
-    running = [vectors[k] - vectors[: k + 1].mean(dim=0) for k in range(25)]
+    running = [vectors[k] - vectors[: k + 1].mean(dim=0) for k in range(30)]
     torch.testing.assert_close(torch.stack(seen.deviations), torch.stack(running[-RANK:]))
-
-
-def test_draws_have_the_covariance_of_the_paper():
-    vectors = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    seen = WeightMoments()
-    for vector in vectors:
-        seen.add(vector)
     drawn = seen.draw(200_000, seed=0)
     deviations = torch.stack(seen.deviations)
     variance = vectors.var(dim=0, unbiased=False)
@@ -74,16 +62,8 @@ def test_batch_normalisation_and_an_unknown_training_are_refused():
 
 
 def test_classes_have_probabilities_at_one_temperature():
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(150, 3, generator=generator)
-    labels = (inputs[:, 0] + 0.5 * torch.randn(150, generator=generator) > 0).long()
-    how = {**HOW, "loss": cross_entropy}
-    network = train(mlp([3, 8, 2], activation=nn.Tanh), inputs[:100], labels[:100], **how)
-    given = Bundle(
-        network, [], None, (inputs[:100], labels[:100]), (inputs[100:], labels[100:]), training=how
-    )
-    peer = SwagClassifier.fit(given)
-    said = peer.predict(inputs[100:])
-    expected = (peer.members(inputs[100:]) / peer.temperature).softmax(dim=2).mean(dim=0)
-    torch.testing.assert_close(said.probabilities, expected)
-    assert said.mutual_information is not None
+    given = bundle(classes=True)
+    peer, inputs = SwagClassifier.fit(given), given.validation[0]
+    expected = (peer.members(inputs) / peer.temperature).softmax(dim=2).mean(dim=0)
+    torch.testing.assert_close(peer.predict(inputs).probabilities, expected)
+    assert peer.predict(inputs).mutual_information is not None

@@ -97,12 +97,3 @@ def test_without_matplotlib_nothing_runs_and_the_extra_is_named(tmp_path, monkey
     assert main(["demo", "--out", str(tmp_path / "out")]) == 1
     assert 'matplotlib, which is not installed: pip install "trustgp[plots]"' in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_only_the_part_asked_for_runs(tmp_path, monkeypatch, capsys):
-    for part in demo.PARTS:
-        monkeypatch.setitem(demo._RUN, part, lambda *_, part=part: part)
-    assert main(["demo", "--part", "arm", "--out", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["arm"] == "arm"
-    assert "toy" not in results

@@ -141,19 +141,12 @@ def _cross(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([b * z - c * y, c * x - a * z, a * y - b * x])
 
 
-@dataclass(frozen=True)
-class MotionStyle:
-    """Ranges of uniform draws; centre + amplitude stays below 1, so motions are inside the joint limits."""
-
-    centre: tuple[float, float]  # fraction of a joint's limit
-    amplitude: tuple[float, float]  # likewise
-    frequency: tuple[float, float]  # Hz
-
-
+# ranges of uniform draws: centre and amplitude, as fractions of a joint's limit, and frequency in Hz
+# centre + amplitude stays below 1, so motions are inside the joint limits
 STYLES = {
-    "slow": MotionStyle((-0.5, 0.2), (0.15, 0.4), (0.05, 0.3)),  # the training style
-    "shifted": MotionStyle((0.55, 0.7), (0.15, 0.25), (0.05, 0.3)),  # the same speeds, somewhere else
-    "fast": MotionStyle((0.55, 0.7), (0.15, 0.25), (0.5, 1.0)),  # other speeds, somewhere else
+    "slow": ((-0.5, 0.2), (0.15, 0.4), (0.05, 0.3)),  # the training style
+    "shifted": ((0.55, 0.7), (0.15, 0.25), (0.05, 0.3)),  # the same speeds, elsewhere
+    "fast": ((0.55, 0.7), (0.15, 0.25), (0.5, 1.0)),  # other speeds, elsewhere
 }
 
 
@@ -171,18 +164,18 @@ def random_motion(style: str, trajectories: int, generator: torch.Generator) -> 
     """Draw T trajectories of a style, a key of `STYLES`, all inside the joint limits."""
     if style not in STYLES:
         raise ValueError(f"style={style!r} is unknown; choose one of {sorted(STYLES)}.")
-    chosen, joints = STYLES[style], (trajectories, len(LINKS))
+    (centre, amplitude, frequency), joints = STYLES[style], (trajectories, len(LINKS))
 
     def draw(low: float, high: float, shape: tuple[int, ...]) -> Tensor:
         return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
 
     weight = draw(0.2, 1.0, (*joints, HARMONICS))
     weight = weight / weight.sum(-1, keepdim=True)  # at most the amplitude when all peaks meet
-    swing = draw(*chosen.amplitude, joints) * _LIMITS
+    swing = draw(*amplitude, joints) * _LIMITS
     return Motion(
-        centre=draw(*chosen.centre, joints) * _LIMITS,
+        centre=draw(*centre, joints) * _LIMITS,
         amplitude=swing[..., None] * weight,
-        pulsation=2 * math.pi * draw(*chosen.frequency, (*joints, HARMONICS)),
+        pulsation=2 * math.pi * draw(*frequency, (*joints, HARMONICS)),
         phase=draw(0.0, 2 * math.pi, (*joints, HARMONICS)),
     )
 

@@ -52,10 +52,8 @@ def load_images(name: str, part: str, root: str | Path | None = None) -> Images:
         packed = {file: f"{file}.gz" if folder.has(f"{file}.gz", root) else file for file in files}
         pixels, labels = (read_idx(folder.path(packed[file], root), n) for file, n in files.items())
     if len(pixels) != len(labels) or len(pixels) == 0:
-        raise ValueError(
-            f"{name}, {part}: {len(pixels)} images and {len(labels)} labels; as many of each are needed, "
-            "at least one. Fetch the files again from their source."
-        )
+        given = f"{name}, {part}: {len(pixels)} images and {len(labels)} labels"
+        raise ValueError(f"{given}; as many of each are needed, at least one. Fetch the files again.")
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -79,10 +77,8 @@ def _read_archive(path: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"{path} holds {sorted(arrays)}, not {missing}; is it the archive of that name?")
     pixels, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{path}: images are {pixels.dtype} {pixels.shape} and labels {labels.dtype} {labels.shape}; "
-            "uint8 [n, height, width] and whole numbers [n] are expected."
-        )
+        given = f"images are {pixels.dtype} {pixels.shape} and labels {labels.dtype} {labels.shape}"
+        raise ValueError(f"{path}: {given}; uint8 [n, height, width] and whole numbers [n] are expected.")
     return pixels, labels
 
 

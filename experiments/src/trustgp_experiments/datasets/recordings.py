@@ -81,10 +81,9 @@ class Recording:
 def load(name: str, root: Root = None) -> Recording:
     """Read a recording, merged, without duplicate rows, ordered in time, in float64.
 
-    * ``sarcos``, ``sarcos_sim``: the source's train and test parts overlap, so they are merged
-      (`merge_in_time`) and its split is dropped. `sarcos` was resampled by its makers with linear
-      interpolation: 3 rows in 10 lie exactly on the line between their neighbours, so a random
-      split puts the answer next to the question. Prefer `split_blocks`.
+    * ``sarcos``, ``sarcos_sim``: the source's parts overlap, so they are merged (`merge_in_time`) without its
+      split. The makers of `sarcos` resampled by linear interpolation: 3 rows in 10 lie exactly between their
+      neighbours, so a random split puts the answer next to the question. Prefer `split_blocks`.
     * ``barrett``, ``barrett_sim``: the test part is every fifth row of one recording at 50 Hz, in
       ``recorded_test``; as easy as a random split.
     * ``kuka``: three runs, numbered 1 to 3 in ``groups``. Their motions are periodic, and 1 and 2 repeat
@@ -95,17 +94,17 @@ def load(name: str, root: Root = None) -> Recording:
     * ``kinova``: 11 runs; the accelerations are the controller's reference, none was measured. Rows whose
       reference is not finite or above `ABSURD` are dropped. The torques are those from the motor
       currents: the source's other torques carry no noise at all, so they are computed, not measured.
-    * ``sarcos_inv``: GPML's training and test file as one. The test file lies inside the training file: who
-      trains on the one and tests on the other tests memory. Here a row of both is a test row only
-      (``recorded_test``), so `recorded_split` trains on no test row. The test file is in the order of time,
-      about every eleventh row, so this split is as easy as a random one.
+    * ``sarcos_inv``: GPML's training and test file as one. The test file, about every eleventh row in time,
+      lies inside the training file. Here a row of both is a test row only (``recorded_test``), so
+      `recorded_split` trains on no test row, and is as easy as a random one.
     * ``sarcos_official``: GPML's test file alone, in the order of time: a row every 0.11 s.
-    * ``kuka1``, ``kuka2``, ``kuka_sim_meier``: the files hold torques divided by one number for each joint,
-      the numbers in the paper's own code. They are multiplied back here, since another arm's torques, in
-      N m, are to be comparable; the studies then standardise by the training rows, as the paper did, where
-      a fixed scale cancels. The training part is the "online" file, the test part (``recorded_test``) the
-      "offline" one, again as in the paper; a row of both is a test row only.
+    * ``kuka1``, ``kuka2``, ``kuka_sim_meier``: torques, which the files hold divided by one number for each
+      joint, are multiplied by the numbers of the paper's code: in N m, as other arms'. The training part is
+      the "online" file, the test part (``recorded_test``) the "offline" one, as in the paper; a row of both
+      is a test row only.
     * ``snelson``: 200 rows, 1 input, 1 output.
+
+    Where a folder holds a file SHA256SUMS, what it lists is checked before it is read.
     """
     if name not in _LOADERS:
         raise ValueError(f"name={name!r} is unknown; choose one of {NAMES}.")
@@ -156,12 +155,9 @@ def _load_kuka_meier(name: str, root: Root) -> Recording:
     rows = _without_duplicates(np.concatenate([train, test]))
     tested = torch.from_numpy(_stands_in(rows, test))
     rows[:, 21:] *= _SIM_TORQUES if name == "kuka_sim_meier" else _REAL_TORQUES
-    strongest = np.abs(rows[:, 21:]).max()
-    if strongest > _STRONGEST:
-        raise ValueError(
-            f"the torques of {name} would reach {strongest:.0f} N m; its files seem to be in N m already, "
-            "and not divided by a number for each joint as in the source."
-        )
+    if (strongest := np.abs(rows[:, 21:]).max()) > _STRONGEST:
+        fault = f"the torques of {name} would reach {strongest:.0f} N m; its files seem to be in N m already"
+        raise ValueError(f"{fault}, and not divided by a number for each joint as in the source.")
     return _recording(name, rows, recorded_test=tested)
 
 

@@ -25,10 +25,8 @@ def split_random(n: int, *, test: float = 0.2, validation: float = 0.1, seed: in
     """Split n rows at random, by shares; easy on time series, whose neighbours land on both sides."""
     sizes = round(test * n), round(validation * n)
     if min(test, validation) < 0 or sum(sizes) >= n:
-        raise ValueError(
-            f"test={test} and validation={validation} of {n} rows leave none to train on; "
-            "pass shares >= 0 whose sum is below 1."
-        )
+        fault = f"test={test} and validation={validation} of {n} rows leave none to train on"
+        raise ValueError(f"{fault}; pass shares >= 0 whose sum is below 1.")
     parts = _shuffled(torch.arange(n), seed).split([*sizes, n - sum(sizes)])
     tested, validated, trained = (part.sort().values for part in parts)
     return Split(trained, validated, tested)
@@ -87,10 +85,10 @@ def split_groups(
     labels = groups.unique()
     tested, validated = (max(1, round(share * len(labels))) for share in (test_share, validation_share))
     if min(test_share, validation_share) < 0 or tested + validated >= len(labels):
-        raise ValueError(
-            f"{len(labels)} groups, {tested} of them to test and {validated} to validate, leave none to "
-            "train on; ask for smaller shares >= 0, or take split_blocks where groups are few."
+        fault = (
+            f"{len(labels)} groups, {tested} of them to test, {validated} to validate, leave none to train on"
         )
+        raise ValueError(f"{fault}; pass smaller shares >= 0, or use split_blocks where groups are few.")
     parts = _shuffled(labels, seed).split([tested, validated, len(labels) - tested - validated])
     return Split(*(torch.isin(groups, part).nonzero()[:, 0] for part in parts[::-1]))
 
@@ -120,10 +118,7 @@ def recorded_split(recording: Recording, *, validation: float = 0.1, seed: int =
     """The split of the source (``recorded_test``), with random training rows, a share of all, to validate."""
     tested = recording.recorded_test
     if tested is None:
-        raise ValueError(
-            f"{recording.name!r} has no split of its own without common rows; "
-            "use split_random or split_blocks."
-        )
+        raise ValueError(f"{recording.name!r} has no split of its own; use split_random or split_blocks.")
     others = (~tested).nonzero()[:, 0]
     share = validation * len(tested) / len(others)
     inner = split_random(len(others), test=0.0, validation=share, seed=seed)
@@ -141,10 +136,8 @@ def _every_fifth(
     others = number[~is_test]
     chosen = max(1, round(validation * blocks))
     if validation < 0 or chosen >= len(others):
-        raise ValueError(
-            f"validation={validation} takes {chosen} of the {len(others)} blocks that do not "
-            "test; pass a smaller share >= 0."
-        )
+        fault = f"validation={validation} takes {chosen} of the {len(others)} blocks that do not test"
+        raise ValueError(f"{fault}; pass a smaller share >= 0.")
     is_test, is_validation = is_test[labels], torch.isin(labels, _shuffled(others, seed)[:chosen])
     around_test, around_validation = (
         _around(places, labels, part, purge) for part in (is_test, is_validation)
@@ -220,10 +213,10 @@ def seams(recording: Recording) -> Tensor:
     joints = recording.targets.shape[1]
     position, velocity = recording.inputs[:, :joints], recording.inputs[:, joints : 2 * joints]
     if velocity.shape != position.shape or len(position) < 2:
-        raise ValueError(
-            f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the positions "
-            f"and velocities of {joints} joints, in two rows at least."
+        fault = (
+            f"inputs {tuple(recording.inputs.shape)} of {recording.name!r} do not begin with the positions"
         )
+        raise ValueError(f"{fault} and velocities of {joints} joints, in two rows at least.")
     step, mean = position.diff(dim=0), (velocity[1:] + velocity[:-1]) / 2
     usual = (step * mean).sum() / mean.square().sum().clamp_min(1e-300)
     time = (step * mean).sum(dim=1) / mean.square().sum(dim=1).clamp_min(1e-300)
@@ -242,10 +235,8 @@ def window_ends(labels: Tensor, borders: Tensor, length: int) -> Tensor:
     """
     n = len(labels)
     if not 1 <= length <= n or len(borders) != n - 1:
-        raise ValueError(
-            f"length={length} with {n} rows and {len(borders)} steps; a window has 1 to {n} rows, and there "
-            "is one step less than rows."
-        )
+        fault = f"length={length} with {n} rows and {len(borders)} steps"
+        raise ValueError(f"{fault}; a window has 1 to {n} rows, and there is one step less than rows.")
     broken = borders | (labels.diff() != 0)
     before = torch.cat([broken.new_zeros(1, dtype=torch.int64), broken.cumsum(0)])  # breaks up to each row
     ends = torch.arange(length - 1, n, device=labels.device)

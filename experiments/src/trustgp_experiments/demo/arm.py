@@ -88,8 +88,8 @@ def run_arm(*, size: ArmSize = FULL, seed: int = 0, progress: bool = False) -> A
     figures |= {"model_bytes": model.nbytes, "training_seconds": round(trained - start, 2)}
     figures |= {"fit_seconds": round(fitted - trained, 2)}
     scores = {}
-    for method, found in predictions.items():
-        scores[method] = {m: _score(p, found["same"], data.tests[m][1]) for m, p in found.items()}
+    for method, by_motion in predictions.items():
+        scores[method] = {m: _score(p, by_motion["same"], data.tests[m][1]) for m, p in by_motion.items()}
     return Arm(data, scores, predictions, _predict_all(methods, data.films), figures)
 
 
@@ -97,10 +97,10 @@ def arm_data(size: ArmSize, *, seed: int) -> ArmData:
     """Simulated rows, split by whole trajectories and standardised by the training rows alone."""
     slow = simulate(rows=TRAJECTORY * size.trajectories, style="slow", seed=seed)
     assert slow.groups is not None
-    held = size.trajectories // 10
-    first_test = size.trajectories - held
+    tenth = size.trajectories // 10
+    first_test = size.trajectories - tenth
     kept = torch.arange(len(slow.inputs)) % STRIDE == 0
-    is_train, is_test = slow.groups < first_test - held, slow.groups >= first_test
+    is_train, is_test = slow.groups < first_test - tenth, slow.groups >= first_test
     scaling = standardise(slow.inputs[kept & is_train], slow.targets[kept & is_train])
     rows = partial(scaled_rows, scaling)
     tests, films = {"same": rows(slow, kept & is_test)}, {"same": rows(slow, slow.groups == first_test)}
@@ -109,20 +109,20 @@ def arm_data(size: ArmSize, *, seed: int) -> ArmData:
         tests[motion] = rows(foreign, slice(None, None, STRIDE))
         if motion == "fast":
             films[motion] = rows(foreign, slice(TRAJECTORY))
-    train_rows, held_rows = rows(slow, kept & is_train), rows(slow, kept & ~is_train & ~is_test)
-    return ArmData(train_rows, held_rows, tests, films, scaling)
+    train_rows, validation_rows = rows(slow, kept & is_train), rows(slow, kept & ~is_train & ~is_test)
+    return ArmData(train_rows, validation_rows, tests, films, scaling)
 
 
-def _score(found: Prediction, known: Prediction, targets: Tensor) -> Scores:
-    """One method's errors and error bars on one motion, and how well they tell it from the known one."""
-    pairs = (known.std.mean(1), found.std.mean(1)), (known.novelty, found.novelty)
-    areas = [None if found is known else float(metrics.auroc(*pair)) for pair in pairs]
+def _score(prediction: Prediction, same: Prediction, targets: Tensor) -> Scores:
+    """One method's errors and error bars on one motion, and how well they distinguish it from "same"."""
+    pairs = (same.std.mean(1), prediction.std.mean(1)), (same.novelty, prediction.novelty)
+    areas = [None if prediction is same else float(metrics.auroc(*pair)) for pair in pairs]
     return {
-        "nll": float(-found.log_prob(targets).mean()),
-        "rmse": float(metrics.mse(found.mean, targets).sqrt()),
-        "coverage": float(metrics.coverage(found, targets)),
-        "std": float(found.std.mean()),
-        "novelty": float(found.novelty.mean()),
+        "nll": float(-prediction.log_prob(targets).mean()),
+        "rmse": float(metrics.mse(prediction.mean, targets).sqrt()),
+        "coverage": float(metrics.coverage(prediction, targets)),
+        "std": float(prediction.std.mean()),
+        "novelty": float(prediction.novelty.mean()),
         "auroc_std": areas[0],
         "auroc_novelty": areas[1],
     }
@@ -130,9 +130,9 @@ def _score(found: Prediction, known: Prediction, targets: Tensor) -> Scores:
 
 def _predict_all(methods: dict[str, Callable[[Tensor], Prediction]], tests: dict[str, Pair]) -> Predictions:
     """By method, then by motion; "corrected" comes from the same call as "trustgp"."""
-    found = {name: {m: predict(rows[0]) for m, rows in tests.items()} for name, predict in methods.items()}
-    found["trustgp corrected"] = {motion: p.corrected for motion, p in found["trustgp"].items()}
-    return found
+    by_method = {name: {m: ask(rows[0]) for m, rows in tests.items()} for name, ask in methods.items()}
+    by_method["trustgp corrected"] = {motion: p.corrected for motion, p in by_method["trustgp"].items()}
+    return by_method
 
 
 def draw_arm(arm: Arm, path: Path) -> None:
@@ -152,7 +152,7 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         times = start + torch.arange(len(targets)) / 100.0
         ours, constant = arm.films["trustgp"][motion], arm.films["constant noise"][motion]
         mean = scaling.restore_targets(ours.mean)[:, JOINT]
-        band, narrow = (Z95 * scale * found.std[:, JOINT] for found in (ours, constant))
+        band, narrow = (Z95 * scale * prediction.std[:, JOINT] for prediction in (ours, constant))
         first = number == 0
         labels = {"label": "95 % of trustgp", "line": "network"} if first else {}
         plots.draw_band(axes, times, mean, band, **labels)
@@ -165,8 +165,8 @@ def _draw_film(axes: Any, arm: Arm) -> None:
         axes.text(float(times.mean()), 0.97, LABELS[motion], **style)
         start = float(times[-1]) + 0.01
     axes.axvline(start / 2, color=plots.GREY, linewidth=1)
-    axes.set_title(f"Torque of joint {JOINT + 1} along two trajectories that were never trained")
-    axes.set(xlabel="time [s]", ylabel="torque [N m]", xlim=(0, start))
+    title = f"Torque of joint {JOINT + 1} along two trajectories that were never trained"
+    axes.set(title=title, xlabel="time [s]", ylabel="torque [N m]", xlim=(0, start))
     axes.legend(loc="lower left", ncols=4, fontsize=8)
 
 
@@ -187,5 +187,4 @@ def _draw_coverage(axes: Any, arm: Arm) -> None:
     series = {LABELS[m]: [by_motion[m]["coverage"] for by_motion in arm.scores.values()] for m in motions}
     plots.draw_bars(axes, list(arm.scores), series, colours=[COLOURS[m] for m in motions])
     axes.axvline(0.95, color=plots.INK, linewidth=1, linestyle="--")
-    axes.set_title("Torques inside the 95 % interval (dashed: ideal)")
-    axes.set(xlabel="share", xlim=(0, 1))
+    axes.set(title="Torques inside the 95 % interval (dashed: ideal)", xlabel="share", xlim=(0, 1))

@@ -21,22 +21,17 @@ def run_detection(out: Path, *, seed: int = 0, quick: bool = False, console: Con
     start = time.perf_counter()
     require_extras("The demo of detection", ["plots", "detection"])
     out.mkdir(parents=True, exist_ok=True)
-    console.print(
-        f"The error bar was fitted on {PICTURES:,} pictures and calibrated on {HELD_OUT} others. To fit it "
-        f"again: {COMMAND}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    fitted = f"The error bar was fitted on {PICTURES:,} pictures and calibrated on {HELD_OUT} others."
+    console.print(f"{fitted} To fit it again: {COMMAND}", highlight=False, soft_wrap=True)
     frames = QUICK_FRAMES if quick else FRAMES
     verdicts = flight_gif(load_error_bar(), out / "flight.gif", frames=frames, progress=True)
     blind, novel = blind_frames(frames), [one.frame for one in verdicts if one.status == NOVEL]
     noticed = sum(frame in blind for frame in novel)
-    console.print(
-        f"The monitor calls {len(novel)} of {frames} frames novel, among them {noticed} of the "
-        f"{len(blind)} frames in which the camera is blind.\nFilm: {out / 'flight.gif'}",
-        highlight=False,
-        soft_wrap=True,
+    verdict = (
+        f"The monitor calls {len(novel)} of {frames} frames novel, among them {noticed} of the {len(blind)}"
     )
+    film = f"frames in which the camera is blind.\nFilm: {out / 'flight.gif'}"
+    console.print(f"{verdict} {film}", highlight=False, soft_wrap=True)
     statuses = [one.status for one in verdicts]
     write_results(out, {"quick": quick, "flight": statuses, "counts": Counter(statuses)}, start, console)
     return 0

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ from .arm import FULL, QUICK, draw_arm, run_arm
 GAP = (2.4, 3.6)
 NOISE = 0.28
 VARIANTS = {"independent": INDEPENDENT, "patchwork": PATCHWORK}
+TITLES = {
+    "independent": "Independent experts: the band steps at their borders",
+    "patchwork": "Patchwork: neighbours lend each other rows",
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class Toy:
     def summary(self) -> dict[str, dict[str, float]]:
         """The numbers of the table, by variant."""
         jumps = {name: band.jumps for name, band in self.bands.items()}
-        found = {name: (len(j), float(j.mean()), float(j.max())) for name, j in jumps.items()}
-        return {name: dict(zip(TOY_COLUMNS, numbers, strict=True)) for name, numbers in found.items()}
+        numbers = {name: (len(j), float(j.mean()), float(j.max())) for name, j in jumps.items()}
+        return {name: dict(zip(TOY_COLUMNS, row, strict=True)) for name, row in numbers.items()}
 
 
 def run_toy(*, seed: int = 0, progress: bool = False) -> Toy:
@@ -78,17 +82,12 @@ def border_jumps(prediction: Prediction) -> tuple[Tensor, Tensor]:
 
 def draw_toy(toy: Toy, path: Path) -> None:
     """Both bands, one above the other, and their standard deviations."""
-    titles = {
-        "independent": "Independent experts: the band steps at their borders",
-        "patchwork": "Patchwork: neighbours lend each other rows",
-    }
     with plots.figure(path, width=8.0, height=8.2, dpi=110) as figure:
         upper, middle, lower = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2))
-        for axes, (name, found) in zip((upper, middle), toy.summary().items(), strict=True):
+        for axes, (name, numbers) in zip((upper, middle), toy.summary().items(), strict=True):
             _draw_variant(axes, toy, toy.bands[name])
-            steps = f"steps: mean {found['mean_jump']:.2f}, largest {found['largest_jump']:.2f}"
-            axes.set_title(f"{titles[name]}   ({steps})")
-            axes.set(ylabel="y", ylim=(-4.6, 4.6))
+            steps = f"steps: mean {numbers['mean_jump']:.2f}, largest {numbers['largest_jump']:.2f}"
+            axes.set(title=f"{TITLES[name]}   ({steps})", ylabel="y", ylim=(-4.6, 4.6))
         upper.legend(loc="upper right", ncols=2, fontsize=8)
         _draw_deviations(lower, toy)
 
@@ -118,10 +117,8 @@ def _draw_deviations(axes: Any, toy: Toy) -> None:
     axes.legend(loc="upper right", ncols=3, fontsize=8)
 
 
-PARTS = ("toy", "arm")
-MOTIONS = {
-    "same": "motions like the training's", "shifted": "elsewhere, as slow", "fast": "elsewhere, and faster"
-}  # fmt: skip
+MOTIONS = {"same": "motions like the training's", "shifted": "elsewhere, as slow"}
+MOTIONS |= {"fast": "elsewhere, and faster"}
 TOY_COLUMNS = {  # of a number: the head of its column, and how it is written
     "borders": ("borders", "{}"),
     "mean_jump": ("mean ratio", "{:.2f}"),
@@ -138,14 +135,12 @@ ARM_COLUMNS = {
 }
 
 
-def run_demo(
-    out: Path, *, seed: int = 0, quick: bool = False, parts: Sequence[str] = PARTS, console: Console
-) -> int:
-    """Run the parts, write figures and `results.json` to `out`, print; a missing extra is an ImportError."""
+def run_demo(out: Path, *, seed: int = 0, quick: bool = False, console: Console) -> int:
+    """Run both parts, write figures and `results.json` to `out`, print; a missing extra is an ImportError."""
     start = time.perf_counter()
     require_extras("The demo", ["plots"])
     out.mkdir(parents=True, exist_ok=True)
-    results = {part: _RUN[part](out, seed, quick, console) for part in parts}
+    results = {"toy": _toy(out, seed, console), "arm": _arm(out, seed, quick, console)}
     write_results(out, {"seed": seed, "quick": quick, **results}, start, console)
     return 0
 
@@ -158,12 +153,10 @@ def write_results(out: Path, results: dict[str, Any], start: float, console: Con
     console.print(f"All numbers: {target} ({results['seconds']:.0f} s in all)", soft_wrap=True)
 
 
-def result_table(
-    title: str,
-    first: str,
-    columns: Mapping[str, tuple[str, str]],
-    sections: Mapping[str, Mapping[str, Mapping[str, Any]]],
-) -> Table:
+Sections = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+def result_table(title: str, first: str, columns: Mapping[str, tuple[str, str]], sections: Sections) -> Table:
     """Numbers by section (of which one may be called ""), row and column; None is a gap."""
     table = Table(title=title, title_justify="left")
     table.add_column(first)
@@ -180,7 +173,7 @@ def result_table(
     return table
 
 
-def _toy(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
+def _toy(out: Path, seed: int, console: Console) -> dict[str, Any]:
     with threads(1):
         toy = run_toy(seed=seed, progress=True)
     draw_toy(toy, out / "toy.png")
@@ -211,6 +204,3 @@ def _arm(out: Path, seed: int, quick: bool, console: Console) -> dict[str, Any]:
     )
     console.print(f"Figure: {out / 'arm.png'}\n", soft_wrap=True)
     return {**figures, "scores": arm.scores}
-
-
-_RUN = {"toy": _toy, "arm": _arm}

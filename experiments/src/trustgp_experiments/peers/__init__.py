@@ -21,17 +21,11 @@ from .tuning import ClassAnswer
 from .vbll import Vbll
 
 __all__ = [  # noqa: RUF022  grouped by what they are for
-    # error bars from the network alone
     "ConstantNoise", "KronPosterior", "LaplaceGLM", "LaplaceSampled", "SubsetGP", "Sfr", "TrustGP",
-    # error bars that need networks of their own
     "Ensemble", "MCDropout", "PropagatedDropout", "Heteroscedastic", "Swag", "Vbll",
-    # intervals without a likelihood
     "IntervalPrediction", "SplitConformal", "QuantileConformal",
-    # classes
     "ClassAnswer", "SoftmaxClassifier", "LaplaceClassifier", "EnsembleClassifier", "DropoutClassifier",
     "SwagClassifier",
-    # all of them by name
     "METHODS", "INTERVAL_METHODS", "CLASS_METHODS", "Method", "Bundle", "Fitted", "fit_methods",
-    # networks
     "mlp", "cnn", "train", "train_many",
 ]  # fmt: skip

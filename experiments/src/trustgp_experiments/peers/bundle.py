@@ -48,19 +48,16 @@ class Bundle:
 
     @property
     def ensemble(self) -> list[nn.Module]:
-        """The network and its siblings."""
         return [self.network, *self.members]
 
     @property
     def dropping(self) -> nn.Module:
-        """The dropout network, for those who need it."""
         if self.dropout_network is None:
             raise ValueError("this method needs a network that was trained with dropout: dropout_network=...")
         return self.dropout_network
 
     @property
     def rows(self) -> tuple[Any, Any, Any]:
-        """What most fits begin with."""
         return self.network, self.train, self.validation
 
     @property
@@ -70,7 +67,6 @@ class Bundle:
 
     @property
     def outputs(self) -> int:
-        """C."""
         return as_matrix(run_network(self.network, self.validation[0][:1])).shape[1]
 
     @property
@@ -80,7 +76,6 @@ class Bundle:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Options of most fits."""
         return {"seed": self.seed, "device": self.device}
 
     def once(self, name: str, work: Callable[[], Any]) -> Any:
@@ -130,14 +125,11 @@ class Bundle:
         """
         how = {**self.training, **({} if loss is None else {"loss": loss})}
         if "epochs" not in how:
-            raise ValueError(
-                "this method trains networks as the given one was, and that is not known: "
-                "Bundle(..., training={'epochs': ..., 'batch_size': ..., 'learning_rate': ...})."
-            )
+            recipe = "training={'epochs': ..., 'batch_size': ..., 'learning_rate': ...}"
+            raise ValueError(f"this method trains networks as the given one was: pass Bundle(..., {recipe}).")
         together, record = how.pop("together", False), how.pop("record", True)
         fresh = [fresh_like(self.network, seed=seed, outputs=outputs) for seed in seeds]
-        if wrap is not None:
-            fresh = [wrap(one) for one in fresh]
+        fresh = fresh if wrap is None else [wrap(one) for one in fresh]
         inputs, targets = self.train
         targets = targets.to(next(self.network.parameters()).dtype)
         if outputs is not None and targets.ndim == 1:
@@ -155,22 +147,20 @@ class Bundle:
 
 def fresh_like(network: nn.Module, *, seed: int, outputs: int | None = None) -> nn.Module:
     """A copy of a network whose weights are drawn anew, and whose last Linear layer has so many outputs."""
-    found = copy.deepcopy(network).cpu()
-    last = last_linear(found)
+    fresh = copy.deepcopy(network).cpu()
+    last = last_linear(fresh)
     with own_randomness(seed, torch.device("cpu")):
-        for name, module in found.named_modules():
+        for name, module in fresh.named_modules():
             reset: Any = getattr(module, "reset_parameters", None)
             if reset is not None:
                 reset()
-            elif any(True for _ in module.parameters(recurse=False)):
+            elif next(module.parameters(recurse=False), None) is not None:
                 kind = type(module).__name__
-                raise ValueError(
-                    f"'{name}' is a {kind}, whose weights cannot be drawn anew: it has no reset_parameters."
-                )
-        if outputs is not None and outputs != found.get_submodule(last).out_features:
-            before: Any = found.get_submodule(last)
-            replace_module(found, last, nn.Linear(before.in_features, outputs, dtype=before.weight.dtype))
-    return found.to(next(network.parameters()).device)
+                raise ValueError(f"'{name}', a {kind}, has no reset_parameters to draw its weights anew.")
+        layer: Any = fresh.get_submodule(last)
+        if outputs not in (None, layer.out_features):
+            fresh.set_submodule(last, nn.Linear(layer.in_features, outputs, dtype=layer.weight.dtype))
+    return fresh.to(next(network.parameters()).device)
 
 
 def last_linear(network: nn.Module) -> str:
@@ -179,9 +169,3 @@ def last_linear(network: nn.Module) -> str:
     if not names or not names[-1]:
         raise ValueError("the network has no Linear layer inside whose outputs could be changed.")
     return names[-1]
-
-
-def replace_module(network: nn.Module, name: str, module: nn.Module) -> None:
-    """Put another module where the one of this name is."""
-    parent, _, child = name.rpartition(".")
-    setattr(network.get_submodule(parent), child, module)

@@ -15,17 +15,7 @@ from trustgp.data.trees import Inputs
 
 from ..training.train import run_network
 from .members import at_least_two, masked_outputs, with_dropout_on
-from .tuning import (
-    COLDEST,
-    HOTTEST,
-    ClassAnswer,
-    answer_classes,
-    answer_members,
-    check_labels,
-    likeliest_temperature,
-    read_labels,
-    zoom_minimum,
-)
+from .tuning import ClassAnswer, answer_classes, answer_members, likeliest_temperature, read_labels
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,6 @@ class SoftmaxClassifier:
         return cls(network, likeliest_temperature(run_network(network, rows.inputs), labels))
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
-        """Softmax of the network's logits over the temperature."""
         logits = run_network(self.network, inputs)
         return answer_classes(inputs, logits, (logits / self.temperature).softmax(dim=1))
 
@@ -68,7 +57,7 @@ class MemberClassifier:
         if validation is None:
             return self
         rows, labels = read_labels(validation, name="validation")
-        return replace(self, temperature=likeliest_joint_temperature(self.members(rows.inputs), labels))
+        return replace(self, temperature=likeliest_temperature(self.members(rows.inputs), labels))
 
 
 @dataclass(frozen=True)
@@ -84,7 +73,6 @@ class EnsembleClassifier(MemberClassifier):
         return cls(tuple(networks)).tempered(validation)
 
     def members(self, inputs: Inputs) -> Tensor:
-        """Of each network."""
         return torch.stack([run_network(one, inputs) for one in self.networks])
 
 
@@ -102,25 +90,4 @@ class DropoutClassifier(MemberClassifier):
         return cls(with_dropout_on(network), at_least_two(samples, "samples"), seed).tempered(validation)
 
     def members(self, inputs: Inputs) -> Tensor:
-        """Under each mask."""
         return masked_outputs(self.network, inputs, self.samples, self.seed)
-
-
-def likeliest_joint_temperature(logits: Tensor, labels: Tensor) -> float:
-    r"""One temperature of several members before their probabilities are averaged, by maximum likelihood.
-
-    .. math:: \arg\min_T -\sum_i \log \tfrac1S \sum_s \mathrm{softmax}(z_{si} / T)_{y_i}
-
-    By zooming in on a grid of the logarithm; unlike that of one network, the sum need not be convex, and of
-    several minima the lowest on the first grid is followed. Logits z are [S, n, C], labels y are [n].
-    """
-    check_labels(logits[0], labels, name="validation")
-    logits, labels = logits.double(), labels.to(logits.device)
-    places = labels[None, :, None].expand(len(logits), -1, 1)
-
-    def loss(log_temperature: Tensor) -> Tensor:
-        chances = (logits / log_temperature.exp()).log_softmax(dim=2).gather(2, places)[..., 0]
-        return -chances.logsumexp(dim=0).mean()[None]  # without log S, which is the same for all
-
-    low, high = (logits.new_tensor([end]).log() for end in (COLDEST, HOTTEST))
-    return float(zoom_minimum(loss, low, high).exp())

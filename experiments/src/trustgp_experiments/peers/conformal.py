@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from trustgp.data.rows import finite_rows, read_rows
-from trustgp.data.trees import Inputs, as_inputs
+from trustgp.data.rows import read_rows
+from trustgp.data.trees import Inputs
 from trustgp.math.calibration import held_out_quantile, needed_rows
 from trustgp.tangents.network import as_matrix
 
-from ..training.train import errors, run_network
+from ..training.train import errors, run_network, valid_rows
 from .bundle import Bundle
 
 LEVEL = 0.95
@@ -50,7 +50,6 @@ class IntervalPrediction:
         return 0.5 * (self.upper - self.lower)
 
     def interval(self, level: float = LEVEL) -> tuple[Tensor, Tensor]:
-        """Lower and upper end, at the one level that there is."""
         if level != self.level:
             raise ValueError(f"level={level}; these intervals were made for {self.level} alone.")
         return self.lower, self.upper
@@ -65,12 +64,10 @@ class SplitConformal:
 
     @classmethod
     def fit(cls, network: nn.Module, validation: Any) -> Self:
-        """The quantile of the absolute errors, output by output."""
         rows = read_rows(validation, name="validation")
         return cls(network, quantile_of(errors(run_network(network, rows.inputs), rows).abs()))
 
     def predict(self, inputs: Inputs) -> IntervalPrediction:
-        """The network's output, and as much on both sides."""
         mean = run_network(self.network, inputs)
         half = self.half.to(mean).expand(as_matrix(mean).shape).reshape(mean.shape)
         return _answer(inputs, mean, mean - half, mean + half)
@@ -119,22 +116,19 @@ def pinball(outputs: Tensor, targets: Tensor, *, level: float) -> Tensor:
 
 def quantile_of(scores: Tensor) -> Tensor:
     """What a new row's score [n, C] stays below with probability `LEVEL`, [C]; refused of too few rows."""
-    if len(scores) < needed_rows(LEVEL):
-        raise ValueError(
-            f"{len(scores)} validation rows; an interval that holds {100 * LEVEL:g} % of new rows needs at "
-            f"least {needed_rows(LEVEL)}."
-        )
+    if len(scores) < (least := needed_rows(LEVEL)):
+        raise ValueError(f"{len(scores)} validation rows; an interval of {LEVEL:.0%} needs at least {least}.")
     return held_out_quantile(scores, LEVEL)
 
 
 def _ordered(ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper ends; quantiles that were learnt apart may cross."""
-    one, other = ends.chunk(2, dim=1)
-    return torch.minimum(one, other), torch.maximum(one, other)
+    """Lower and upper ends; quantiles that were learnt separately may cross."""
+    lower, upper = torch.stack(ends.chunk(2, dim=1)).sort(dim=0).values
+    return lower, upper
 
 
 def _answer(inputs: Inputs, mean: Tensor, lower: Tensor, upper: Tensor) -> IntervalPrediction:
-    valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
-    known = valid.reshape((-1,) + (1,) * (mean.ndim - 1))
-    lower, upper = torch.where(known, lower, -torch.inf), torch.where(known, upper, torch.inf)
+    valid = valid_rows(inputs, mean)
+    shaped = valid.reshape((-1,) + (1,) * (mean.ndim - 1))
+    lower, upper = torch.where(shaped, lower, -torch.inf), torch.where(shaped, upper, torch.inf)
     return IntervalPrediction(mean, lower, upper, valid)

@@ -32,17 +32,16 @@ from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs, as_inputs, to_device
 from trustgp.tangents.network import as_matrix
 
-from ..training.train import run_network, train
-from .heteroscedastic import loss_on
+from ..training.train import errors, run_network, train
 from .tuning import NoisyPeer
 
 POINTS, ROUNDS = 100, 20  # inducing points, and rounds of k-means
-MOST_ROWS = 10_000  # that k-means looks at
-STEPS, FEW_STEPS = 1500, 600  # where rows need more than `FEW` batches, and where they do not
-FEW = 4
+KMEANS_ROWS = 10_000  # at most
+STEPS, FEW_STEPS = 1500, 600  # of rows that need more than `FEW_BATCHES`, and of others
+FEW_BATCHES = 4
 BATCH, RATE = 1024, 3e-2
-LEAST = 1e-6  # of k(x, x), below which float32 knows no variance
-AT_ONCE = 8192
+MIN_VARIANCE = 1e-6  # of k(x, x), below which float32 has no digits
+CHUNK = 8192
 
 
 class FixedMeanProcess(nn.Module):
@@ -74,8 +73,8 @@ class FixedMeanProcess(nn.Module):
         cross, kernel = self.kernel(scaled, self.points), self.kernel(self.points, self.points)
         root, eye = torch.tril(self.root), torch.eye(len(kernel)).to(kernel)
         factor = torch.linalg.cholesky_ex(eye + root.T @ kernel @ root).L  # of H
-        known = torch.linalg.solve_triangular(factor, (cross @ root).T, upper=False)
-        unit = (1.0 - known.square().sum(dim=0)).clamp_min(LEAST)
+        explained = torch.linalg.solve_triangular(factor, (cross @ root).T, upper=False)
+        unit = (1.0 - explained.square().sum(dim=0)).clamp_min(MIN_VARIANCE)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False)
         trace = len(kernel) - inverse.square().sum()  # tr(K A) = M - tr(H^-1)
         narrow = factor.diagonal().log().sum() - 0.5 * trace
@@ -122,10 +121,7 @@ class FixedMeanGP(NoisyPeer):
         inputs = vectors(rows.inputs, torch.device(device or place))
         outputs = as_matrix(run_network(network, rows.inputs)).to(inputs)
         targets = rows.targets.to(inputs)
-        if outputs.shape != targets.shape:
-            raise ValueError(
-                f"outputs are {tuple(outputs.shape)}, targets {tuple(targets.shape)}; they must agree."
-            )
+        errors(outputs, rows)  # refuses targets of another shape
         size = targets.var(dim=0) if len(targets) > 1 else torch.zeros_like(targets[0])
         size = torch.where(size > 0, size, 1.0)
         noise = ((targets - outputs).square().mean(dim=0) / size).clamp_min(1e-5)
@@ -134,33 +130,24 @@ class FixedMeanGP(NoisyPeer):
         start = FixedMeanProcess(centres((inputs - offset) / spread, points, seed), offset, spread, noise)
         both = torch.cat([targets, outputs], dim=1) / size.sqrt().repeat(2)
         batches = -(-len(inputs) // BATCH)
-        steps = steps or (STEPS if batches > FEW else FEW_STEPS)
+        steps = steps or (STEPS if batches > FEW_BATCHES else FEW_STEPS)
         how = {"epochs": max(1, round(steps / batches)), "batch_size": BATCH, "learning_rate": RATE}
         # not recorded: a factorisation may not be
         loss = partial(objective, rows=len(inputs))
-        found = train(start, inputs, both, seed=seed, record=False, weight_decay=0.0, loss=loss, **how)
-        assert isinstance(found, FixedMeanProcess)
-        own = found.log_noise.detach().double().exp() * size.double()
-        return cls(network, found.requires_grad_(False), size=size, noise=own)._tuned(validation, rows)
-
-    def _tuned(self, validation: Any, train_rows: Any) -> Self:
-        error, spread = self.against(validation)
-        if not bool(torch.isfinite(error).all() & torch.isfinite(spread).all()):
-            raise ValueError("the fixed-mean GP has diverged: its variance is not finite.")
-        forms = self.tailed(validation, train_rows), self.fitted(validation, train_rows)
-        return min(forms, key=lambda form: loss_on(form, validation))
+        process = train(start, inputs, both, seed=seed, record=False, weight_decay=0.0, loss=loss, **how)
+        assert isinstance(process, FixedMeanProcess)
+        own = process.log_noise.detach().double().exp() * size.double()
+        return cls(network, process.requires_grad_(False), size=size, noise=own).likelier(validation, rows)
 
     @torch.no_grad()
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's own output, and the variance of the process about it."""
         mean = run_network(self.network, inputs)
         rows, count = vectors(inputs, self.process.offset.device), len(self.size)
-        parts = [self.process(part)[:, :count] for part in torch.nan_to_num(rows).split(AT_ONCE)]
+        parts = [self.process(part)[:, :count] for part in torch.nan_to_num(rows).split(CHUNK)]
         return mean, (torch.cat(parts) * self.size).to(mean).reshape(mean.shape)
 
 
 def vectors(inputs: Inputs, device: torch.device) -> Tensor:
-    """One tensor of inputs as [n, d]; anything else is refused."""
     rows = to_device(as_inputs(inputs), device)
     if not isinstance(rows, Tensor) or not rows.is_floating_point():
         raise ValueError("a fixed-mean GP has a kernel on the inputs: one tensor of real numbers is needed.")
@@ -170,11 +157,11 @@ def vectors(inputs: Inputs, device: torch.device) -> Tensor:
 def centres(rows: Tensor, count: int, seed: int) -> Tensor:
     """Means of `count` clusters of rows [n, d] at most, by k-means from random rows."""
     generator = torch.Generator().manual_seed(seed)
-    rows = rows[torch.randperm(len(rows), generator=generator)[:MOST_ROWS].to(rows.device)]
-    found = rows[:count].clone()
+    rows = rows[torch.randperm(len(rows), generator=generator)[:KMEANS_ROWS].to(rows.device)]
+    means = rows[:count].clone()
     for _ in range(ROUNDS):
-        nearest = torch.cdist(rows, found).argmin(dim=1)
-        member = nn.functional.one_hot(nearest, len(found)).to(rows)
-        held = member.sum(dim=0)
-        found = torch.where(held[:, None] > 0, member.T @ rows / held.clamp_min(1.0)[:, None], found)
-    return found
+        nearest = torch.cdist(rows, means).argmin(dim=1)
+        member = nn.functional.one_hot(nearest, len(means)).to(rows)
+        sizes = member.sum(dim=0)[:, None]
+        means = torch.where(sizes > 0, member.T @ rows / sizes.clamp_min(1.0), means)
+    return means

@@ -9,7 +9,6 @@ At beta = 0 it is the likelihood, which neglects rows that are hard to fit; at 1
 squared error. Validation rows choose among 0, 0.5 and 1.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,20 +18,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
 
 from ..training.train import answer, moments, run_network
 from .bundle import Bundle
-from .tuning import NoisyPeer
+from .tuning import Diverged, NoisyPeer
 
 BETAS = (0.0, 0.5, 1.0)
 LOG_VARIANCE_RANGE = (-20.0, 10.0)
-
-
-class Diverged(ValueError):
-    """Training has come to nothing."""
 
 
 def beta_nll(outputs: Tensor, targets: Tensor, *, beta: float) -> Tensor:
@@ -59,16 +53,10 @@ class Heteroscedastic(NoisyPeer):
     def fit(
         cls, networks: Sequence[nn.Module], validation: Any, train: Any = None, *, single: bool = False
     ) -> Self:
-        """Trained networks, whose variance gets a scale and tails: it knows its noise already."""
-        plain = cls(tuple(networks), single)
-        error, variance = plain.against(validation)
-        if not bool(torch.isfinite(error).all() & torch.isfinite(variance).all()):
-            raise Diverged("a network that gives variances is not finite on the validation rows.")
-        noise, scale = torch.zeros(error.shape[1]).to(error), float((error.square() / variance).mean())
-        return replace(plain, noise=noise, scale=scale).tailed(validation, train)
+        """Trained networks, whose variance, with its noise, gets a scale and tails."""
+        return cls(tuple(networks), single).scaled(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The mean, and the variance in all."""
         mean, spread, noise = self.parts(inputs)
         return mean, spread + noise
 
@@ -85,15 +73,6 @@ class Heteroscedastic(NoisyPeer):
         # some rows may not be finite
         prediction = replace(prediction, aleatoric=self.scale * torch.nan_to_num(noise))
         return prediction if self.tails is None else self.tails.on(prediction)
-
-
-def loss_on(peer: Any, rows: Any) -> float:
-    """Mean negative log likelihood of rows; infinite where it is no number."""
-    rows = read_rows(rows, name="validation")
-    prediction = peer.predict(rows.inputs)
-    targets = rows.targets.to(prediction.mean.device).reshape(prediction.mean.shape)
-    loss = -float(prediction.log_prob(targets).mean())
-    return loss if math.isfinite(loss) else math.inf
 
 
 def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
@@ -113,7 +92,7 @@ def heteroscedastic(bundle: Bundle, members: int = 1) -> Heteroscedastic:
         for beta in BETAS:
             networks = trained(beta, seeds[:1])
             with suppress(Diverged):
-                trials.append((loss_on(fitted(networks), bundle.validation), beta, networks))
+                trials.append((fitted(networks).loss_on(bundle.validation), beta, networks))
         if not trials:
             raise Diverged(f"no network that gives variances could be trained, with a beta of {BETAS}.")
         return min(trials, key=lambda trial: trial[0])[1:]

@@ -47,9 +47,9 @@ class KronPosterior:
     @classmethod
     def fit(cls, network: nn.Module, train: Any, validation: Any, *, last_layer: bool = False) -> Self:
         """KFAC of the training rows, of all weights or the last layer's, and the evidence's prior."""
-        rows, held = read_rows(train, name="train"), read_rows(validation, name="validation")
+        rows, held_out = read_rows(train, name="train"), read_rows(validation, name="validation")
         still = copy.deepcopy(network).eval()
-        noise = float(errors(run_network(still, held.inputs), held).square().mean())
+        noise = float(errors(run_network(still, held_out.inputs), held_out).square().mean())
         targets = rows.targets.to(next(still.parameters()).dtype)
         return cls.of(still, rows.inputs, targets, noise=noise, last_layer=last_layer)
 
@@ -78,10 +78,8 @@ class KronPosterior:
         expected = precision.inv_square_form(jacobians).diagonal(dim1=1, dim2=2)
         difference = (self.variances(rows, precision)[..., 0] - expected).norm()
         if not bool(difference <= TOLERANCE.get(expected.dtype, 0.1) * expected.norm()):
-            raise ValueError(
-                "the network's layers do not match their Kronecker factors; use one whose layers are each "
-                "called with inputs of one size, or last_layer=True."
-            )
+            advice = "use one whose layers are each called with inputs of one size, or last_layer=True"
+            raise ValueError(f"the network's layers do not match their Kronecker factors; {advice}.")
 
     def precision(self, prior: float, noise: float) -> Any:
         """P = H / noise + prior, as laplace-torch's `KronDecomposed`."""
@@ -161,13 +159,13 @@ class KronBlock:
 
 def blocks_of(precision: Any, names: Sequence[str], priors: Sequence[float]) -> dict[str, KronBlock]:
     """`KronDecomposed` by parameter, named in its order, with D priors added: of a weight two factors."""
-    found = {}
+    blocks = {}
     parts = zip(names, precision.eigenvalues, precision.eigenvectors, precision.deltas, strict=True)
     for name, values, (left, *right), delta in parts:
         product = values[0] if len(values) == 1 else torch.outer(*values)
-        grown = [(product + delta + prior).reciprocal() for prior in priors]
-        found[name] = KronBlock(left, right[0] if right else None, torch.stack(grown))
-    return found
+        inverses = [(product + delta + prior).reciprocal() for prior in priors]
+        blocks[name] = KronBlock(left, right[0] if right else None, torch.stack(inverses))
+    return blocks
 
 
 @dataclass
@@ -189,7 +187,6 @@ class KronCollector:
     together: bool = False  # a single position needs no product
 
     def part(self, rows: slice, mixed: slice) -> Self:
-        """For some of the rows and outputs."""
         return type(self)(self.blocks, self.total[rows, mixed])
 
     def room(self, size: int) -> int:
@@ -214,11 +211,9 @@ class KronCollector:
             self.total[rows] += products(left[rows], right[rows]).flatten(2).square() @ flat
 
     def thin(self, name: str, side: str, values: Tensor, axis: int, groups: int) -> Tensor:
-        """As they are."""
         return values
 
     def lookup(self, name: str, index: Tensor, value: Tensor) -> None:
-        """Refused."""
         raise ValueError(f"'{name}' is an embedding, which has no Kronecker factors.")
 
     def plain(self, name: str, value: Tensor) -> None:

@@ -48,20 +48,19 @@ class LaplaceGLM(NoisyPeer):
         """
         if not tune:
             return cls(posterior, posterior.precision(posterior.prior, posterior.noise)).noisy(validation)
-        rows, found = read_rows(validation, name="validation"), []
+        rows, trials = read_rows(validation, name="validation"), []
         error = errors(run_network(posterior.network, rows.inputs), rows)
         for decade in DECADES:
             prior = posterior.prior * 10.0**decade
             precision = posterior.precision(prior, posterior.noise)
             spread = posterior.variances(rows.inputs, precision)[..., 0].double()
             scale, noise = tuning.likeliest_scale(error, spread)
-            found.append((tuning.held_out_nll(error, scale * spread + noise), prior, scale, noise))
-        _, prior, scale, noise = min(found, key=lambda entry: entry[0])
+            trials.append((tuning.held_out_nll(error, scale * spread + noise), prior, scale, noise))
+        _, prior, scale, noise = min(trials, key=lambda trial: trial[0])
         precision = posterior.precision(prior / scale, posterior.noise * scale)
         return cls(posterior, precision, noise=noise).tailed(validation, train)
 
     def shipped(self) -> Any:
-        """What a prediction needs: the network, and the precision's factors."""
         return self.posterior.network, factors_of(self.precision), self.noise, self.tails
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -123,7 +122,6 @@ class LaplaceClassifier:
         return fitted if validation is None else fitted.tuned(validation)
 
     def shipped(self) -> Any:
-        """What a prediction needs: the network, and the precision's factors."""
         return self.posterior.network, factors_of(self.posterior.laplace.H)
 
     def predict(self, inputs: Inputs) -> ClassAnswer:
@@ -149,13 +147,13 @@ class LaplaceClassifier:
         tuning.check_labels(logits, labels, name="validation")
         labels, steps = labels.to(logits.device), HALF_DECADES if prior else (0,)
         priors = [self.prior * math.sqrt(10.0) ** step for step in steps]
-        found = []
+        trials = []
         for one, variance in zip(priors, self.variances(rows.inputs, priors).unbind(dim=2), strict=True):
             scaled = _probit(logits, variance)
             temperature = tuning.likeliest_temperature(scaled, labels)
             loss = float(class_nll((scaled / temperature).softmax(dim=1), labels).mean())
-            found.append((loss, one, temperature))
-        _, best, temperature = min(found)
+            trials.append((loss, one, temperature))
+        _, best, temperature = min(trials)
         return replace(self, prior=best, temperature=temperature)
 
 

@@ -42,7 +42,6 @@ class ConstantNoise(NoisyPeer):
         return plain.tailed(validation, train) if tails else plain
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's output, which does not vary."""
         mean = run_network(self.network, inputs)
         return mean, torch.zeros_like(mean)
 
@@ -63,7 +62,6 @@ class Ensemble(NoisyPeer):
         return plain.fitted(validation, train) if tune else plain.noisy(validation)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The members' mean and variance."""
         return moments(torch.stack([run_network(one, inputs) for one in self.networks]))
 
 
@@ -83,7 +81,6 @@ class MCDropout(NoisyPeer):
         return cls(with_dropout_on(network), samples, seed).fitted(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The mean and variance of the answers under all masks."""
         return moments(masked_outputs(self.network, inputs, self.samples, self.seed))
 
 
@@ -92,10 +89,7 @@ def with_dropout_on(network: nn.Module) -> nn.Module:
     dropping = copy.deepcopy(network).eval()
     layers = [module for module in dropping.modules() if isinstance(module, _DropoutNd) and module.p > 0]
     if not layers:
-        raise ValueError(
-            "the network has no dropout layer with p > 0; train one that has, for example "
-            "trustgp_experiments.peers.mlp(..., dropout=0.1)."
-        )
+        raise ValueError("the network has no dropout layer with p > 0; train one: mlp(..., dropout=0.1).")
     for layer in layers:
         layer.train()
     return dropping
@@ -108,7 +102,6 @@ def masked_outputs(network: nn.Module, inputs: Inputs, samples: int, seed: int) 
 
 
 def at_least_two(count: int, name: str) -> int:
-    """The number of samples or networks, if there is a spread to see."""
     if count < 2:
         raise ValueError(f"{name}={count}; at least 2 are needed to see a spread.")
     return count
@@ -137,14 +130,17 @@ class PropagatedDropout(NoisyPeer):
         return cls(still).fitted(validation, train)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's own output, and the propagated variance."""
         mean = run_network(self.network, inputs)
         return mean, propagated_variance(self.network, inputs).reshape(mean.shape)
 
 
 @torch.no_grad()
 def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
-    """Variance of every output of rows [n, d] under a Sequential's dropout, chunk by chunk, shape [n, C]."""
+    """Variance of every output of rows [n, d] under a Sequential's dropout, chunk by chunk, shape [n, C].
+
+    It is clamped at 0, silently: the propagated covariance is positive semi-definite, so rounding alone, some
+    eps of its largest entry, takes an entry of its diagonal below 0, and only where the variance is about 0.
+    """
     layers = list(layers_of(network))
     first = next(network.parameters())
     rows = to_device(as_inputs(inputs), first.device)
@@ -153,7 +149,7 @@ def propagated_variance(network: nn.Module, inputs: Inputs) -> Tensor:
     widest = max([rows.shape[1], *(layer.out_features for layer in layers if isinstance(layer, nn.Linear))])
     size = max(1, CHUNK_BYTES // (widest**2 * first.element_size()))
     parts = [_variance(layers, rows[index.to(rows.device)]) for index in chunks(len(rows), size)]
-    return torch.cat(parts).clamp_min(0.0)  # rounding may take it below zero
+    return torch.cat(parts).clamp_min(0.0)
 
 
 def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
@@ -164,10 +160,8 @@ def layers_of(network: nn.Module, name: str = "network") -> Iterator[nn.Module]:
     elif isinstance(network, (nn.Linear, nn.Dropout, *ELEMENTWISE)):
         yield network
     else:
-        raise ValueError(
-            f"layer '{name}' is a {type(network).__name__}; variance is propagated through an nn.Sequential "
-            "of Linear, Dropout and elementwise activations only. MCDropout samples through any layer."
-        )
+        passed = "an nn.Sequential of Linear, Dropout and elementwise activations (MCDropout: any layer)"
+        raise ValueError(f"'{name}' is a {type(network).__name__}; variance is propagated through {passed}.")
 
 
 def _variance(layers: list[nn.Module], mean: Tensor) -> Tensor:

@@ -8,16 +8,15 @@ the papers, and what a covariance needs on its diagonal is chosen by the likelih
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from trustgp.data.rows import finite_rows
-from trustgp.data.trees import Inputs, as_inputs
+from trustgp.data.trees import Inputs
 
-from ..training.train import run_network
+from ..training.train import run_network, valid_rows
 from .bundle import last_linear
 from .tuning import read_labels
 
@@ -36,13 +35,10 @@ class Seen:
     @classmethod
     def by(cls, network: nn.Module, inputs: Inputs) -> Self:
         """Chunk by chunk, on the network's device; the network is left as it was."""
-        found: list[Tensor] = []
-        hook = last_layer(network).register_forward_pre_hook(lambda _, given: found.append(given[0]))
-        try:
+        features: list[Tensor] = []
+        with last_layer(network).register_forward_pre_hook(lambda _, given: features.append(given[0])):
             logits = run_network(network, inputs)
-        finally:
-            hook.remove()
-        return cls(torch.cat(found), logits)
+        return cls(torch.cat(features), logits)
 
 
 @dataclass(frozen=True)
@@ -57,19 +53,21 @@ class Known:
 
     @classmethod
     def by(cls, network: nn.Module, train: Any, validation: Any) -> Self:
-        """From a trained network and its rows."""
-        (rows, labels), (held, held_labels) = (
-            read_labels(data, name=name) for data, name in ((train, "train"), (validation, "validation"))
-        )
+        rows, labels = read_labels(train, name="train")
+        held, held_labels = read_labels(validation, name="validation")
         seen, other = Seen.by(network, rows.inputs), Seen.by(network, held.inputs)
         place = seen.logits.device
         return cls(seen, labels.to(place), other, held_labels.to(place), last_layer(network))
 
+    @property
+    def fitted(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """What `Gaussians` are fitted to."""
+        return self.train.features, self.labels, (self.held.features, self.held_labels)
 
-class Formula(Protocol):
-    """From what was seen of rows to one number each, [n], the larger the more novel."""
 
-    def __call__(self, seen: Seen, /) -> Tensor: ...
+Formula = Callable[
+    [Seen], Tensor
+]  # from what was seen of rows to one number each, [n], the larger the more novel
 
 
 @dataclass(frozen=True)
@@ -89,31 +87,19 @@ class NoveltyPeer:
     def score(self, inputs: Inputs) -> Tensor:
         """Of each row, shape [n], float64; infinite where inputs or logits are not finite."""
         seen = Seen.by(self.network, inputs)
-        valid = finite_rows(as_inputs(inputs)).to(seen.logits.device) & seen.logits.isfinite().all(dim=1)
-        whole = Seen(*(torch.nan_to_num(part) for part in (seen.features, seen.logits)))
-        return torch.where(valid, self.formula(whole).double(), torch.inf)
+        whole = Seen(torch.nan_to_num(seen.features), torch.nan_to_num(seen.logits))
+        return torch.where(valid_rows(inputs, seen.logits), self.formula(whole).double(), torch.inf)
 
 
 def last_layer(network: nn.Module) -> nn.Linear:
     """The last linear layer that a network lists, whose inputs are its features."""
-    found: Any = network.get_submodule(last_linear(network))
-    return found
+    layer: Any = network.get_submodule(last_linear(network))
+    return layer
 
 
 def energy(seen: Seen) -> Tensor:
     r""":math:`-\log \sum_c \exp z_c` (Liu et al. 2020, temperature 1), shape [n]."""
     return -seen.logits.double().logsumexp(dim=1)
-
-
-def largest_logit(seen: Seen) -> Tensor:
-    r""":math:`-\max_c z_c` (Hendrycks et al. 2022), shape [n]."""
-    return -seen.logits.double().amax(dim=1)
-
-
-def largest_probability(seen: Seen) -> Tensor:
-    r""":math:`-\log \max_c p_c` (Hendrycks and Gimpel 2017), shape [n]: a logarithm keeps apart what 1 - p
-    rounds to 0."""
-    return -seen.logits.double().log_softmax(dim=1).amax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -146,10 +132,10 @@ class Gaussians:
         """
         features, kinds = features.double(), labels.unique()
         own = [features[labels == kind] for kind in kinds]
-        means = torch.stack([some.mean(dim=0) for some in own])
-        apart = [some - mean for some, mean in zip(own, means, strict=True)]
-        groups = [torch.cat(apart)] if shared else apart
-        spreads = torch.stack([some.T @ some / len(some) for some in groups])
+        means = torch.stack([rows.mean(dim=0) for rows in own])
+        centred = [rows - mean for rows, mean in zip(own, means, strict=True)]
+        groups = [torch.cat(centred)] if shared else centred
+        spreads = torch.stack([rows.T @ rows / len(rows) for rows in groups])
         values, vectors = torch.linalg.eigh(spreads)  # [G, d], [G, d, d]
         values, size = values.clamp_min(0.0), spreads.diagonal(dim1=1, dim2=2).mean(dim=1) + 1e-12
 
@@ -167,7 +153,7 @@ class Gaussians:
 
         best = ridges[0] if len(ridges) == 1 else min(ridges, key=loss)
         inverse = (vectors / grown(best)[:, None]) @ vectors.mT
-        shares = torch.tensor([len(some) for some in own]).to(means) / len(features)
+        shares = torch.tensor([len(rows) for rows in own]).to(means) / len(features)
         return cls(means, inverse, grown(best).log().sum(dim=1), shares, best)
 
     def distances(self, features: Tensor) -> Tensor:
@@ -188,7 +174,7 @@ def mahalanobis(known: Known) -> Formula:
 
     Of the penultimate features; not of several layers, whose weights need novel rows.
     """
-    classes = _gaussians(known, shared=True)
+    classes = Gaussians.fit(*known.fitted, shared=True)
     return lambda seen: classes.distances(seen.features).amin(dim=1)
 
 
@@ -204,13 +190,8 @@ def relative_mahalanobis(known: Known) -> Formula:
 def class_density(known: Known) -> Formula:
     """Minus the log density under a Gaussian for each class: DDU's density (Mukhoti et al. 2023), on the
     network as it is, whose layers were not trained with spectral normalisation."""
-    classes = _gaussians(known, shared=False)
+    classes = Gaussians.fit(*known.fitted)
     return lambda seen: -classes.log_density(seen.features)
-
-
-def _gaussians(known: Known, *, shared: bool) -> Gaussians:
-    held_out = known.held.features, known.held_labels
-    return Gaussians.fit(known.train.features, known.labels, held_out, shared=shared)
 
 
 def nearest_neighbours(rows: Tensor, *, k: int = NEIGHBOURS, cosine: bool = True) -> Formula:
@@ -249,9 +230,10 @@ def kept_directions(d: int) -> int:
 
 
 NOVELTY: Mapping[str, Callable[[Known], Formula]] = {
-    "largest probability": lambda known: largest_probability,
-    "largest logit": lambda known: largest_logit,
-    "energy": lambda known: energy,
+    # Hendrycks and Gimpel 2017: -log max p, since 1 - p rounds to 0; Hendrycks et al. 2022: -max z
+    "largest probability": lambda _: lambda seen: -seen.logits.double().log_softmax(dim=1).amax(dim=1),
+    "largest logit": lambda _: lambda seen: -seen.logits.double().amax(dim=1),
+    "energy": lambda _: energy,
     "Mahalanobis": mahalanobis,
     "relative Mahalanobis": relative_mahalanobis,
     "kNN, cosine": lambda known: nearest_neighbours(known.train.features),

@@ -63,13 +63,11 @@ def fit_methods(
         yield Fitted(method.name, method.training_free, seconds, predictor.predict, training_seconds, size)
 
 
-def _posterior(bundle: Bundle) -> KronPosterior:
-    """Of all weights, for whoever asks first."""
-    return bundle.once("posterior", lambda: KronPosterior.fit(*bundle.rows))
+def _posterior(bundle: Bundle, **options: Any) -> KronPosterior:
+    return bundle.once(f"posterior {options}", lambda: KronPosterior.fit(*bundle.rows, **options))
 
 
 def _trustgp(bundle: Bundle, **options: Any) -> TrustGP:
-    """As it comes, or with other options."""
     return TrustGP.fit(*bundle.rows, **{**bundle.place, **bundle.options, **options})
 
 
@@ -84,15 +82,13 @@ def _laplace_classes(bundle: Bundle, last_layer: bool) -> LaplaceClassifier:
 
 
 _trained = partial(Method, training_free=False)  # it needs networks of its own
-_dropped = partial(_trained, trained="dropout")
+_dropped, _ensemble = (partial(_trained, trained=networks) for networks in ("dropout", "ensemble"))
 METHODS = (
     Method("network + noise", lambda b: members.ConstantNoise.fit(b.network, b.validation)),
     Method("network + noise, tails", lambda b: members.ConstantNoise.fit(b.network, *b.held, tails=True)),
-    _trained("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, *b.held), trained="ensemble"),
-    _trained(
-        "ensemble of 5, as trained",
-        lambda b: members.Ensemble.fit(b.ensemble, b.validation, tune=False),
-        trained="ensemble",
+    _ensemble("ensemble of 5", lambda b: members.Ensemble.fit(b.ensemble, *b.held)),
+    _ensemble(
+        "ensemble of 5, as trained", lambda b: members.Ensemble.fit(b.ensemble, b.validation, tune=False)
     ),
     _trained("heteroscedastic", heteroscedastic),
     _trained("heteroscedastic ensemble of 5", lambda b: heteroscedastic(b, members=5)),
@@ -101,10 +97,7 @@ METHODS = (
     _trained("SWAG", Swag.fit),
     Method("Laplace sampled", lambda b: LaplaceSampled.fit(_posterior(b), *b.held, seed=b.seed)),
     Method("Laplace GLM", lambda b: LaplaceGLM.fit(_posterior(b), *b.held)),
-    Method(
-        "Laplace last layer",
-        lambda b: LaplaceGLM.fit(KronPosterior.fit(*b.rows, last_layer=True), *b.held),
-    ),
+    Method("Laplace last layer", lambda b: LaplaceGLM.fit(_posterior(b, last_layer=True), *b.held)),
     _trained("VBLL", Vbll.fit),
     Method("NTK GP, subset", lambda b: SubsetGP.fit(*b.rows, **b.place)),
     Method("sparse NTK GP", lambda b: Sfr.fit(*b.rows, shared=True, seed=b.seed)),
@@ -131,11 +124,7 @@ CLASS_METHODS = (
         "MC-dropout 20",
         lambda b: classifiers.DropoutClassifier.fit(b.dropping, b.validation, samples=20, seed=b.seed),
     ),
-    _trained(
-        "ensemble of 5",
-        lambda b: classifiers.EnsembleClassifier.fit(b.ensemble, b.validation),
-        trained="ensemble",
-    ),
+    _ensemble("ensemble of 5", lambda b: classifiers.EnsembleClassifier.fit(b.ensemble, b.validation)),
     _trained("SWAG", SwagClassifier.fit),
     Method("Laplace last layer", lambda b: _laplace_classes(b, True).tuned(b.validation)),
     Method("Laplace KFAC", lambda b: _laplace_classes(b, False).tuned(b.validation)),

@@ -23,7 +23,6 @@ from trustgp.tangents.network import call_with
 from ..training.train import moments, train
 from .bundle import Bundle
 from .classifiers import MemberClassifier
-from .heteroscedastic import loss_on
 from .tuning import NoisyPeer
 
 RANK, SAMPLES = 20, 20  # deviations that are kept, networks that are drawn
@@ -54,7 +53,6 @@ class SampledWeights(NoisyPeer):
     weights: Tensor  # their drawn values, one vector a network, [S, P]
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The drawn networks' mean, and their variance over the draws themselves."""
         parts = [moments(part) for part in drawn_outputs(self.network, self.names, self.weights, inputs)]
         means, spreads = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(spreads)
@@ -67,28 +65,24 @@ class WeightMoments:
     every: int = 1  # of so many looks one counts
     looks: int = 0
     n: int = 0
-    mean: Tensor | None = None  # [P], float64
-    square: Tensor | None = None
+    mean: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))  # [P]
+    square: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     deviations: list[Tensor] = field(default_factory=list)
 
     def look(self, network: nn.Module) -> None:
-        """At the parameters of a network."""
         self.looks += 1
         if self.looks % self.every == 0:
             self.add(torch.cat([value.detach().double().flatten() for value in network.parameters()]))
 
     def add(self, vector: Tensor) -> None:
-        """One more vector [P]."""
-        first = self.mean is None or self.square is None
-        mean, square = (torch.zeros_like(vector),) * 2 if first else (self.mean, self.square)
-        self.mean = (self.n * mean + vector) / (self.n + 1)  # pyright: ignore
-        self.square = (self.n * square + vector.square()) / (self.n + 1)  # pyright: ignore
+        self.mean = (self.n * self.mean + vector) / (self.n + 1)
+        self.square = (self.n * self.square + vector.square()) / (self.n + 1)
         self.n += 1
         self.deviations = [*self.deviations, vector - self.mean][-RANK:]
 
     def draw(self, samples: int, seed: int) -> Tensor:
         """Vectors [S, P] of SWAG's distribution; the normals are drawn on the CPU, the same everywhere."""
-        if self.mean is None or self.square is None or len(self.deviations) < 2:
+        if len(self.deviations) < 2:
             raise ValueError("SWAG needs at least 2 looks at the weights.")
         generator, rank = torch.Generator().manual_seed(seed), len(self.deviations)
         variance = (self.square - self.mean.square()).clamp_min(0.0)
@@ -100,9 +94,8 @@ class WeightMoments:
 
 def wander(bundle: Bundle, rate: float) -> WeightMoments:
     """What the bundle's network does when it is trained on, at a constant share of its own peak rate."""
-    if any(
-        isinstance(module, _NormBase) and module.track_running_stats for module in bundle.network.modules()
-    ):
+    norms = [module for module in bundle.network.modules() if isinstance(module, _NormBase)]
+    if any(norm.track_running_stats for norm in norms):
         raise ValueError("SWAG is not made for batch normalisation here: drawn weights have no statistics.")
     if "epochs" not in bundle.training:
         raise ValueError("SWAG goes on training: Bundle(..., training={'epochs': ..., ...}) must say how.")
@@ -136,7 +129,7 @@ class Swag(SampledWeights):
     def fit(cls, bundle: Bundle) -> Self:
         """The rate of the largest validation likelihood, after scale, noise and tails."""
         peers = [cls(*draws).fitted(*bundle.held) for draws in draws_of(bundle)]
-        return min(peers, key=lambda peer: loss_on(peer, bundle.validation))
+        return min(peers, key=lambda peer: peer.loss_on(bundle.validation))
 
 
 @dataclass(frozen=True)
@@ -159,5 +152,4 @@ class SwagClassifier(MemberClassifier):
         return min((cls(*draws).tempered(bundle.validation) for draws in draws_of(bundle)), key=loss)
 
     def members(self, inputs: Inputs) -> Tensor:
-        """Of every draw."""
         return torch.cat(list(drawn_outputs(self.network, self.names, self.weights, inputs)), dim=1)

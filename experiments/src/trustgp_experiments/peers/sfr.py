@@ -35,7 +35,7 @@ from trustgp.tangents.base import Features, TangentMap, output_mixes
 from trustgp.tangents.network import prepare
 
 from ..training.train import errors, run_network
-from .tuning import NoisyPeer, held_out_nll, likeliest_scale
+from .tuning import NoisyPeer, held_out_nll, likeliest_scale, squared_errors
 
 POINTS, CANDIDATES = 512, 2048
 DECADES = range(-6, 7)  # delta, as powers of ten of the kernel's mean diagonal over the noise
@@ -86,7 +86,6 @@ class DualKernel:
         return (outside[:, None] + inside @ (tau / (self.values[:, None] + tau))) / delta
 
     def shipped(self) -> Any:
-        """What a prediction needs beside the network."""
         return self.points.tensors(), self.rotation, self.values
 
 
@@ -112,13 +111,9 @@ class Sfr(NoisyPeer):
         seed: int = 0,
     ) -> Self:
         """Random training rows as points, or all; with `shared` one kernel and the most uncertain rows."""
-        if points < 1:
-            raise ValueError(f"points={points}; at least 1 is needed.")
         rows, held_out = read_rows(train, name="train"), read_rows(validation, name="validation")
         error = errors(run_network(network, held_out.inputs), held_out)
-        sigma2 = error.square().mean(dim=0)
-        if not bool((sigma2 > 0).all()):
-            raise ValueError("an output has no error on the validation rows; pass rows it was not fitted to.")
+        sigma2 = squared_errors(error).mean(dim=0)
         wanted = max(points, CANDIDATES) if shared else points
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:wanted]
         kernels = []
@@ -150,13 +145,11 @@ class Sfr(NoisyPeer):
         return torch.cat([kernel.variance(rows, self.delta, noise) for kernel, rows, noise in parts], dim=1)
 
     def shipped(self) -> Any:
-        """What a prediction needs."""
         kernels = [kernel.shipped() for kernel in self.kernels]
         return self.network, kernels, self.sigma2, self.noise, self.tails
 
     @torch.no_grad()
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The network's own output, and the variance of the sparse process."""
         mean = run_network(self.network, inputs)
         rows = torch.nan_to_num(to_device(as_inputs(inputs), mean.device))  # invalid rows get none anyway
         spread = self._spread(kernel.project(rows) for kernel in self.kernels)

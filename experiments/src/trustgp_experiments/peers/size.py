@@ -13,18 +13,13 @@ def shipped_bytes(peer: Any) -> int:
     Those of its `nbytes`, where it says so itself, or of what its `shipped()` gives, or of its fields; a
     storage that several tensors look at counts once.
     """
-    own = getattr(peer, "nbytes", None)
-    if isinstance(own, int):
+    if isinstance(own := getattr(peer, "nbytes", None), int):
         return own
-    shipped: Any = getattr(peer, "shipped", None)
-    views: dict[int, dict[tuple[int, int], int]] = {}
-    sizes: dict[int, int] = {}
-    for tensor in tensors_of(peer if shipped is None else shipped()):
-        storage = tensor.untyped_storage()
-        place, seen = storage.data_ptr(), (int(tensor.storage_offset()), tensor.numel())
-        sizes[place] = storage.nbytes()
-        views.setdefault(place, {})[seen] = tensor.numel() * tensor.element_size()
-    return sum(min(sizes[place], sum(seen.values())) for place, seen in views.items())
+    views: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+    for tensor in tensors_of(peer.shipped() if hasattr(peer, "shipped") else peer):
+        storage, view = tensor.untyped_storage(), (int(tensor.storage_offset()), tensor.numel())
+        views.setdefault((storage.data_ptr(), storage.nbytes()), {})[view] = tensor.nbytes
+    return sum(min(size, sum(seen.values())) for (_, size), seen in views.items())
 
 
 def tensors_of(thing: Any) -> Iterator[Tensor]:

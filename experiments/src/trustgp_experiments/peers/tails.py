@@ -17,7 +17,7 @@ from trustgp.math.predictive import MAX_DF, log_density
 from trustgp.math.search import MAX_LOG_STEP, minimise_from_zero, with_gradient
 
 STEPS, FOLD_STEPS = 100, 15  # of the search, and while the pull is chosen
-MOST_ROWS = 2**13  # of the validation rows, that the search looks at
+MAX_ROWS = 2**13  # of the validation rows, in the search
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,13 @@ class Tails:
         nothing = torch.zeros((), dtype=torch.float64)
         share, spread = (nothing, nothing.expand(error.shape[1])) if outliers is None else outliers
         error, variance = error.double().cpu(), variance.double().cpu()
-        known = (torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)).all(dim=1)
-        error, variance = error[known], variance[known]
-        if len(error) > MOST_ROWS:
-            some = torch.randperm(len(error), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
-            error, variance = error[some], variance[some]
+        chosen = (
+            (torch.isfinite(error) & torch.isfinite(variance) & (variance > 0)).all(dim=1).nonzero()[:, 0]
+        )
+        if len(chosen) > MAX_ROWS:
+            order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))
+            chosen = chosen[order[:MAX_ROWS]]
+        error, variance = error[chosen], variance[chosen]
         start = cls(torch.ones_like(spread), torch.full_like(spread, INITIAL_DF), share.cpu(), spread.cpu())
         return start._search(error, variance, start._pull(error, variance))
 
@@ -52,13 +54,13 @@ class Tails:
         scale = variance * self.factor * (self.df - 2.0) / self.df
         return -log_density(error, None, scale, self.df, self.share, self.spread)
 
-    def on(self, said: Prediction) -> Prediction:
+    def on(self, plain: Prediction) -> Prediction:
         """The same mean; the variance scaled, with tails."""
         values = (self.factor, self.df, self.share * self.spread)
-        shaped = (each if said.mean.ndim == 2 else each[0] for each in values)
-        factor, df, rare = (each.to(said.epistemic).expand_as(said.epistemic) for each in shaped)
-        parts = {name: getattr(said, name) * factor for name in ("epistemic", "aleatoric", "excess")}
-        return replace(said, **parts, df=df, rare=rare, share=float(self.share))
+        shaped = (each if plain.mean.ndim == 2 else each[0] for each in values)
+        factor, df, rare = (each.to(plain.epistemic).expand_as(plain.epistemic) for each in shaped)
+        parts = {name: getattr(plain, name) * factor for name in ("epistemic", "aleatoric", "excess")}
+        return replace(plain, **parts, df=df, rare=rare, share=float(self.share))
 
     def _search(self, error: Tensor, variance: Tensor, pull: float, steps: int = STEPS) -> Self:
         """From here to where the rows are likeliest, the pull's standard deviation given."""
@@ -70,13 +72,11 @@ class Tails:
             return replace(self, factor=self.factor * grown[:outputs], df=df)
 
         def loss(free: Tensor) -> Tensor:
-            held = 0.5 * free.square().sum() / (pull**2 * error.numel())
-            return held + at(free).losses(error, variance).mean()
+            penalty = 0.5 * free.square().sum() / (pull**2 * error.numel())
+            return penalty + at(free).losses(error, variance).mean()
 
-        if not len(error):
-            return self
-        found = minimise_from_zero(with_gradient(loss), 2 * outputs, max_iter=steps)
-        return self if found is None else at(torch.from_numpy(found))
+        best = minimise_from_zero(with_gradient(loss), 2 * outputs, max_iter=steps) if len(error) else None
+        return self if best is None else at(torch.from_numpy(best))
 
     def _pull(self, error: Tensor, variance: Tensor) -> float:
         """Its standard deviation."""
@@ -90,9 +90,9 @@ class Tails:
         def left(pull: float) -> float:
             total = 0.0
             for k in range(FOLDS):
-                most, rest = fold != k, fold == k
-                found = self._search(error[most], variance[most], pull, FOLD_STEPS)
-                total += float(found.losses(error[rest], variance[rest]).sum())
+                rest, left_out = fold != k, fold == k
+                tails = self._search(error[rest], variance[rest], pull, FOLD_STEPS)
+                total += float(tails.losses(error[left_out], variance[left_out]).sum())
             return total
 
         return min(PRIOR_STDS, key=left)

@@ -47,7 +47,6 @@ class TrustGP:
 
     @property
     def corrected(self) -> TrustGP:
-        """The same model, about the corrected mean."""
         return replace(self, is_corrected=True)
 
     @property
@@ -57,7 +56,6 @@ class TrustGP:
         return file_bytes(self.model.state) + sum(value.nbytes for value in own)
 
     def predict(self, inputs: Inputs) -> Prediction:
-        """The model's prediction."""
         prediction = self.model.predict(inputs)
         return prediction.corrected if self.is_corrected else prediction
 
@@ -99,9 +97,7 @@ class InputGP(NoisyPeer):
             witness = find_witness(rows, Witness(), context, None)
         if witness is None:
             raise ValueError("a GP on the inputs needs at least 50 rows of at most 64 real numbers each.")
-        error, spread = cls(witness).against(validation)
-        noise, scale = torch.zeros(error.shape[1]).to(error), float((error.square() / spread).mean())
-        return cls(witness, noise=noise, scale=scale).tailed(validation, rows)
+        return cls(witness).scaled(validation, rows)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and variance of the Gaussian process that a row falls to, the noise that it knows included."""

@@ -7,22 +7,25 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from trustgp.data.rows import Rows, finite_rows, read_rows
-from trustgp.data.trees import Inputs, as_inputs
+from trustgp.data.rows import Rows, read_rows
+from trustgp.data.trees import Inputs
 from trustgp.likelihoods.prediction import Prediction
 from trustgp.math.calibration_fit import PRIOR_STD
 from trustgp.metrics import entropy
 from trustgp.tangents.network import as_matrix
 
-from ..training.train import answer, errors
+from ..training.train import answer, errors, valid_rows
 from .tails import Tails, rare_of
 
 GRID, ZOOMS = 41, 5  # five zooms of 41 points: a logarithm to better than 1e-5
 LOWEST = 1e-8  # noise below this share of the largest squared error says nothing
 COARSE = 17  # points of either axis of the table from which scale and noise are polished
 COLDEST, HOTTEST = 1e-2, 1e2  # temperatures looked at
+
+
+class Diverged(ValueError):
+    """The training of a peer's network has diverged."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class NoisyPeer:
     def predict(self, inputs: Inputs) -> Prediction:
         """The mean; its variance is epistemic, the noise is the same for every row."""
         mean, spread = self.moments(inputs)
-        said = answer(inputs, mean, self.scale * spread, self.noise)
-        return said if self.tails is None else self.tails.on(said)
+        prediction = answer(inputs, mean, self.scale * spread, self.noise)
+        return prediction if self.tails is None else self.tails.on(prediction)
 
     def against(self, rows: Any) -> tuple[Tensor, Tensor]:
         """Errors and variances, before they are scaled, on rows with targets, each [n, C], float64."""
@@ -75,6 +78,32 @@ class NoisyPeer:
         variance = self.scale * spread + self.noise.to(spread)
         rare = rare_of(validation if train is None else train)
         return replace(self, tails=Tails.fit(error, variance, rare))
+
+    def scaled(self, validation: Any, train: Any = None) -> Self:
+        """The same without a noise, with the likeliest scale, then tails; refused if not finite."""
+        error, spread = self._finite(validation)
+        noise, scale = torch.zeros(error.shape[1]).to(error), float((error.square() / spread).mean())
+        return replace(self, noise=noise, scale=scale)._tailed(error, spread, validation, train)
+
+    def likelier(self, validation: Any, train: Any) -> Self:
+        """`tailed` or `fitted`, by the likelihood of the validation rows; refused if not finite."""
+        self._finite(validation)
+        forms = self.tailed(validation, train), self.fitted(validation, train)
+        return min(forms, key=lambda form: form.loss_on(validation))
+
+    def _finite(self, validation: Any) -> tuple[Tensor, Tensor]:
+        error, spread = self.against(validation)
+        if not bool(torch.isfinite(error).all() & torch.isfinite(spread).all()):
+            raise Diverged(f"{type(self).__name__} has diverged: it is not finite on the validation rows.")
+        return error, spread
+
+    def loss_on(self, rows: Any) -> float:
+        """Mean negative log likelihood of rows; infinite where it is no number."""
+        rows = read_rows(rows, name="validation")
+        prediction = self.predict(rows.inputs)
+        targets = rows.targets.to(prediction.mean.device).reshape(prediction.mean.shape)
+        loss = -float(prediction.log_prob(targets).mean())
+        return loss if math.isfinite(loss) else math.inf
 
 
 def zoom_minimum(loss: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
@@ -152,8 +181,8 @@ def likeliest_scale(error: Tensor, spread: Tensor, *, pull: float = math.inf) ->
 
     with torch.enable_grad():
         optimiser.step(closure)
-    found = free.detach().exp()
-    return float(found[0]), found[1:].clamp_min(LOWEST * squared.amax(dim=0))
+    values = free.detach().exp()
+    return float(values[0]), values[1:].clamp_min(LOWEST * squared.amax(dim=0))
 
 
 def held_out_nll(error: Tensor, variance: Tensor) -> float:
@@ -164,16 +193,19 @@ def held_out_nll(error: Tensor, variance: Tensor) -> float:
 def likeliest_temperature(logits: Tensor, labels: Tensor) -> float:
     r"""T by maximum likelihood (Guo et al. 2017), by zooming in on a grid of its logarithm.
 
-    .. math:: \arg\min_T -\sum_i \log \mathrm{softmax}(z_i / T)_{y_i}
+    .. math:: \arg\min_T -\sum_i \log \tfrac1S \sum_s \mathrm{softmax}(z_{si} / T)_{y_i}
 
-    The sum is convex in 1/T, so it has one minimum, and the grid cannot miss it. Logits z are [n, C], labels
-    y are [n].
+    Logits z are [n, C], or [S, n, C] of members whose probabilities are averaged; labels y are [n]. With one
+    network the sum is convex in 1/T, so the grid cannot miss its minimum; with several it need not be, and of
+    several minima the lowest on the first grid is followed.
     """
-    check_labels(logits, labels, name="validation")
-    logits, labels = logits.double(), labels.to(logits.device)
+    logits, labels = logits.double().reshape(-1, *logits.shape[-2:]), labels.to(logits.device)
+    check_labels(logits[0], labels, name="validation")
+    places = labels[None, :, None].expand(len(logits), -1, 1)
 
     def loss(log_temperature: Tensor) -> Tensor:
-        return cross_entropy(logits / log_temperature.exp(), labels)[None]
+        chances = (logits / log_temperature.exp()).log_softmax(dim=2).gather(2, places)[..., 0]
+        return -chances.logsumexp(dim=0).mean()[None]  # without log S, which is the same for all
 
     low, high = (logits.new_tensor([end]).log() for end in (COLDEST, HOTTEST))
     return float(zoom_minimum(loss, low, high).exp())
@@ -208,10 +240,8 @@ def read_labels(data: object, *, name: str) -> tuple[Rows, Tensor]:
     rows = read_rows(data, name=name)
     labels = rows.targets
     if labels.shape[1] != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ValueError(
-            f"{name} targets are {labels.dtype} of shape {tuple(labels.shape)}; class numbers are needed, "
-            "int64 of shape [n]."
-        )
+        given = f"{name} targets are {labels.dtype} of shape {tuple(labels.shape)}"
+        raise ValueError(f"{given}; class numbers are needed, int64 of shape [n].")
     return rows, labels[:, 0].long()
 
 
@@ -228,7 +258,7 @@ def answer_classes(
     inputs: Inputs, logits: Tensor, probabilities: Tensor, variance: Tensor | None = None
 ) -> ClassAnswer:
     """A prediction of one network; the variance is infinite in rows that are not valid."""
-    valid = finite_rows(as_inputs(inputs)).to(logits.device) & torch.isfinite(logits).all(dim=1)
+    valid = valid_rows(inputs, logits)
     if variance is not None:
         variance = torch.where(valid[:, None], variance, torch.inf)
     return ClassAnswer(logits, probabilities, valid, variance)
@@ -243,6 +273,6 @@ def answer_members(inputs: Inputs, logits: Tensor) -> ClassAnswer:
     mean = probabilities.mean(dim=0)
     within = torch.stack([entropy(one) for one in probabilities]).mean(dim=0)
     information = (entropy(mean) - within).clamp_min(0.0)  # rounding may take it below zero
-    found = answer_classes(inputs, logits.mean(dim=0), mean, logits.var(dim=0, correction=0))
-    information = torch.where(found.valid, information, math.log(logits.shape[2])).to(mean.dtype)
-    return replace(found, mutual_information=information)
+    plain = answer_classes(inputs, logits.mean(dim=0), mean, logits.var(dim=0, correction=0))
+    information = torch.where(plain.valid, information, math.log(logits.shape[2])).to(mean.dtype)
+    return replace(plain, mutual_information=information)

@@ -25,8 +25,7 @@ from trustgp.data.rows import read_rows
 from trustgp.data.trees import Inputs
 
 from ..training.train import run_network
-from .bundle import Bundle, last_linear, replace_module
-from .heteroscedastic import loss_on
+from .bundle import Bundle, last_linear
 from .tuning import NoisyPeer
 
 DEGREES, WISHART = 1.0, 1e-2  # of the noise's prior: degrees of freedom; scale, over the targets' variance
@@ -42,8 +41,9 @@ class VariationalLayer(nn.Module):
         super().__init__()
         outputs, h = len(prior), layer.in_features + 1
         self.prior = nn.Buffer(prior.clone())
-        weights = torch.cat([layer.weight, layer.bias[:, None]], dim=1) if layer.bias is not None else None
-        start = nn.functional.pad(layer.weight, (0, 1)) if weights is None else weights
+        start = nn.functional.pad(layer.weight, (0, 1))
+        if layer.bias is not None:
+            start = torch.cat([layer.weight, layer.bias[:, None]], dim=1)
         self.mean = nn.Parameter(start.detach() * prior.sqrt()[:, None])  # w       [C, h]
         spread = 0.5 * (prior / h).log() + math.log(FIRST_SPREAD)
         self.log_diagonal = nn.Parameter(spread[:, None].repeat(1, h))  # of L      [C, h]
@@ -79,7 +79,7 @@ class VariationalNetwork(nn.Module):
         self.features, name = copy.deepcopy(network), last_linear(network)
         layer = self.features.get_submodule(name)
         assert isinstance(layer, nn.Linear)
-        replace_module(self.features, name, nn.Identity())
+        self.features.set_submodule(name, nn.Identity())
         self.layer = VariationalLayer(layer, prior.to(layer.weight))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -115,15 +115,9 @@ class Vbll(NoisyPeer):
         )
         assert isinstance(network, VariationalNetwork)
         noise = network.layer.log_noise.detach().double().exp()
-        plain = cls(network, bundle.single, noise=noise)
-        error, spread = plain.against(bundle.validation)
-        if not bool(torch.isfinite(error).all() & torch.isfinite(spread).all()):
-            raise ValueError("the variational last layer has diverged: its outputs are not finite.")
-        forms = plain.tailed(*bundle.held), plain.fitted(*bundle.held)
-        return min(forms, key=lambda form: loss_on(form, bundle.validation))
+        return cls(network, bundle.single, noise=noise).likelier(*bundle.held)
 
     def moments(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the last layer's outputs."""
         outputs = run_network(self.network, inputs)
         count = len(self.network.layer.prior)
         mean, spread = outputs[:, :count], outputs[:, count : 2 * count]

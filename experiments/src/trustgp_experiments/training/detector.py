@@ -23,7 +23,7 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from trustgp.data.atomic_file import atomic_file
 from trustgp_experiments.datasets.scenes import Scenes, load_photographs, scenes
-from trustgp_experiments.training.detector_network import TRAINED, detector, load_weights, pixels
+from trustgp_experiments.training.detector_network import TRAINED, detector, pixels
 
 CHUNK = 250  # pictures rendered at a time
 LEAST_SHARE = 0.3  # of a box that must stay in an augmented picture
@@ -38,7 +38,6 @@ def render(task: tuple[int, int]) -> tuple[np.ndarray, list[np.ndarray], list[np
 
 
 def rendered_scenes(n: int, held_out: int, workers: int) -> tuple[Scenes, Scenes]:
-    """Scenes to train on, and held-out ones."""
     tasks = [(start, min(CHUNK, n + held_out - start)) for start in range(0, n + held_out, CHUNK)]
     if workers > 1:
         with Pool(workers) as pool:
@@ -52,7 +51,6 @@ def rendered_scenes(n: int, held_out: int, workers: int) -> tuple[Scenes, Scenes
 
 
 def labels_of(pictures: Scenes) -> Labels:
-    """As transformers takes them."""
     size = torch.tensor([pictures.images.shape[3], pictures.images.shape[2]])
     corners = [(boxes[:, :2] / size, boxes[:, 2:] / size) for boxes in pictures.boxes]
     relative = [torch.cat([(low + high) / 2, high - low], dim=1) for low, high in corners]
@@ -121,7 +119,6 @@ class DetectorTraining:
 
 
 def main() -> None:
-    """Train a detector with the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--on", choices=("scenes", "cells"), required=True)
     parser.add_argument("--seed", type=int, default=0, help="of weights and of the order")
@@ -133,7 +130,6 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--every", type=float, default=40, help="seconds between evaluations")
-    parser.add_argument("--resume", type=Path, help="weights to start from")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -143,8 +139,6 @@ def main() -> None:
     else:
         train, held_out = rendered_scenes(options.pictures, options.held_out, options.workers)
     network = detector(TRAINED[options.on][0], queries=TRAINED[options.on][1], seed=options.seed)
-    if options.resume:
-        load_weights(network, options.resume)
     how = {"rate": options.rate, "batch": options.batch, "cells": cells}
     images = train.images.to(options.device)
     training = DetectorTraining(network.to(options.device), images, labels_of(train), **how)

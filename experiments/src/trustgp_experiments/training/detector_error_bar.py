@@ -28,24 +28,21 @@ FALSE_ALARM = 0.05  # share of known things above the threshold: an alarm that a
 CHUNK = 10  # pictures rendered between two steps of a bar
 
 
-def rendered(n: int, style: str, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTargets]]:
+def rendered(n: int, seed: int, reporter: Reporter) -> tuple[Tensor, list[BoxTargets]]:
     """Pictures, uint8 [n, 3, side, side], and what is in them."""
     starts = range(0, n, CHUNK)
-    stage = reporter.track(starts, stage=f"rendering: {style}", total=len(starts))
-    parts = [scenes(min(CHUNK, n - first), style, seed=seed, first=first) for first in stage]
+    stage = reporter.track(starts, stage="rendering", total=len(starts))
+    parts = [scenes(min(CHUNK, n - first), "carry", seed=seed, first=first) for first in stage]
     things = [BoxTargets(*pair) for part in parts for pair in zip(part.boxes, part.labels, strict=True)]
     return torch.cat([part.images for part in parts]), things
 
 
-def fit_error_bar(pictures: int = PICTURES, held: int = HELD_OUT, *, progress: bool = True) -> DetectionModel:
+def fit_error_bar(pictures: int, held_out: int) -> DetectionModel:
     """The error bar of the detector "scenes", with a threshold."""
-    with reporting(enabled=progress) as reporter:
-        train, validation = (
-            rendered(n, "carry", SEED[part], reporter)
-            for n, part in ((pictures, "train"), (held, "validation"))
-        )
-    given, calibrating = ((pixels(images), things) for images, things in (train, validation))
-    model = fit_detector(trained("scenes"), given, validation=calibrating, progress=progress)
+    with reporting(enabled=True) as reporter:
+        sets = [rendered(pictures, SEED["train"], reporter), rendered(held_out, SEED["validation"], reporter)]
+    train, validation = ((pixels(images), things) for images, things in sets)
+    model = fit_detector(trained("scenes"), train, validation=validation, progress=True)
     model.threshold(false_alarm=FALSE_ALARM)
     return model
 
@@ -63,7 +60,6 @@ def load_error_bar(path: Path = FILE) -> DetectionModel:
 
 
 def main() -> None:
-    """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pictures", type=int, default=PICTURES, help="to fit on; fewer for a quick try")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="to calibrate on")

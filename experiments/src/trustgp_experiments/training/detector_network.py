@@ -30,32 +30,23 @@ class EfficientBackbone(nn.Module):
     def __init__(self) -> None:
         from transformers import EfficientNetConfig, EfficientNetModel
 
-        config = EfficientNetConfig(
-            width_coefficient=1.0,
-            depth_coefficient=1.0,
-            kernel_sizes=[3, 3, 5, 3, 5],
-            in_channels=[32, 16, 24, 40, 80],
-            out_channels=[16, 24, 40, 80, CHANNELS],
-            depthwise_padding=[],
-            strides=[1, 2, 2, 1, 1],
-            num_block_repeats=[1, 2, 2, 2, 2],
-            expand_ratios=[1, 4, 4, 4, 4],
-            hidden_dim=64,  # of the top, which is not used
-            drop_connect_rate=0.0,
-            batch_norm_momentum=0.1,
-            batch_norm_eps=1e-5,
-        )
+        stages: dict[str, Any] = {"kernel_sizes": [3, 3, 5, 3, 5], "strides": [1, 2, 2, 1, 1]}
+        stages |= {"in_channels": [32, 16, 24, 40, 80], "out_channels": [16, 24, 40, 80, CHANNELS]}
+        stages |= {"num_block_repeats": [1, 2, 2, 2, 2], "expand_ratios": [1, 4, 4, 4, 4]}
+        scale: dict[str, Any] = {"width_coefficient": 1.0, "depth_coefficient": 1.0, "drop_connect_rate": 0.0}
+        scale |= {"batch_norm_momentum": 0.1, "batch_norm_eps": 1e-5}
         super().__init__()
-        whole = EfficientNetModel(config)
+        # hidden_dim is of the top, which is not used
+        whole = EfficientNetModel(EfficientNetConfig(**stages, **scale, depthwise_padding=[], hidden_dim=64))
         self.embeddings, self.blocks = whole.embeddings, whole.encoder.blocks
         self.intermediate_channel_sizes = [CHANNELS]
 
     def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-        found = self.embeddings(pixel_values)
+        features = self.embeddings(pixel_values)
         for block in self.blocks:
-            found = block(found)
-        mask = nn.functional.interpolate(pixel_mask[None].float(), size=found.shape[-2:])[0].to(torch.bool)
-        return [(found, mask)]
+            features = block(features)
+        mask = nn.functional.interpolate(pixel_mask[None].float(), size=features.shape[-2:])[0]
+        return [(features, mask.to(torch.bool))]
 
 
 def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
@@ -64,18 +55,11 @@ def detector(num_labels: int = 2, *, queries: int = 30, seed: int = 0) -> Any:
 
     options: dict[str, Any] = {"out_features": ["stage2"]}
     tiny = ResNetConfig(embedding_size=8, hidden_sizes=[8, CHANNELS], depths=[1, 1], **options)
-    options = {"num_labels": num_labels}
+    options = {"num_labels": num_labels, "num_queries": queries, "d_model": 128, "dropout": 0.1}
+    options |= {"encoder_layers": 2, "decoder_layers": 3}
     options |= {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in SIZES.items()}
-    config = ConditionalDetrConfig(
-        backbone_config=tiny,  # its place is taken below
-        num_queries=queries,
-        d_model=128,
-        encoder_layers=2,
-        decoder_layers=3,
-        dropout=0.1,
-        auxiliary_loss=True,  # also in predictions: it adds a normalisation after each layer of the decoder
-        **options,
-    )
+    # the backbone is replaced below; auxiliary_loss also adds a normalisation after each layer of the decoder
+    config = ConditionalDetrConfig(backbone_config=tiny, auxiliary_loss=True, **options)
     with own_randomness(seed, torch.device("cpu")):
         network = ConditionalDetrForObjectDetection(config)
         network.model.register_module("backbone", EfficientBackbone())
@@ -93,10 +77,10 @@ def trained(name: str) -> Any:
     labels, queries, options = TRAINED[name]
     path = WEIGHTS / f"{name}.safetensors"
     if not path.exists():
-        raise FileNotFoundError(
-            f"there are no weights {path.name}: take the repository, or train them on a GPU with "
-            f"`python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}`."
+        command = (
+            f"`python -m trustgp_experiments.training.detector {options} --device cuda --out {path.name}`"
         )
+        raise FileNotFoundError(f"no weights {path.name}: take the repository, or train on a GPU: {command}.")
     network = detector(labels, queries=queries)
     load_weights(network, path)
     return network.eval()

@@ -69,8 +69,6 @@ def cnn(
 
     Strides and no pooling, whose gradient on a GPU is not the same from run to run. See `mlp` for the rest.
     """
-    if not channels or size < 1:
-        raise ValueError(f"channels={list(channels)}, size={size}; at least one convolution is needed.")
 
     def groups() -> Iterator[Layers]:
         for pair in pairwise((1, *channels)):
@@ -121,7 +119,8 @@ def train(
         return how.loss(trained(inputs[batch[0]]), targets[batch[0]])
 
     each = None if watch is None else partial(watch, trained)
-    _descend(list(trained.parameters()), batch_loss, inputs, [seed], how, progress, record=record, each=each)
+    options = {"progress": progress, "record": record, "each": each}
+    _descend(list(trained.parameters()), batch_loss, inputs, [seed], how, **options)
     return trained.eval()
 
 
@@ -132,7 +131,6 @@ def train_many(
     *,
     seeds: Sequence[int] | None = None,
     device: str | torch.device | None = None,
-    progress: bool = False,
     **recipe: Any,
 ) -> list[nn.Module]:
     """Trained copies of networks of one architecture, all at once: the members of an ensemble.
@@ -159,7 +157,7 @@ def train_many(
     def batch_loss(batch: Tensor) -> Tensor:  # [E, b]
         return losses(parameters, buffers, batch).sum()
 
-    _descend(list(parameters.values()), batch_loss, inputs, seeds, how, progress)
+    _descend(list(parameters.values()), batch_loss, inputs, seeds, how)
     for member, trained in enumerate(copies):
         state = {name: value.detach()[member] for name, value in parameters.items()}
         trained.load_state_dict(state, strict=False)
@@ -181,8 +179,8 @@ def _descend(
     inputs: Tensor,
     seeds: Sequence[int],
     recipe: TrainingRecipe,
-    progress: bool,
     *,
+    progress: bool = False,
     record: bool = True,
     each: Callable[[], None] | None = None,
 ) -> None:
@@ -204,7 +202,7 @@ def _descend(
         reporting(enabled=progress) as report,
         torch.enable_grad(),
     ):
-        gradients = _gradients(free, batch_loss, record=fused and record)
+        gradients = _gradients(optimiser, batch_loss, record=fused and record)
         for _ in report.track(range(recipe.epochs), stage="training", total=recipe.epochs):
             orders = torch.stack([torch.randperm(n, generator=generator) for generator in generators])
             for batch in orders.to(device).tensor_split(batches, dim=1):
@@ -217,7 +215,7 @@ def _descend(
 
 
 def _gradients(
-    parameters: Sequence[Tensor], batch_loss: BatchLoss, *, record: bool
+    optimiser: torch.optim.Optimizer, batch_loss: BatchLoss, *, record: bool
 ) -> Callable[[Tensor], None]:
     """Fills the parameters' gradients for a batch; recorded on a GPU, once for each size of it.
 
@@ -225,23 +223,18 @@ def _gradients(
     takes far longer than they run. The loss must not ask the GPU for a number on its way.
     """
     records: dict[torch.Size, tuple[Tensor, torch.cuda.CUDAGraph]] = {}
-    if record:
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+    for parameter in optimiser.param_groups[0]["params"] if record else ():
+        parameter.grad = torch.zeros_like(parameter)
 
     def fill(batch: Tensor) -> None:
-        for parameter in parameters:
-            if record and parameter.grad is not None:
-                parameter.grad.zero_()
-            else:
-                parameter.grad = None
+        optimiser.zero_grad(set_to_none=not record)
         batch_loss(batch).backward()
 
     def replay(batch: Tensor) -> None:
         if batch.shape not in records:
             records[batch.shape] = _record(fill, batch.clone())
-        held, graph = records[batch.shape]
-        held.copy_(batch)
+        rows, graph = records[batch.shape]
+        rows.copy_(batch)
         graph.replay()
 
     return replay if record else fill
@@ -279,13 +272,11 @@ def run_network(network: nn.Module, inputs: Inputs) -> Tensor:
 
 def errors(outputs: Tensor, rows: Rows) -> Tensor:
     """y - f(x) of outputs [n] or [n, C], of a network or of several on average, float64, shape [n, C]."""
-    found = as_matrix(outputs)
-    if found.shape != rows.targets.shape:
-        raise ValueError(
-            f"the network gives {tuple(found.shape)} but the validation targets are "
-            f"{tuple(rows.targets.shape)}; they must agree."
-        )
-    return rows.targets.to(found.device).double() - found.double()
+    outputs, targets = as_matrix(outputs), rows.targets
+    if outputs.shape != targets.shape:
+        shapes = f"{tuple(outputs.shape)} but the validation targets are {tuple(targets.shape)}"
+        raise ValueError(f"the network gives {shapes}; they must agree.")
+    return targets.to(outputs.device).double() - outputs.double()
 
 
 def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -293,10 +284,16 @@ def moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.mean(dim=0), outputs.var(dim=0, correction=0)
 
 
+def valid_rows(inputs: Inputs, outputs: Tensor) -> Tensor:
+    """Which rows have finite inputs and outputs, bool, shape [n]."""
+    finite = torch.isfinite(as_matrix(outputs)).all(dim=1)
+    return finite_rows(as_inputs(inputs)).to(outputs.device) & finite
+
+
 def answer(inputs: Inputs, mean: Tensor, epistemic: Tensor, noise: Tensor) -> Prediction:
     """A prediction without experts, whose mean [n] or [n, C] has this variance and noise [C]: no novelty."""
-    valid = finite_rows(as_inputs(inputs)).to(mean.device) & torch.isfinite(as_matrix(mean)).all(dim=1)
-    shape, blank = (-1,) + (1,) * (mean.ndim - 1), mean.new_zeros(len(mean))
+    valid, blank = valid_rows(inputs, mean), mean.new_zeros(len(mean))
+    shape = (-1,) + (1,) * (mean.ndim - 1)
     return Prediction(
         mean=mean,
         epistemic=torch.where(valid.reshape(shape), epistemic, torch.full_like(mean, torch.inf)),

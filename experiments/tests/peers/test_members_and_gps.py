@@ -1,0 +1,78 @@
+"""Constant noise, the ensemble, trustgp among its peers, the exact GP on a subset, and the witness alone."""
+
+import pytest
+import torch
+from reference import dense_gram, dense_jacobian, posterior_mean, posterior_variance, relative_sizes
+
+import trustgp
+from trustgp_experiments.peers import ConstantNoise, Ensemble, SubsetGP, TrustGP, mlp
+from trustgp_experiments.peers.trusted import InputGP
+
+
+def test_constant_noise_is_the_mean_squared_residual_and_an_ensemble_has_the_moments_of_its_members():
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(64, 3, generator=generator), torch.randn(64, 2, generator=generator)
+    networks = [mlp([3, 8, 2], seed=seed).eval() for seed in range(4)]
+    with torch.no_grad():
+        outputs = torch.stack([network(inputs) for network in networks])
+    prediction = Ensemble.fit(networks, (inputs, targets), tune=False).predict(inputs)
+    torch.testing.assert_close(prediction.mean, outputs.mean(0))
+    torch.testing.assert_close(prediction.epistemic, outputs.var(0, unbiased=False))
+    constant = ConstantNoise.fit(networks[0], (inputs, targets))
+    expected = (targets - outputs[0]).double().square().mean(dim=0)
+    torch.testing.assert_close(constant.noise, expected)
+    prediction = constant.predict(inputs)
+    assert torch.equal(prediction.mean, outputs[0])
+    torch.testing.assert_close(prediction.variance, expected.float().expand(64, 2))
+    assert not prediction.epistemic.any()
+    assert not prediction.novelty.any()
+
+
+def test_trustgp_is_one_fit_with_two_readings_and_the_papers_form_has_the_plain_variance(case, toy):
+    rows, validation, new = (case.inputs, case.targets), toy(40, 5), toy(9, 6)[0]
+    options = {"num_experts": 3, "progress": False}
+    ours = TrustGP.fit(case.network, rows, validation, num_experts=3)
+    expected = trustgp.fit(case.network, rows, validation=validation, **options).predict(new)
+    assert ours.corrected.model is ours.model
+    assert torch.equal(ours.predict(new).variance, expected.variance)
+    assert torch.equal(ours.corrected.predict(new).mean, expected.corrected.mean)
+    paper = TrustGP.fit_paper(case.network, rows, num_experts=3)
+    expected = trustgp.paper(case.network, rows, pruning=None, **options).predict(new)
+    assert torch.equal(paper.predict(new).variance, expected.plain.variance)
+    assert not paper.predict(new).excess.any()
+    assert len(paper.model.mixtures) == 2
+
+
+def test_subset_gp_is_the_exact_gp_on_its_rows(case, toy):
+    new, shared = toy(9, 6)[0], torch.eye(2, dtype=torch.float64) / 2**0.5
+    gp = SubsetGP.fit(case.network, (case.inputs, case.targets), toy(60, 5), rows=50, seed=4)
+    (mixture,) = gp.model.mixtures
+    (expert,) = mixture.experts
+    kept = torch.randperm(160, generator=torch.Generator().manual_seed(4))[:50]
+    old, fresh = (dense_jacobian(case.network, rows) for rows in (case.inputs[kept], new))
+    gram, cross = dense_gram(old, shared), dense_gram(fresh, shared, old)
+    old_size, fresh_size = (relative_sizes(jacobian)[:, 0] for jacobian in (old, fresh))
+    tau = float(expert.noise[0] / (expert.scale[0] * old_size.mean()) + expert.jitter)
+    raw = mixture.raw(new)
+    expected = fresh_size * posterior_variance(gram, cross, dense_gram(fresh, shared).diagonal(), tau)
+    # what is left of a difference near the rows: 1e-8 of the prior
+    torch.testing.assert_close(raw.epistemic[:, 0] / expert.scale[0], expected, rtol=1e-6, atol=1e-8)
+    with torch.no_grad():
+        residual = case.targets[kept] - case.network(case.inputs[kept])
+    expected = posterior_mean(gram, cross, residual, tau)
+    torch.testing.assert_close(raw.residual_mean, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_the_witness_alone_recovers_a_smooth_function_with_its_noise():
+    generator = torch.Generator().manual_seed(0)
+    inputs = 4 * torch.rand(500, 2, generator=generator, dtype=torch.float64) - 2
+    clean = torch.stack([inputs.sum(1).sin(), inputs[:, 0] * inputs[:, 1]], dim=1)
+    noisy = clean + 0.05 * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
+    peer = InputGP.fit((inputs[:400], noisy[:400]), (inputs[400:450], noisy[400:450]))
+    prediction = peer.predict(inputs[450:])
+    assert float((prediction.mean - clean[450:]).square().mean().sqrt()) < 0.05
+    assert float(prediction.std.mean()) == pytest.approx(0.05, rel=0.4)
+    for rows, width in ((20, 2), (100, 65)):
+        data = torch.rand(rows, width), torch.rand(rows, 1)
+        with pytest.raises(ValueError, match="at least 50 rows of at most 64"):
+            InputGP.fit(data, data)
