@@ -7,12 +7,6 @@ import torch
 from trustgp_experiments.datasets import arm
 from trustgp_experiments.datasets.arm import STYLES, random_motion, states
 
-try:
-    import pinocchio as pin
-except ImportError:
-    pin = None
-
-needs_pinocchio = pytest.mark.skipif(pin is None, reason="the independent dynamics need ./experiments[sim]")
 GRAVITY = 9.81
 LIMITS = torch.tensor([link.limit for link in arm.LINKS], dtype=torch.float64)
 
@@ -67,8 +61,8 @@ def test_torques_obey_lagranges_equations():
     torch.testing.assert_close(arm.inverse_dynamics(q, dq, ddq), expected, rtol=1e-10, atol=1e-10)
 
 
-@needs_pinocchio
 def test_torques_equal_pinocchios_for_random_states():
+    pin = pytest.importorskip("pinocchio", reason="the independent dynamics need ./experiments[sim]")
     model, parent = pin.Model(), 0
     for number, link in enumerate(arm.LINKS, start=1):
         placement = pin.SE3(np.eye(3), np.array([0.0, 0.0, link.offset]))

@@ -10,24 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from trustgp.likelihoods.prediction import Prediction
-from trustgp_experiments.peers import (
-    Bundle,
-    ConstantNoise,
-    Ensemble,
-    KronPosterior,
-    LaplaceGLM,
-    LaplaceSampled,
-    MCDropout,
-    PropagatedDropout,
-    SubsetGP,
-    Swag,
-    TrustGP,
-    Vbll,
-    mlp,
-)
+from trustgp_experiments.peers import Bundle, KronPosterior, LaplaceGLM, LaplaceSampled, Swag, Vbll, mlp
 from trustgp_experiments.peers.fmgp import FixedMeanGP
 from trustgp_experiments.peers.heteroscedastic import heteroscedastic
+from trustgp_experiments.peers.members import ConstantNoise, Ensemble, MCDropout, PropagatedDropout
 from trustgp_experiments.peers.sfr import Sfr
+from trustgp_experiments.peers.trusted import SubsetGP, TrustGP
 
 
 class OneColumn(nn.Module):
